@@ -1,0 +1,12 @@
+//! The one distinction callers make between errors: the user's input is wrong (exit code 2), or the run failed (1).
+
+/// The user's input is wrong. Anywhere in an `anyhow` chain it makes the exit code 2.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct InputError(pub String);
+
+/// An `anyhow::Error` that holds an [`InputError`]; takes what `format!` takes.
+#[macro_export]
+macro_rules! input_error {
+    ($($arg:tt)*) => { anyhow::Error::new($crate::error::InputError(format!($($arg)*))) };
+}

@@ -1,0 +1,25 @@
+//! Nestor trains LLM agents by reinforcement learning over many turns.
+//!
+//! Modules in reading order; a module uses those below it, never those above (`data`, `recipe` and `track` are
+//! leaves that any may use).
+//!
+//! **Vocabulary.** *task*: one start state of an environment. *group*: the episodes played from one task. *episode*:
+//! one play from reset to done. *step*: one environment step = one prompt, one response, one reward. *row*: a step as
+//! an estimator sees it. *sequence*: what the update packs. *anchor*: the key of the state a step was taken in.
+//! *rank*: one process, one GPU. *block*: one transformer layer. *unit*: parameters that are stored, gathered and
+//! updated as one flat tensor (a block, or embedding and head). *shard*: a rank's part of a unit.
+//!
+//! **Shapes** in comments: B rows, T tokens of the packed axis, L layers, H heads, K key-value heads, D head size,
+//! E hidden size, V vocabulary, R response tokens.
+
+pub mod agent;
+pub mod data;
+pub mod engine;
+pub mod error;
+pub mod model;
+pub mod plugin;
+pub mod policy;
+pub mod recipe;
+pub mod shard;
+pub mod tokenizer;
+pub mod track;

@@ -1,0 +1,7 @@
+//! The policy network: configuration, weights in and out, and the Qwen2 forward pass.
+
+pub mod config;
+pub mod qwen2;
+
+pub use config::Config;
+pub use qwen2::{Model, Rope};

@@ -1,0 +1,262 @@
+//! Qwen2 (Qwen2.5 in every size), on one packed token axis.
+//!
+//! Tokens of all sequences lie end to end; which tokens may see each other is decided by the `attend` function that
+//! the caller passes to [`Model::block`]: packed causal attention in the update, the KV cache in generation. So there
+//! is one block, and training and generation cannot drift apart. Follows `modeling_qwen2.py` of transformers.
+
+use anyhow::Result;
+use tch::{Device, Kind, Tensor};
+
+use super::Config;
+use crate::shard::Layout;
+
+/// A Qwen2 network whose parameters are one flat tensor per unit: unit 0 is the embedding (with the final norm, and
+/// with the head where it is not tied to the embedding), unit `1 + i` is block `i`.
+#[derive(Debug)]
+pub struct Model {
+    /// The shape of the network.
+    pub config: Config,
+    /// Where the parameters lie in each unit's flat tensor.
+    pub layouts: Vec<Layout>,
+    /// The flat tensors in the compute type, one per unit.
+    pub flats: Vec<Tensor>,
+}
+
+/// Rotary tables for given positions: cos and sin, each (T, 1, D) in the compute type.
+#[derive(Debug)]
+pub struct Rope {
+    cos: Tensor,
+    sin: Tensor,
+}
+
+/// The tensors of one block: views of its flat tensor, projections that share an input fused into one.
+pub struct BlockWeights {
+    /// In the order of [`block_spans`].
+    tensors: Vec<Tensor>,
+}
+
+/// The tensors of the first unit: `[embedding, final norm]` and the head where it is not tied.
+pub struct OuterWeights {
+    tensors: Vec<Tensor>,
+}
+
+/// The layouts of all units of a network: unit 0 outside the blocks, then the blocks.
+pub fn layouts(c: &Config) -> Vec<Layout> {
+    let (hidden, ffn) = (c.hidden_size, c.intermediate_size);
+    let (q, kv) = (c.num_attention_heads * c.head_dim(), c.num_key_value_heads * c.head_dim());
+    let mut outer = vec![
+        ("model.embed_tokens.weight".to_string(), vec![c.vocab_size, hidden]),
+        ("model.norm.weight".to_string(), vec![hidden]),
+    ];
+    if !c.tie_word_embeddings {
+        outer.push(("lm_head.weight".to_string(), vec![c.vocab_size, hidden]));
+    }
+    let mut units = vec![Layout::new("outer", outer)];
+    for layer in 0..c.num_hidden_layers {
+        let name = |rest: &str| format!("model.layers.{layer}.{rest}");
+        // Query, key and value (and gate and up) lie side by side, so that one product makes them all.
+        units.push(Layout::new(
+            format!("block {layer}"),
+            vec![
+                (name("input_layernorm.weight"), vec![hidden]),
+                (name("self_attn.q_proj.weight"), vec![q, hidden]),
+                (name("self_attn.k_proj.weight"), vec![kv, hidden]),
+                (name("self_attn.v_proj.weight"), vec![kv, hidden]),
+                (name("self_attn.q_proj.bias"), vec![q]),
+                (name("self_attn.k_proj.bias"), vec![kv]),
+                (name("self_attn.v_proj.bias"), vec![kv]),
+                (name("self_attn.o_proj.weight"), vec![hidden, q]),
+                (name("post_attention_layernorm.weight"), vec![hidden]),
+                (name("mlp.gate_proj.weight"), vec![ffn, hidden]),
+                (name("mlp.up_proj.weight"), vec![ffn, hidden]),
+                (name("mlp.down_proj.weight"), vec![hidden, ffn]),
+            ],
+        ));
+    }
+    units
+}
+
+/// Shapes of a block's tensors as the forward pass uses them, end to end over the block's flat tensor.
+fn block_spans(c: &Config) -> [Vec<i64>; 7] {
+    let (hidden, ffn) = (c.hidden_size, c.intermediate_size);
+    let (q, kv) = (c.num_attention_heads * c.head_dim(), c.num_key_value_heads * c.head_dim());
+    [
+        vec![hidden],             // input norm
+        vec![q + 2 * kv, hidden], // query, key, value
+        vec![q + 2 * kv],         // their biases
+        vec![hidden, q],          // output
+        vec![hidden],             // post-attention norm
+        vec![2 * ffn, hidden],    // gate, up
+        vec![hidden, ffn],        // down
+    ]
+}
+
+/// Cuts a flat tensor into consecutive views of the given shapes.
+fn cut(flat: &Tensor, shapes: &[Vec<i64>]) -> Vec<Tensor> {
+    let mut offset = 0;
+    shapes
+        .iter()
+        .map(|shape| {
+            let numel: i64 = shape.iter().product();
+            let view = flat.narrow(0, offset, numel).view(shape.as_slice());
+            offset += numel;
+            view
+        })
+        .collect()
+}
+
+/// Views that autograd treats as leaves: the update differentiates with respect to them.
+fn leaves(tensors: Vec<Tensor>) -> Vec<Tensor> {
+    tensors.into_iter().map(|t| t.detach().set_requires_grad(true)).collect()
+}
+
+impl BlockWeights {
+    /// The tensors in flat order: what a backward pass differentiates with respect to.
+    pub fn tensors(&self) -> &[Tensor] {
+        &self.tensors
+    }
+}
+
+impl OuterWeights {
+    /// `[embedding, final norm]`, and the head where it is not tied.
+    pub fn tensors(&self) -> &[Tensor] {
+        &self.tensors
+    }
+}
+
+impl Model {
+    /// A network of this shape over the given flat tensors (one per unit, as [`layouts`] orders them).
+    pub fn new(config: Config, flats: Vec<Tensor>) -> Self {
+        Self { layouts: layouts(&config), config, flats }
+    }
+
+    /// A network whose parameters are not yet set.
+    pub fn empty(config: Config, kind: Kind, device: Device) -> Self {
+        let flats = layouts(&config).iter().map(|l| Tensor::zeros([l.numel()], (kind, device))).collect();
+        Self::new(config, flats)
+    }
+
+    /// A copy with its own storage, in the given type.
+    pub fn copy(&self, kind: Kind) -> Self {
+        let flats = self.flats.iter().map(|f| f.detach().to_kind(kind).copy()).collect();
+        Self::new(self.config.clone(), flats)
+    }
+
+    /// The compute type.
+    pub fn kind(&self) -> Kind {
+        self.flats[0].kind()
+    }
+
+    /// Where the parameters live.
+    pub fn device(&self) -> Device {
+        self.flats[0].device()
+    }
+
+    /// Number of blocks L.
+    pub fn blocks(&self) -> usize {
+        self.flats.len() - 1
+    }
+
+    /// Number of parameters.
+    pub fn numel(&self) -> i64 {
+        self.layouts.iter().map(Layout::numel).sum()
+    }
+
+    /// Every parameter by its Hugging Face name, as a view.
+    pub fn named_parameters(&self) -> Vec<(String, Tensor)> {
+        let mut all = Vec::new();
+        for (layout, flat) in self.layouts.iter().zip(&self.flats) {
+            for param in &layout.params {
+                all.push((param.name.clone(), layout.view(flat, param)));
+            }
+        }
+        all
+    }
+
+    /// The tensors of block `layer`; with `grad` they are leaves that require gradients.
+    pub fn block_weights(&self, layer: usize, grad: bool) -> BlockWeights {
+        let tensors = cut(&self.flats[1 + layer], &block_spans(&self.config));
+        BlockWeights { tensors: if grad { leaves(tensors) } else { tensors } }
+    }
+
+    /// The tensors outside the blocks; with `grad` they are leaves that require gradients.
+    pub fn outer_weights(&self, grad: bool) -> OuterWeights {
+        let shapes: Vec<_> = self.layouts[0].params.iter().map(|p| p.shape.clone()).collect();
+        let tensors = cut(&self.flats[0], &shapes);
+        OuterWeights { tensors: if grad { leaves(tensors) } else { tensors } }
+    }
+
+    /// Rotary tables for positions (T) of type int64.
+    pub fn rope(&self, positions: &Tensor) -> Rope {
+        let dim = self.config.head_dim();
+        let device = positions.device();
+        let exponent = Tensor::arange_start_step(0, dim, 2, (Kind::Int64, device)).to_kind(Kind::Float) / dim as f64;
+        let inverse = Tensor::full([1], self.config.rope_theta, (Kind::Float, device)).pow(&exponent).reciprocal();
+        let angles = positions.to_kind(Kind::Float).unsqueeze(1) * inverse.unsqueeze(0); // (T, D/2)
+        let angles = Tensor::cat(&[&angles, &angles], 1).unsqueeze(1); // (T, 1, D)
+        Rope { cos: angles.cos().to_kind(self.kind()), sin: angles.sin().to_kind(self.kind()) }
+    }
+
+    /// Embeds token ids (T) into (T, E).
+    pub fn embed(&self, weights: &OuterWeights, tokens: &Tensor) -> Tensor {
+        Tensor::embedding(&weights.tensors[0], tokens, -1, false, false)
+    }
+
+    /// One block: (T, E) to (T, E). `attend` gets rotated queries (T, H, D), rotated keys and values (T, K, D) and
+    /// gives (T, H, D).
+    pub fn block(
+        &self,
+        weights: &BlockWeights,
+        x: &Tensor,
+        rope: &Rope,
+        attend: impl FnOnce(&Tensor, &Tensor, &Tensor) -> Tensor,
+    ) -> Tensor {
+        let [norm_in, qkv, qkv_bias, out, norm_post, gate_up, down] = &weights.tensors[..] else {
+            unreachable!("a block has seven tensors")
+        };
+        let c = &self.config;
+        let (heads, kv_heads, dim) = (c.num_attention_heads, c.num_key_value_heads, c.head_dim());
+
+        let h = rms_norm(x, norm_in, c.rms_norm_eps);
+        let h = h.linear(qkv, Some(qkv_bias)).view([-1, heads + 2 * kv_heads, dim]); // (T, H + 2K, D)
+        let rotated = rotate(&h.narrow(1, 0, heads + kv_heads), rope);
+        let q = rotated.narrow(1, 0, heads);
+        let k = rotated.narrow(1, heads, kv_heads);
+        let v = h.narrow(1, heads + kv_heads, kv_heads);
+        let attended = attend(&q, &k, &v).reshape([-1, heads * dim]);
+        let x = x + attended.linear(out, None::<&Tensor>);
+
+        let h = rms_norm(&x, norm_post, c.rms_norm_eps).linear(gate_up, None::<&Tensor>);
+        let gate = h.narrow(1, 0, c.intermediate_size).silu();
+        let up = h.narrow(1, c.intermediate_size, c.intermediate_size);
+        x + (gate * up).linear(down, None::<&Tensor>)
+    }
+
+    /// Final norm and head: (R, E) to logits (R, V) in the compute type.
+    pub fn head(&self, weights: &OuterWeights, x: &Tensor) -> Tensor {
+        let head = weights.tensors.last().filter(|_| !self.config.tie_word_embeddings).unwrap_or(&weights.tensors[0]);
+        rms_norm(x, &weights.tensors[1], self.config.rms_norm_eps).linear(head, None::<&Tensor>)
+    }
+
+    /// Copies parameters from another network of the same shape, converting the type.
+    pub fn load_flats(&mut self, flats: &[Tensor]) -> Result<()> {
+        for (own, other) in self.flats.iter_mut().zip(flats) {
+            tch::no_grad(|| own.f_copy_(other))?;
+        }
+        Ok(())
+    }
+}
+
+/// x / rms(x) * weight over the last dimension, the mean square in float32.
+fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Tensor {
+    let wide = x.to_kind(Kind::Float);
+    let scale = (wide.square().mean_dim(&[-1i64][..], true, Kind::Float) + eps).rsqrt();
+    weight * (wide * scale).to_kind(x.kind())
+}
+
+/// Applies the rotary embedding to (T, N, D).
+fn rotate(x: &Tensor, rope: &Rope) -> Tensor {
+    let half = x.size()[2] / 2;
+    let turned = Tensor::cat(&[&-x.narrow(2, half, half), &x.narrow(2, 0, half)], 2);
+    x * &rope.cos + turned * &rope.sin
+}

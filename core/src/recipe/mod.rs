@@ -1,0 +1,5 @@
+//! The YAML of a run: structs, merging, and errors that say where.
+
+mod schema;
+
+pub use schema::*;

@@ -1,0 +1,56 @@
+//! Where each named parameter lies in its unit's flat tensor.
+
+use tch::Tensor;
+
+/// One parameter inside a unit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Param {
+    /// The Hugging Face name, as in the safetensors files.
+    pub name: String,
+    /// Its shape.
+    pub shape: Vec<i64>,
+    /// Its first element in the flat tensor.
+    pub offset: i64,
+}
+
+impl Param {
+    /// Number of elements.
+    pub fn numel(&self) -> i64 {
+        self.shape.iter().product()
+    }
+}
+
+/// The parameters of one unit, laid end to end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layout {
+    /// The unit's name.
+    pub name: String,
+    /// Its parameters in order of their offsets.
+    pub params: Vec<Param>,
+}
+
+impl Layout {
+    /// Lays the given (name, shape) pairs end to end.
+    pub fn new(name: impl Into<String>, params: Vec<(String, Vec<i64>)>) -> Self {
+        let mut offset = 0;
+        let params = params
+            .into_iter()
+            .map(|(name, shape)| {
+                let param = Param { name, shape, offset };
+                offset += param.numel();
+                param
+            })
+            .collect();
+        Self { name: name.into(), params }
+    }
+
+    /// Number of elements of the flat tensor.
+    pub fn numel(&self) -> i64 {
+        self.params.last().map_or(0, |p| p.offset + p.numel())
+    }
+
+    /// A view of one parameter in a flat tensor of this layout.
+    pub fn view(&self, flat: &Tensor, param: &Param) -> Tensor {
+        flat.narrow(0, param.offset, param.numel()).view(param.shape.as_slice())
+    }
+}

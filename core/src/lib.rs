@@ -16,6 +16,7 @@ pub mod agent;
 pub mod data;
 pub mod engine;
 pub mod error;
+pub mod failpoint;
 pub mod model;
 pub mod plugin;
 pub mod policy;

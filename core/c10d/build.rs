@@ -14,4 +14,6 @@ fn main() {
         .warnings(false)
         .file("cpp/ops.cpp")
         .compile("nestor_c10d");
+    // Only for this package's own tests; RUNPATH, so that LD_LIBRARY_PATH wins.
+    println!("cargo:rustc-link-arg=-Wl,--enable-new-dtags,-rpath,{}", lib.display());
 }

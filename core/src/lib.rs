@@ -13,6 +13,7 @@
 //! E hidden size, V vocabulary, R response tokens.
 
 pub mod agent;
+pub mod checkpoint;
 pub mod data;
 pub mod engine;
 pub mod error;

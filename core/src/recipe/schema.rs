@@ -344,6 +344,17 @@ pub enum Recompute {
     Blocks(usize),
 }
 
+impl Recompute {
+    /// Whether the backward pass computes this block again.
+    pub fn covers(self, layer: usize) -> bool {
+        match self {
+            Self::All => true,
+            Self::None => false,
+            Self::Blocks(n) => layer < n,
+        }
+    }
+}
+
 /// Imitation of the environment's expert.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

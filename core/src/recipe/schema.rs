@@ -344,6 +344,17 @@ pub enum Recompute {
     Blocks(usize),
 }
 
+impl Recompute {
+    /// Whether the backward pass computes this block again.
+    pub fn covers(self, layer: usize) -> bool {
+        match self {
+            Self::All => true,
+            Self::None => false,
+            Self::Blocks(n) => layer < n,
+        }
+    }
+}
+
 /// By hand, because serde's untagged form loses what is wrong.
 impl<'de> Deserialize<'de> for Recompute {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

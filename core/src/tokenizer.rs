@@ -22,7 +22,8 @@ mod template;
 use template::Template;
 
 /// How Qwen2 cuts text before byte pairs are merged.
-const SPLIT: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const SPLIT: &str =
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 /// The special tokens of a trained tokenizer, last in its vocabulary, in Qwen's order.
 const SPECIAL: [&str; 3] = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"];
@@ -95,7 +96,8 @@ impl Tokenizer {
                 "a vocabulary of {vocab_size} is too small: the bytes and the special tokens take {SMALLEST_VOCABULARY}"
             ));
         }
-        let split = Split::new(SplitPattern::Regex(SPLIT.into()), SplitDelimiterBehavior::Isolated, false).map_err(plain)?;
+        let split =
+            Split::new(SplitPattern::Regex(SPLIT.into()), SplitDelimiterBehavior::Isolated, false).map_err(plain)?;
         let bytes = ByteLevel::new(false, true, false);
         let mut bpe = TokenizerImpl::<BPE, NFC, PreTokenizerWrapper, ByteLevel, ByteLevel>::new(BPE::default());
         bpe.with_normalizer(Some(NFC)).map_err(plain)?;
@@ -179,9 +181,8 @@ impl Tokenizer {
 pub fn tokenize(dir: &Path, chat: &Path) -> Result<Value> {
     let tokenizer = Tokenizer::load(dir)?;
     let text = std::fs::read_to_string(chat).map_err(|error| input_error!("{}: {error}", chat.display()))?;
-    let messages: Vec<Message> = serde_json::from_str(&text).map_err(|error| {
-        input_error!("{}: {error}; a chat is [{{\"role\": …, \"content\": …}}, …]", chat.display())
-    })?;
+    let messages: Vec<Message> = serde_json::from_str(&text)
+        .map_err(|error| input_error!("{}: {error}; a chat is [{{\"role\": …, \"content\": …}}, …]", chat.display()))?;
     Ok(json!({ "ids": tokenizer.chat(&messages, true)? }))
 }
 

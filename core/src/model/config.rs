@@ -257,7 +257,8 @@ impl Fields<'_> {
     }
 
     fn required(&self, name: &str) -> Result<i64> {
-        self.integer(name)?.ok_or_else(|| input_error!("{name} is missing; take the config.json of a whole Qwen2.5 model"))
+        self.integer(name)?
+            .ok_or_else(|| input_error!("{name} is missing; take the config.json of a whole Qwen2.5 model"))
     }
 }
 
@@ -339,7 +340,10 @@ mod tests {
     fn both_forms_of_the_rotary_base_are_read() {
         let theta = |change| read(change).expect("read").rope_theta;
         assert_eq!(theta(json!({"rope_theta": null})), 1e4);
-        assert_eq!(theta(json!({"rope_theta": null, "rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}})), 5e5);
+        assert_eq!(
+            theta(json!({"rope_theta": null, "rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}})),
+            5e5
+        );
         assert_eq!(theta(json!({"rope_theta": 2e6, "rope_parameters": {"rope_type": "default"}})), 2e6);
     }
 

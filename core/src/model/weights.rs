@@ -58,7 +58,8 @@ pub fn load(dir: &Path, kind: Kind, device: Device) -> Result<Model> {
     for (layout, flat) in layouts.iter().zip(&mut model.flats) {
         for param in &layout.params {
             let (path, view) = &found[&param.name];
-            fill(flat, param.offset, view).with_context(|| format!("cannot read {} from {}", param.name, path.display()))?;
+            fill(flat, param.offset, view)
+                .with_context(|| format!("cannot read {} from {}", param.name, path.display()))?;
         }
     }
     Ok(model)
@@ -105,11 +106,7 @@ fn read_index(dir: &Path) -> Result<Option<BTreeMap<String, String>>> {
 
 fn parse<'a>(path: &Path, map: &'a Mmap) -> Result<SafeTensors<'a>> {
     SafeTensors::deserialize(map).map_err(|error| {
-        input_error!(
-            "{}: truncated or damaged ({} bytes; {error}); fetch the file again",
-            path.display(),
-            map.len()
-        )
+        input_error!("{}: truncated or damaged ({} bytes; {error}); fetch the file again", path.display(), map.len())
     })
 }
 

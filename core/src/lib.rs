@@ -18,6 +18,7 @@ pub mod data;
 pub mod engine;
 pub mod error;
 pub mod failpoint;
+pub mod files;
 pub mod model;
 pub mod plugin;
 pub mod policy;

@@ -13,13 +13,24 @@ use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::{AddedToken, SplitDelimiterBehavior, TokenizerImpl};
 
+use crate::files::{read_object, write_json};
 use crate::input_error;
-use crate::model::config::{eos_ids, read_object};
-use crate::model::weights::{generation_config, write_json};
 
 mod template;
 
 use template::Template;
+
+/// Everything of a tokenizer that travels with a model, where it exists.
+const FILES: [&str; 8] = [
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "generation_config.json",
+];
 
 /// How Qwen2 cuts text before byte pairs are merged.
 const SPLIT: &str =
@@ -175,6 +186,50 @@ impl Tokenizer {
     pub fn vocab_size(&self) -> usize {
         self.inner.get_vocab(true).values().max().map_or(0, |&id| id as usize + 1)
     }
+}
+
+/// All end-of-sequence ids a folder names, each once: those of `generation_config.json`, then `config.json`'s.
+fn eos_ids(dir: &Path) -> Result<Vec<u32>> {
+    let mut ids = Vec::new();
+    for file in ["generation_config.json", "config.json"] {
+        let path = dir.join(file);
+        let Some(json) = read_object(&path)? else { continue };
+        let found = match json.get("eos_token_id") {
+            None | Some(Value::Null) => Vec::new(),
+            Some(Value::Array(list)) => list.clone(),
+            Some(one) => vec![one.clone()],
+        };
+        for value in found {
+            let id = value.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or_else(|| {
+                input_error!("{}: eos_token_id must be a token id or a list of them, not {value}", path.display())
+            })?;
+            if !ids.contains(&id) {
+                ids.push(id);
+            }
+        }
+    }
+    Ok(ids)
+}
+
+/// Copies the files of a tokenizer, where they exist, from one model folder to another; gives the end-of-sequence ids.
+pub fn copy_files(source: &Path, dir: &Path) -> Result<Vec<u32>> {
+    for file in FILES {
+        let from = source.join(file);
+        if from.exists() {
+            std::fs::copy(&from, dir.join(file)).with_context(|| format!("cannot copy {}", from.display()))?;
+        }
+    }
+    let eos = eos_ids(source)?;
+    let generation = dir.join("generation_config.json");
+    if !eos.is_empty() && !generation.exists() {
+        write_json(&generation, &generation_config(&eos))?;
+    }
+    Ok(eos)
+}
+
+/// The `generation_config.json` object that names these end-of-sequence ids; the last one also pads, as in Qwen2.5.
+fn generation_config(eos: &[u32]) -> Value {
+    json!({ "eos_token_id": eos, "pad_token_id": eos.last(), "do_sample": true })
 }
 
 /// Ids of the chat in a JSON file (`[{"role", "content"}, …]`), generation prompt included: `{"ids": […]}`.

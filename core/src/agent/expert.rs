@@ -13,7 +13,7 @@ use crate::data::Episode;
 use crate::engine::{NoiseKey, noise};
 use crate::input_error;
 use crate::plugin::{Env, Observation, World};
-use crate::recipe::schema::Rollout;
+use crate::recipe::Rollout;
 
 /// One episode for the expert.
 pub struct ExpertWork {

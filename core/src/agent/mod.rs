@@ -26,7 +26,7 @@ use crate::engine::{Counters, Engine, EngineOptions, NoiseKey, Request, Sampling
 use crate::input_error;
 use crate::model::Model;
 use crate::plugin::World;
-use crate::recipe::schema::{Eval, Rollout};
+use crate::recipe::{Eval, Rollout};
 use crate::tokenizer::{Message, Tokenizer};
 
 /// How long to wait for environments before the first pass, whose duration is not known.

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::data::Step;
 use crate::input_error;
-use crate::recipe::schema::Truncation;
+use crate::recipe::Truncation;
 
 /// A prompt template. It needs no tokenizer, so that a tokenizer can be trained on what it renders.
 #[derive(Debug)]
@@ -67,7 +67,7 @@ impl PromptTemplate {
 
     /// The prompt text.
     pub fn render(&self, variables: &PromptVariables) -> Result<String> {
-        self.environment.render_str(&self.source, variables).map_err(|error| self.explain(&error))
+        self.environment.render_str(&self.source, minijinja::Value::from_serialize(variables)).map_err(|error| self.explain(&error))
     }
 
     fn explain(&self, error: &minijinja::Error) -> anyhow::Error {

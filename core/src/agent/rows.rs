@@ -1,7 +1,7 @@
 //! Episodes to what the update packs and an estimator scores.
 
 use crate::data::{Batch, Episode, Sequence};
-use crate::recipe::schema::Rollout;
+use crate::recipe::Rollout;
 
 /// One sequence and one row per step, episode by episode, steps ascending (window history).
 ///

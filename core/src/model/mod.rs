@@ -2,6 +2,7 @@
 
 pub mod config;
 pub mod qwen2;
+pub mod weights;
 
 pub use config::Config;
 pub use qwen2::{Model, Rope};

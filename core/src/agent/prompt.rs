@@ -1,6 +1,7 @@
 //! From an observation and the steps before it to prompt text, and from too many tokens to few enough.
 
 use anyhow::Result;
+use minijinja::value::Serde;
 use minijinja::{Environment, UndefinedBehavior};
 use serde::Serialize;
 
@@ -67,7 +68,9 @@ impl PromptTemplate {
 
     /// The prompt text.
     pub fn render(&self, variables: &PromptVariables) -> Result<String> {
-        self.environment.render_str(&self.source, minijinja::Value::from_serialize(variables)).map_err(|error| self.explain(&error))
+        self.environment
+            .render_str(&self.source, minijinja::Value::from(Serde(variables)))
+            .map_err(|error| self.explain(&error))
     }
 
     fn explain(&self, error: &minijinja::Error) -> anyhow::Error {

@@ -1,1 +1,19 @@
-fn main() {}
+//! Compiles the shim against the headers of the libtorch that torch-sys was built with.
+
+use std::path::PathBuf;
+
+fn main() {
+    println!("cargo:rerun-if-changed=cpp");
+    let lib = PathBuf::from(std::env::var("DEP_TCH_LIBTORCH_LIB").expect("torch-sys names libtorch's library folder"));
+    let include = lib.join("../include");
+    cc::Build::new()
+        .cpp(true)
+        .std("c++17")
+        .define("_GLIBCXX_USE_CXX11_ABI", "1")
+        .includes([include.clone(), include.join("torch/csrc/api/include")])
+        .warnings(false)
+        .file("cpp/ops.cpp")
+        .compile("nestor_c10d");
+    // Only for this package's own tests; RUNPATH, so that LD_LIBRARY_PATH wins.
+    println!("cargo:rustc-link-arg=-Wl,--enable-new-dtags,-rpath,{}", lib.display());
+}

@@ -13,9 +13,12 @@
 //! E hidden size, V vocabulary, R response tokens.
 
 pub mod agent;
+pub mod checkpoint;
 pub mod data;
 pub mod engine;
 pub mod error;
+pub mod failpoint;
+pub mod files;
 pub mod model;
 pub mod plugin;
 pub mod policy;

@@ -1,1 +1,286 @@
-//! tokenizer
+//! Text to token ids and back, and chats to prompts: `tokenizer.json` and the chat template of a Hugging Face folder.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use tokenizers::models::bpe::{BPE, BpeTrainer};
+use tokenizers::normalizers::unicode::NFC;
+use tokenizers::pre_tokenizers::PreTokenizerWrapper;
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::pre_tokenizers::sequence::Sequence;
+use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
+use tokenizers::{AddedToken, SplitDelimiterBehavior, TokenizerImpl};
+
+use crate::files::{read_object, write_json};
+use crate::input_error;
+
+mod template;
+
+use template::Template;
+
+/// Everything of a tokenizer that travels with a model, where it exists.
+const FILES: [&str; 8] = [
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "generation_config.json",
+];
+
+/// How Qwen2 cuts text before byte pairs are merged.
+const SPLIT: &str =
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+/// The special tokens of a trained tokenizer, last in its vocabulary, in Qwen's order.
+const SPECIAL: [&str; 3] = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"];
+
+/// Ids a trained tokenizer needs before it merges anything: the bytes and the special tokens.
+const SMALLEST_VOCABULARY: usize = 256 + SPECIAL.len();
+
+/// One turn of a chat.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Message {
+    /// `system`, `user` or `assistant`.
+    pub role: String,
+    /// What was said.
+    pub content: String,
+}
+
+impl Message {
+    /// A turn of the given role.
+    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
+        Self { role: role.into(), content: content.into() }
+    }
+}
+
+/// A tokenizer with its chat template and end-of-sequence ids.
+#[derive(Debug)]
+pub struct Tokenizer {
+    inner: tokenizers::Tokenizer,
+    template: Template,
+    eos: Vec<u32>,
+    /// The content of `tokenizer_config.json`.
+    settings: Map<String, Value>,
+}
+
+impl Tokenizer {
+    /// Reads `tokenizer.json`, the chat template (of `chat_template.jinja` or `tokenizer_config.json`, else ChatML)
+    /// and all end-of-sequence ids of a Hugging Face folder.
+    pub fn load(dir: &Path) -> Result<Self> {
+        let inner = read_tokenizer(&dir.join("tokenizer.json"))?;
+        let config_path = dir.join("tokenizer_config.json");
+        let settings = read_object(&config_path)?.unwrap_or_default();
+        let jinja_path = dir.join("chat_template.jinja");
+        let source = match std::fs::read_to_string(&jinja_path) {
+            Ok(text) => Some((jinja_path, text)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                template::of_settings(&settings).map(|text| (config_path, text))
+            }
+            Err(error) => return Err(error).with_context(|| format!("cannot read {}", jinja_path.display())),
+        };
+        let template = match source {
+            Some((path, text)) => Template::new(&text, &settings)
+                .map_err(|error| input_error!("{}: chat template: {error:#}", path.display()))?,
+            None => Template::new(template::CHATML, &settings)?,
+        };
+        let mut eos = eos_ids(dir)?;
+        // The tokenizer's own end of a turn counts too, where the other files do not name it.
+        if let Some(id) = template::special_token(&settings, "eos_token").and_then(|text| inner.token_to_id(&text))
+            && !eos.contains(&id)
+        {
+            eos.push(id);
+        }
+        Ok(Self { inner, template, eos, settings })
+    }
+
+    /// Trains a byte-level BPE of Qwen's kind on texts. The vocabulary has `vocab_size` entries, or fewer where the
+    /// texts have no more pairs to merge; the special tokens are the last three.
+    pub fn train(texts: impl Iterator<Item = String> + Send, vocab_size: usize) -> Result<Self> {
+        if vocab_size < SMALLEST_VOCABULARY {
+            return Err(input_error!(
+                "a vocabulary of {vocab_size} is too small: the bytes and the special tokens take {SMALLEST_VOCABULARY}"
+            ));
+        }
+        let split =
+            Split::new(SplitPattern::Regex(SPLIT.into()), SplitDelimiterBehavior::Isolated, false).map_err(plain)?;
+        let bytes = ByteLevel::new(false, true, false);
+        let mut bpe = TokenizerImpl::<BPE, NFC, PreTokenizerWrapper, ByteLevel, ByteLevel>::new(BPE::default());
+        bpe.with_normalizer(Some(NFC)).map_err(plain)?;
+        bpe.with_pre_tokenizer(Some(PreTokenizerWrapper::Sequence(Sequence::new(vec![split.into(), bytes.into()]))));
+        bpe.with_decoder(Some(bytes));
+        let mut trainer = BpeTrainer::builder()
+            .show_progress(false)
+            .vocab_size(vocab_size - SPECIAL.len())
+            .initial_alphabet(ByteLevel::alphabet().into_iter().collect())
+            .build();
+        bpe.train(&mut trainer, texts).map_err(plain)?;
+        bpe.add_special_tokens(SPECIAL.map(|text| AddedToken::from(text, true).normalized(false))).map_err(plain)?;
+
+        let inner = tokenizers::Tokenizer::from(bpe);
+        let settings = trained_settings(&inner)?;
+        let template = Template::new(template::CHATML, &settings)?;
+        let id = |text: &str| inner.token_to_id(text).context("a special token has an id");
+        let eos = vec![id("<|im_end|>")?, id("<|endoftext|>")?];
+        Ok(Self { inner, template, eos, settings })
+    }
+
+    /// The tokenizer in one `tokenizer.json`, with Qwen2.5's settings and chat template where it has Qwen's tokens.
+    pub fn from_file(path: &Path) -> Result<Self> {
+        let inner = read_tokenizer(path)?;
+        let ids: Vec<_> = ["<|im_end|>", "<|endoftext|>"].iter().map(|text| inner.token_to_id(text)).collect();
+        let eos: Vec<u32> = ids.iter().flatten().copied().collect();
+        if eos.len() < 2 || inner.token_to_id("<|im_start|>").is_none() {
+            return Err(input_error!(
+                "{}: has no {}; take the tokenizer.json of a Qwen2.5 model",
+                path.display(),
+                SPECIAL.join(", ")
+            ));
+        }
+        let mut settings = trained_settings(&inner)?;
+        settings.insert("chat_template".into(), template::QWEN.into());
+        let template = Template::new(template::QWEN, &settings)?;
+        Ok(Self { inner, template, eos, settings })
+    }
+
+    /// Writes `tokenizer.json`, `tokenizer_config.json` (with the chat template) and `generation_config.json`.
+    pub fn save(&self, dir: &Path) -> Result<()> {
+        let path = dir.join("tokenizer.json");
+        self.inner.save(&path, false).map_err(plain).with_context(|| format!("cannot write {}", path.display()))?;
+        write_json(&dir.join("tokenizer_config.json"), &Value::Object(self.settings.clone()))?;
+        write_json(&dir.join("generation_config.json"), &generation_config(&self.eos))
+    }
+
+    /// Token ids of a text; special tokens written in it become their ids, nothing is added.
+    pub fn encode(&self, text: &str) -> Vec<u32> {
+        // Byte-level BPE has an id for every byte; only tokenizers that can refuse a text could fail here.
+        self.inner.encode_fast(text, false).map(|e| e.get_ids().to_vec()).unwrap_or_default()
+    }
+
+    /// The text of token ids; ids without a token are left out.
+    pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
+        self.inner.decode(ids, skip_special).unwrap_or_default()
+    }
+
+    /// The text of a chat by the model's template.
+    pub fn render(&self, chat: &[Message], add_generation_prompt: bool) -> Result<String> {
+        self.template.render(chat, add_generation_prompt)
+    }
+
+    /// Token ids of a chat by the model's template.
+    pub fn chat(&self, chat: &[Message], add_generation_prompt: bool) -> Result<Vec<u32>> {
+        Ok(self.encode(&self.render(chat, add_generation_prompt)?))
+    }
+
+    /// The ids that end a sequence, all of them.
+    pub fn eos(&self) -> &[u32] {
+        &self.eos
+    }
+
+    /// One more than the largest id: the embedding rows the tokenizer needs.
+    pub fn vocab_size(&self) -> usize {
+        self.inner.get_vocab(true).values().max().map_or(0, |&id| id as usize + 1)
+    }
+}
+
+/// All end-of-sequence ids a folder names, each once: those of `generation_config.json`, then `config.json`'s.
+fn eos_ids(dir: &Path) -> Result<Vec<u32>> {
+    let mut ids = Vec::new();
+    for file in ["generation_config.json", "config.json"] {
+        let path = dir.join(file);
+        let Some(json) = read_object(&path)? else { continue };
+        let found = match json.get("eos_token_id") {
+            None | Some(Value::Null) => Vec::new(),
+            Some(Value::Array(list)) => list.clone(),
+            Some(one) => vec![one.clone()],
+        };
+        for value in found {
+            let id = value.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or_else(|| {
+                input_error!("{}: eos_token_id must be a token id or a list of them, not {value}", path.display())
+            })?;
+            if !ids.contains(&id) {
+                ids.push(id);
+            }
+        }
+    }
+    Ok(ids)
+}
+
+/// Copies the files of a tokenizer, where they exist, from one model folder to another; gives the end-of-sequence ids.
+pub fn copy_files(source: &Path, dir: &Path) -> Result<Vec<u32>> {
+    for file in FILES {
+        let from = source.join(file);
+        if from.exists() {
+            std::fs::copy(&from, dir.join(file)).with_context(|| format!("cannot copy {}", from.display()))?;
+        }
+    }
+    let eos = eos_ids(source)?;
+    let generation = dir.join("generation_config.json");
+    if !eos.is_empty() && !generation.exists() {
+        write_json(&generation, &generation_config(&eos))?;
+    }
+    Ok(eos)
+}
+
+/// The `generation_config.json` object that names these end-of-sequence ids; the last one also pads, as in Qwen2.5.
+fn generation_config(eos: &[u32]) -> Value {
+    json!({ "eos_token_id": eos, "pad_token_id": eos.last(), "do_sample": true })
+}
+
+/// Ids of the chat in a JSON file (`[{"role", "content"}, …]`), generation prompt included: `{"ids": […]}`.
+pub fn tokenize(dir: &Path, chat: &Path) -> Result<Value> {
+    let tokenizer = Tokenizer::load(dir)?;
+    let text = std::fs::read_to_string(chat).map_err(|error| input_error!("{}: {error}", chat.display()))?;
+    let messages: Vec<Message> = serde_json::from_str(&text)
+        .map_err(|error| input_error!("{}: {error}; a chat is [{{\"role\": …, \"content\": …}}, …]", chat.display()))?;
+    Ok(json!({ "ids": tokenizer.chat(&messages, true)? }))
+}
+
+fn read_tokenizer(path: &Path) -> Result<tokenizers::Tokenizer> {
+    let bytes = std::fs::read(path)
+        .map_err(|error| input_error!("{}: {error}; the folder needs the model's tokenizer.json", path.display()))?;
+    tokenizers::Tokenizer::from_bytes(bytes)
+        .map_err(|error| input_error!("{}: not a tokenizer ({error}); fetch the file again", path.display()))
+}
+
+/// The `tokenizer_config.json` of a tokenizer with Qwen's special tokens.
+fn trained_settings(inner: &tokenizers::Tokenizer) -> Result<Map<String, Value>> {
+    let added = inner.get_added_tokens_decoder();
+    let mut ids: Vec<_> = added.keys().copied().collect();
+    ids.sort_unstable();
+    let mut decoder = Map::new();
+    for id in ids {
+        let token = &added[&id];
+        decoder.insert(
+            id.to_string(),
+            json!({ "content": token.content, "lstrip": token.lstrip, "normalized": token.normalized,
+                    "rstrip": token.rstrip, "single_word": token.single_word, "special": token.special }),
+        );
+    }
+    let settings = json!({
+        "add_bos_token": false,
+        "add_prefix_space": false,
+        "added_tokens_decoder": decoder,
+        "bos_token": null,
+        "chat_template": template::CHATML,
+        "clean_up_tokenization_spaces": false,
+        "eos_token": "<|im_end|>",
+        "errors": "replace",
+        "model_max_length": 131_072,
+        "pad_token": "<|endoftext|>",
+        "split_special_tokens": false,
+        "tokenizer_class": "Qwen2Tokenizer",
+        "unk_token": null,
+    });
+    serde_json::from_value(settings).context("the settings are an object")
+}
+
+/// The tokenizers crate has its own boxed error type.
+fn plain(error: tokenizers::Error) -> anyhow::Error {
+    anyhow::anyhow!("tokenizer: {error}")
+}

@@ -1,6 +1,14 @@
 //! `config.json` of a Hugging Face folder, and the named shapes.
 
+use std::path::Path;
+
+use anyhow::Result;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use tch::Kind;
+
+use crate::files::read_object;
+use crate::input_error;
 
 /// The fields of a Qwen2 `config.json` that shape the network, under their Hugging Face names.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -27,9 +35,305 @@ pub struct Config {
     pub tie_word_embeddings: bool,
 }
 
+/// The names [`Config::shape`] knows.
+pub const SHAPES: [&str; 5] = ["tiny", "0.5b", "1.5b", "3b", "7b"];
+
 impl Config {
     /// Size of one head, D.
     pub fn head_dim(&self) -> i64 {
         self.hidden_size / self.num_attention_heads
+    }
+
+    /// The shape of a Qwen2.5 model by its size, or `tiny` for trials.
+    pub fn shape(name: &str) -> Result<Self> {
+        let [vocab, hidden, ffn, layers, heads, kv_heads] = match name {
+            "tiny" => [512, 64, 176, 2, 4, 2],
+            "0.5b" => [151_936, 896, 4_864, 24, 14, 2],
+            "1.5b" => [151_936, 1_536, 8_960, 28, 12, 2],
+            "3b" => [151_936, 2_048, 11_008, 36, 16, 2],
+            "7b" => [152_064, 3_584, 18_944, 28, 28, 4],
+            other => return Err(input_error!("unknown shape \"{other}\"; known shapes: {}", SHAPES.join(", "))),
+        };
+        Ok(Self {
+            vocab_size: vocab,
+            hidden_size: hidden,
+            intermediate_size: ffn,
+            num_hidden_layers: layers,
+            num_attention_heads: heads,
+            num_key_value_heads: kv_heads,
+            max_position_embeddings: 32_768,
+            rope_theta: 1e6,
+            rms_norm_eps: 1e-6,
+            tie_word_embeddings: name != "7b",
+        })
+    }
+
+    /// Reads and checks the `config.json` of a Hugging Face folder.
+    pub fn load(dir: &Path) -> Result<Self> {
+        let path = dir.join("config.json");
+        let Some(json) = read_object(&path)? else {
+            return Err(input_error!(
+                "{}: no such file; a model folder holds config.json, safetensors and tokenizer.json, as Hugging Face \
+                 publishes them",
+                path.display()
+            ));
+        };
+        Self::from_json(&json).map_err(|error| input_error!("{}: {error:#}", path.display()))
+    }
+
+    /// Reads a `config.json` object; what is absent gets the default that transformers gives it.
+    pub fn from_json(json: &Map<String, Value>) -> Result<Self> {
+        refuse_what_is_not_built(json)?;
+        let fields = Fields(json);
+        let heads = fields.required("num_attention_heads")?;
+        let kv_heads = match json.get("num_key_value_heads") {
+            Some(Value::Null) => heads,
+            _ => fields.integer("num_key_value_heads")?.unwrap_or(32),
+        };
+        let config = Self {
+            vocab_size: fields.required("vocab_size")?,
+            hidden_size: fields.required("hidden_size")?,
+            intermediate_size: fields.required("intermediate_size")?,
+            num_hidden_layers: fields.required("num_hidden_layers")?,
+            num_attention_heads: heads,
+            num_key_value_heads: kv_heads,
+            max_position_embeddings: fields.integer("max_position_embeddings")?.unwrap_or(32_768),
+            rope_theta: rope_theta(json)?,
+            rms_norm_eps: fields.number("rms_norm_eps")?.unwrap_or(1e-6),
+            tie_word_embeddings: fields.boolean("tie_word_embeddings")?.unwrap_or(false),
+        };
+        config.check()?;
+        if let Some(dim) = fields.integer("head_dim")?
+            && dim != config.head_dim()
+        {
+            return Err(input_error!(
+                "head_dim is {dim}, but only hidden_size / num_attention_heads = {} is supported",
+                config.head_dim()
+            ));
+        }
+        Ok(config)
+    }
+
+    /// Whether the numbers make a network.
+    pub fn check(&self) -> Result<()> {
+        let sizes = [
+            ("vocab_size", self.vocab_size),
+            ("hidden_size", self.hidden_size),
+            ("intermediate_size", self.intermediate_size),
+            ("num_hidden_layers", self.num_hidden_layers),
+            ("num_attention_heads", self.num_attention_heads),
+            ("num_key_value_heads", self.num_key_value_heads),
+            ("max_position_embeddings", self.max_position_embeddings),
+        ];
+        for (name, size) in sizes {
+            if size < 1 {
+                return Err(input_error!("{name} is {size}; it must be at least 1"));
+            }
+        }
+        let (heads, kv_heads) = (self.num_attention_heads, self.num_key_value_heads);
+        if self.hidden_size % (2 * heads) != 0 {
+            return Err(input_error!(
+                "hidden_size {} does not divide into {heads} heads of an even size; choose a multiple of {}",
+                self.hidden_size,
+                2 * heads
+            ));
+        }
+        if heads % kv_heads != 0 {
+            return Err(input_error!(
+                "num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}, so heads cannot share them"
+            ));
+        }
+        let positive = |x: f64| x.is_finite() && x > 0.0;
+        if !positive(self.rope_theta) || !positive(self.rms_norm_eps) {
+            return Err(input_error!(
+                "rope_theta {} and rms_norm_eps {} must be positive numbers",
+                self.rope_theta,
+                self.rms_norm_eps
+            ));
+        }
+        Ok(())
+    }
+
+    /// The `config.json` object of this network, in the form every transformers version with Qwen2 reads.
+    pub fn to_json(&self, eos: &[u32], kind: Kind) -> Result<Value> {
+        Ok(json!({
+            "architectures": ["Qwen2ForCausalLM"],
+            "model_type": "qwen2",
+            "vocab_size": self.vocab_size,
+            "hidden_size": self.hidden_size,
+            "intermediate_size": self.intermediate_size,
+            "num_hidden_layers": self.num_hidden_layers,
+            "num_attention_heads": self.num_attention_heads,
+            "num_key_value_heads": self.num_key_value_heads,
+            "hidden_act": "silu",
+            "max_position_embeddings": self.max_position_embeddings,
+            "rope_theta": self.rope_theta,
+            "rms_norm_eps": self.rms_norm_eps,
+            "tie_word_embeddings": self.tie_word_embeddings,
+            "use_sliding_window": false,
+            "attention_dropout": 0.0,
+            "initializer_range": 0.02,
+            "use_cache": true,
+            "eos_token_id": eos.first(),
+            "torch_dtype": kind_name(kind)?,
+        }))
+    }
+}
+
+/// The name Hugging Face files give a compute type.
+fn kind_name(kind: Kind) -> Result<&'static str> {
+    match kind {
+        Kind::Float => Ok("float32"),
+        Kind::BFloat16 => Ok("bfloat16"),
+        Kind::Half => Ok("float16"),
+        other => anyhow::bail!("no model is stored as {other:?}"),
+    }
+}
+
+/// Typed access to a JSON object; `null` counts as absent.
+struct Fields<'a>(&'a Map<String, Value>);
+
+impl Fields<'_> {
+    fn get<T>(&self, name: &str, want: &str, read: impl Fn(&Value) -> Option<T>) -> Result<Option<T>> {
+        match self.0.get(name) {
+            None | Some(Value::Null) => Ok(None),
+            Some(value) => match read(value) {
+                Some(found) => Ok(Some(found)),
+                None => Err(input_error!("{name} must be {want}, not {value}")),
+            },
+        }
+    }
+
+    fn integer(&self, name: &str) -> Result<Option<i64>> {
+        self.get(name, "a whole number", Value::as_i64)
+    }
+
+    fn number(&self, name: &str) -> Result<Option<f64>> {
+        self.get(name, "a number", Value::as_f64)
+    }
+
+    fn boolean(&self, name: &str) -> Result<Option<bool>> {
+        self.get(name, "true or false", Value::as_bool)
+    }
+
+    fn text(&self, name: &str) -> Result<Option<String>> {
+        self.get(name, "a string", |v| v.as_str().map(str::to_string))
+    }
+
+    fn required(&self, name: &str) -> Result<i64> {
+        self.integer(name)?
+            .ok_or_else(|| input_error!("{name} is missing; take the config.json of a whole Qwen2.5 model"))
+    }
+}
+
+/// Refuses networks that would load and then compute something else than transformers does.
+fn refuse_what_is_not_built(json: &Map<String, Value>) -> Result<()> {
+    let fields = Fields(json);
+    let model_type = fields.text("model_type")?.unwrap_or_default();
+    let named = json.get("architectures").and_then(Value::as_array).filter(|list| !list.is_empty());
+    let other = named.is_some_and(|list| !list.iter().any(|a| a == "Qwen2ForCausalLM"));
+    if model_type != "qwen2" || other {
+        return Err(input_error!(
+            "architecture {} (model_type \"{model_type}\") is not supported; use a Qwen2 or Qwen2.5 causal language model",
+            named.map_or("unnamed".to_string(), |list| Value::from(list.clone()).to_string())
+        ));
+    }
+    if let Some(act) = fields.text("hidden_act")?
+        && act != "silu"
+    {
+        return Err(input_error!("hidden_act \"{act}\" is not supported, only \"silu\""));
+    }
+    if fields.number("attention_dropout")?.unwrap_or(0.0) != 0.0 {
+        return Err(input_error!("attention_dropout is not supported; set it to 0"));
+    }
+    if json.get("quantization_config").is_some_and(|v| !v.is_null()) {
+        return Err(input_error!("quantized weights cannot be trained; take the model in bfloat16 or float32"));
+    }
+    let layers = fields.integer("num_hidden_layers")?.unwrap_or(0);
+    let slides = match json.get("layer_types").and_then(Value::as_array) {
+        Some(types) => types.iter().any(|t| t != "full_attention"),
+        None => {
+            fields.boolean("use_sliding_window")?.unwrap_or(false)
+                && json.get("sliding_window").is_none_or(|window| !window.is_null())
+                && fields.integer("max_window_layers")?.unwrap_or(28) < layers
+        }
+    };
+    if slides {
+        return Err(input_error!(
+            "sliding-window attention is not supported; set use_sliding_window to false if sequences stay below the window"
+        ));
+    }
+    Ok(())
+}
+
+/// The rotary base: transformers 5 writes `rope_parameters`, older ones `rope_theta` and perhaps `rope_scaling`.
+fn rope_theta(json: &Map<String, Value>) -> Result<f64> {
+    let outer = Fields(json).number("rope_theta")?;
+    let section = ["rope_scaling", "rope_parameters"]
+        .into_iter()
+        .find_map(|name| json.get(name).filter(|v| !v.is_null()).map(|value| (name, value)));
+    let Some((name, section)) = section else { return Ok(outer.unwrap_or(1e4)) };
+    let inner = section.as_object().ok_or_else(|| input_error!("{name} must be an object, not {section}"))?;
+    let fields = Fields(inner);
+    let kind = fields.text("rope_type")?.or(fields.text("type")?).unwrap_or_else(|| "default".into());
+    let whole = fields.number("partial_rotary_factor")?.unwrap_or(1.0) == 1.0;
+    if kind != "default" || !whole || inner.values().any(Value::is_object) {
+        return Err(input_error!("{name} {section} is not supported; remove it to use the plain rotary embedding"));
+    }
+    Ok(fields.number("rope_theta")?.or(outer).unwrap_or(1e4))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(change: Value) -> Result<Config> {
+        let mut json = Config::shape("tiny").and_then(|c| c.to_json(&[], Kind::Float)).expect("tiny");
+        for (key, value) in change.as_object().expect("an object") {
+            json[key] = value.clone();
+        }
+        Config::from_json(json.as_object().expect("an object"))
+    }
+
+    #[test]
+    fn what_we_write_reads_back() {
+        assert_eq!(read(json!({})).expect("read"), Config::shape("tiny").expect("tiny"));
+    }
+
+    #[test]
+    fn both_forms_of_the_rotary_base_are_read() {
+        let theta = |change| read(change).expect("read").rope_theta;
+        assert_eq!(theta(json!({"rope_theta": null})), 1e4);
+        assert_eq!(
+            theta(json!({"rope_theta": null, "rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}})),
+            5e5
+        );
+        assert_eq!(theta(json!({"rope_theta": 2e6, "rope_parameters": {"rope_type": "default"}})), 2e6);
+    }
+
+    #[test]
+    fn absent_fields_get_transformers_defaults() {
+        let config = json!({"model_type": "qwen2", "vocab_size": 8, "hidden_size": 64, "intermediate_size": 8,
+                            "num_hidden_layers": 1, "num_attention_heads": 32});
+        let config = Config::from_json(config.as_object().expect("an object")).expect("read");
+        assert_eq!((config.num_key_value_heads, config.tie_word_embeddings), (32, false));
+        assert_eq!((config.rms_norm_eps, config.max_position_embeddings), (1e-6, 32_768));
+    }
+
+    #[test]
+    fn what_is_not_built_is_refused() {
+        for (change, word) in [
+            (json!({"model_type": "llama", "architectures": ["LlamaForCausalLM"]}), "LlamaForCausalLM"),
+            (json!({"rope_scaling": {"type": "yarn", "factor": 4.0}}), "rope_scaling"),
+            (json!({"use_sliding_window": true, "max_window_layers": 1}), "sliding"),
+            (json!({"layer_types": ["full_attention", "sliding_attention"]}), "sliding"),
+            (json!({"num_key_value_heads": 3}), "num_key_value_heads"),
+            (json!({"hidden_size": 66}), "hidden_size"),
+            (json!({"hidden_size": "64"}), "whole number"),
+            (json!({"head_dim": 32}), "head_dim"),
+        ] {
+            let error = read(change.clone()).expect_err("refused").to_string();
+            assert!(error.contains(word), "{change}: {error}");
+        }
     }
 }

@@ -122,6 +122,26 @@ impl OuterWeights {
     pub fn tensors(&self) -> &[Tensor] {
         &self.tensors
     }
+
+    /// Place of the final norm among the tensors.
+    pub fn norm_index(&self) -> usize {
+        1
+    }
+
+    /// Place of the head among the tensors: the embedding where they are tied.
+    pub fn head_index(&self) -> usize {
+        if self.tensors.len() == 3 { 2 } else { 0 }
+    }
+
+    /// The final norm (E).
+    pub fn norm(&self) -> &Tensor {
+        &self.tensors[self.norm_index()]
+    }
+
+    /// The head (V, E).
+    pub fn head(&self) -> &Tensor {
+        &self.tensors[self.head_index()]
+    }
 }
 
 impl Model {
@@ -234,8 +254,7 @@ impl Model {
 
     /// Final norm and head: (R, E) to logits (R, V) in the compute type.
     pub fn head(&self, weights: &OuterWeights, x: &Tensor) -> Tensor {
-        let head = weights.tensors.last().filter(|_| !self.config.tie_word_embeddings).unwrap_or(&weights.tensors[0]);
-        rms_norm(x, &weights.tensors[1], self.config.rms_norm_eps).linear(head, None::<&Tensor>)
+        rms_norm(x, weights.norm(), self.config.rms_norm_eps).linear(weights.head(), None::<&Tensor>)
     }
 
     /// Copies parameters from another network of the same shape, converting the type.

@@ -1,0 +1,67 @@
+// Operations of libtorch that tch does not wrap. Tensors cross as the pointers that tch holds (at::Tensor*).
+// Every function returns 0, or 1 after writing a message of at most `message_size` bytes.
+
+#include <ATen/Context.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/_fused_adamw.h>
+
+#include <cstring>
+#include <exception>
+#include <vector>
+
+namespace {
+
+template <typename F>
+int guarded(char* message, size_t message_size, F&& body) {
+  try {
+    body();
+    return 0;
+  } catch (const c10::Error& e) {
+    std::strncpy(message, e.what_without_backtrace(), message_size - 1);
+  } catch (const std::exception& e) {
+    std::strncpy(message, e.what(), message_size - 1);
+  } catch (...) {
+    std::strncpy(message, "unknown C++ exception", message_size - 1);
+  }
+  message[message_size - 1] = '\0';
+  return 1;
+}
+
+std::vector<at::Tensor> tensors(at::Tensor* const* pointers, size_t n) {
+  std::vector<at::Tensor> list;
+  list.reserve(n);
+  for (size_t i = 0; i < n; ++i) list.push_back(*pointers[i]);
+  return list;
+}
+
+}  // namespace
+
+extern "C" {
+
+struct nestor_adamw {
+  double lr, beta1, beta2, weight_decay, eps;
+};
+
+// One AdamW step on n parameters; `steps` are float32 scalars that already count this step.
+int nestor_fused_adamw(size_t n, at::Tensor* const* params, at::Tensor* const* grads, at::Tensor* const* exp_avgs,
+                       at::Tensor* const* exp_avg_sqs, at::Tensor* const* steps, const nestor_adamw* options,
+                       char* message, size_t message_size) {
+  return guarded(message, message_size, [&] {
+    auto self = tensors(params, n);
+    auto exp_avg = tensors(exp_avgs, n);
+    auto exp_avg_sq = tensors(exp_avg_sqs, n);
+    std::vector<at::Tensor> no_max;
+    at::_fused_adamw_(self, tensors(grads, n), exp_avg, exp_avg_sq, no_max, tensors(steps, n), options->lr,
+                      options->beta1, options->beta2, options->weight_decay, options->eps, /*amsgrad=*/false,
+                      /*maximize=*/false);
+  });
+}
+
+// Makes operations choose deterministic algorithms, and refuse where there is none.
+int nestor_deterministic(bool on, char* message, size_t message_size) {
+  return guarded(message, message_size, [&] {
+    at::globalContext().setDeterministicAlgorithms(on, /*warn_only=*/false);
+    at::globalContext().setDeterministicFillUninitializedMemory(false);
+  });
+}
+}

@@ -1,0 +1,68 @@
+//! Gradients of the packed, block-wise update for `tests/test_gradients.py`, which compares them with PyTorch.
+//!
+//! usage: gradients MODEL_DIR BATCH.json OUT.safetensors
+//!
+//! BATCH holds `sequences` (`{"prompt": [ids], "response": [ids], "old": […], "ref": […], "advantage": a}`), `update` (a
+//! recipe's section) and `temperature`. Writes one float32 tensor per parameter and prints the loss sums.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use nestor::data::{Batch, Rows, Sequence};
+use nestor::model::weights;
+use nestor::policy::update::{Policy, UpdateSettings};
+use nestor::recipe::Update;
+use serde::Deserialize;
+use tch::{Device, Kind, Tensor};
+
+#[derive(Deserialize)]
+struct Input {
+    sequences: Vec<Row>,
+    update: Update,
+    temperature: f64,
+}
+
+#[derive(Deserialize)]
+struct Row {
+    prompt: Vec<u32>,
+    response: Vec<u32>,
+    old: Vec<f32>,
+    r#ref: Vec<f32>,
+    advantage: f32,
+}
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [model, batch, out] = &arguments[..] else { anyhow::bail!("usage: gradients MODEL_DIR BATCH.json OUT") };
+    let input: Input = serde_json::from_str(&std::fs::read_to_string(batch)?).context("reading the batch")?;
+    let model = weights::load(Path::new(model), Kind::Float, Device::Cpu)?;
+    let mut policy = Policy::new(model);
+    let settings =
+        UpdateSettings { update: &input.update, lr: input.update.lr, temperature: input.temperature, seed: 0 };
+    let report = policy.gradients(&pack(&input.sequences), &settings)?;
+    let mut named: Vec<(String, Tensor)> = Vec::new();
+    for (layout, grad) in policy.model.layouts.iter().zip(&policy.optimizer.grads) {
+        named.extend(layout.params.iter().map(|p| (p.name.clone(), layout.view(grad, p).contiguous())));
+    }
+    Tensor::write_safetensors(&named, out)?;
+    println!(
+        "{}",
+        serde_json::json!({ "policy": report.sums.policy, "kl": report.sums.kl, "entropy": report.sums.entropy })
+    );
+    Ok(())
+}
+
+fn pack(sequences: &[Row]) -> Batch {
+    let mut rows = Rows { token_offsets: vec![0], ref_logprobs: Some(Vec::new()), ..Rows::default() };
+    let mut packed = Vec::new();
+    for (i, row) in sequences.iter().enumerate() {
+        packed.push(Sequence { tokens: [&row.prompt[..], &row.response].concat(), rows: vec![i as u32] });
+        rows.group.push(0);
+        rows.span_start.push(row.prompt.len() as u32);
+        rows.token_offsets.push(rows.token_offsets[i] + row.response.len() as u64);
+        rows.logprobs.extend(&row.old);
+        rows.ref_logprobs.get_or_insert_default().extend(&row.r#ref);
+        rows.advantages.extend(std::iter::repeat_n(row.advantage, row.response.len()));
+    }
+    Batch { sequences: packed, rows }
+}

@@ -1,0 +1,224 @@
+//! Checkpoints: everything a run needs to go on, in one directory that appears whole or not at all.
+//!
+//! `checkpoints/iteration-000020/` holds `policy.safetensors` (float32 masters under their Hugging Face names),
+//! `exp_avg.safetensors`, `exp_avg_sq.safetensors`, `state.json` (counters, task cursor) and, written last,
+//! `manifest.json` with a SHA-256 of each file. It is written under a temporary name, flushed to disk and renamed.
+//! Random streams are keyed by counters, so the counters are their state.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use tch::{Kind, Tensor, no_grad};
+
+use crate::failpoint::failpoint;
+use crate::input_error;
+use crate::model::Model;
+use crate::policy::update::Policy;
+use crate::shard::Layout;
+
+const MANIFEST: &str = "manifest.json";
+const STATE: &str = "state.json";
+
+/// SHA-256 of each file of a checkpoint.
+#[derive(Debug, Serialize, Deserialize)]
+struct Manifest {
+    files: BTreeMap<String, String>,
+}
+
+/// A directory of checkpoints.
+#[derive(Debug, Clone)]
+pub struct Checkpoints {
+    dir: PathBuf,
+}
+
+impl Checkpoints {
+    /// The checkpoints of a run directory.
+    pub fn new(run_dir: &Path) -> Self {
+        Self { dir: run_dir.join("checkpoints") }
+    }
+
+    /// Saves the policy and a run's state as of `iteration` iterations done, with configuration and tokenizer from
+    /// `model_files`, so that a checkpoint can be exported by itself; keeps the newest `keep`.
+    pub fn save(
+        &self,
+        iteration: u64,
+        policy: &Policy,
+        state: &impl Serialize,
+        model_files: &Path,
+        keep: usize,
+    ) -> Result<()> {
+        let path = self.dir.join(format!("iteration-{iteration:06}"));
+        let optimizer = &policy.optimizer;
+        let layouts = &policy.model.layouts;
+        write_whole(&path, |dir| {
+            write_tensors(&dir.join("policy.safetensors"), layouts, &optimizer.masters)?;
+            failpoint("mid-checkpoint");
+            write_tensors(&dir.join("exp_avg.safetensors"), layouts, &optimizer.exp_avgs)?;
+            write_tensors(&dir.join("exp_avg_sq.safetensors"), layouts, &optimizer.exp_avg_sqs)?;
+            copy_model_files(model_files, dir)?;
+            fs::write(dir.join(STATE), serde_json::to_vec_pretty(state)?).context("writing state.json")
+        })?;
+        for old in self.list()?.iter().rev().skip(keep.max(1)) {
+            fs::remove_dir_all(old).with_context(|| format!("removing the old checkpoint {}", old.display()))?;
+        }
+        Ok(())
+    }
+
+    /// Saves the frozen reference, once per run.
+    pub fn save_reference(&self, reference: &Model) -> Result<()> {
+        write_whole(&self.reference_dir(), |dir| {
+            write_tensors(&dir.join("policy.safetensors"), &reference.layouts, &reference.flats)
+        })
+    }
+
+    /// Loads the frozen reference.
+    pub fn load_reference(&self, reference: &mut Model) -> Result<()> {
+        let dir = self.reference_dir();
+        verify(&dir)?;
+        read_tensors(&dir.join("policy.safetensors"), &reference.layouts, &mut reference.flats)
+    }
+
+    /// The newest checkpoint whose files are whole. Damaged ones are named on `warn` and passed over.
+    pub fn newest(&self, mut warn: impl FnMut(&str)) -> Result<Option<PathBuf>> {
+        for path in self.list()?.into_iter().rev() {
+            match verify(&path) {
+                Ok(()) => return Ok(Some(path)),
+                Err(error) => warn(&format!("checkpoint {} is passed over: {error:#}", path.display())),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Loads a policy's masters and moments from a checkpoint, and the run's state beside them.
+    pub fn load<S: DeserializeOwned>(path: &Path, policy: &mut Policy) -> Result<S> {
+        let layouts = &policy.model.layouts;
+        let optimizer = &mut policy.optimizer;
+        read_tensors(&path.join("policy.safetensors"), layouts, &mut optimizer.masters)?;
+        read_tensors(&path.join("exp_avg.safetensors"), layouts, &mut optimizer.exp_avgs)?;
+        read_tensors(&path.join("exp_avg_sq.safetensors"), layouts, &mut optimizer.exp_avg_sqs)?;
+        policy.model.load_flats(&policy.optimizer.masters)?;
+        let text = fs::read_to_string(path.join(STATE)).with_context(|| format!("reading {}", path.display()))?;
+        serde_json::from_str(&text).with_context(|| format!("reading {}", path.join(STATE).display()))
+    }
+
+    /// Whole directories, oldest first.
+    fn list(&self) -> Result<Vec<PathBuf>> {
+        if !self.dir.exists() {
+            return Ok(Vec::new());
+        }
+        let entries = fs::read_dir(&self.dir).with_context(|| format!("listing {}", self.dir.display()))?;
+        let mut paths: Vec<PathBuf> = entries
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .filter(|p| p.file_name().and_then(|n| n.to_str()).is_some_and(is_checkpoint_name))
+            .collect();
+        paths.sort();
+        Ok(paths)
+    }
+
+    fn reference_dir(&self) -> PathBuf {
+        self.dir.join("reference")
+    }
+}
+
+fn is_checkpoint_name(name: &str) -> bool {
+    name.strip_prefix("iteration-").is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+}
+
+/// Fills a directory under a temporary name, adds the manifest, flushes everything and renames it into place.
+fn write_whole(path: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    let context = || format!("saving {}", path.display());
+    let parent = path.parent().unwrap_or(Path::new("."));
+    let temporary = path.with_extension("tmp");
+    fs::create_dir_all(parent).with_context(context)?;
+    remove_if_there(&temporary)?;
+    fs::create_dir(&temporary).with_context(context)?;
+    fill(&temporary).with_context(context)?;
+
+    let mut files = BTreeMap::new();
+    for entry in fs::read_dir(&temporary).with_context(context)? {
+        let file = entry.with_context(context)?.path();
+        File::open(&file).and_then(|f| f.sync_all()).with_context(context)?;
+        let name = file.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        files.insert(name, sha256(&file)?);
+    }
+    let mut manifest = File::create(temporary.join(MANIFEST)).with_context(context)?;
+    manifest.write_all(&serde_json::to_vec_pretty(&Manifest { files })?).with_context(context)?;
+    manifest.sync_all().with_context(context)?;
+    File::open(&temporary).and_then(|d| d.sync_all()).with_context(context)?;
+    failpoint("before-rename");
+    remove_if_there(path)?;
+    fs::rename(&temporary, path).with_context(context)?;
+    File::open(parent).and_then(|d| d.sync_all()).with_context(context)?;
+    failpoint("after-rename");
+    Ok(())
+}
+
+fn remove_if_there(dir: &Path) -> Result<()> {
+    if dir.exists() {
+        fs::remove_dir_all(dir).with_context(|| format!("removing {}", dir.display()))?;
+    }
+    Ok(())
+}
+
+/// Checks every file of a checkpoint against its manifest.
+pub fn verify(dir: &Path) -> Result<()> {
+    let path = dir.join(MANIFEST);
+    let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    let manifest: Manifest = serde_json::from_str(&text).with_context(|| format!("reading {}", path.display()))?;
+    for (name, want) in &manifest.files {
+        let got = sha256(&dir.join(name))?;
+        ensure!(&got == want, "{name} does not have the checksum that was written with it");
+    }
+    Ok(())
+}
+
+fn sha256(path: &Path) -> Result<String> {
+    let context = || format!("reading {}", path.display());
+    let mut file = File::open(path).with_context(context)?;
+    let mut hasher = Sha256::new();
+    let mut buffer = vec![0u8; 1 << 20];
+    loop {
+        let n = file.read(&mut buffer).with_context(context)?;
+        if n == 0 {
+            return Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect());
+        }
+        hasher.update(&buffer[..n]);
+    }
+}
+
+/// Writes flat tensors under their parameters' names, float32.
+fn write_tensors(path: &Path, layouts: &[Layout], flats: &[Tensor]) -> Result<()> {
+    let mut named = Vec::new();
+    for (layout, flat) in layouts.iter().zip(flats) {
+        for param in &layout.params {
+            named.push((param.name.as_str(), layout.view(flat, param).detach().to_kind(Kind::Float)));
+        }
+    }
+    Tensor::write_safetensors(&named, path).with_context(|| format!("writing {}", path.display()))
+}
+
+/// Fills flat tensors from a file written by [`write_tensors`].
+fn read_tensors(path: &Path, layouts: &[Layout], flats: &mut [Tensor]) -> Result<()> {
+    let named: BTreeMap<String, Tensor> =
+        Tensor::read_safetensors(path).with_context(|| format!("reading {}", path.display()))?.into_iter().collect();
+    for (layout, flat) in layouts.iter().zip(flats) {
+        for param in &layout.params {
+            let tensor = named.get(&param.name).filter(|t| t.size() == param.shape).ok_or_else(|| {
+                input_error!(
+                    "{}: {} is missing or has another shape than {:?}: this checkpoint belongs to another model",
+                    path.display(),
+                    param.name,
+                    param.shape
+                )
+            })?;
+            no_grad(|| layout.view(flat, param).copy_(tensor));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,87 @@
+//! AdamW on flat float32 master weights, one tensor per unit, and the global gradient norm.
+
+use anyhow::Result;
+pub use nestor_c10d::AdamW;
+use nestor_c10d::AdamWState;
+use tch::{Kind, Tensor};
+
+/// Master weights, gradient sums and moments of a network, all float32, one flat tensor per unit.
+#[derive(Debug)]
+pub struct Optimizer {
+    /// The weights that are trained; the network computes with copies (or with these, in float32).
+    pub masters: Vec<Tensor>,
+    /// Gradient sums of the current mini-batch.
+    pub grads: Vec<Tensor>,
+    /// First moments.
+    pub exp_avgs: Vec<Tensor>,
+    /// Second moments.
+    pub exp_avg_sqs: Vec<Tensor>,
+    /// Optimiser steps done.
+    pub steps: u64,
+}
+
+/// What one optimiser step saw.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StepReport {
+    /// Global gradient norm before clipping.
+    pub grad_norm: f64,
+    /// The gradient was not finite: nothing was changed.
+    pub skipped: bool,
+}
+
+impl Optimizer {
+    /// Starts with zero moments. In float32 the masters share storage with the network's own tensors, so that an
+    /// optimiser step is seen by the network at once.
+    pub fn new(flats: &[Tensor]) -> Self {
+        let masters: Vec<_> = flats.iter().map(|f| f.detach().to_kind(Kind::Float)).collect();
+        let zeros = || masters.iter().map(Tensor::zeros_like).collect::<Vec<_>>();
+        Self { grads: zeros(), exp_avgs: zeros(), exp_avg_sqs: zeros(), masters, steps: 0 }
+    }
+
+    /// Forgets the moments and the count of steps.
+    pub fn reset(&mut self) {
+        for moment in self.exp_avgs.iter_mut().chain(&mut self.exp_avg_sqs) {
+            let _ = moment.zero_();
+        }
+        self.steps = 0;
+    }
+
+    /// Sets the gradient sums to zero.
+    pub fn zero_grad(&mut self) {
+        for grad in &mut self.grads {
+            let _ = grad.zero_();
+        }
+    }
+
+    /// Clips by global norm and makes one AdamW step; a gradient that is not finite changes nothing.
+    pub fn step(&mut self, options: &AdamW, grad_clip: f64) -> Result<StepReport> {
+        let norms: Vec<Tensor> = self.grads.iter().map(|g| g.norm().to_kind(Kind::Double)).collect();
+        let grad_norm = Tensor::stack(&norms, 0).norm().double_value(&[]);
+        if !grad_norm.is_finite() {
+            return Ok(StepReport { grad_norm, skipped: true });
+        }
+        let scale = grad_clip / (grad_norm + 1e-6);
+        if scale < 1.0 {
+            for grad in &mut self.grads {
+                let _ = grad.g_mul_scalar_(scale);
+            }
+        }
+        self.steps += 1;
+        let device = self.masters[0].device();
+        let count = Tensor::full([], self.steps as f64, (Kind::Float, device));
+        let steps: Vec<_> = self.masters.iter().map(|_| count.shallow_clone()).collect();
+        tch::no_grad(|| {
+            nestor_c10d::fused_adamw(
+                &AdamWState {
+                    params: &self.masters,
+                    grads: &self.grads,
+                    exp_avgs: &self.exp_avgs,
+                    exp_avg_sqs: &self.exp_avg_sqs,
+                    steps: &steps,
+                },
+                options,
+            )
+        })?;
+        Ok(StepReport { grad_norm, skipped: false })
+    }
+}

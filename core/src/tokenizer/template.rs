@@ -1,0 +1,133 @@
+//! Chat templates: Jinja as transformers renders it (trimmed blocks, Python's string methods, its `tojson`).
+
+use anyhow::{Context, Result};
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Kwargs, Rest, Serde};
+use minijinja::{Environment, Error, ErrorKind};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use super::Message;
+use crate::input_error;
+
+/// The template where a folder has none: each turn between `<|im_start|>role` and `<|im_end|>`.
+pub(super) const CHATML: &str = "{%- for message in messages %}\n    \
+    {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}\n\
+    {%- endfor %}\n\
+    {%- if add_generation_prompt %}\n    \
+    {{- '<|im_start|>assistant\\n' }}\n\
+    {%- endif %}\n";
+
+/// Qwen2.5-Instruct's template, for tokenizers made from its tokenizer.json alone.
+pub(super) const QWEN: &str = include_str!("qwen2.5_chat_template.jinja");
+
+/// The special tokens transformers hands to a template by name.
+const SPECIAL: [&str; 7] = ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
+
+/// A compiled chat template.
+#[derive(Debug)]
+pub(super) struct Template {
+    environment: Environment<'static>,
+    /// What every rendering sees beside the chat: the special tokens.
+    known: Map<String, Value>,
+}
+
+impl Template {
+    /// Compiles a template; the special tokens come from `tokenizer_config.json`.
+    pub fn new(source: &str, settings: &Map<String, Value>) -> Result<Self> {
+        let mut environment = Environment::new();
+        environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
+        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.add_filter("tojson", to_json);
+        environment.add_function("raise_exception", |message: String| -> Result<String, Error> {
+            Err(Error::new(ErrorKind::InvalidOperation, message))
+        });
+        environment.add_function("strftime_now", strftime_now);
+        environment.add_template_owned("chat", source.to_string())?;
+        let known = SPECIAL
+            .iter()
+            .filter_map(|&name| Some((name.to_string(), Value::from(special_token(settings, name)?))))
+            .collect();
+        Ok(Self { environment, known })
+    }
+
+    /// The text of a chat.
+    pub fn render(&self, chat: &[Message], add_generation_prompt: bool) -> Result<String> {
+        let mut context = self.known.clone();
+        context.insert("messages".into(), json!(chat));
+        context.insert("tools".into(), Value::Null);
+        context.insert("documents".into(), Value::Null);
+        context.insert("add_generation_prompt".into(), add_generation_prompt.into());
+        let template = self.environment.get_template("chat").context("the template is compiled")?;
+        template
+            .render(minijinja::Value::from(Serde(&context)))
+            .map_err(|error| input_error!("the chat template refuses this chat: {error:#}"))
+    }
+}
+
+/// The template that `tokenizer_config.json` holds: one text, or a list with names of which `default` counts.
+pub(super) fn of_settings(settings: &Map<String, Value>) -> Option<String> {
+    match settings.get("chat_template")? {
+        Value::String(text) => Some(text.clone()),
+        Value::Array(list) => {
+            list.iter().find(|entry| entry["name"] == "default")?["template"].as_str().map(str::to_string)
+        }
+        _ => None,
+    }
+}
+
+/// A special token of `tokenizer_config.json`: a text, or an object with `content`.
+pub(super) fn special_token(settings: &Map<String, Value>, name: &str) -> Option<String> {
+    let value = settings.get(name)?;
+    value.as_str().or_else(|| value.get("content")?.as_str()).map(str::to_string)
+}
+
+/// Python's `json.dumps` with `ensure_ascii=False`: `", "` and `": "`, nothing escaped for HTML.
+fn to_json(value: minijinja::Value, options: Kwargs) -> Result<minijinja::Value, Error> {
+    let indent: Option<usize> = options.get("indent")?;
+    let ascii: Option<bool> = options.get("ensure_ascii")?;
+    options.assert_all_used()?;
+    if ascii == Some(true) {
+        return Err(Error::new(ErrorKind::InvalidOperation, "tojson with ensure_ascii is not supported"));
+    }
+    let failed = |error: serde_json::Error| Error::new(ErrorKind::InvalidOperation, error.to_string());
+    let mut out = Vec::new();
+    match indent {
+        Some(width) => {
+            let spaces = " ".repeat(width);
+            let pretty = serde_json::ser::PrettyFormatter::with_indent(spaces.as_bytes());
+            value.serialize(&mut serde_json::Serializer::with_formatter(&mut out, pretty)).map_err(failed)?;
+        }
+        None => value.serialize(&mut serde_json::Serializer::with_formatter(&mut out, Spaced)).map_err(failed)?,
+    }
+    Ok(String::from_utf8(out).map_err(|error| Error::new(ErrorKind::InvalidOperation, error.to_string()))?.into())
+}
+
+/// JSON on one line with a space after each comma and colon.
+struct Spaced;
+
+impl serde_json::ser::Formatter for Spaced {
+    fn begin_array_value<W: ?Sized + std::io::Write>(&mut self, out: &mut W, first: bool) -> std::io::Result<()> {
+        if first { Ok(()) } else { out.write_all(b", ") }
+    }
+
+    fn begin_object_key<W: ?Sized + std::io::Write>(&mut self, out: &mut W, first: bool) -> std::io::Result<()> {
+        if first { Ok(()) } else { out.write_all(b", ") }
+    }
+
+    fn begin_object_value<W: ?Sized + std::io::Write>(&mut self, out: &mut W) -> std::io::Result<()> {
+        out.write_all(b": ")
+    }
+}
+
+/// The time now, in the local zone, by a `strftime` format.
+fn strftime_now(format: &str, rest: Rest<minijinja::Value>) -> Result<String, Error> {
+    use std::fmt::Write;
+    if !rest.is_empty() {
+        return Err(Error::new(ErrorKind::TooManyArguments, "strftime_now takes a format"));
+    }
+    let mut text = String::new();
+    write!(text, "{}", chrono::Local::now().format(format))
+        .map_err(|_| Error::new(ErrorKind::InvalidOperation, format!("strftime_now: unknown format \"{format}\"")))?;
+    Ok(text)
+}

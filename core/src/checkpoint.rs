@@ -43,8 +43,16 @@ impl Checkpoints {
         Self { dir: run_dir.join("checkpoints") }
     }
 
-    /// Saves the policy and a run's state as of `iteration` iterations done; keeps the newest `keep`.
-    pub fn save(&self, iteration: u64, policy: &Policy, state: &impl Serialize, keep: usize) -> Result<PathBuf> {
+    /// Saves the policy and a run's state as of `iteration` iterations done, with configuration and tokenizer from
+    /// `model_files`, so that a checkpoint can be exported by itself; keeps the newest `keep`.
+    pub fn save(
+        &self,
+        iteration: u64,
+        policy: &Policy,
+        state: &impl Serialize,
+        model_files: &Path,
+        keep: usize,
+    ) -> Result<()> {
         let path = self.dir.join(format!("iteration-{iteration:06}"));
         let optimizer = &policy.optimizer;
         let layouts = &policy.model.layouts;
@@ -53,12 +61,13 @@ impl Checkpoints {
             failpoint("mid-checkpoint");
             write_tensors(&dir.join("exp_avg.safetensors"), layouts, &optimizer.exp_avgs)?;
             write_tensors(&dir.join("exp_avg_sq.safetensors"), layouts, &optimizer.exp_avg_sqs)?;
+            copy_model_files(model_files, dir)?;
             fs::write(dir.join(STATE), serde_json::to_vec_pretty(state)?).context("writing state.json")
         })?;
         for old in self.list()?.iter().rev().skip(keep.max(1)) {
             fs::remove_dir_all(old).with_context(|| format!("removing the old checkpoint {}", old.display()))?;
         }
-        Ok(path)
+        Ok(())
     }
 
     /// Saves the frozen reference, once per run.

@@ -135,8 +135,3 @@ pub fn policy_loss(inputs: &LossInputs, options: &Update) -> LossOutputs {
     };
     LossOutputs { loss, sums }
 }
-
-/// Negative log-likelihood: what imitation minimises.
-pub fn imitation_loss(logprobs: &Tensor, weights: &Tensor) -> Tensor {
-    -(logprobs * weights).sum(Kind::Float)
-}

@@ -1,5 +1,84 @@
 //! The YAML of a run: structs, merging, and errors that say where.
+//!
+//! A recipe is read in four steps: parsed with the place of every key (`tree`), laid on the recipe it `extends`,
+//! changed by `--set` arguments, and turned into [`Recipe`] with every key checked (`check`).
 
+mod check;
+mod keys;
 mod schema;
+#[cfg(test)]
+mod tests;
+mod tree;
 
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+pub use keys::{Key, json_schema, keys, markdown};
 pub use schema::*;
+use tree::{Node, Place};
+
+use crate::input_error;
+
+/// Reads a recipe, lays it on those it extends, applies `--set key.path=value` arguments and checks every key.
+pub fn load(path: &Path, sets: &[String]) -> Result<Recipe> {
+    let mut root = read_file(path, None, &mut Vec::new())?;
+    tree::set_all(&mut root, sets)?;
+    check::read(&root, &Place::start_of(&path.display().to_string()))
+}
+
+impl Recipe {
+    /// The resolved recipe; loading it gives the same recipe again.
+    pub fn to_yaml(&self) -> Result<String> {
+        serde_yaml::to_string(self).context("could not write the recipe as YAML")
+    }
+
+    /// Combinations that are allowed but rarely meant.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let truncated = self.rollout.top_k > 0 || self.rollout.top_p < 1.0;
+        if truncated && self.update.old_logprobs == OldLogprobs::Rollout {
+            warnings.push(
+                "rollout.top_k or rollout.top_p cuts the sampling distribution, but log-probs are those of the whole \
+                 distribution: the ratio of update.old_logprobs: rollout does not correct for the cut"
+                    .into(),
+            );
+        }
+        if self.rollout.group_size == 1 {
+            warnings
+                .push("rollout.group_size is 1: an estimator that compares a group's episodes learns nothing".into());
+        }
+        warnings
+    }
+}
+
+/// One file with everything it extends; `open` holds the files that are being read, outermost first.
+fn read_file(path: &Path, from: Option<&Place>, open: &mut Vec<PathBuf>) -> Result<Node> {
+    let name = path.display().to_string();
+    let start = Place::start_of(&name);
+    let mention = from.map_or(String::new(), |place| format!("{place}: "));
+    let text = std::fs::read_to_string(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => input_error!("{mention}there is no recipe {name}"),
+        _ => input_error!("{mention}could not read the recipe {name}: {error}"),
+    })?;
+    let real = path.canonicalize().with_context(|| format!("could not resolve {name}"))?;
+    if open.contains(&real) {
+        return Err(input_error!("{mention}{name} extends itself"));
+    }
+    open.push(real);
+
+    let Node::Map(mut map) = tree::parse(&text, &start)? else {
+        return Err(input_error!("{start}: a recipe is a map of keys, such as `iterations: 100`"));
+    };
+    let extends = map.iter().position(|entry| entry.key == "extends").map(|index| map.remove(index));
+    let mut node = Node::Map(map);
+    if let Some(extends) = extends {
+        let Node::Scalar(serde_json::Value::String(other)) = extends.node else {
+            return Err(input_error!("{}: `extends` must be the path of one recipe", extends.place));
+        };
+        let base = path.parent().unwrap_or(Path::new("")).join(other);
+        node = tree::merge(read_file(&base, Some(&extends.place), open)?, node);
+    }
+    open.pop();
+    Ok(node)
+}

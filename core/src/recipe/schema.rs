@@ -35,7 +35,7 @@ pub struct Recipe {
     /// How the policy is updated.
     pub update: Update,
     /// Imitation of the environment's expert before reinforcement learning.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warm_start: Option<WarmStart>,
     /// Evaluation on a fixed task list.
     pub eval: Eval,
@@ -82,10 +82,10 @@ pub enum Dtype {
 #[serde(deny_unknown_fields)]
 pub struct ModelSource {
     /// A Hugging Face folder.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
     /// A model with random weights and a tokenizer trained on the environment's texts.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub new: Option<NewModel>,
 }
 
@@ -151,7 +151,7 @@ pub struct Rollout {
     #[serde(default)]
     pub history: History,
     /// Replaces the environment's prompt template (minijinja).
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
     /// What to do with a prompt over `max_prompt_tokens`.
     #[serde(default)]
@@ -251,7 +251,7 @@ pub struct Update {
     #[serde(default = "default_entropy")]
     pub entropy: f64,
     /// KL loss against the frozen reference; without it no reference is kept.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kl: Option<KlLoss>,
     /// How token losses become one number.
     #[serde(default)]
@@ -331,7 +331,7 @@ pub enum Schedule {
 }
 
 /// Which blocks are computed again in the backward pass: `all`, `none`, or the number of first blocks.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Recompute {
     /// Every block: least memory.
@@ -352,6 +352,33 @@ impl Recompute {
             Self::None => false,
             Self::Blocks(n) => layer < n,
         }
+    }
+}
+
+/// By hand, because serde's untagged form loses what is wrong.
+impl<'de> Deserialize<'de> for Recompute {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl serde::de::Visitor<'_> for Visitor {
+            type Value = Recompute;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+                write!(f, "`all`, `none` or a number of blocks")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Recompute, E> {
+                match text {
+                    "all" => Ok(Recompute::All),
+                    "none" => Ok(Recompute::None),
+                    _ => Err(E::invalid_value(serde::de::Unexpected::Str(text), &self)),
+                }
+            }
+
+            fn visit_u64<E: serde::de::Error>(self, blocks: u64) -> Result<Recompute, E> {
+                usize::try_from(blocks).map(Recompute::Blocks).map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_any(Visitor)
     }
 }
 
@@ -397,11 +424,14 @@ pub struct Checkpoint {
     /// Checkpoints kept.
     #[serde(default = "default_keep")]
     pub keep: usize,
+    /// Iterations between saved rollouts (episodes as JSONL); 0 saves none.
+    #[serde(default = "one_u64")]
+    pub rollouts_every: u64,
 }
 
 impl Default for Checkpoint {
     fn default() -> Self {
-        Self { every: 0, keep: default_keep() }
+        Self { every: 0, keep: default_keep(), rollouts_every: 1 }
     }
 }
 
@@ -416,6 +446,9 @@ fn empty_map() -> serde_json::Value {
 }
 fn one() -> f64 {
     1.0
+}
+fn one_u64() -> u64 {
+    1
 }
 fn one_u32() -> u32 {
     1

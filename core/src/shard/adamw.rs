@@ -38,6 +38,14 @@ impl Optimizer {
         Self { grads: zeros(), exp_avgs: zeros(), exp_avg_sqs: zeros(), masters, steps: 0 }
     }
 
+    /// Forgets the moments and the count of steps.
+    pub fn reset(&mut self) {
+        for moment in self.exp_avgs.iter_mut().chain(&mut self.exp_avg_sqs) {
+            let _ = moment.zero_();
+        }
+        self.steps = 0;
+    }
+
     /// Sets the gradient sums to zero.
     pub fn zero_grad(&mut self) {
         for grad in &mut self.grads {

@@ -1,1 +1,166 @@
-//! track
+//! What a run tells: `metrics.jsonl`, `log.txt`, `curve.svg`, and one console line per iteration.
+
+mod curve;
+mod metrics;
+mod phases;
+#[cfg(test)]
+mod tests;
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+pub use curve::Curve;
+pub use metrics::{METRICS, Metric, Metrics, find, markdown};
+pub use phases::Phases;
+
+/// Redrawing waits at least this long, unless there is a new evaluation.
+const REDRAW: Duration = Duration::from_secs(2);
+/// The time to go is estimated from this many last iterations.
+const ETA_WINDOW: usize = 20;
+
+/// Writes a run's metrics. Row 0 holds what was measured before reinforcement learning; iterations count from 1.
+#[derive(Debug)]
+pub struct Tracker {
+    dir: PathBuf,
+    rows: File,
+    log: File,
+    curve: Curve,
+    drawn: Instant,
+    iterations: u64,
+    seconds: Vec<f64>,
+}
+
+impl Tracker {
+    /// Opens the files of a run directory. `kept` is none for a new run; a resumed run gives its checkpoint's iteration,
+    /// and the rows of later iterations are cut off.
+    pub fn open(dir: &Path, iterations: u64, kept: Option<u64>) -> Result<Self> {
+        std::fs::create_dir_all(dir).with_context(|| format!("could not make {}", dir.display()))?;
+        let mut curve = Curve::default();
+        let path = dir.join("metrics.jsonl");
+        write_whole(&path, &kept_rows(&path, kept, &mut curve)?)?;
+        let append = |name: &str| {
+            let path = dir.join(name);
+            let file = OpenOptions::new().create(true).append(true).open(&path);
+            file.with_context(|| format!("could not open {}", path.display()))
+        };
+        if kept.is_none() {
+            write_whole(&dir.join("log.txt"), "")?;
+        }
+        let (rows, log) = (append("metrics.jsonl")?, append("log.txt")?);
+        Ok(Self { dir: dir.to_path_buf(), rows, log, curve, drawn: Instant::now(), iterations, seconds: Vec::new() })
+    }
+
+    /// Prints a line and keeps it in `log.txt`.
+    pub fn say(&mut self, line: &str) -> Result<()> {
+        // A console that was closed must not end the run.
+        let _ = writeln!(std::io::stdout(), "{line}");
+        writeln!(self.log, "{line}").context("could not write log.txt")
+    }
+
+    /// Writes the row of an iteration, its console line, and the curve now and then.
+    pub fn record(&mut self, iteration: u64, metrics: &Metrics) -> Result<()> {
+        // One write per row, so that a killed process leaves at most its last row incomplete.
+        let row = metrics.to_json(iteration) + "\n";
+        self.rows.write_all(row.as_bytes()).context("could not write metrics.jsonl")?;
+        self.rows.flush().context("could not write metrics.jsonl")?;
+        self.seconds.extend(metrics.get("time/iteration_s").filter(|_| iteration > 0));
+        self.say(&line(iteration, self.iterations, metrics, self.eta(iteration)))?;
+
+        let eval = metrics.get("eval/success");
+        self.curve.push(iteration, eval, metrics.get("episode/success"));
+        if eval.is_some() || iteration >= self.iterations || self.drawn.elapsed() >= REDRAW {
+            self.draw()?;
+        }
+        Ok(())
+    }
+
+    /// Writes `curve.svg`.
+    pub fn draw(&mut self) -> Result<()> {
+        self.drawn = Instant::now();
+        write_whole(&self.dir.join("curve.svg"), &self.curve.svg(self.iterations)?)
+    }
+
+    /// Seconds to the end, by the last iterations.
+    fn eta(&self, iteration: u64) -> Option<f64> {
+        let recent = &self.seconds[self.seconds.len().saturating_sub(ETA_WINDOW)..];
+        let mean = recent.iter().sum::<f64>() / recent.len() as f64;
+        (!recent.is_empty()).then(|| mean * self.iterations.saturating_sub(iteration) as f64)
+    }
+}
+
+/// Memory of this process in bytes; none where the system does not tell.
+pub fn rss_bytes() -> Option<f64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<f64>().ok().map(|kib| kib * 1024.0)
+}
+
+/// The whole rows up to iteration `kept`; a row that was cut by a kill is dropped.
+fn kept_rows(path: &Path, kept: Option<u64>, curve: &mut Curve) -> Result<String> {
+    let Some(kept) = kept else { return Ok(String::new()) };
+    let text = match std::fs::read_to_string(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(String::new()),
+        text => text.with_context(|| format!("could not read {}", path.display()))?,
+    };
+    let mut rows = String::new();
+    for row in text.lines() {
+        let Ok(values) = serde_json::from_str::<serde_json::Value>(row) else { continue };
+        let Some(iteration) = values["iteration"].as_u64().filter(|iteration| *iteration <= kept) else { continue };
+        curve.push(iteration, values["eval/success"].as_f64(), values["episode/success"].as_f64());
+        rows.push_str(row);
+        rows.push('\n');
+    }
+    Ok(rows)
+}
+
+/// Replaces a file in one move, so that a reader never sees half of it.
+fn write_whole(path: &Path, text: &str) -> Result<()> {
+    let partial = path.with_extension("partial");
+    std::fs::write(&partial, text)
+        .and_then(|()| std::fs::rename(&partial, path))
+        .with_context(|| format!("could not write {}", path.display()))
+}
+
+/// The console line of an iteration.
+fn line(iteration: u64, iterations: u64, metrics: &Metrics, eta: Option<f64>) -> String {
+    let width = iterations.to_string().len();
+    let share = 100.0 * iteration as f64 / iterations.max(1) as f64;
+    let mut parts = vec![format!("{iteration:>width$}/{iterations} {share:>3.0} %")];
+    let columns: &[(&str, &str, usize)] = &[
+        ("eval/success", "eval", 3),
+        ("episode/success", "success", 3),
+        ("episode/return", "return", 2),
+        ("episode/length", "length", 1),
+        ("loss/policy", "loss", 4),
+        ("loss/kl", "kl", 4),
+        ("policy/entropy", "entropy", 3),
+        ("policy/clip_fraction", "clip", 3),
+        ("grad/norm", "grad", 3),
+    ];
+    for (name, label, digits) in columns {
+        parts.extend(metrics.get(name).map(|value| format!("{label} {value:.digits$}")));
+    }
+    if metrics.get("grad/skipped").is_some_and(|skipped| skipped > 0.0) {
+        parts.push(format!("skipped {}", metrics.get("grad/skipped").unwrap_or_default()));
+    }
+    for (name, label) in [("rollout/tokens_per_s", "rollout"), ("update/tokens_per_s", "update")] {
+        parts.extend(metrics.get(name).map(|rate| format!("{label} {rate:.0} tokens/s")));
+    }
+    parts.extend(metrics.get("time/iteration_s").map(|seconds| format!("{seconds:.1} s")));
+    parts.extend(eta.map(|seconds| format!("{} to go", duration(seconds))));
+    parts.join(" | ")
+}
+
+/// Seconds as "9 s", "3 min 20 s" or "2 h 05 min".
+fn duration(seconds: f64) -> String {
+    let seconds = seconds.round() as u64;
+    match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
+        (0, 0, s) => format!("{s} s"),
+        (0, m, s) => format!("{m} min {s:02} s"),
+        (h, m, _) => format!("{h} h {m:02} min"),
+    }
+}

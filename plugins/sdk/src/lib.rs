@@ -1,1 +1,27 @@
-//! The plugin border.
+//! The plugin border of Nestor. `nestor_plugin.h` is the source of truth; this crate is its safe Rust form.
+//!
+//! A plugin author implements [`Environment`] and [`Instance`] (and [`Expert`], where there is one), or [`Estimator`],
+//! and writes one [`export!`]. No plugin needs `unsafe`: panics are caught, configs parsed, text and arrays carried over
+//! by this crate. [`parse`] reads the usual tagged responses, [`stats`] holds group statistics that estimators share,
+//! [`recorded`] the form in which steps are recorded for tests and for `nestor advantage`.
+
+mod config;
+mod environment;
+mod estimator;
+mod export;
+pub mod ffi;
+mod guard;
+pub mod parse;
+pub mod recorded;
+pub mod stats;
+
+pub use config::{parse as parse_config, suggest};
+pub use environment::{Environment, Expert, Instance, Observation, Start};
+pub use estimator::{Anchors, Estimator, Needs, Rows, Scores};
+#[doc(hidden)]
+pub use export::{describe, environment_component, estimator_component, expert_component};
+
+/// The error for a split that an environment does not have.
+pub fn unknown_split(split: &str, known: &[&str]) -> anyhow::Error {
+    anyhow::anyhow!("split `{split}` is unknown{}", suggest(split, known))
+}

@@ -1,0 +1,246 @@
+//! From a tree to a [`Recipe`]: unknown keys, wrong types and values out of range, each with the place it was written.
+
+use anyhow::Result;
+use serde_path_to_error::Segment;
+
+use super::keys::{Key, alternatives, keys};
+use super::tree::{Node, Place};
+use super::*;
+
+/// Builds the recipe, or says what is wrong with the first bad key. `start` is named for keys that stand nowhere.
+pub(super) fn read(root: &Node, start: &Place) -> Result<Recipe> {
+    let recipe: Recipe = serde_path_to_error::deserialize(root.to_json()).map_err(|error| {
+        let path: Vec<String> = error.path().iter().filter_map(name).collect();
+        explain(root, start, path, &error.into_inner().to_string())
+    })?;
+    match problem(&recipe) {
+        Some((path, message)) => {
+            let parts: Vec<String> = path.split('.').map(str::to_string).collect();
+            Err(input_error!("{}: `{path}` {message}", place_of(root, start, &parts)))
+        }
+        None => Ok(recipe),
+    }
+}
+
+fn name(segment: &Segment) -> Option<String> {
+    match segment {
+        Segment::Seq { index } => Some(index.to_string()),
+        Segment::Map { key } => Some(key.clone()),
+        Segment::Enum { .. } | Segment::Unknown => None,
+    }
+}
+
+/// Where the deepest part of `path` that was written stands.
+fn place_of(root: &Node, start: &Place, path: &[String]) -> Place {
+    let mut place = start;
+    let mut node = root;
+    for part in path {
+        let next = match node {
+            Node::Map(map) => map.iter().find(|e| e.key == *part).map(|e| (&e.place, &e.node)),
+            Node::List(items) => part.parse().ok().and_then(|i: usize| items.get(i)).map(|(place, node)| (place, node)),
+            Node::Scalar(_) => None,
+        };
+        let Some(next) = next else { break };
+        (place, node) = next;
+    }
+    place.clone()
+}
+
+/// Turns serde's message about the value at `path` into one that names place, key and remedy.
+fn explain(root: &Node, start: &Place, mut path: Vec<String>, message: &str) -> anyhow::Error {
+    let keys = keys();
+    if message.starts_with("unknown field") {
+        let mut names = quoted(message);
+        let unknown = if names.is_empty() { String::new() } else { names.remove(0) };
+        if path.last() != Some(&unknown) {
+            path.push(unknown.clone());
+        }
+        let place = place_of(root, start, &path);
+        let hint = suggest(&keys, &path[..path.len() - 1], &unknown, &names);
+        return input_error!("{place}: unknown key `{}`; {hint}", path.join("."));
+    }
+    let place = place_of(root, start, &path);
+    if message.starts_with("missing field") {
+        path.extend(quoted(message).into_iter().next());
+        let dotted = path.join(".");
+        let takes =
+            keys.iter().find(|k| k.path == dotted).map_or(String::new(), |k| format!(" ({}: {})", k.kind, k.doc));
+        return input_error!("{place}: the key `{dotted}` is missing{takes}");
+    }
+    let dotted = path.join(".");
+    let found = describe(root, &path);
+    let key = path.iter().rposition(|part| part.parse::<usize>().is_err()).map(|last| path[..=last].join("."));
+    match keys.iter().find(|k| Some(&k.path) == key.as_ref()) {
+        Some(key) if key.path == dotted => input_error!("{place}: `{dotted}` must be {}, but is {found}", key.kind),
+        Some(key) => input_error!("{place}: `{}` must be {}; item {dotted} is {found}", key.path, key.kind),
+        None => input_error!("{place}: `{dotted}`: {message}"),
+    }
+}
+
+/// The names in backticks.
+fn quoted(message: &str) -> Vec<String> {
+    message.split('`').skip(1).step_by(2).map(str::to_string).collect()
+}
+
+/// The likeliest key for an unknown one: near by name in its section, of the same name in another, or all there are.
+fn suggest(keys: &[Key], section: &[String], unknown: &str, known: &[String]) -> String {
+    let dotted = |key: &str| section.iter().map(String::as_str).chain([key]).collect::<Vec<_>>().join(".");
+    let near = known
+        .iter()
+        .map(|key| (strsim::damerau_levenshtein(key, unknown), key))
+        .min()
+        .filter(|(distance, key)| *distance <= 1 + key.len().min(unknown.len()) / 3);
+    if let Some((_, key)) = near {
+        return format!("did you mean `{}`?", dotted(key));
+    }
+    let elsewhere = keys.iter().find(|k| k.path.rsplit('.').next() == Some(unknown));
+    if let Some(key) = elsewhere {
+        return format!("did you mean `{}`?", key.path);
+    }
+    let nearest =
+        known.iter().max_by(|a, b| strsim::jaro_winkler(a, unknown).total_cmp(&strsim::jaro_winkler(b, unknown)));
+    match nearest {
+        Some(key) if strsim::jaro_winkler(key, unknown) > 0.8 => format!("did you mean `{}`?", dotted(key)),
+        _ => format!("known here: {}", alternatives(known.iter().map(|key| format!("`{key}`")).collect())),
+    }
+}
+
+/// The value at `path` in words.
+fn describe(root: &Node, path: &[String]) -> String {
+    let node = path.iter().try_fold(root, |node, part| match node {
+        Node::Map(map) => map.iter().find(|e| e.key == *part).map(|e| &e.node),
+        Node::List(items) => part.parse().ok().and_then(|i: usize| items.get(i)).map(|(_, node)| node),
+        Node::Scalar(_) => None,
+    });
+    match node {
+        Some(Node::Scalar(serde_json::Value::String(text))) => format!("the text \"{text}\""),
+        Some(Node::Scalar(serde_json::Value::Null)) | None => "empty".into(),
+        Some(Node::Scalar(value)) => value.to_string(),
+        Some(Node::List(items)) => format!("a list of {}", items.len()),
+        Some(Node::Map(_)) => "a section".into(),
+    }
+}
+
+type Problem = (String, String);
+
+/// The first value out of range, with its path and what it must be.
+fn problem(recipe: &Recipe) -> Option<Problem> {
+    let r = recipe;
+    None.or_else(|| model(&r.model))
+        .or_else(|| least("env.plugin", r.env.plugin.len(), 1, "must name a plugin"))
+        .or_else(|| least("estimator.plugin", r.estimator.plugin.len(), 1, "must name a plugin"))
+        .or_else(|| plugin_config("env.config", &r.env))
+        .or_else(|| plugin_config("estimator.config", &r.estimator))
+        .or_else(|| rollout(&r.rollout))
+        .or_else(|| update(&r.update, r.iterations))
+        .or_else(|| r.warm_start.as_ref().and_then(warm_start))
+        .or_else(|| least("eval.tasks", r.eval.tasks as usize, 1, "must be at least 1"))
+        .or_else(|| range("eval.temperature", r.eval.temperature, r.eval.temperature >= 0.0, "0 (greedy) or more"))
+        .or_else(|| least("eval.split", r.eval.split.len(), 1, "must name a split"))
+        .or_else(|| least("checkpoint.keep", r.checkpoint.keep, 1, "must be at least 1"))
+}
+
+fn model(source: &ModelSource) -> Option<Problem> {
+    let new = match (&source.path, &source.new) {
+        (Some(_), None) => return None,
+        (None, Some(new)) => new,
+        (None, None) => return Some(("model".into(), "must hold `path` (a Hugging Face folder) or `new`".into())),
+        (Some(_), Some(_)) => {
+            return Some(("model".into(), "holds both `path` and `new`; remove one (`--set model.new=null`)".into()));
+        }
+    };
+    let sizes = [
+        ("hidden_size", new.hidden_size),
+        ("intermediate_size", new.intermediate_size),
+        ("layers", new.layers),
+        ("heads", new.heads),
+        ("kv_heads", new.kv_heads),
+        ("vocab_size", new.vocab_size),
+    ];
+    if let Some((key, value)) = sizes.iter().find(|(_, value)| *value < 1) {
+        return Some((format!("model.new.{key}"), format!("must be at least 1, but is {value}")));
+    }
+    let NewModel { hidden_size, heads, kv_heads, .. } = new;
+    if hidden_size % heads != 0 || (hidden_size / heads) % 2 != 0 {
+        let message = format!("must be a multiple of twice `heads` ({heads}), so that heads have an even size");
+        return Some(("model.new.hidden_size".into(), format!("{message}, but is {hidden_size}")));
+    }
+    if heads % kv_heads != 0 {
+        return Some(("model.new.kv_heads".into(), format!("must divide `heads` ({heads}), but is {kv_heads}")));
+    }
+    None
+}
+
+fn plugin_config(path: &str, choice: &PluginChoice) -> Option<Problem> {
+    (!choice.config.is_object()).then(|| (path.into(), format!("must be a map, but is {}", choice.config)))
+}
+
+fn rollout(r: &Rollout) -> Option<Problem> {
+    let counts = [
+        ("tasks", r.tasks as usize),
+        ("group_size", r.group_size as usize),
+        ("max_steps", r.max_steps as usize),
+        ("max_prompt_tokens", r.max_prompt_tokens),
+        ("max_response_tokens", r.max_response_tokens),
+        ("slots", r.slots),
+        ("env_threads", r.env_threads),
+    ];
+    counts
+        .iter()
+        .find_map(|(key, value)| least(&format!("rollout.{key}"), *value, 1, "must be at least 1"))
+        .or_else(|| range("rollout.temperature", r.temperature, r.temperature > 0.0, "greater than 0"))
+        .or_else(|| range("rollout.top_k", r.top_k as f64, r.top_k >= 0, "0 (off) or more"))
+        .or_else(|| range("rollout.top_p", r.top_p, r.top_p > 0.0 && r.top_p <= 1.0, "greater than 0 and at most 1"))
+        .or_else(|| {
+            let penalty = r.invalid_action_penalty;
+            range("rollout.invalid_action_penalty", penalty, penalty >= 0.0, "0 or more: it is subtracted")
+        })
+        .or_else(|| least("rollout.split", r.split.len(), 1, "must name a split"))
+}
+
+fn update(u: &Update, iterations: u64) -> Option<Problem> {
+    least("update.mini_batch", u.mini_batch, 1, "must be at least 1")
+        .or_else(|| least("update.micro_batch_tokens", u.micro_batch_tokens, 1, "must be at least 1"))
+        .or_else(|| least("update.epochs", u.epochs as usize, 1, "must be at least 1"))
+        .or_else(|| range("update.lr", u.lr, u.lr > 0.0, "greater than 0"))
+        .or_else(|| {
+            let fits = u.warmup <= iterations;
+            range("update.warmup", u.warmup as f64, fits, &format!("at most `iterations` ({iterations})"))
+        })
+        .or_else(|| {
+            let ratio = u.min_lr_ratio;
+            range("update.min_lr_ratio", ratio, (0.0..=1.0).contains(&ratio), "from 0 to 1")
+        })
+        .or_else(|| range("update.weight_decay", u.weight_decay, u.weight_decay >= 0.0, "0 or more"))
+        .or_else(|| {
+            let bad = u.betas.iter().find(|beta| !(0.0..1.0).contains(*beta))?;
+            range("update.betas", *bad, false, "from 0 to below 1")
+        })
+        .or_else(|| range("update.grad_clip", u.grad_clip, u.grad_clip > 0.0, "greater than 0"))
+        .or_else(|| range("update.clip_low", u.clip_low, u.clip_low > 0.0 && u.clip_low < 1.0, "between 0 and 1"))
+        .or_else(|| range("update.clip_high", u.clip_high, u.clip_high > 0.0, "greater than 0"))
+        .or_else(|| range("update.dual_clip", u.dual_clip, u.dual_clip > 1.0, "greater than 1"))
+        .or_else(|| range("update.entropy", u.entropy, u.entropy >= 0.0, "0 or more"))
+        .or_else(|| {
+            let coef = u.kl.as_ref()?.coef;
+            range("update.kl.coef", coef, coef >= 0.0, "0 or more")
+        })
+}
+
+fn warm_start(w: &WarmStart) -> Option<Problem> {
+    least("warm_start.steps", w.steps as usize, 1, "must be at least 1; leave the section out for none")
+        .or_else(|| least("warm_start.batch", w.batch, 1, "must be at least 1"))
+        .or_else(|| range("warm_start.lr", w.lr, w.lr > 0.0, "greater than 0"))
+        .or_else(|| {
+            let noise = w.expert_noise;
+            range("warm_start.expert_noise", noise, (0.0..=1.0).contains(&noise), "from 0 to 1")
+        })
+}
+
+fn least(path: &str, value: usize, least: usize, message: &str) -> Option<Problem> {
+    (value < least).then(|| (path.into(), message.into()))
+}
+
+fn range(path: &str, value: f64, good: bool, wanted: &str) -> Option<Problem> {
+    (!good).then(|| (path.into(), format!("must be {wanted}, but is {value}")))
+}

@@ -1,0 +1,156 @@
+//! What a recipe may say, read from the structs: the JSON schema, and the list of keys for errors and documentation.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+
+use super::Recipe;
+
+/// One key of a recipe.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Key {
+    /// Its path, such as `update.lr`.
+    pub path: String,
+    /// What it takes, in words.
+    pub kind: String,
+    /// Its value where a recipe does not name it; none if it must be named.
+    pub default: Option<String>,
+    /// What it means.
+    pub doc: String,
+    /// Whether it holds keys of its own that are listed too.
+    pub section: bool,
+}
+
+/// The JSON schema of a recipe file, for editors. No key is required, since a file may leave any to the one it extends.
+pub fn json_schema() -> Value {
+    let mut schema = raw_schema();
+    forget_required(&mut schema);
+    schema["properties"]["extends"] = serde_json::json!({
+        "description": "Another recipe, relative to this file, that this one is laid on.",
+        "type": "string",
+    });
+    schema
+}
+
+/// All keys in the order of the structs.
+pub fn keys() -> Vec<Key> {
+    let schema = raw_schema();
+    let mut keys = Vec::new();
+    Schema { root: &schema }.collect("", &schema, &mut keys);
+    keys
+}
+
+/// The keys as a Markdown table.
+pub fn markdown() -> String {
+    let mut table = String::from("| key | takes | default | meaning |\n|---|---|---|---|\n");
+    for key in keys() {
+        let default = key.default.map_or("required".to_string(), |value| format!("`{value}`"));
+        let kind = key.kind.replace('|', "\\|");
+        writeln!(table, "| `{}` | {kind} | {default} | {} |", key.path, key.doc.replace('|', "\\|"))
+            .expect("a string takes what is written");
+    }
+    table
+}
+
+fn raw_schema() -> Value {
+    schemars::schema_for!(Recipe).to_value()
+}
+
+fn forget_required(schema: &mut Value) {
+    match schema {
+        Value::Object(map) => {
+            map.remove("required");
+            map.values_mut().for_each(forget_required);
+        }
+        Value::Array(items) => items.iter_mut().for_each(forget_required),
+        _ => {}
+    }
+}
+
+/// A schema whose references are looked up in `root`.
+struct Schema<'a> {
+    root: &'a Value,
+}
+
+impl<'a> Schema<'a> {
+    /// The keys of a section and of the sections in it.
+    fn collect(&self, path: &str, schema: &'a Value, keys: &mut Vec<Key>) {
+        let Some(properties) = schema["properties"].as_object() else { return };
+        let required = schema["required"].as_array();
+        for (name, property) in properties {
+            let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+            let target = self.resolve(property);
+            let must = required.is_some_and(|names| names.iter().any(|n| n == name));
+            let default = match &property["default"] {
+                Value::Null => "null".to_string(),
+                Value::Object(_) if target["properties"].is_object() => "see below".to_string(),
+                Value::String(text) => text.clone(),
+                value => value.to_string(),
+            };
+            keys.push(Key {
+                path: path.clone(),
+                kind: self.kind(property),
+                default: (!must).then_some(default),
+                doc: property["description"].as_str().unwrap_or_default().replace('\n', " "),
+                section: target["properties"].is_object(),
+            });
+            self.collect(&path, target, keys);
+        }
+    }
+
+    /// Follows references, and takes what an optional value is when it is there.
+    fn resolve(&self, schema: &'a Value) -> &'a Value {
+        if let Some(name) = schema["$ref"].as_str().and_then(|r| r.strip_prefix("#/$defs/")) {
+            return self.resolve(&self.root["$defs"][name]);
+        }
+        match schema["anyOf"].as_array() {
+            Some(options) if options.iter().any(|o| o["type"] == "null") => {
+                options.iter().find(|o| o["type"] != "null").map_or(schema, |o| self.resolve(o))
+            }
+            _ => schema,
+        }
+    }
+
+    /// What a value must be, in words.
+    fn kind(&self, schema: &'a Value) -> String {
+        let schema = self.resolve(schema);
+        if let Some(options) = schema["oneOf"].as_array().or(schema["anyOf"].as_array()) {
+            return alternatives(options.iter().map(|option| self.kind(option)).collect());
+        }
+        if let Some(options) = schema["enum"].as_array() {
+            return alternatives(options.iter().map(|value| format!("`{}`", bare(value))).collect());
+        }
+        if !schema["const"].is_null() {
+            return format!("`{}`", bare(&schema["const"]));
+        }
+        let name = match &schema["type"] {
+            Value::Array(names) => names.iter().find(|name| *name != "null").unwrap_or(&Value::Null),
+            name => name,
+        };
+        match name.as_str() {
+            Some("integer") if schema["minimum"] == 0 => "a whole number from 0".into(),
+            Some("integer") => "a whole number".into(),
+            Some("number") => "a number".into(),
+            Some("string") => "text".into(),
+            Some("boolean") => "`true` or `false`".into(),
+            Some("array") => match schema["minItems"].as_u64() {
+                Some(count) => format!("a list of {count}"),
+                None => "a list".into(),
+            },
+            Some("object") => "a section".into(),
+            _ => "a map".into(),
+        }
+    }
+}
+
+/// "a", "a or b", "a, b or c".
+pub(super) fn alternatives(mut options: Vec<String>) -> String {
+    match (options.pop(), options.is_empty()) {
+        (Some(last), false) => format!("{} or {last}", options.join(", ")),
+        (last, _) => last.unwrap_or_default(),
+    }
+}
+
+fn bare(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_string)
+}

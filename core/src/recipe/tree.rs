@@ -1,0 +1,290 @@
+//! YAML as a tree that remembers where every key was written, so that errors can say it after merging.
+
+use std::fmt;
+use std::sync::Arc;
+
+use anyhow::Result;
+use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Span, StrInput};
+
+use crate::input_error;
+
+/// Nesting deeper than this is refused rather than risked on the stack.
+const MAX_DEPTH: usize = 64;
+
+/// Where something was written: a place in a file, or a `--set` argument.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Place {
+    source: Arc<str>,
+    /// Line and column from 1; none for a `--set` argument.
+    position: Option<(usize, usize)>,
+}
+
+impl Place {
+    /// The first place of a file.
+    pub(super) fn start_of(source: &str) -> Self {
+        Self { source: source.into(), position: Some((1, 1)) }
+    }
+
+    /// A `--set` argument.
+    pub(super) fn argument(argument: &str) -> Self {
+        Self { source: format!("--set {argument}").into(), position: None }
+    }
+
+    fn moved(&self, marker: &Marker) -> Self {
+        Self { source: self.source.clone(), position: self.position.map(|_| (marker.line(), marker.col() + 1)) }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.position {
+            Some((line, column)) => write!(f, "{}:{line}:{column}", self.source),
+            None => write!(f, "{}", self.source),
+        }
+    }
+}
+
+/// A YAML node.
+#[derive(Debug, Clone)]
+pub(super) enum Node {
+    /// Text, a number, true, false or null.
+    Scalar(serde_json::Value),
+    /// A list with the place of every item.
+    List(Vec<(Place, Node)>),
+    /// Keys in the order written.
+    Map(Map),
+}
+
+/// Keys in the order written.
+pub(super) type Map = Vec<Entry>;
+
+/// A key and its value.
+#[derive(Debug, Clone)]
+pub(super) struct Entry {
+    pub(super) key: String,
+    pub(super) place: Place,
+    pub(super) node: Node,
+}
+
+impl Node {
+    /// The node without its places.
+    pub(super) fn to_json(&self) -> serde_json::Value {
+        match self {
+            Node::Scalar(value) => value.clone(),
+            Node::List(items) => items.iter().map(|(_, node)| node.to_json()).collect(),
+            Node::Map(map) => map.iter().map(|e| (e.key.clone(), e.node.to_json())).collect(),
+        }
+    }
+
+    fn is_null(&self) -> bool {
+        matches!(self, Node::Scalar(serde_json::Value::Null))
+    }
+}
+
+/// Parses one YAML document; `origin` is the place of its first character.
+pub(super) fn parse(text: &str, origin: &Place) -> Result<Node> {
+    let mut reader = Reader { parser: Parser::new_from_str(text), origin, anchors: Vec::new() };
+    let mut root = Node::Scalar(serde_json::Value::Null);
+    let mut documents = 0;
+    loop {
+        let (event, span) = reader.next()?;
+        match event {
+            Event::StreamEnd => return Ok(root),
+            Event::StreamStart | Event::DocumentEnd | Event::Nothing => {}
+            Event::DocumentStart(_) if documents == 0 => documents += 1,
+            Event::DocumentStart(_) => {
+                return Err(reader.fail(&span, "a second YAML document (`---`) begins here; one file holds one"));
+            }
+            event => root = reader.node(event, &span, 0)?,
+        }
+    }
+}
+
+struct Reader<'a> {
+    parser: Parser<'a, StrInput<'a>>,
+    origin: &'a Place,
+    anchors: Vec<(usize, Node)>,
+}
+
+impl<'a> Reader<'a> {
+    fn next(&mut self) -> Result<(Event<'a>, Span)> {
+        match self.parser.next_event() {
+            Some(Ok(next)) => Ok(next),
+            Some(Err(error)) => Err(self.syntax(&error)),
+            None => Ok((Event::StreamEnd, Span::default())),
+        }
+    }
+
+    fn syntax(&self, error: &ScanError) -> anyhow::Error {
+        input_error!("{}: this is not valid YAML: {}", self.origin.moved(error.marker()), error.info())
+    }
+
+    fn fail(&self, span: &Span, message: &str) -> anyhow::Error {
+        input_error!("{}: {message}", self.origin.moved(&span.start))
+    }
+
+    fn node(&mut self, event: Event<'a>, span: &Span, depth: usize) -> Result<Node> {
+        if depth > MAX_DEPTH {
+            return Err(self.fail(span, "nested too deeply"));
+        }
+        let (node, anchor) = match event {
+            Event::Scalar(_, _, _, Some(tag))
+            | Event::SequenceStart(_, Some(tag))
+            | Event::MappingStart(_, Some(tag)) => {
+                return Err(self.fail(span, &format!("the YAML tag `{tag}` means nothing here; remove it")));
+            }
+            Event::Scalar(text, style, anchor, None) => (Node::Scalar(self.scalar(&text, style, span)?), anchor),
+            Event::SequenceStart(anchor, None) => (self.list(depth)?, anchor),
+            Event::MappingStart(anchor, None) => (self.map(depth)?, anchor),
+            Event::Alias(id) => match self.anchors.iter().find(|(anchor, _)| *anchor == id) {
+                Some((_, node)) => (node.clone(), 0),
+                None => return Err(self.fail(span, "this alias names an anchor that is not complete yet")),
+            },
+            _ => return Err(self.fail(span, "this is not valid YAML")),
+        };
+        if anchor != 0 {
+            self.anchors.push((anchor, node.clone()));
+        }
+        Ok(node)
+    }
+
+    fn list(&mut self, depth: usize) -> Result<Node> {
+        let mut items = Vec::new();
+        loop {
+            let (event, span) = self.next()?;
+            if event == Event::SequenceEnd {
+                return Ok(Node::List(items));
+            }
+            items.push((self.origin.moved(&span.start), self.node(event, &span, depth + 1)?));
+        }
+    }
+
+    fn map(&mut self, depth: usize) -> Result<Node> {
+        let mut map = Map::new();
+        loop {
+            let (event, span) = self.next()?;
+            let key = match event {
+                Event::MappingEnd => return Ok(Node::Map(map)),
+                Event::Scalar(text, ..) => text.into_owned(),
+                _ => return Err(self.fail(&span, "a key must be text")),
+            };
+            let place = self.origin.moved(&span.start);
+            if let Some(first) = map.iter().find(|e| e.key == key) {
+                return Err(input_error!("{place}: key `{key}` stands here a second time (first: {})", first.place));
+            }
+            let (event, span) = self.next()?;
+            let node = self.node(event, &span, depth + 1)?;
+            map.push(Entry { key, place, node });
+        }
+    }
+
+    /// Plain scalars are read as serde_yaml reads them, so that what it writes is read back as the same value.
+    fn scalar(&self, text: &str, style: ScalarStyle, span: &Span) -> Result<serde_json::Value> {
+        if style != ScalarStyle::Plain {
+            return Ok(text.into());
+        }
+        match serde_yaml::from_str(text) {
+            Ok(serde_yaml::Value::Null) => Ok(serde_json::Value::Null),
+            Ok(serde_yaml::Value::Bool(value)) => Ok(value.into()),
+            Ok(serde_yaml::Value::Number(number)) => match (number.as_u64(), number.as_i64(), number.as_f64()) {
+                (Some(value), _, _) => Ok(value.into()),
+                (_, Some(value), _) => Ok(value.into()),
+                (_, _, Some(value)) if value.is_finite() => Ok(value.into()),
+                _ => Err(self.fail(span, &format!("`{text}` is not a finite number"))),
+            },
+            _ => Ok(text.into()),
+        }
+    }
+}
+
+/// Lays `over` on `base`: maps are merged key by key, everything else is replaced. A section that names another
+/// `plugin` than the one below it does not inherit that plugin's `config`.
+pub(super) fn merge(base: Node, over: Node) -> Node {
+    let (mut base, over) = match (base, over) {
+        (Node::Map(base), Node::Map(over)) => (base, over),
+        (_, over) => return over,
+    };
+    let plugin = |map: &Map| map.iter().find(|e| e.key == "plugin").map(|e| e.node.to_json());
+    if let (Some(below), Some(above)) = (plugin(&base), plugin(&over))
+        && below != above
+    {
+        base.retain(|e| e.key != "config");
+    }
+    for entry in over {
+        match base.iter_mut().find(|e| e.key == entry.key) {
+            Some(slot) => {
+                let below = std::mem::replace(&mut slot.node, Node::Scalar(serde_json::Value::Null));
+                slot.node = merge(below, entry.node);
+                slot.place = entry.place;
+            }
+            None => base.push(entry),
+        }
+    }
+    Node::Map(base)
+}
+
+/// Applies `--set` arguments. An argument replaces the value at its path and makes the sections on the way; naming
+/// another plugin drops the `config` written for the old one, whatever the order of the arguments.
+pub(super) fn set_all(root: &mut Node, arguments: &[String]) -> Result<()> {
+    let mut sets = arguments.iter().map(|argument| Set::parse(argument)).collect::<Result<Vec<_>>>()?;
+    sets.sort_by_key(|set| set.path.last().is_none_or(|key| key != "plugin"));
+    sets.into_iter().try_for_each(|set| set.apply(root))
+}
+
+struct Set {
+    path: Vec<String>,
+    place: Place,
+    value: Node,
+}
+
+impl Set {
+    fn parse(argument: &str) -> Result<Self> {
+        let place = Place::argument(argument);
+        let form = || input_error!("{place}: expected `--set key.path=value`, for example `--set update.lr=1e-5`");
+        let (path, value) = argument.split_once('=').ok_or_else(form)?;
+        let path: Vec<String> = path.split('.').map(|key| key.trim().to_string()).collect();
+        if path.iter().any(String::is_empty) {
+            return Err(form());
+        }
+        let value = parse(value, &place)?;
+        Ok(Self { path, place, value })
+    }
+
+    fn apply(self, root: &mut Node) -> Result<()> {
+        let Set { path, place, value } = self;
+        let (last, sections) = path.split_last().expect("split gives at least one part");
+        let mut node = root;
+        for (depth, key) in sections.iter().enumerate() {
+            let map = section(node, &path[..depth], &place)?;
+            node = &mut entry(map, key, &place).node;
+        }
+        let map = section(node, sections, &place)?;
+        if last == "plugin" && map.iter().any(|e| e.key == "plugin" && e.node.to_json() != value.to_json()) {
+            map.retain(|e| e.key != "config");
+        }
+        let slot = entry(map, last, &place);
+        slot.node = value;
+        slot.place = place;
+        Ok(())
+    }
+}
+
+/// The node as a map; an absent (null) section becomes an empty one.
+fn section<'a>(node: &'a mut Node, path: &[String], place: &Place) -> Result<&'a mut Map> {
+    if node.is_null() {
+        *node = Node::Map(Map::new());
+    }
+    match node {
+        Node::Map(map) => Ok(map),
+        _ => Err(input_error!("{place}: `{}` holds one value, not keys of its own", path.join("."))),
+    }
+}
+
+fn entry<'a>(map: &'a mut Map, key: &str, place: &Place) -> &'a mut Entry {
+    let index = map.iter().position(|e| e.key == key).unwrap_or_else(|| {
+        let node = Node::Scalar(serde_json::Value::Null);
+        map.push(Entry { key: key.to_string(), place: place.clone(), node });
+        map.len() - 1
+    });
+    &mut map[index]
+}

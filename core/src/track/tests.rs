@@ -1,0 +1,96 @@
+use super::*;
+
+fn row(success: f64) -> Metrics {
+    let mut metrics = Metrics::new();
+    metrics.set("episode/success", success);
+    metrics.set("loss/policy", f64::NAN);
+    metrics.set("time/iteration_s", 2.0);
+    metrics
+}
+
+#[test]
+fn names_are_in_the_table() {
+    for name in ["eval/success", "eval/success/pick_and_place", "time/rollout_s", "time/iteration_s", "lr"] {
+        assert!(find(name).is_some(), "{name}");
+    }
+    for name in ["eval/sucess", "eval/success/", "time/_s", "time/rollout", "rollout/logprob_diff", ""] {
+        assert!(find(name).is_none(), "{name}");
+    }
+    let unique: std::collections::HashSet<_> = METRICS.iter().map(|m| m.name).collect();
+    assert_eq!(unique.len(), METRICS.len());
+    assert!(std::panic::catch_unwind(|| Metrics::new().set("loss/polcy", 0.0)).is_err());
+}
+
+#[test]
+fn rows_after_the_checkpoint_are_cut_off() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("metrics.jsonl");
+    let mut tracker = Tracker::open(folder.path(), 5, None)?;
+    let mut before = Metrics::new();
+    before.set("eval/success", 0.25);
+    tracker.record(0, &before)?;
+    for iteration in 1..=3 {
+        tracker.record(iteration, &row(0.5))?;
+    }
+    drop(tracker);
+    std::fs::write(&path, std::fs::read_to_string(&path)? + "{\"iteration\": 4, \"epis")?;
+
+    let mut tracker = Tracker::open(folder.path(), 5, Some(2))?;
+    assert_eq!(tracker.curve.episodes, [(1, 0.5), (2, 0.5)]);
+    tracker.record(3, &row(0.75))?;
+    let text = std::fs::read_to_string(&path)?;
+    let rows: Vec<serde_json::Value> = text.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
+    assert_eq!(rows.iter().map(|r| r["iteration"].as_u64()).collect::<Vec<_>>(), [0, 1, 2, 3].map(Some));
+    assert_eq!(rows[3]["episode/success"], 0.75);
+    assert!(rows[3]["loss/policy"].is_null());
+    let log = std::fs::read_to_string(folder.path().join("log.txt"))?;
+    assert!(log.lines().last().is_some_and(|line| line.starts_with("3/5  60 % | success 0.750")), "{log}");
+    assert!(log.ends_with("2.0 s | 4 s to go\n"), "{log}");
+
+    Tracker::open(folder.path(), 5, None)?;
+    assert_eq!(std::fs::read_to_string(&path)?, "");
+    Ok(())
+}
+
+#[test]
+fn curve_is_well_formed() -> Result<()> {
+    let mut curve = Curve::default();
+    curve.svg(10)?;
+    for i in 0..5000 {
+        curve.push(i, (i % 100 == 0).then_some(0.5), Some(i as f64 / 5000.0));
+    }
+    curve.push(5000, None, Some(f64::NAN));
+    let svg = curve.svg(5000)?;
+    assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
+    assert!(!svg.contains("NaN") && svg.contains("share of episodes won") && svg.contains("iteration"));
+    assert_eq!(svg.matches("<text").count(), svg.matches("</text>").count());
+    assert!(svg.len() < 60_000, "{} bytes", svg.len());
+    Ok(())
+}
+
+#[test]
+fn phases_do_not_overlap() {
+    let mut phases = Phases::new();
+    for name in ["rollout", "update", "rollout"] {
+        phases.start(name);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let mut metrics = Metrics::new();
+    phases.finish(&mut metrics);
+    let (rollout, update) = (metrics.get("time/rollout_s"), metrics.get("time/update_s"));
+    let sum = rollout.unwrap_or_default() + update.unwrap_or_default();
+    assert!(rollout > Some(0.01) && sum <= metrics.get("time/iteration_s").unwrap_or_default());
+    let mut next = Metrics::new();
+    phases.finish(&mut next);
+    assert_eq!(next.iter().count(), 1);
+}
+
+#[test]
+fn durations_read_well() {
+    assert_eq!([9.2, 200.0, 7500.0].map(duration), ["9 s", "3 min 20 s", "2 h 05 min"]);
+}
+
+#[test]
+fn memory_is_told() {
+    assert!(rss_bytes().is_none_or(|bytes| bytes > 1e6));
+}

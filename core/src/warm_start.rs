@@ -1,0 +1,88 @@
+//! Warm start: imitation of the environment's expert, so that a small random model can begin.
+//!
+//! Maximum likelihood on the responses of episodes that the expert plays, a share of its actions replaced by random
+//! valid ones: the policy then depends on the state but is far from greedy, and reinforcement has something to sharpen.
+
+use anyhow::Result;
+use tch::Kind;
+
+use crate::agent::{EpisodePlan, ExpertSettings, Player, TaskCursor, pack};
+use crate::data::{Batch, Episode, Step};
+use crate::policy::update::{Policy, UpdateReport, differentiate, micro_batches};
+use crate::policy::{Packed, PassOptions, accumulate_gradients};
+use crate::recipe::{Rollout, Update, WarmStart};
+
+/// Episodes the expert plays at once.
+const EPISODES: usize = 32;
+
+/// What the warm start works with.
+pub struct Teacher<'a> {
+    /// Plays the expert.
+    pub player: &'a mut Player,
+    /// Draws training tasks.
+    pub tasks: TaskCursor,
+    /// Seed of environments and noise.
+    pub seed: u64,
+    /// The recipe's section.
+    pub settings: &'a WarmStart,
+    /// The recipe's section on rollouts.
+    pub rollout: &'a Rollout,
+    /// The recipe's section on updates: optimiser settings and micro-batches.
+    pub update: &'a Update,
+}
+
+impl Teacher<'_> {
+    /// Teaches the policy; `progress` gets each optimiser step (from 1) and its loss. The optimiser's moments are
+    /// fresh afterwards.
+    pub fn teach(&mut self, policy: &mut Policy, mut progress: impl FnMut(u64, f64) -> Result<()>) -> Result<()> {
+        let mut pool = Vec::new();
+        let mut played = 0;
+        for step in 1..=self.settings.steps {
+            while pool.len() < self.settings.batch {
+                pool.extend(self.play(played)?);
+                played += EPISODES as u64;
+            }
+            let steps: Vec<Step> = pool.drain(..self.settings.batch).collect();
+            let batch = pack(&[Episode { steps, ..Episode::default() }], self.rollout);
+            progress(step, self.imitate(policy, &batch)?)?;
+        }
+        policy.optimizer.reset();
+        Ok(())
+    }
+
+    /// Steps of some episodes that the expert played.
+    fn play(&mut self, first: u64) -> Result<Vec<Step>> {
+        let tasks = self.tasks.next(EPISODES);
+        let plan: Vec<EpisodePlan> = tasks
+            .into_iter()
+            .zip(first..)
+            .map(|(task, episode)| EpisodePlan { group: 0, episode: episode as u32, task, seed: self.seed })
+            .collect();
+        let settings = ExpertSettings { noise: self.settings.expert_noise, seed: self.seed };
+        let episodes = self.player.demonstrate(&plan, settings)?;
+        Ok(episodes.into_iter().flat_map(|e| e.steps).collect())
+    }
+
+    /// One optimiser step of maximum likelihood; gives the mean negative log-likelihood of a token.
+    fn imitate(&self, policy: &mut Policy, batch: &Batch) -> Result<f64> {
+        let tokens = batch.rows.token_offsets.last().copied().unwrap_or(0);
+        let options = PassOptions { temperature: 1.0, recompute: self.update.recompute };
+        let all: Vec<usize> = (0..batch.sequences.len()).collect();
+        policy.optimizer.zero_grad();
+        let mut total = 0.0;
+        for micro in micro_batches(batch, &all, self.update.micro_batch_tokens) {
+            let sequences: Vec<_> = micro.iter().map(|&i| &batch.sequences[i]).collect();
+            let packed = Packed::new(&sequences, &batch.rows, policy.model.device());
+            total += accumulate_gradients(&policy.model, &packed, options, &mut policy.optimizer.grads, |stats| {
+                differentiate(stats, false, |logprobs, _| {
+                    let loss = -logprobs.sum(Kind::Float) / tokens as f64;
+                    let value = loss.detach().double_value(&[]);
+                    (loss, value)
+                })
+            });
+        }
+        let mut report = UpdateReport::default();
+        policy.optimizer_step(self.update, self.settings.lr, &mut report)?;
+        Ok(total)
+    }
+}

@@ -1,0 +1,105 @@
+//! A plugin that breaks the border's rules on demand, for the tests of the host's guards. `fault` says which rule.
+
+use anyhow::{Result, bail};
+use nestor_plugin::{Environment, Estimator, Instance, Needs, Observation, Rows, Scores, Start};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+/// Does one thing wrong.
+struct Faulty(Fault);
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct FaultyConfig {
+    fault: Fault,
+}
+
+#[derive(Clone, Copy, PartialEq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum Fault {
+    /// Panics when it is opened.
+    PanicOpen,
+    /// Panics in a step, or in score.
+    Panic,
+    /// Returns an error from a step, or from score.
+    Error,
+    /// Gives a reward that is not finite.
+    NanReward,
+    /// Leaves the last token of the last row unwritten.
+    Unwritten,
+    /// Writes an infinite return.
+    InfiniteReturn,
+}
+
+impl Environment for Faulty {
+    const ID: &'static str = "faulty";
+    const DOC: &'static str = "Breaks a rule.";
+    type Config = FaultyConfig;
+    type Instance = Player;
+
+    fn open(config: FaultyConfig) -> Result<Self> {
+        assert!(config.fault != Fault::PanicOpen, "told to panic while opening");
+        Ok(Self(config.fault))
+    }
+
+    fn template(&self) -> String {
+        "{{ observation }}".into()
+    }
+
+    fn tasks(&self, _split: &str) -> Result<u64> {
+        Ok(8)
+    }
+
+    fn spawn(&self) -> Result<Player> {
+        Ok(Player)
+    }
+}
+
+struct Player;
+
+impl Instance for Player {
+    type World = Faulty;
+
+    fn reset(&mut self, _world: &Faulty, _start: Start<'_>) -> Result<Observation> {
+        Ok(Observation { text: "ready".into(), valid: true, ..Observation::default() })
+    }
+
+    fn step(&mut self, world: &Faulty, response: &str) -> Result<Observation> {
+        if response != "now" {
+            return self.reset(world, Start { split: "train", task: 0, seed: 0 });
+        }
+        match world.0 {
+            Fault::Panic => panic!("told to panic"),
+            Fault::Error => bail!("told to fail"),
+            _ => Ok(Observation { reward: f64::NAN, ..Observation::default() }),
+        }
+    }
+}
+
+impl Estimator for Faulty {
+    const ID: &'static str = "faulty";
+    const DOC: &'static str = "Breaks a rule.";
+    type Config = FaultyConfig;
+
+    fn open(config: FaultyConfig) -> Result<Self> {
+        Ok(Self(config.fault))
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::default()
+    }
+
+    fn score(&self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
+        out.broadcast(rows, &vec![0.0; rows.len()]);
+        let last = out.advantages.len() - 1;
+        match self.0 {
+            Fault::Panic => panic!("told to panic"),
+            Fault::Error => bail!("told to fail"),
+            Fault::InfiniteReturn => out.returns[last] = f32::INFINITY,
+            _ => out.advantages[last] = f32::NAN,
+        }
+        Ok(())
+    }
+}
+
+nestor_plugin::export! { environments: [Faulty], estimators: [Faulty] }

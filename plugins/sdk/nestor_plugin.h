@@ -1,0 +1,183 @@
+/* nestor_plugin.h: the border between Nestor and its plugins, version 1.0. C99; this file is the source of truth.
+ *
+ * A plugin is a shared library that exports one function, nestor_plugin_entry. It returns a static description: which
+ * border the plugin was built for and which components (environments, estimators) it holds. The host checks magic,
+ * version and struct sizes before it reads or calls anything else.
+ *
+ * Rules
+ *  - No allocation crosses the border. Text comes in as (pointer, length), borrowed for the call; text goes out through
+ *    the sink, which copies it before it returns; number arrays are allocated by the host.
+ *  - Text is UTF-8 and not null-terminated. Anchors are bytes.
+ *  - Every function of a table returns a code. With a code other than NESTOR_OK it puts one NESTOR_ERROR text first:
+ *    what is wrong, where, and how to mend it, in lower case, without a full stop. The out-arguments are then ignored.
+ *  - Nothing may unwind or longjmp across the border.
+ *  - What the description points at stays valid, and unchanged, as long as the library is loaded. It is never unloaded.
+ *
+ * Versions. The major number must be equal. A minor version adds sink fields, flags and extensions, and never changes a
+ * struct; a host accepts plugins of its own minor version and of older ones. */
+#ifndef NESTOR_PLUGIN_H
+#define NESTOR_PLUGIN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define NESTOR_MAGIC UINT64_C(0x4e4553544f52504c) /* "NESTORPL" as a number */
+#define NESTOR_ABI_MAJOR 1
+#define NESTOR_ABI_MINOR 0
+
+/* Codes. */
+#define NESTOR_OK 0
+#define NESTOR_FAILED 1 /* the run cannot go on */
+#define NESTOR_INPUT 2  /* the user's input is wrong: a config key, a split, a data file */
+#define NESTOR_PANIC 3  /* a fault in the plugin itself */
+
+/* Borrowed text or bytes; data may be null where len is 0. */
+typedef struct nestor_str {
+    const uint8_t *data;
+    size_t len;
+} nestor_str;
+
+/* What a text put into the sink is. */
+#define NESTOR_ERROR 1       /* the message that goes with a code other than NESTOR_OK */
+#define NESTOR_OBSERVATION 2 /* what the policy is shown */
+#define NESTOR_TASK 3        /* the task's text; may be left out */
+#define NESTOR_ADMISSIBLE 4  /* one admissible action; put once per action, in the order to show */
+#define NESTOR_ANCHOR 5      /* bytes: key of the state that the next step is taken in */
+#define NESTOR_ACTION 6      /* the action that was read in the response; the expert's next action */
+#define NESTOR_INFO 7        /* one JSON object: "won" (bool), "task_type" (string), and what else is worth recording */
+#define NESTOR_TEMPLATE 8    /* the default prompt template (Jinja) */
+#define NESTOR_RESPONSE 9    /* a whole response of the policy that carries an action */
+
+/* Where text goes. put copies the text; it may be called any number of times, only during the call that got the sink,
+ * and only on its thread. A field put twice keeps the last text, but for NESTOR_ADMISSIBLE, which collects. Fields that
+ * the host does not know are ignored. */
+typedef struct nestor_sink {
+    void *context;
+    void (*put)(void *context, uint32_t field, nestor_str text);
+} nestor_sink;
+
+/* The numbers of a reset or step. Flags are 0 or 1. After reset the reward is 0 and valid is 1. */
+typedef struct nestor_step {
+    double reward;
+    uint8_t terminated; /* the episode ended by the environment's own rules */
+    uint8_t truncated;  /* the episode was cut by a limit of the environment */
+    uint8_t valid;      /* the response had the right form */
+} nestor_step;
+
+/* An environment. A world holds what all episodes share (data, indices) and is used by many threads at once; an env
+ * plays one episode at a time, on one thread at a time, and is used again after reset. Envs are closed before their
+ * world is. The close functions are called exactly once, whatever happened before. */
+typedef struct nestor_environment {
+    /* config is a JSON object; unknown keys and wrong types are NESTOR_INPUT. */
+    int32_t (*open)(nestor_str config, nestor_sink *sink, void **world);
+    /* Puts NESTOR_TEMPLATE. */
+    int32_t (*prompt_template)(void *world, nestor_sink *sink);
+    /* Number of tasks in a split; an unknown split is NESTOR_INPUT and the message names the known ones. */
+    int32_t (*tasks)(void *world, nestor_str split, nestor_sink *sink, uint64_t *count);
+    int32_t (*spawn)(void *world, nestor_sink *sink, void **env);
+    /* Starts a task. The same split, task and seed give the same episode for the same responses. Puts
+     * NESTOR_OBSERVATION and NESTOR_ANCHOR, and NESTOR_TASK, NESTOR_ADMISSIBLE and NESTOR_INFO where there are any. */
+    int32_t (*reset)(void *env, nestor_str split, uint64_t task, uint64_t seed, nestor_sink *sink, nestor_step *out);
+    /* Plays one response, raw as the policy wrote it. Puts the fields of reset, and NESTOR_ACTION. */
+    int32_t (*step)(void *env, nestor_str response, nestor_sink *sink, nestor_step *out);
+    int32_t (*close)(void *env, nestor_sink *sink);
+    int32_t (*close_world)(void *world, nestor_sink *sink);
+} nestor_environment;
+
+/* Extension "nestor.env.expert/1": an expert that plays the environment; the warm start imitates it. */
+#define NESTOR_EXPERT "nestor.env.expert/1"
+typedef struct nestor_expert {
+    /* Puts NESTOR_ACTION: what the expert does next in the current episode, one of the admissible actions. */
+    int32_t (*next_action)(void *env, nestor_sink *sink);
+    /* Puts NESTOR_RESPONSE: a whole, valid response that carries the action. */
+    int32_t (*response)(void *env, nestor_str action, nestor_sink *sink);
+} nestor_expert;
+
+/* What an estimator asks for, as flags. */
+#define NESTOR_NEEDS_VALUES 1    /* values: the run keeps a critic */
+#define NESTOR_NEEDS_ANCHORS 2   /* anchors */
+#define NESTOR_NEEDS_REFERENCE 4 /* ref_logprobs: the run keeps a reference policy */
+
+/* The steps of one iteration as columns. A row is one environment step; rows stand in no particular order. Tokens are
+ * response tokens: those of row i are token_offsets[i] .. token_offsets[i + 1] of every token column. */
+typedef struct nestor_rows {
+    uint64_t rows;               /* B */
+    uint64_t tokens;             /* T, equal to token_offsets[B] */
+    const uint32_t *group;       /* [B] episodes of one task have one group */
+    const uint32_t *episode;     /* [B] unique over all groups */
+    const uint32_t *step;        /* [B] number of the step in its episode, from 0 */
+    const uint32_t *sequence;    /* [B] the sequence that holds the response */
+    const uint32_t *span_start;  /* [B] where in the sequence the response starts */
+    const uint32_t *span_length; /* [B] number of response tokens */
+    const double *reward;        /* [B] the environment's reward of the step, before any penalty */
+    const double *penalty;       /* [B] what an invalid response costs, 0 for a valid one; already in token_rewards */
+    const uint8_t *valid;        /* [B] 0 or 1 */
+    const uint8_t *terminated;   /* [B] 0 or 1: the episode ended with this step */
+    const uint8_t *truncated;    /* [B] 0 or 1: the episode was cut after this step */
+    const uint8_t *anchor_data;  /* anchors end to end; null without NESTOR_NEEDS_ANCHORS */
+    const uint64_t *anchor_offsets; /* [B + 1] anchor i is bytes anchor_offsets[i] .. anchor_offsets[i + 1]; or null */
+    const int64_t *duplicate_of; /* [B] the row this one is a copy of, or -1; a copy counts in group statistics */
+    const uint64_t *token_offsets; /* [B + 1] */
+    const double *token_rewards; /* [T] episode reward, penalty and KL-in-reward on their tokens */
+    const float *values;         /* [T + B] row i has one value more than tokens and starts at token_offsets[i] + i; or null */
+    const float *logprobs;       /* [T] under the policy that sampled; or null */
+    const float *ref_logprobs;   /* [T] under the reference; null without NESTOR_NEEDS_REFERENCE */
+} nestor_rows;
+
+/* An estimator. It keeps no state between calls of score. */
+typedef struct nestor_estimator {
+    int32_t (*open)(nestor_str config, nestor_sink *sink, void **estimator);
+    int32_t (*needs)(void *estimator, nestor_sink *sink, uint32_t *flags);
+    /* Fills advantages [T] and returns [T]. The host has set every entry to NaN; one left so is an error. */
+    int32_t (*score)(void *estimator, const nestor_rows *rows, nestor_sink *sink, float *advantages, float *returns);
+    int32_t (*close)(void *estimator, nestor_sink *sink);
+} nestor_estimator;
+
+/* Kinds of components. */
+#define NESTOR_ENVIRONMENT 1 /* functions is a nestor_environment */
+#define NESTOR_ESTIMATOR 2   /* functions is a nestor_estimator */
+
+typedef struct nestor_component {
+    uint32_t kind;
+    nestor_str id;            /* lower case letters, digits, underscores; unique among the components of its kind */
+    nestor_str doc;           /* one line */
+    nestor_str config_schema; /* JSON schema of the config object */
+    const void *functions;    /* table of functions by kind; none of them null */
+    /* A table of functions for an optional ability, null where the component lacks it. May itself be null. */
+    const void *(*get_extension)(nestor_str id);
+} nestor_component;
+
+typedef struct nestor_plugin {
+    uint64_t magic;     /* NESTOR_MAGIC */
+    uint32_t abi_major; /* NESTOR_ABI_MAJOR */
+    uint32_t abi_minor; /* NESTOR_ABI_MINOR */
+    /* sizeof of the structs as the plugin's compiler saw them; use NESTOR_HEAD. */
+    uint32_t size_plugin, size_component, size_str, size_sink, size_step, size_environment, size_rows, size_estimator;
+    uint64_t component_count;
+    const nestor_component *components;
+} nestor_plugin;
+
+/* The first fields of a description, in order. */
+#define NESTOR_HEAD                                                                                                    \
+    NESTOR_MAGIC, NESTOR_ABI_MAJOR, NESTOR_ABI_MINOR, sizeof(nestor_plugin), sizeof(nestor_component),                 \
+        sizeof(nestor_str), sizeof(nestor_sink), sizeof(nestor_step), sizeof(nestor_environment), sizeof(nestor_rows), \
+        sizeof(nestor_estimator)
+
+/* The one exported function. */
+#if defined(_WIN32)
+#define NESTOR_EXPORT __declspec(dllexport)
+#elif defined(__GNUC__)
+#define NESTOR_EXPORT __attribute__((visibility("default")))
+#else
+#define NESTOR_EXPORT
+#endif
+NESTOR_EXPORT const nestor_plugin *nestor_plugin_entry(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

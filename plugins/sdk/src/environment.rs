@@ -1,0 +1,277 @@
+//! An environment as its author writes it, and its functions at the border.
+
+use std::ffi::c_void;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use crate::guard::{Out, guard, utf8};
+use crate::{config, ffi};
+
+/// What all episodes of an environment share: data, indices, settings. Many threads use it at once.
+pub trait Environment: Sized + Send + Sync + 'static {
+    /// The name recipes use: lower case letters, digits, underscores.
+    const ID: &'static str;
+    /// What it is, in one line.
+    const DOC: &'static str;
+    /// The keys of `env.config`; derive with `#[serde(deny_unknown_fields)]`.
+    type Config: DeserializeOwned + JsonSchema;
+    /// What plays one episode.
+    type Instance: Instance<World = Self>;
+
+    /// Checks the config and loads what is needed. Errors count as the user's.
+    fn open(config: Self::Config) -> anyhow::Result<Self>;
+    /// The default prompt template (minijinja).
+    fn template(&self) -> String;
+    /// Number of tasks in a split. An unknown split is an error that names the known ones ([`crate::unknown_split`]).
+    fn tasks(&self, split: &str) -> anyhow::Result<u64>;
+    /// Makes something that plays.
+    fn spawn(&self) -> anyhow::Result<Self::Instance>;
+}
+
+/// What plays one episode at a time, on one thread at a time, and again after a reset.
+pub trait Instance: Send + 'static {
+    /// The environment it belongs to.
+    type World;
+
+    /// Starts a task. The same start gives the same episode for the same responses.
+    fn reset(&mut self, world: &Self::World, start: Start<'_>) -> anyhow::Result<Observation>;
+    /// Plays one response, raw as the policy wrote it.
+    fn step(&mut self, world: &Self::World, response: &str) -> anyhow::Result<Observation>;
+}
+
+/// An instance with an expert (extension `nestor.env.expert/1`), which the warm start imitates.
+pub trait Expert: Instance {
+    /// What the expert does next, one of the admissible actions.
+    fn next_action(&mut self, world: &Self::World) -> anyhow::Result<String>;
+    /// A whole, valid response that carries the action.
+    fn response(&self, world: &Self::World, action: &str) -> String;
+}
+
+/// Which episode to start.
+#[derive(Debug, Clone, Copy)]
+pub struct Start<'a> {
+    /// Split of the tasks, such as `train`.
+    pub split: &'a str,
+    /// Number of the task, below `tasks(split)`.
+    pub task: u64,
+    /// For what is random inside the episode.
+    pub seed: u64,
+}
+
+/// What an environment shows after a reset or a step.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Observation {
+    /// What the policy is shown.
+    pub text: String,
+    /// The task's text; empty where the observation says it.
+    pub task: String,
+    /// The admissible actions, where there is a list.
+    pub admissible: Vec<String>,
+    /// Key of the state that the next step is taken in.
+    pub anchor: Vec<u8>,
+    /// The action read in the response; empty after a reset.
+    pub action: String,
+    /// The reward of the step; 0 after a reset.
+    pub reward: f64,
+    /// The episode ended by the environment's own rules.
+    pub terminated: bool,
+    /// The episode was cut by a limit of the environment.
+    pub truncated: bool,
+    /// The response had the right form; true after a reset.
+    pub valid: bool,
+    /// `won` (bool), `task_type` (string), and what else is worth recording.
+    pub info: Map<String, Value>,
+}
+
+impl Observation {
+    fn put(&self, out: &mut Out<'_>) -> ffi::Step {
+        out.text(ffi::OBSERVATION, &self.text);
+        out.text(ffi::TASK, &self.task);
+        for action in &self.admissible {
+            out.text(ffi::ADMISSIBLE, action);
+        }
+        out.bytes(ffi::ANCHOR, &self.anchor);
+        out.text(ffi::ACTION, &self.action);
+        if !self.info.is_empty() {
+            out.text(ffi::INFO, &Value::Object(self.info.clone()).to_string());
+        }
+        ffi::Step {
+            reward: self.reward,
+            terminated: self.terminated.into(),
+            truncated: self.truncated.into(),
+            valid: self.valid.into(),
+        }
+    }
+}
+
+/// What an env handle points at. It shares the world, so the order of closing cannot matter.
+struct Env<E: Environment> {
+    world: Arc<E>,
+    instance: E::Instance,
+}
+
+/// The border's functions for one environment type.
+pub struct Functions<E>(PhantomData<E>);
+
+impl<E: Environment> Functions<E> {
+    /// The table of functions.
+    pub const TABLE: &'static ffi::Environment = &ffi::Environment {
+        open: Self::open,
+        prompt_template: Self::prompt_template,
+        tasks: Self::tasks,
+        spawn: Self::spawn,
+        reset: Self::reset,
+        step: Self::step,
+        close: Self::close,
+        close_world: Self::close_world,
+    };
+
+    unsafe extern "C" fn open(text: ffi::Str, sink: *mut ffi::Sink, world: *mut *mut c_void) -> i32 {
+        // SAFETY: the host's arguments, as nestor_plugin.h has them; the world goes back in `close_world`.
+        unsafe {
+            guard(sink, ffi::INPUT, |_| {
+                let opened = E::open(config::parse(utf8(text, "config")?)?)?;
+                *world = Box::into_raw(Box::new(Arc::new(opened))).cast();
+                Ok(())
+            })
+        }
+    }
+
+    unsafe extern "C" fn prompt_template(world: *mut c_void, sink: *mut ffi::Sink) -> i32 {
+        // SAFETY: `world` is from `open`.
+        unsafe {
+            guard(sink, ffi::FAILED, |out| {
+                out.text(ffi::TEMPLATE, &Self::world(world).template());
+                Ok(())
+            })
+        }
+    }
+
+    unsafe extern "C" fn tasks(world: *mut c_void, split: ffi::Str, sink: *mut ffi::Sink, count: *mut u64) -> i32 {
+        // SAFETY: `world` is from `open`, the rest the host's.
+        unsafe {
+            guard(sink, ffi::INPUT, |_| {
+                *count = Self::world(world).tasks(utf8(split, "split")?)?;
+                Ok(())
+            })
+        }
+    }
+
+    unsafe extern "C" fn spawn(world: *mut c_void, sink: *mut ffi::Sink, env: *mut *mut c_void) -> i32 {
+        // SAFETY: `world` is from `open`; the env goes back in `close`.
+        unsafe {
+            guard(sink, ffi::FAILED, |_| {
+                let world = Arc::clone(Self::world(world));
+                let instance = world.spawn()?;
+                *env = Box::into_raw(Box::new(Env { world, instance })).cast();
+                Ok(())
+            })
+        }
+    }
+
+    unsafe extern "C" fn reset(
+        env: *mut c_void,
+        split: ffi::Str,
+        task: u64,
+        seed: u64,
+        sink: *mut ffi::Sink,
+        out: *mut ffi::Step,
+    ) -> i32 {
+        // SAFETY: `env` is from `spawn` and used by this thread alone, the rest the host's.
+        unsafe {
+            guard(sink, ffi::FAILED, |text| {
+                let Env { world, instance } = Self::env(env);
+                let start = Start { split: utf8(split, "split")?, task, seed };
+                *out = instance.reset(world, start)?.put(text);
+                Ok(())
+            })
+        }
+    }
+
+    unsafe extern "C" fn step(env: *mut c_void, response: ffi::Str, sink: *mut ffi::Sink, out: *mut ffi::Step) -> i32 {
+        // SAFETY: as for `reset`.
+        unsafe {
+            guard(sink, ffi::FAILED, |text| {
+                let Env { world, instance } = Self::env(env);
+                *out = instance.step(world, utf8(response, "response")?)?.put(text);
+                Ok(())
+            })
+        }
+    }
+
+    unsafe extern "C" fn close(env: *mut c_void, sink: *mut ffi::Sink) -> i32 {
+        // SAFETY: `env` is from `spawn` and never used again.
+        unsafe {
+            guard(sink, ffi::FAILED, |_| {
+                drop(Box::from_raw(env.cast::<Env<E>>()));
+                Ok(())
+            })
+        }
+    }
+
+    unsafe extern "C" fn close_world(world: *mut c_void, sink: *mut ffi::Sink) -> i32 {
+        // SAFETY: `world` is from `open` and never used again.
+        unsafe {
+            guard(sink, ffi::FAILED, |_| {
+                drop(Box::from_raw(world.cast::<Arc<E>>()));
+                Ok(())
+            })
+        }
+    }
+
+    unsafe fn world<'a>(world: *mut c_void) -> &'a Arc<E> {
+        // SAFETY: a box of this type from `open`.
+        unsafe { &*world.cast() }
+    }
+
+    unsafe fn env<'a>(env: *mut c_void) -> &'a mut Env<E> {
+        // SAFETY: a box of this type from `spawn`, used by one thread at a time.
+        unsafe { &mut *env.cast() }
+    }
+}
+
+impl<E: Environment> Functions<E>
+where
+    E::Instance: Expert,
+{
+    /// The table of the expert extension.
+    pub const EXPERT: &'static ffi::Expert = &ffi::Expert { next_action: Self::next_action, response: Self::response };
+
+    /// Finds the expert extension.
+    ///
+    /// # Safety
+    /// `id` is borrowed text.
+    pub unsafe extern "C" fn expert_extension(id: ffi::Str) -> *const c_void {
+        // SAFETY: the host's text.
+        if unsafe { id.bytes() } == ffi::EXPERT.as_bytes() {
+            return std::ptr::from_ref(Self::EXPERT).cast();
+        }
+        std::ptr::null()
+    }
+
+    unsafe extern "C" fn next_action(env: *mut c_void, sink: *mut ffi::Sink) -> i32 {
+        // SAFETY: `env` is from `spawn` and used by this thread alone.
+        unsafe {
+            guard(sink, ffi::FAILED, |out| {
+                let Env { world, instance } = Self::env(env);
+                out.text(ffi::ACTION, &instance.next_action(world)?);
+                Ok(())
+            })
+        }
+    }
+
+    unsafe extern "C" fn response(env: *mut c_void, action: ffi::Str, sink: *mut ffi::Sink) -> i32 {
+        // SAFETY: as for `next_action`.
+        unsafe {
+            guard(sink, ffi::FAILED, |out| {
+                let Env { world, instance } = Self::env(env);
+                out.text(ffi::RESPONSE, &instance.response(world, utf8(action, "action")?));
+                Ok(())
+            })
+        }
+    }
+}

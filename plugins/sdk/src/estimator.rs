@@ -1,0 +1,267 @@
+//! An advantage estimator as its author writes it, and its functions at the border.
+
+use std::ffi::c_void;
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use anyhow::{Result, ensure};
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+
+use crate::guard::{guard, utf8};
+use crate::{config, ffi};
+
+/// Turns the steps of one iteration into advantages and returns per response token. It keeps no state.
+pub trait Estimator: Sized + Send + Sync + 'static {
+    /// The name recipes use: lower case letters, digits, underscores.
+    const ID: &'static str;
+    /// What it is, in one line.
+    const DOC: &'static str;
+    /// The keys of `estimator.config`; derive with `#[serde(deny_unknown_fields)]`.
+    type Config: DeserializeOwned + JsonSchema;
+
+    /// Checks the config. Errors count as the user's.
+    fn open(config: Self::Config) -> Result<Self>;
+    /// What it asks of the run.
+    fn needs(&self) -> Needs;
+    /// Fills every advantage and every return.
+    fn score(&self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()>;
+}
+
+/// What an estimator asks of the run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// Values: the run keeps a critic.
+    pub values: bool,
+    /// Anchors.
+    pub anchors: bool,
+    /// Reference log-probs: the run keeps a reference policy.
+    pub reference: bool,
+}
+
+impl Needs {
+    /// As flags of the border.
+    pub fn flags(self) -> u32 {
+        u32::from(self.values) * ffi::NEEDS_VALUES
+            + u32::from(self.anchors) * ffi::NEEDS_ANCHORS
+            + u32::from(self.reference) * ffi::NEEDS_REFERENCE
+    }
+
+    /// From flags of the border; none if there is one that this version does not know.
+    pub fn from_flags(flags: u32) -> Option<Self> {
+        let has = |flag| flags & flag != 0;
+        let needs = Self {
+            values: has(ffi::NEEDS_VALUES),
+            anchors: has(ffi::NEEDS_ANCHORS),
+            reference: has(ffi::NEEDS_REFERENCE),
+        };
+        (needs.flags() == flags).then_some(needs)
+    }
+}
+
+/// Steps as columns: B rows, T response tokens over all rows. Rows stand in no particular order.
+#[derive(Debug, Clone, Copy)]
+pub struct Rows<'a> {
+    /// `[B]` Episodes of one task have one group.
+    pub group: &'a [u32],
+    /// `[B]` Unique over all groups.
+    pub episode: &'a [u32],
+    /// `[B]` Number of the step in its episode, from 0.
+    pub step: &'a [u32],
+    /// `[B]` The sequence that holds the response.
+    pub sequence: &'a [u32],
+    /// `[B]` Where in the sequence the response starts.
+    pub span_start: &'a [u32],
+    /// `[B]` Number of response tokens.
+    pub span_length: &'a [u32],
+    /// `[B]` The environment's reward of the step, before any penalty.
+    pub reward: &'a [f64],
+    /// `[B]` What an invalid response costs, 0 for a valid one; already in `token_rewards`.
+    pub penalty: &'a [f64],
+    /// `[B]` 0 or 1: the response had the right form.
+    pub valid: &'a [u8],
+    /// `[B]` 0 or 1: the episode ended with this step.
+    pub terminated: &'a [u8],
+    /// `[B]` 0 or 1: the episode was cut after this step.
+    pub truncated: &'a [u8],
+    /// Where asked for.
+    pub anchors: Option<Anchors<'a>>,
+    /// `[B]` The row this one is a copy of, or -1. A copy counts in group statistics, with its source's step return.
+    pub duplicate_of: &'a [i64],
+    /// `[B + 1]` Tokens of row `i` are `token_offsets[i]..token_offsets[i + 1]` of the token columns.
+    pub token_offsets: &'a [u64],
+    /// `[T]` Episode reward, penalty and KL-in-reward on their tokens.
+    pub token_rewards: &'a [f64],
+    /// `[T + B]` Where asked for; see [`Rows::values_of`].
+    pub values: Option<&'a [f32]>,
+    /// `[T]` Under the policy that sampled, where recorded.
+    pub logprobs: Option<&'a [f32]>,
+    /// `[T]` Under the reference, where asked for.
+    pub ref_logprobs: Option<&'a [f32]>,
+}
+
+/// Keys of the states that steps were taken in.
+#[derive(Debug, Clone, Copy)]
+pub struct Anchors<'a> {
+    /// All bytes end to end.
+    pub data: &'a [u8],
+    /// `[B + 1]` Where each starts.
+    pub offsets: &'a [u64],
+}
+
+impl<'a> Anchors<'a> {
+    /// The anchor of a row.
+    pub fn of(&self, row: usize) -> &'a [u8] {
+        &self.data[self.offsets[row] as usize..self.offsets[row + 1] as usize]
+    }
+}
+
+impl<'a> Rows<'a> {
+    /// Number of rows B.
+    pub fn len(&self) -> usize {
+        self.group.len()
+    }
+
+    /// Whether there is no row.
+    pub fn is_empty(&self) -> bool {
+        self.group.is_empty()
+    }
+
+    /// Where the tokens of a row stand in the token columns.
+    pub fn tokens(&self, row: usize) -> Range<usize> {
+        self.token_offsets[row] as usize..self.token_offsets[row + 1] as usize
+    }
+
+    /// The critic's values of a row, one more than tokens: the value after the last token is not zero.
+    pub fn values_of(&self, row: usize) -> Option<&'a [f32]> {
+        let Range { start, end } = self.tokens(row);
+        self.values.map(|values| &values[start + row..=end + row])
+    }
+
+    /// The rows as the host hands them over.
+    ///
+    /// # Safety
+    /// `rows` is as nestor_plugin.h describes it and stays unchanged for `'a`.
+    unsafe fn from_ffi(rows: &'a ffi::Rows) -> Result<Self> {
+        let (b, t) = (usize::try_from(rows.rows)?, usize::try_from(rows.tokens)?);
+        // SAFETY: the caller's promise; lengths are the header's.
+        let view = unsafe {
+            let optional = |data: *const f32, len| (!data.is_null()).then(|| ffi::slice(data, len));
+            let anchors = (!rows.anchor_offsets.is_null()).then(|| {
+                let offsets = ffi::slice(rows.anchor_offsets, b + 1);
+                Anchors { data: ffi::slice(rows.anchor_data, offsets[b] as usize), offsets }
+            });
+            Self {
+                group: ffi::slice(rows.group, b),
+                episode: ffi::slice(rows.episode, b),
+                step: ffi::slice(rows.step, b),
+                sequence: ffi::slice(rows.sequence, b),
+                span_start: ffi::slice(rows.span_start, b),
+                span_length: ffi::slice(rows.span_length, b),
+                reward: ffi::slice(rows.reward, b),
+                penalty: ffi::slice(rows.penalty, b),
+                valid: ffi::slice(rows.valid, b),
+                terminated: ffi::slice(rows.terminated, b),
+                truncated: ffi::slice(rows.truncated, b),
+                anchors,
+                duplicate_of: ffi::slice(rows.duplicate_of, b),
+                token_offsets: ffi::slice(rows.token_offsets, b + 1),
+                token_rewards: ffi::slice(rows.token_rewards, t),
+                values: optional(rows.values, t + b),
+                logprobs: optional(rows.logprobs, t),
+                ref_logprobs: optional(rows.ref_logprobs, t),
+            }
+        };
+        ensure!(view.token_offsets[b] as usize == t, "token_offsets end at {}, not at {t}", view.token_offsets[b]);
+        Ok(view)
+    }
+}
+
+/// What an estimator fills: `[T]` each, NaN until written.
+#[derive(Debug)]
+pub struct Scores<'a> {
+    /// Advantages per response token.
+    pub advantages: &'a mut [f32],
+    /// Returns per response token: the critic's targets, or the advantages where there is no critic.
+    pub returns: &'a mut [f32],
+}
+
+impl Scores<'_> {
+    /// Gives every token of row `i` the advantage `advantages[i]`, and the same as return.
+    pub fn broadcast(&mut self, rows: &Rows<'_>, advantages: &[f64]) {
+        for (row, &advantage) in advantages.iter().enumerate() {
+            self.advantages[rows.tokens(row)].fill(advantage as f32);
+            self.returns[rows.tokens(row)].fill(advantage as f32);
+        }
+    }
+}
+
+/// The border's functions for one estimator type.
+pub struct Functions<E>(PhantomData<E>);
+
+impl<E: Estimator> Functions<E> {
+    /// The table of functions.
+    pub const TABLE: &'static ffi::Estimator =
+        &ffi::Estimator { open: Self::open, needs: Self::needs, score: Self::score, close: Self::close };
+
+    unsafe extern "C" fn open(text: ffi::Str, sink: *mut ffi::Sink, estimator: *mut *mut c_void) -> i32 {
+        // SAFETY: the host's arguments, as nestor_plugin.h has them; the estimator goes back in `close`.
+        unsafe {
+            guard(sink, ffi::INPUT, |_| {
+                let opened = E::open(config::parse(utf8(text, "config")?)?)?;
+                *estimator = Box::into_raw(Box::new(opened)).cast();
+                Ok(())
+            })
+        }
+    }
+
+    unsafe extern "C" fn needs(estimator: *mut c_void, sink: *mut ffi::Sink, flags: *mut u32) -> i32 {
+        // SAFETY: `estimator` is from `open`.
+        unsafe {
+            guard(sink, ffi::FAILED, |_| {
+                *flags = Self::estimator(estimator).needs().flags();
+                Ok(())
+            })
+        }
+    }
+
+    unsafe extern "C" fn score(
+        estimator: *mut c_void,
+        rows: *const ffi::Rows,
+        sink: *mut ffi::Sink,
+        advantages: *mut f32,
+        returns: *mut f32,
+    ) -> i32 {
+        // SAFETY: `estimator` is from `open`; rows and arrays are the host's, of the lengths the header gives, and
+        // the two arrays do not overlap.
+        unsafe {
+            guard(sink, ffi::FAILED, |_| {
+                let rows = Rows::from_ffi(&*rows)?;
+                if rows.token_rewards.is_empty() {
+                    return Ok(());
+                }
+                let tokens = rows.token_rewards.len();
+                let mut out = Scores {
+                    advantages: std::slice::from_raw_parts_mut(advantages, tokens),
+                    returns: std::slice::from_raw_parts_mut(returns, tokens),
+                };
+                Self::estimator(estimator).score(&rows, &mut out)
+            })
+        }
+    }
+
+    unsafe extern "C" fn close(estimator: *mut c_void, sink: *mut ffi::Sink) -> i32 {
+        // SAFETY: `estimator` is from `open` and never used again.
+        unsafe {
+            guard(sink, ffi::FAILED, |_| {
+                drop(Box::from_raw(estimator.cast::<E>()));
+                Ok(())
+            })
+        }
+    }
+
+    unsafe fn estimator<'a>(estimator: *mut c_void) -> &'a E {
+        // SAFETY: a box of this type from `open`.
+        unsafe { &*estimator.cast() }
+    }
+}

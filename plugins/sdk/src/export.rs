@@ -1,0 +1,75 @@
+//! The description of a plugin, and the macro that exports it.
+
+use crate::environment::Functions as EnvironmentFunctions;
+use crate::estimator::Functions as EstimatorFunctions;
+use crate::{Environment, Estimator, Expert, config, ffi, guard};
+
+/// Exports the components of a plugin crate (`crate-type = ["cdylib", "rlib"]`):
+///
+/// ```ignore
+/// nestor_plugin::export! { environments: [NumberLine + expert], estimators: [Gigpo] }
+/// ```
+///
+/// `+ expert` stands after an environment whose instances are [`Expert`]s. Either list may be left out.
+#[macro_export]
+macro_rules! export {
+    (environments: [$($env:tt)*] $(,)?) => { $crate::export! { environments: [$($env)*], estimators: [] } };
+    (estimators: [$($est:tt)*] $(,)?) => { $crate::export! { environments: [], estimators: [$($est)*] } };
+    (environments: [$($env:ident $(+ $expert:ident)?),* $(,)?], estimators: [$($est:ident),* $(,)?] $(,)?) => {
+        /// The plugin's description; see nestor_plugin.h.
+        // SAFETY: the one symbol of this name in the library, as nestor_plugin.h asks.
+        #[unsafe(no_mangle)]
+        pub extern "C" fn nestor_plugin_entry() -> *const $crate::ffi::Plugin {
+            static PLUGIN: std::sync::OnceLock<$crate::ffi::Plugin> = std::sync::OnceLock::new();
+            PLUGIN.get_or_init(|| $crate::describe(vec![
+                $($crate::export!(@environment $env $($expert)?),)*
+                $($crate::estimator_component::<$est>(),)*
+            ]))
+        }
+    };
+    (@environment $env:ident) => { $crate::environment_component::<$env>() };
+    (@environment $env:ident expert) => { $crate::expert_component::<$env>() };
+}
+
+/// A description of these components. It lives as long as the process.
+pub fn describe(components: Vec<ffi::Component>) -> ffi::Plugin {
+    guard::install_panic_hook();
+    let components = Box::leak(components.into_boxed_slice());
+    ffi::Plugin { head: ffi::Head::OURS, component_count: components.len() as u64, components: components.as_ptr() }
+}
+
+/// An environment's entry in the description.
+pub fn environment_component<E: Environment>() -> ffi::Component {
+    ffi::Component {
+        kind: ffi::ENVIRONMENT,
+        id: ffi::Str::new(E::ID.as_bytes()),
+        doc: ffi::Str::new(E::DOC.as_bytes()),
+        config_schema: leaked(config::schema::<E::Config>()),
+        functions: std::ptr::from_ref(EnvironmentFunctions::<E>::TABLE).cast(),
+        get_extension: None,
+    }
+}
+
+/// The entry of an environment with an expert.
+pub fn expert_component<E: Environment>() -> ffi::Component
+where
+    E::Instance: Expert,
+{
+    ffi::Component { get_extension: Some(EnvironmentFunctions::<E>::expert_extension), ..environment_component::<E>() }
+}
+
+/// An estimator's entry in the description.
+pub fn estimator_component<E: Estimator>() -> ffi::Component {
+    ffi::Component {
+        kind: ffi::ESTIMATOR,
+        id: ffi::Str::new(E::ID.as_bytes()),
+        doc: ffi::Str::new(E::DOC.as_bytes()),
+        config_schema: leaked(config::schema::<E::Config>()),
+        functions: std::ptr::from_ref(EstimatorFunctions::<E>::TABLE).cast(),
+        get_extension: None,
+    }
+}
+
+fn leaked(text: String) -> ffi::Str {
+    ffi::Str::new(Box::leak(text.into_boxed_str()).as_bytes())
+}

@@ -1,0 +1,32 @@
+//! The common parser of `<think>…</think><action>…</action>` responses, as the reference implementation of GiGPO has it
+//! for ALFWorld and WebShop.
+
+/// What was read in a response.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Action {
+    /// The action, lower case; handed on even where the response is not valid.
+    pub text: String,
+    /// Whether the response had the right form.
+    pub valid: bool,
+}
+
+/// Reads the text between the first `<action>` and the first `</action>`, lower case and stripped. Without both tags
+/// the action is the last `tail` characters (30 in ALFWorld, 20 in WebShop) and not valid. A response without `<think>`
+/// and `</think>` (in any order, case matters here), or with a CJK ideograph (U+4E00 to U+9FFF), is not valid. Whether
+/// the action is admissible is not looked at. A closing tag before the opening one gives an empty, valid action.
+pub fn think_action(response: &str, tail: usize) -> Action {
+    let lower = response.to_lowercase();
+    let tags = lower.find("<action>").zip(lower.find("</action>"));
+    let Some((start, end)) = tags else {
+        let skip = lower.chars().count().saturating_sub(tail);
+        return Action { text: lower.chars().skip(skip).collect(), valid: false };
+    };
+    let text = lower.get(start + "<action>".len()..end).unwrap_or_default().trim().to_string();
+    let cjk = response.chars().any(|c| ('\u{4e00}'..='\u{9fff}').contains(&c));
+    Action { text, valid: response.contains("<think>") && response.contains("</think>") && !cjk }
+}
+
+/// Whether a response has the thinking part that [`think_action`] asks for.
+pub fn has_think(response: &str) -> bool {
+    response.contains("<think>") && response.contains("</think>")
+}

@@ -1,0 +1,180 @@
+//! Recorded steps: the JSON form that `nestor advantage` reads and that tests keep, and the columns made of it.
+
+pub mod cases;
+
+use std::collections::HashMap;
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+
+use crate::{Anchors, Rows};
+
+/// The recorded steps of one iteration.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Recorded {
+    /// The steps, those of one episode in the order played.
+    pub rows: Vec<RecordedRow>,
+    /// The discount the steps were recorded with.
+    #[serde(default)]
+    pub gamma: Option<f64>,
+    /// What an invalid response costs.
+    #[serde(default)]
+    pub penalty_coef: f64,
+}
+
+/// One recorded step.
+#[derive(Debug, Clone, Deserialize)]
+pub struct RecordedRow {
+    /// Number of the group.
+    pub group: u32,
+    /// Name of the episode, unique inside its group.
+    pub traj: String,
+    /// Key of the state the step was taken in.
+    pub anchor: String,
+    /// The environment's reward of the step.
+    pub reward: f64,
+    /// Undiscounted sum of the episode's rewards.
+    pub episode_reward: f64,
+    /// Whether the response had the right form.
+    pub valid: bool,
+    /// Number of response tokens.
+    pub resp_len: u32,
+    /// The row this one is a copy of.
+    #[serde(default)]
+    pub dup_of: Option<usize>,
+    /// The critic's values, `resp_len + 1` of them.
+    #[serde(default)]
+    pub values: Option<Vec<f32>>,
+    /// Rewards per token, everything included. Left out: the episode reward, less the penalty of an invalid response,
+    /// on the last token.
+    #[serde(default)]
+    pub token_rewards: Option<Vec<f64>>,
+}
+
+/// Owned columns; [`Columns::view`] lends them as [`Rows`].
+#[derive(Debug, Clone, Default, PartialEq)]
+#[allow(missing_docs)] // the fields of `Rows`
+pub struct Columns {
+    pub group: Vec<u32>,
+    pub episode: Vec<u32>,
+    pub step: Vec<u32>,
+    pub sequence: Vec<u32>,
+    pub span_start: Vec<u32>,
+    pub span_length: Vec<u32>,
+    pub reward: Vec<f64>,
+    pub penalty: Vec<f64>,
+    pub valid: Vec<u8>,
+    pub terminated: Vec<u8>,
+    pub truncated: Vec<u8>,
+    pub anchor_data: Vec<u8>,
+    pub anchor_offsets: Vec<u64>,
+    pub duplicate_of: Vec<i64>,
+    pub token_offsets: Vec<u64>,
+    pub token_rewards: Vec<f64>,
+    pub values: Option<Vec<f32>>,
+    pub logprobs: Option<Vec<f32>>,
+    pub ref_logprobs: Option<Vec<f32>>,
+}
+
+impl Columns {
+    /// Lends the columns.
+    pub fn view(&self) -> Rows<'_> {
+        Rows {
+            group: &self.group,
+            episode: &self.episode,
+            step: &self.step,
+            sequence: &self.sequence,
+            span_start: &self.span_start,
+            span_length: &self.span_length,
+            reward: &self.reward,
+            penalty: &self.penalty,
+            valid: &self.valid,
+            terminated: &self.terminated,
+            truncated: &self.truncated,
+            anchors: Some(Anchors { data: &self.anchor_data, offsets: &self.anchor_offsets }),
+            duplicate_of: &self.duplicate_of,
+            token_offsets: &self.token_offsets,
+            token_rewards: &self.token_rewards,
+            values: self.values.as_deref(),
+            logprobs: self.logprobs.as_deref(),
+            ref_logprobs: self.ref_logprobs.as_deref(),
+        }
+    }
+}
+
+impl Recorded {
+    /// The steps as columns. Every row is a sequence of its own without a prompt; the last step of an episode counts as
+    /// its terminal one.
+    pub fn columns(&self) -> Result<Columns> {
+        let mut out = Columns { anchor_offsets: vec![0], token_offsets: vec![0], ..Columns::default() };
+        let mut episodes: HashMap<(u32, &str), u32> = HashMap::new();
+        let mut steps: Vec<u32> = Vec::new();
+        for (i, row) in self.rows.iter().enumerate() {
+            self.check(i).with_context(|| format!("row {i}"))?;
+            let next = episodes.len() as u32;
+            let episode = *episodes.entry((row.group, &row.traj)).or_insert(next);
+            steps.resize(episodes.len(), 0);
+            out.group.push(row.group);
+            out.episode.push(episode);
+            out.step.push(steps[episode as usize]);
+            steps[episode as usize] += u32::from(row.dup_of.is_none());
+            out.sequence.push(i as u32);
+            out.span_start.push(0);
+            out.span_length.push(row.resp_len);
+            out.reward.push(row.reward);
+            let penalty = if row.valid { 0.0 } else { self.penalty_coef };
+            out.penalty.push(penalty);
+            out.valid.push(row.valid.into());
+            out.truncated.push(0);
+            out.anchor_data.extend_from_slice(row.anchor.as_bytes());
+            out.anchor_offsets.push(out.anchor_data.len() as u64);
+            out.duplicate_of.push(row.dup_of.map_or(-1, |source| source as i64));
+            match &row.token_rewards {
+                Some(rewards) => out.token_rewards.extend(rewards),
+                None => {
+                    out.token_rewards.extend(std::iter::repeat_n(0.0, row.resp_len as usize - 1));
+                    out.token_rewards.push(row.episode_reward - penalty);
+                }
+            }
+            out.token_offsets.push(out.token_rewards.len() as u64);
+            if let Some(values) = &row.values {
+                out.values.get_or_insert_default().extend(values);
+            }
+        }
+        for (i, row) in self.rows.iter().enumerate() {
+            if let Some(source) = row.dup_of {
+                out.step[i] = out.step[source];
+            }
+        }
+        out.terminated =
+            out.episode.iter().zip(&out.step).map(|(&e, &s)| u8::from(s + 1 == steps[e as usize])).collect();
+        Ok(out)
+    }
+
+    /// What serde cannot check.
+    fn check(&self, i: usize) -> Result<()> {
+        let row = &self.rows[i];
+        ensure!(row.resp_len > 0, "resp_len must be at least 1");
+        if let Some(source) = row.dup_of {
+            let source = self.rows.get(source).with_context(|| format!("dup_of names row {source}, which is none"))?;
+            ensure!(source.dup_of.is_none(), "dup_of names a row that is a copy itself");
+            ensure!((source.group, &source.traj) == (row.group, &row.traj), "dup_of names a row of another episode");
+        }
+        if let Some(rewards) = &row.token_rewards {
+            ensure!(
+                rewards.len() == row.resp_len as usize,
+                "{} token_rewards for {} tokens",
+                rewards.len(),
+                row.resp_len
+            );
+        }
+        let values = row.values.as_ref().map(|v| v.len());
+        ensure!(
+            values.is_none_or(|n| n == row.resp_len as usize + 1),
+            "values must be one more than the {} tokens",
+            row.resp_len
+        );
+        ensure!(values.is_some() == self.rows[0].values.is_some(), "values must stand in all rows or in none");
+        Ok(())
+    }
+}

@@ -5,24 +5,36 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use tokenizers::models::TrainerWrapper;
 use tokenizers::models::bpe::{BPE, BpeTrainer};
 use tokenizers::normalizers::unicode::NFC;
-use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
-use tokenizers::{AddedToken, SplitDelimiterBehavior, TokenizerImpl};
+use tokenizers::{AddedToken, SplitDelimiterBehavior};
 
+use crate::files::{read_object, write_json};
 use crate::input_error;
-use crate::model::config::{eos_ids, read_object};
-use crate::model::weights::{generation_config, write_json};
 
 mod template;
 
 use template::Template;
 
+/// Everything of a tokenizer that travels with a model, where it exists.
+const FILES: [&str; 8] = [
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "generation_config.json",
+];
+
 /// How Qwen2 cuts text before byte pairs are merged.
-const SPLIT: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const SPLIT: &str =
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 /// The special tokens of a trained tokenizer, last in its vocabulary, in Qwen's order.
 const SPECIAL: [&str; 3] = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"];
@@ -95,21 +107,21 @@ impl Tokenizer {
                 "a vocabulary of {vocab_size} is too small: the bytes and the special tokens take {SMALLEST_VOCABULARY}"
             ));
         }
-        let split = Split::new(SplitPattern::Regex(SPLIT.into()), SplitDelimiterBehavior::Isolated, false).map_err(plain)?;
+        let split =
+            Split::new(SplitPattern::Regex(SPLIT.into()), SplitDelimiterBehavior::Isolated, false).map_err(plain)?;
         let bytes = ByteLevel::new(false, true, false);
-        let mut bpe = TokenizerImpl::<BPE, NFC, PreTokenizerWrapper, ByteLevel, ByteLevel>::new(BPE::default());
-        bpe.with_normalizer(Some(NFC)).map_err(plain)?;
-        bpe.with_pre_tokenizer(Some(PreTokenizerWrapper::Sequence(Sequence::new(vec![split.into(), bytes.into()]))));
-        bpe.with_decoder(Some(bytes));
-        let mut trainer = BpeTrainer::builder()
+        let mut inner = tokenizers::Tokenizer::new(BPE::default());
+        inner.with_normalizer(Some(NFC)).map_err(plain)?;
+        inner.with_pre_tokenizer(Some(Sequence::new(vec![split.into(), bytes.into()])));
+        inner.with_decoder(Some(bytes));
+        let trainer = BpeTrainer::builder()
             .show_progress(false)
             .vocab_size(vocab_size - SPECIAL.len())
             .initial_alphabet(ByteLevel::alphabet().into_iter().collect())
             .build();
-        bpe.train(&mut trainer, texts).map_err(plain)?;
-        bpe.add_special_tokens(SPECIAL.map(|text| AddedToken::from(text, true).normalized(false))).map_err(plain)?;
+        inner.train(&mut TrainerWrapper::from(trainer), texts).map_err(plain)?;
+        inner.add_special_tokens(SPECIAL.map(|text| AddedToken::from(text, true).normalized(false))).map_err(plain)?;
 
-        let inner = tokenizers::Tokenizer::from(bpe);
         let settings = trained_settings(&inner)?;
         let template = Template::new(template::CHATML, &settings)?;
         let id = |text: &str| inner.token_to_id(text).context("a special token has an id");
@@ -175,13 +187,56 @@ impl Tokenizer {
     }
 }
 
+/// All end-of-sequence ids a folder names, each once: those of `generation_config.json`, then `config.json`'s.
+fn eos_ids(dir: &Path) -> Result<Vec<u32>> {
+    let mut ids = Vec::new();
+    for file in ["generation_config.json", "config.json"] {
+        let path = dir.join(file);
+        let Some(json) = read_object(&path)? else { continue };
+        let found = match json.get("eos_token_id") {
+            None | Some(Value::Null) => Vec::new(),
+            Some(Value::Array(list)) => list.clone(),
+            Some(one) => vec![one.clone()],
+        };
+        for value in found {
+            let id = value.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or_else(|| {
+                input_error!("{}: eos_token_id must be a token id or a list of them, not {value}", path.display())
+            })?;
+            if !ids.contains(&id) {
+                ids.push(id);
+            }
+        }
+    }
+    Ok(ids)
+}
+
+/// Copies the files of a tokenizer, where they exist, from one model folder to another; gives the end-of-sequence ids.
+pub fn copy_files(source: &Path, dir: &Path) -> Result<Vec<u32>> {
+    for file in FILES {
+        let from = source.join(file);
+        if from.exists() {
+            std::fs::copy(&from, dir.join(file)).with_context(|| format!("cannot copy {}", from.display()))?;
+        }
+    }
+    let eos = eos_ids(source)?;
+    let generation = dir.join("generation_config.json");
+    if !eos.is_empty() && !generation.exists() {
+        write_json(&generation, &generation_config(&eos))?;
+    }
+    Ok(eos)
+}
+
+/// The `generation_config.json` object that names these end-of-sequence ids; the last one also pads, as in Qwen2.5.
+fn generation_config(eos: &[u32]) -> Value {
+    json!({ "eos_token_id": eos, "pad_token_id": eos.last(), "do_sample": true })
+}
+
 /// Ids of the chat in a JSON file (`[{"role", "content"}, …]`), generation prompt included: `{"ids": […]}`.
 pub fn tokenize(dir: &Path, chat: &Path) -> Result<Value> {
     let tokenizer = Tokenizer::load(dir)?;
     let text = std::fs::read_to_string(chat).map_err(|error| input_error!("{}: {error}", chat.display()))?;
-    let messages: Vec<Message> = serde_json::from_str(&text).map_err(|error| {
-        input_error!("{}: {error}; a chat is [{{\"role\": …, \"content\": …}}, …]", chat.display())
-    })?;
+    let messages: Vec<Message> = serde_json::from_str(&text)
+        .map_err(|error| input_error!("{}: {error}; a chat is [{{\"role\": …, \"content\": …}}, …]", chat.display()))?;
     Ok(json!({ "ids": tokenizer.chat(&messages, true)? }))
 }
 

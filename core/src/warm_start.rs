@@ -4,9 +4,9 @@
 //! valid ones: the policy then depends on the state but is far from greedy, and reinforcement has something to sharpen.
 
 use anyhow::Result;
-use tch::{Kind, Tensor};
+use tch::Kind;
 
-use crate::agent::{EpisodePlan, Player, TaskCursor, pack};
+use crate::agent::{EpisodePlan, ExpertSettings, Player, TaskCursor, pack};
 use crate::data::{Batch, Episode, Step};
 use crate::policy::update::{Policy, UpdateReport, differentiate, micro_batches};
 use crate::policy::{Packed, PassOptions, accumulate_gradients};
@@ -34,7 +34,7 @@ pub struct Teacher<'a> {
 impl Teacher<'_> {
     /// Teaches the policy; `progress` gets each optimiser step (from 1) and its loss. The optimiser's moments are
     /// fresh afterwards.
-    pub fn teach(&mut self, policy: &mut Policy, mut progress: impl FnMut(u64, f64)) -> Result<()> {
+    pub fn teach(&mut self, policy: &mut Policy, mut progress: impl FnMut(u64, f64) -> Result<()>) -> Result<()> {
         let mut pool = Vec::new();
         let mut played = 0;
         for step in 1..=self.settings.steps {
@@ -44,7 +44,7 @@ impl Teacher<'_> {
             }
             let steps: Vec<Step> = pool.drain(..self.settings.batch).collect();
             let batch = pack(&[Episode { steps, ..Episode::default() }], self.rollout);
-            progress(step, self.imitate(policy, &batch)?);
+            progress(step, self.imitate(policy, &batch)?)?;
         }
         policy.optimizer.reset();
         Ok(())
@@ -58,7 +58,8 @@ impl Teacher<'_> {
             .zip(first..)
             .map(|(task, episode)| EpisodePlan { group: 0, episode: episode as u32, task, seed: self.seed })
             .collect();
-        let episodes = self.player.demonstrate(&plan, self.settings.expert_noise, self.seed)?;
+        let settings = ExpertSettings { noise: self.settings.expert_noise, seed: self.seed };
+        let episodes = self.player.demonstrate(&plan, settings)?;
         Ok(episodes.into_iter().flat_map(|e| e.steps).collect())
     }
 
@@ -74,8 +75,7 @@ impl Teacher<'_> {
             let packed = Packed::new(&sequences, &batch.rows, policy.model.device());
             total += accumulate_gradients(&policy.model, &packed, options, &mut policy.optimizer.grads, |stats| {
                 differentiate(stats, false, |logprobs, _| {
-                    let weights = Tensor::full_like(logprobs, 1.0 / tokens as f64).detach();
-                    let loss = -(logprobs * weights).sum(Kind::Float);
+                    let loss = -logprobs.sum(Kind::Float) / tokens as f64;
                     let value = loss.detach().double_value(&[]);
                     (loss, value)
                 })

@@ -1,1 +1,217 @@
-//! agent
+//! Episodes as state machines: prompt, queue, decode, environment step, next prompt. All episodes of a plan are in
+//! flight at once, environments step on threads, and nothing waits for the slowest episode.
+
+mod expert;
+mod playing;
+mod pool;
+mod prompt;
+mod report;
+mod rows;
+mod tasks;
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+pub use self::expert::texts;
+use self::playing::Playing;
+use self::pool::{Outcome, Pool, Start, Work};
+pub use self::prompt::{Past, PromptTemplate, PromptVariables};
+pub use self::report::{Success, write_rollouts};
+pub use self::rows::pack;
+pub use self::tasks::{EpisodePlan, TaskCursor, eval_plan, plan};
+use crate::data::Episode;
+use crate::engine::{Counters, Engine, EngineOptions, NoiseKey, Request, Sampling, noise};
+use crate::input_error;
+use crate::model::Model;
+use crate::plugin::World;
+use crate::recipe::{Eval, Rollout};
+use crate::tokenizer::{Message, Tokenizer};
+
+/// How long to wait for environments before the first pass, whose duration is not known.
+const FIRST_PATIENCE: Duration = Duration::from_millis(5);
+
+/// What a player is made of.
+pub struct PlayerOptions {
+    /// The policy's tokenizer.
+    pub tokenizer: Tokenizer,
+    /// The environment.
+    pub world: World,
+    /// How episodes are played.
+    pub rollout: Rollout,
+    /// Seed of the sampling noise.
+    pub seed: u64,
+    /// Bit-identical runs: waits for all environments before requests are admitted.
+    pub deterministic: bool,
+}
+
+/// How one plan is played.
+#[derive(Debug, Clone)]
+pub struct PlaySettings {
+    /// Stream of the sampling noise, one of [`noise`].
+    pub stream: u32,
+    /// Iteration of the run, for the noise.
+    pub iteration: u64,
+    /// Split of the environment that the tasks come from.
+    pub split: String,
+    /// How tokens are drawn.
+    pub sampling: Sampling,
+}
+
+impl PlaySettings {
+    /// Training in the given iteration.
+    pub fn train(rollout: &Rollout, iteration: u64) -> Self {
+        let Rollout { temperature, top_k, top_p, .. } = *rollout;
+        let sampling = Sampling { temperature, top_k, top_p };
+        Self { stream: noise::TRAIN, iteration, split: rollout.split.clone(), sampling }
+    }
+
+    /// Evaluation; its noise is the same in every iteration, so that only the policy makes a difference.
+    pub fn eval(eval: &Eval) -> Self {
+        let sampling = Sampling { temperature: eval.temperature, ..Sampling::default() };
+        Self { stream: noise::EVAL, iteration: 0, split: eval.split.clone(), sampling }
+    }
+}
+
+/// Plays episodes with a policy, or lets the environment's expert play them.
+pub struct Player {
+    tokenizer: Tokenizer,
+    world: World,
+    rollout: Rollout,
+    deterministic: bool,
+    template: PromptTemplate,
+    engine: Engine,
+    pool: Pool,
+}
+
+/// The recipe's prompt template, or the environment's.
+fn template_of(world: &World, rollout: &Rollout) -> Result<PromptTemplate> {
+    match &rollout.template {
+        Some(source) => PromptTemplate::new(source, "rollout.template"),
+        None => PromptTemplate::new(&world.template()?, format!("the prompt template of environment `{}`", world.id())),
+    }
+}
+
+impl Player {
+    /// A player; starts the environment threads.
+    pub fn new(options: PlayerOptions) -> Result<Self> {
+        let PlayerOptions { tokenizer, world, rollout, seed, deterministic } = options;
+        let engine = Engine::new(EngineOptions {
+            slots: rollout.slots,
+            capacity: rollout.max_prompt_tokens + rollout.max_response_tokens,
+            deterministic,
+            eos: tokenizer.eos().to_vec(),
+            seed,
+        });
+        let template = template_of(&world, &rollout)?;
+        let pool = Pool::new(&world, rollout.env_threads)?;
+        Ok(Self { tokenizer, world, rollout, deterministic, template, engine, pool })
+    }
+
+    /// The policy's tokenizer.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    /// The environment.
+    pub fn world(&self) -> &World {
+        &self.world
+    }
+
+    /// Tokens generated and computed since the last call.
+    pub fn take_counters(&mut self) -> Counters {
+        self.engine.take_counters()
+    }
+
+    /// Plays all episodes of a plan; they come back in its order.
+    pub fn play(&mut self, model: &Model, plan: &[EpisodePlan], settings: &PlaySettings) -> Result<Vec<Episode>> {
+        let played = self.play_all(model, plan, settings);
+        // After an error there may be work under way; and the cache is of no use once the weights change.
+        self.pool.drain();
+        self.engine.clear();
+        played
+    }
+
+    fn play_all(&mut self, model: &Model, plan: &[EpisodePlan], settings: &PlaySettings) -> Result<Vec<Episode>> {
+        let index_of: HashMap<u32, usize> = plan.iter().enumerate().map(|(i, p)| (p.episode, i)).collect();
+        if index_of.len() != plan.len() {
+            bail!("two episodes of a plan have the same number");
+        }
+        let mut tables: Vec<Table> = Vec::with_capacity(plan.len());
+        for (index, p) in plan.iter().enumerate() {
+            let start = Start { split: settings.split.clone(), task: p.task, seed: p.seed };
+            self.pool.submit(index, None, Work::Reset(start))?;
+            tables.push(Table { playing: Playing::new(*p), env: None, prompt: Vec::new() });
+        }
+        let mut left = plan.len();
+        let mut patience = FIRST_PATIENCE;
+        while left > 0 {
+            let wait = if self.deterministic { Duration::MAX } else { patience };
+            for answer in self.pool.collect(self.engine.is_idle(), wait)? {
+                let Outcome::Seen(env, seen) = answer.outcome else { bail!("a step came back as an expert's episode") };
+                let table = &mut tables[answer.index];
+                if table.take(seen, self.rollout.max_steps)? {
+                    self.pool.keep(env);
+                    left -= 1;
+                } else {
+                    table.env = Some(env);
+                    self.ask(table, settings)?;
+                }
+            }
+            if self.engine.is_idle() {
+                continue;
+            }
+            let begin = Instant::now();
+            for done in self.engine.step(model)? {
+                let index = index_of[&done.key.episode];
+                let table = &mut tables[index];
+                let text = self.tokenizer.decode(&done.tokens, true);
+                table.playing.respond((std::mem::take(&mut table.prompt), done.tokens, done.logprobs), text.clone());
+                self.pool.submit(index, table.env.take(), Work::Step(text))?;
+            }
+            // Environments that are about to answer join the next pass if that costs little against it.
+            patience = begin.elapsed() / 8;
+        }
+        Ok(tables.into_iter().map(|table| table.playing.finish()).collect())
+    }
+
+    /// Queues the next step of an episode.
+    fn ask(&mut self, table: &mut Table, settings: &PlaySettings) -> Result<()> {
+        table.prompt = self.prompt(&table.playing)?;
+        let episode = table.playing.number();
+        let key =
+            NoiseKey { stream: settings.stream, iteration: settings.iteration, episode, step: table.playing.step() };
+        let (prompt, max_new_tokens) = (table.prompt.clone(), self.rollout.max_response_tokens);
+        self.engine
+            .submit(Request { key, prompt, max_new_tokens, sampling: settings.sampling })
+            .with_context(|| table.playing.next_step())
+    }
+
+    /// The prompt ids of an episode's next step: one user message, cut to the recipe's limit.
+    fn prompt(&self, playing: &Playing) -> Result<Vec<u32>> {
+        let text = expert::render(playing, &self.template, &self.rollout)?;
+        let tokens = self.tokenizer.chat(&[Message::new("user", text)], true)?;
+        match prompt::fit(tokens, self.rollout.max_prompt_tokens, self.rollout.truncation) {
+            Ok(tokens) if tokens.is_empty() => Err(input_error!("{}: the prompt is empty", playing.next_step())),
+            fitted => fitted.with_context(|| playing.next_step()),
+        }
+    }
+}
+
+/// An episode under way, its environment while no thread has it, and the prompt that is being answered.
+struct Table {
+    playing: Playing,
+    env: Option<crate::plugin::Env>,
+    prompt: Vec<u32>,
+}
+
+impl Table {
+    /// Takes what the environment showed; says whether the episode is over.
+    fn take(&mut self, seen: crate::plugin::Observation, max_steps: u32) -> Result<bool> {
+        if self.playing.step() == 0 {
+            return Ok(self.playing.begin(seen));
+        }
+        self.playing.observe(seen, max_steps)
+    }
+}

@@ -33,14 +33,16 @@ impl Cache {
 
     /// Makes room for this many slots and tokens per slot, half as much again to grow seldom.
     pub fn reserve(&mut self, slots: usize, length: usize, config: &Config, options: (Kind, Device)) {
-        let grow = |have: i64, need: i64, limit: i64| if need <= have { have } else { need.max(have * 3 / 2).min(limit) };
+        let grow =
+            |have: i64, need: i64, limit: i64| if need <= have { have } else { need.max(have * 3 / 2).min(limit) };
         let slots = grow(self.slots, slots as i64, self.limit.0);
         let length = grow(self.length, length.next_multiple_of(64) as i64, self.limit.1);
         if (slots, length) == (self.slots, self.length) && !self.blocks.is_empty() {
             return;
         }
         let shape = [2, slots, length, config.num_key_value_heads, config.head_dim()];
-        self.blocks.resize_with(config.num_hidden_layers as usize, || Tensor::zeros([2, 0, 0, shape[3], shape[4]], options));
+        self.blocks
+            .resize_with(config.num_hidden_layers as usize, || Tensor::zeros([2, 0, 0, shape[3], shape[4]], options));
         for block in &mut self.blocks {
             let larger = Tensor::zeros(shape, options);
             if self.slots > 0 {

@@ -179,7 +179,8 @@ impl Bucket {
             ])
         };
         let q = q.index_select(0, &self.gather).view([self.count, self.padded, heads, dim]).transpose(1, 2);
-        let out = Tensor::scaled_dot_product_attention(&q, &expand(k), &expand(v), None::<&Tensor>, 0.0, true, None, false);
+        let out =
+            Tensor::scaled_dot_product_attention(&q, &expand(k), &expand(v), None::<&Tensor>, 0.0, true, None, false);
         out.transpose(1, 2).reshape([-1, heads, dim])
     }
 }

@@ -170,13 +170,15 @@ impl Engine {
 
     /// Moves waiting requests into free slots and draws their first tokens.
     fn admit(&mut self, model: &Model, weights: &Weights, done: &mut Vec<Completion>) -> Result<()> {
-        let fixed = self.options.deterministic.then(|| (FIXED_PREFILL_TOKENS.max(self.options.capacity), self.options.slots));
+        let fixed =
+            self.options.deterministic.then(|| (FIXED_PREFILL_TOKENS.max(self.options.capacity), self.options.slots));
         if fixed.is_some() {
             self.waiting.make_contiguous().sort_by_key(|r| (r.key.episode, r.key.step));
             self.slots.resize_with(self.options.slots, || None);
         }
         let limit = fixed.map_or(PREFILL_TOKENS, |(length, _)| length);
-        let mut free: VecDeque<usize> = (0..self.options.slots).filter(|&s| !matches!(self.slots.get(s), Some(Some(_)))).collect();
+        let mut free: VecDeque<usize> =
+            (0..self.options.slots).filter(|&s| !matches!(self.slots.get(s), Some(Some(_)))).collect();
         while !free.is_empty() && !self.waiting.is_empty() {
             let mut job = Prompts { fixed, ..Default::default() };
             let mut known: HashMap<Vec<u32>, usize> = HashMap::new();
@@ -194,7 +196,8 @@ impl Engine {
                     job.prompts.len() - 1
                 });
                 job.wanted.push((prompt, slot));
-                *(if seen.is_some() { &mut self.counters.shared } else { &mut self.counters.prefilled }) += length as u64;
+                *(if seen.is_some() { &mut self.counters.shared } else { &mut self.counters.prefilled }) +=
+                    length as u64;
                 if slot >= self.slots.len() {
                     self.slots.resize_with(slot + 1, || None);
                 }
@@ -227,8 +230,10 @@ impl Engine {
     /// Draws a token per row of the logits for the slot named there; rows beyond, or without a slot, are padding.
     fn draw(&mut self, logits: &Tensor, rows: Vec<Option<usize>>, done: &mut Vec<Completion>) -> Result<()> {
         let seed = self.options.seed;
-        let draw = |run: &Running| Draw { sampling: run.sampling, uniform: run.key.uniform(seed, run.tokens.len() as u32) };
-        let live = |row: Option<&Option<usize>>| row.copied().flatten().and_then(|slot| self.slots[slot].as_ref()).map(draw);
+        let draw =
+            |run: &Running| Draw { sampling: run.sampling, uniform: run.key.uniform(seed, run.tokens.len() as u32) };
+        let live =
+            |row: Option<&Option<usize>>| row.copied().flatten().and_then(|slot| self.slots[slot].as_ref()).map(draw);
         let padding = rows.iter().find_map(|row| live(Some(row))).unwrap_or_default();
         let draws: Vec<Draw> = (0..logits.size()[0] as usize).map(|i| live(rows.get(i)).unwrap_or(padding)).collect();
         let Drawn { tokens, logprobs } = sampler::sample(logits, &draws)?;
@@ -241,7 +246,12 @@ impl Engine {
             if (eos || run.tokens.len() >= run.max_new_tokens)
                 && let Some(Running { key, tokens, logprobs, .. }) = self.slots[slot].take()
             {
-                done.push(Completion { key, tokens, logprobs, finished: if eos { Finish::Eos } else { Finish::Length } });
+                done.push(Completion {
+                    key,
+                    tokens,
+                    logprobs,
+                    finished: if eos { Finish::Eos } else { Finish::Length },
+                });
             }
         }
         Ok(())

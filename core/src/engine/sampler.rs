@@ -69,8 +69,10 @@ pub fn sample(logits: &Tensor, draws: &[Draw]) -> anyhow::Result<Drawn> {
     let rows = draws.len() as i64;
     let mut logits = logits.to_kind(Kind::Float);
     if draws.iter().any(|d| !matches!(d.sampling.temperature, 0.0 | 1.0)) {
-        let divisors: Vec<f32> =
-            draws.iter().map(|d| if d.sampling.temperature == 0.0 { 1.0 } else { d.sampling.temperature as f32 }).collect();
+        let divisors: Vec<f32> = draws
+            .iter()
+            .map(|d| if d.sampling.temperature == 0.0 { 1.0 } else { d.sampling.temperature as f32 })
+            .collect();
         let divisors = Tensor::from_slice(&divisors).to_device(logits.device()).unsqueeze(1);
         logits = logits / divisors;
     }

@@ -41,7 +41,8 @@ fn full_pass(model: &Model, tokens: &[u32], temperature: f64) -> Tensor {
             x = model.block(&model.block_weights(layer, false), &x, &rope, |q, k, v| {
                 let group = q.size()[1] / k.size()[1];
                 let split = |t: &Tensor| t.transpose(0, 1).unsqueeze(0);
-                let (k, v) = (k.repeat_interleave_self_int(group, 1, None), v.repeat_interleave_self_int(group, 1, None));
+                let (k, v) =
+                    (k.repeat_interleave_self_int(group, 1, None), v.repeat_interleave_self_int(group, 1, None));
                 let (q, k, v) = (split(q), split(&k), split(&v));
                 let out = Tensor::scaled_dot_product_attention(&q, &k, &v, None::<&Tensor>, 0.0, true, None, false);
                 out.squeeze_dim(0).transpose(0, 1)

@@ -1,12 +1,13 @@
-//! `config.json` and `generation_config.json` of a Hugging Face folder, and the named shapes.
+//! `config.json` of a Hugging Face folder, and the named shapes.
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tch::Kind;
 
+use crate::files::read_object;
 use crate::input_error;
 
 /// The fields of a Qwen2 `config.json` that shape the network, under their Hugging Face names.
@@ -189,43 +190,6 @@ fn kind_name(kind: Kind) -> Result<&'static str> {
     }
 }
 
-/// All end-of-sequence ids a folder names, each once: those of `generation_config.json`, then `config.json`'s.
-pub fn eos_ids(dir: &Path) -> Result<Vec<u32>> {
-    let mut ids = Vec::new();
-    for file in ["generation_config.json", "config.json"] {
-        let path = dir.join(file);
-        let Some(json) = read_object(&path)? else { continue };
-        let found = match json.get("eos_token_id") {
-            None | Some(Value::Null) => Vec::new(),
-            Some(Value::Array(list)) => list.clone(),
-            Some(one) => vec![one.clone()],
-        };
-        for value in found {
-            let id = value.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or_else(|| {
-                input_error!("{}: eos_token_id must be a token id or a list of them, not {value}", path.display())
-            })?;
-            if !ids.contains(&id) {
-                ids.push(id);
-            }
-        }
-    }
-    Ok(ids)
-}
-
-/// The object in a JSON file, or `None` where there is no such file.
-pub(crate) fn read_object(path: &Path) -> Result<Option<Map<String, Value>>> {
-    let text = match std::fs::read_to_string(path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
-    };
-    match serde_json::from_str(&text) {
-        Ok(Value::Object(object)) => Ok(Some(object)),
-        Ok(_) => Err(input_error!("{}: holds no JSON object; fetch the file again", path.display())),
-        Err(error) => Err(input_error!("{}: not valid JSON ({error}); fetch the file again", path.display())),
-    }
-}
-
 /// Typed access to a JSON object; `null` counts as absent.
 struct Fields<'a>(&'a Map<String, Value>);
 
@@ -257,7 +221,8 @@ impl Fields<'_> {
     }
 
     fn required(&self, name: &str) -> Result<i64> {
-        self.integer(name)?.ok_or_else(|| input_error!("{name} is missing; take the config.json of a whole Qwen2.5 model"))
+        self.integer(name)?
+            .ok_or_else(|| input_error!("{name} is missing; take the config.json of a whole Qwen2.5 model"))
     }
 }
 
@@ -339,7 +304,10 @@ mod tests {
     fn both_forms_of_the_rotary_base_are_read() {
         let theta = |change| read(change).expect("read").rope_theta;
         assert_eq!(theta(json!({"rope_theta": null})), 1e4);
-        assert_eq!(theta(json!({"rope_theta": null, "rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}})), 5e5);
+        assert_eq!(
+            theta(json!({"rope_theta": null, "rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}})),
+            5e5
+        );
         assert_eq!(theta(json!({"rope_theta": 2e6, "rope_parameters": {"rope_type": "default"}})), 2e6);
     }
 

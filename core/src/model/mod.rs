@@ -1,6 +1,7 @@
 //! The policy network: configuration, weights in and out, and the Qwen2 forward pass.
 
 pub mod config;
+pub mod new;
 pub mod qwen2;
 pub mod weights;
 

@@ -12,9 +12,10 @@ use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
 
-use super::config::{eos_ids, read_object};
 use super::{Config, Model};
+use crate::files::{read_object, write_json};
 use crate::input_error;
+use crate::tokenizer::copy_files;
 
 const ONE_FILE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -24,18 +25,6 @@ const SLICE: usize = 1 << 23;
 
 /// Bytes of one file above which a saved model is cut into several.
 const SHARD_BYTES: usize = 4 << 30;
-
-/// Everything of a tokenizer that travels with a model, where it exists.
-const TOKENIZER_FILES: [&str; 8] = [
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "chat_template.jinja",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "generation_config.json",
-];
 
 /// Loads a Hugging Face folder (`config.json`, one or many safetensors) in the given compute type. Nothing is
 /// allocated before every file and every tensor's name, type and shape were found right.
@@ -58,7 +47,8 @@ pub fn load(dir: &Path, kind: Kind, device: Device) -> Result<Model> {
     for (layout, flat) in layouts.iter().zip(&mut model.flats) {
         for param in &layout.params {
             let (path, view) = &found[&param.name];
-            fill(flat, param.offset, view).with_context(|| format!("cannot read {} from {}", param.name, path.display()))?;
+            fill(flat, param.offset, view)
+                .with_context(|| format!("cannot read {} from {}", param.name, path.display()))?;
         }
     }
     Ok(model)
@@ -105,11 +95,7 @@ fn read_index(dir: &Path) -> Result<Option<BTreeMap<String, String>>> {
 
 fn parse<'a>(path: &Path, map: &'a Mmap) -> Result<SafeTensors<'a>> {
     SafeTensors::deserialize(map).map_err(|error| {
-        input_error!(
-            "{}: truncated or damaged ({} bytes; {error}); fetch the file again",
-            path.display(),
-            map.len()
-        )
+        input_error!("{}: truncated or damaged ({} bytes; {error}); fetch the file again", path.display(), map.len())
     })
 }
 
@@ -202,55 +188,36 @@ fn fill(flat: &mut Tensor, offset: i64, view: &TensorView) -> Result<()> {
     Ok(())
 }
 
-/// Writes a whole Hugging Face folder: config.json, generation_config.json, safetensors, and the tokenizer files that
-/// lie in `source` (another model folder), if any. The folder appears under its name only when it is complete.
+/// Writes a whole Hugging Face folder: configuration, weights, and the tokenizer files that lie in `source` (another
+/// model folder), if any.
 pub fn save_pretrained(model: &Model, dir: &Path, source: Option<&Path>, kind: Kind) -> Result<()> {
+    in_new_folder(dir, |staged| {
+        let eos = source.map_or(Ok(Vec::new()), |source| copy_files(source, staged))?;
+        write(model, staged, &eos, kind)
+    })
+}
+
+/// Fills a folder that appears under its name only when it is complete.
+pub(super) fn in_new_folder(dir: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     if dir.exists() && dir.read_dir().map_or(true, |mut entries| entries.next().is_some()) {
         return Err(input_error!("{}: already exists; choose another folder or remove it", dir.display()));
     }
     let name = dir.file_name().ok_or_else(|| input_error!("{}: not the name of a folder", dir.display()))?;
     let staged = dir.with_file_name(format!(".{}.partial-{}", name.to_string_lossy(), std::process::id()));
     std::fs::create_dir_all(&staged).with_context(|| format!("cannot create {}", staged.display()))?;
-    let written = write_files(model, &staged, source, kind)
+    let filled = fill(&staged)
         .and_then(|()| std::fs::rename(&staged, dir).with_context(|| format!("cannot rename to {}", dir.display())));
-    if written.is_err() {
+    if filled.is_err() {
         // The first error is the one to report; a leftover folder does no harm.
         let _ = std::fs::remove_dir_all(&staged);
     }
-    written
+    filled
 }
 
-/// Writes the files of [`save_pretrained`] into an existing folder.
-pub fn write_files(model: &Model, dir: &Path, source: Option<&Path>, kind: Kind) -> Result<()> {
-    let mut eos = Vec::new();
-    if let Some(source) = source {
-        eos = eos_ids(source)?;
-        for file in TOKENIZER_FILES {
-            let from = source.join(file);
-            if from.exists() {
-                std::fs::copy(&from, dir.join(file)).with_context(|| format!("cannot copy {}", from.display()))?;
-            }
-        }
-    }
-    write_json(&dir.join("config.json"), &model.config.to_json(&eos, kind)?)?;
-    let generation = dir.join("generation_config.json");
-    if !eos.is_empty() && !generation.exists() {
-        write_json(&generation, &generation_config(&eos))?;
-    }
+/// Writes config.json and the safetensors of a model into an existing folder.
+pub fn write(model: &Model, dir: &Path, eos: &[u32], kind: Kind) -> Result<()> {
+    write_json(&dir.join("config.json"), &model.config.to_json(eos, kind)?)?;
     write_weights(model, dir, kind, SHARD_BYTES)
-}
-
-/// The `generation_config.json` object that names these end-of-sequence ids; the last one also pads, as in Qwen2.5.
-pub(crate) fn generation_config(eos: &[u32]) -> Value {
-    json!({ "eos_token_id": eos, "pad_token_id": eos.last(), "do_sample": true })
-}
-
-/// Writes a JSON file under a temporary name and renames it.
-pub(crate) fn write_json(path: &Path, value: &Value) -> Result<()> {
-    let temporary = path.with_extension("json.partial");
-    let text = serde_json::to_string_pretty(value)? + "\n";
-    std::fs::write(&temporary, text).with_context(|| format!("cannot write {}", temporary.display()))?;
-    std::fs::rename(&temporary, path).with_context(|| format!("cannot rename to {}", path.display()))
 }
 
 /// A parameter on its way to a file; its bytes exist only while they are written.
@@ -327,4 +294,76 @@ fn write_shard(path: &Path, shard: &[(String, Stored)]) -> Result<()> {
         .with_context(|| format!("cannot write {}", path.display()))?;
     let usual = path.with_file_name("config.json").metadata()?.permissions();
     std::fs::set_permissions(path, usual).with_context(|| format!("cannot set the mode of {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::InputError;
+
+    fn saved(limit: usize) -> (tempfile::TempDir, Model) {
+        let dir = tempfile::tempdir().expect("a folder");
+        let config = Config::shape("tiny").expect("tiny");
+        let model = super::super::new::random(&config, 7, Kind::Float, Device::Cpu).expect("random weights");
+        write_json(&dir.path().join("config.json"), &config.to_json(&[], Kind::Float).expect("json")).expect("written");
+        write_weights(&model, dir.path(), Kind::Float, limit).expect("written");
+        (dir, model)
+    }
+
+    fn refusal(dir: &Path) -> String {
+        let error = load(dir, Kind::Float, Device::Cpu).expect_err("refused");
+        assert!(error.downcast_ref::<InputError>().is_some(), "{error:#}");
+        format!("{error:#}")
+    }
+
+    #[test]
+    fn one_file_and_many_give_what_was_saved() {
+        for (limit, files) in [(usize::MAX, 1), (100_000, 5)] {
+            let (dir, model) = saved(limit);
+            let found = dir.path().read_dir().expect("a folder").flatten();
+            let count = found.filter(|f| f.path().extension().is_some_and(|e| e == "safetensors")).count();
+            assert_eq!(count, files);
+            let back = load(dir.path(), Kind::Float, Device::Cpu).expect("loaded");
+            for (a, b) in model.flats.iter().zip(&back.flats) {
+                assert_eq!(a, b);
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_file_tensor_and_shapes() {
+        let (dir, _) = saved(usize::MAX);
+        let config = dir.path().join("config.json");
+        let plain = std::fs::read_to_string(&config).expect("read");
+        for (from, to, words) in [
+            ("\"vocab_size\": 512", "\"vocab_size\": 500", &["model.embed_tokens.weight", "[512, 64]", "[500, 64]"]),
+            ("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1", &["unexpected", "layers.1", "model.safetensors"]),
+            ("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3", &["missing", "model.layers.2", "[64]"]),
+            (
+                "\"tie_word_embeddings\": true",
+                "\"tie_word_embeddings\": false",
+                &["lm_head.weight", "missing", "tie_word"],
+            ),
+        ] {
+            std::fs::write(&config, plain.replace(from, to)).expect("written");
+            let message = refusal(dir.path());
+            for word in words {
+                assert!(message.contains(word), "{message}: no {word}");
+            }
+        }
+    }
+
+    #[test]
+    fn damaged_and_missing_files_are_refused() {
+        let (dir, _) = saved(100_000);
+        let file = dir.path().join("model-00002-of-00005.safetensors");
+        let bytes = std::fs::read(&file).expect("read");
+        for length in [0, 7, 100, bytes.len() - 1] {
+            std::fs::write(&file, &bytes[..length]).expect("written");
+            let message = refusal(dir.path());
+            assert!(message.contains("model-00002-of-00005.safetensors: truncated"), "{message}");
+        }
+        std::fs::remove_file(&file).expect("removed");
+        assert!(refusal(dir.path()).contains("model-00002-of-00005.safetensors: no such file"));
+    }
 }

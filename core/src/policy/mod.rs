@@ -5,6 +5,7 @@ pub mod loss;
 pub mod packed;
 pub mod pass;
 pub mod schedule;
+pub mod score;
 pub mod update;
 
 pub use packed::Packed;

@@ -63,7 +63,8 @@ fn explain(root: &Node, start: &Place, mut path: Vec<String>, message: &str) -> 
     if message.starts_with("missing field") {
         path.extend(quoted(message).into_iter().next());
         let dotted = path.join(".");
-        let takes = keys.iter().find(|k| k.path == dotted).map_or(String::new(), |k| format!(" ({}: {})", k.kind, k.doc));
+        let takes =
+            keys.iter().find(|k| k.path == dotted).map_or(String::new(), |k| format!(" ({}: {})", k.kind, k.doc));
         return input_error!("{place}: the key `{dotted}` is missing{takes}");
     }
     let dotted = path.join(".");
@@ -96,9 +97,8 @@ fn suggest(keys: &[Key], section: &[String], unknown: &str, known: &[String]) ->
     if let Some(key) = elsewhere {
         return format!("did you mean `{}`?", key.path);
     }
-    let nearest = known.iter().max_by(|a, b| {
-        strsim::jaro_winkler(a, unknown).total_cmp(&strsim::jaro_winkler(b, unknown))
-    });
+    let nearest =
+        known.iter().max_by(|a, b| strsim::jaro_winkler(a, unknown).total_cmp(&strsim::jaro_winkler(b, unknown)));
     match nearest {
         Some(key) if strsim::jaro_winkler(key, unknown) > 0.8 => format!("did you mean `{}`?", dotted(key)),
         _ => format!("known here: {}", alternatives(known.iter().map(|key| format!("`{key}`")).collect())),

@@ -45,7 +45,8 @@ impl Recipe {
             );
         }
         if self.rollout.group_size == 1 {
-            warnings.push("rollout.group_size is 1: an estimator that compares a group's episodes learns nothing".into());
+            warnings
+                .push("rollout.group_size is 1: an estimator that compares a group's episodes learns nothing".into());
         }
         warnings
     }

@@ -424,11 +424,14 @@ pub struct Checkpoint {
     /// Checkpoints kept.
     #[serde(default = "default_keep")]
     pub keep: usize,
+    /// Iterations between saved rollouts (episodes as JSONL); 0 saves none.
+    #[serde(default = "one_u64")]
+    pub rollouts_every: u64,
 }
 
 impl Default for Checkpoint {
     fn default() -> Self {
-        Self { every: 0, keep: default_keep() }
+        Self { every: 0, keep: default_keep(), rollouts_every: 1 }
     }
 }
 
@@ -443,6 +446,9 @@ fn empty_map() -> serde_json::Value {
 }
 fn one() -> f64 {
     1.0
+}
+fn one_u64() -> u64 {
+    1
 }
 fn one_u32() -> u32 {
     1

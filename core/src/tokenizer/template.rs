@@ -22,8 +22,7 @@ pub(super) const CHATML: &str = "{%- for message in messages %}\n    \
 pub(super) const QWEN: &str = include_str!("qwen2.5_chat_template.jinja");
 
 /// The special tokens transformers hands to a template by name.
-const SPECIAL: [&str; 7] =
-    ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
+const SPECIAL: [&str; 7] = ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
 /// A compiled chat template.
 #[derive(Debug)]

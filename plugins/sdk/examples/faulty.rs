@@ -1,7 +1,7 @@
 //! A plugin that breaks the border's rules on demand, for the tests of the host's guards. `fault` says which rule.
 
 use anyhow::{Result, bail};
-use nestor_plugin::{Environment, Estimator, Instance, Needs, Observation, Rows, Scores, Start, ffi};
+use nestor_plugin::{Environment, Estimator, Instance, Needs, Observation, Rows, Scores, Start};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -102,23 +102,4 @@ impl Estimator for Faulty {
     }
 }
 
-mod inner {
-    use super::{Faulty, ffi};
-
-    /// The description; `NESTOR_FAULTY_HEAD` may make it one of another border.
-    // SAFETY: the one symbol of this name in the library.
-    #[unsafe(no_mangle)]
-    pub extern "C" fn nestor_plugin_entry() -> *const ffi::Plugin {
-        let components =
-            vec![nestor_plugin::environment_component::<Faulty>(), nestor_plugin::estimator_component::<Faulty>()];
-        let mut plugin = nestor_plugin::describe(components);
-        match std::env::var("NESTOR_FAULTY_HEAD").as_deref() {
-            Ok("magic") => plugin.head.magic = 7,
-            Ok("major") => plugin.head.abi_major += 1,
-            Ok("minor") => plugin.head.abi_minor += 1,
-            Ok("size") => plugin.head.size_rows += 8,
-            _ => {}
-        }
-        Box::leak(Box::new(plugin))
-    }
-}
+nestor_plugin::export! { environments: [Faulty], estimators: [Faulty] }

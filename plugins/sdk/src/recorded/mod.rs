@@ -1,5 +1,7 @@
 //! Recorded steps: the JSON form that `nestor advantage` reads and that tests keep, and the columns made of it.
 
+pub mod cases;
+
 use std::collections::HashMap;
 
 use anyhow::{Context, Result, ensure};

@@ -1,0 +1,110 @@
+//! One episode as a state machine: begin, then respond and observe in turn, then finish.
+
+use anyhow::{Result, bail};
+use serde_json::Value;
+
+use super::EpisodePlan;
+use super::prompt::{PromptVariables, history};
+use crate::data::{Episode, Step};
+use crate::plugin::Observation;
+
+/// An episode under way.
+#[derive(Debug)]
+pub struct Playing {
+    episode: Episode,
+    now: Observation,
+}
+
+/// Prompt ids, response ids and their log-probs.
+pub type StepTokens = (Vec<u32>, Vec<u32>, Vec<f32>);
+
+impl Playing {
+    /// An episode that has not begun.
+    pub fn new(plan: EpisodePlan) -> Self {
+        let EpisodePlan { group, episode, task, seed } = plan;
+        Self { episode: Episode { group, episode, task, seed, ..Episode::default() }, now: Observation::default() }
+    }
+
+    /// Takes what the reset showed; says whether the episode is over before it began.
+    pub fn begin(&mut self, seen: Observation) -> bool {
+        let over = seen.terminated || seen.truncated;
+        self.look(seen);
+        over
+    }
+
+    /// What the prompt of the next step is rendered from.
+    pub fn variables(&self, length: usize) -> PromptVariables<'_> {
+        let steps = &self.episode.steps;
+        PromptVariables {
+            observation: &self.now.text,
+            task: &self.now.task,
+            admissible: &self.now.admissible,
+            history: history(steps, length),
+            step: steps.len() + 1,
+            steps_taken: steps.len(),
+        }
+    }
+
+    /// Number of the current step, from 0.
+    pub fn step(&self) -> u32 {
+        self.episode.steps.len() as u32
+    }
+
+    /// Number of the episode inside the iteration.
+    pub fn number(&self) -> u32 {
+        self.episode.episode
+    }
+
+    /// The step that is to be prompted, for errors.
+    pub fn next_step(&self) -> String {
+        self.place(self.step() + 1)
+    }
+
+    fn place(&self, step: u32) -> String {
+        let Episode { group, episode, task, seed, .. } = &self.episode;
+        format!("step {step} of episode {episode} (group {group}, task {task}, seed {seed})")
+    }
+
+    /// Records a response; what came of it is not known yet.
+    pub fn respond(&mut self, (prompt, response, logprobs): StepTokens, response_text: String) {
+        let observation = std::mem::take(&mut self.now.text);
+        let anchor = std::mem::take(&mut self.now.anchor);
+        let step = Step { prompt, response, logprobs, observation, response_text, anchor, ..Step::default() };
+        self.episode.steps.push(step);
+    }
+
+    /// Takes what the response led to; says whether the episode is over.
+    pub fn observe(&mut self, mut seen: Observation, max_steps: u32) -> Result<bool> {
+        let taken = self.step();
+        if !seen.reward.is_finite() {
+            bail!("{}: the environment's reward is {}; rewards must be finite", self.place(taken), seen.reward);
+        }
+        if let Some(step) = self.episode.steps.last_mut() {
+            step.action = std::mem::take(&mut seen.action);
+            step.reward = seen.reward;
+            step.valid = seen.valid;
+            step.terminated = seen.terminated;
+            step.truncated = !seen.terminated && (seen.truncated || taken >= max_steps);
+        }
+        self.look(seen);
+        Ok(self.episode.steps.last().is_some_and(|s| s.terminated || s.truncated))
+    }
+
+    /// Makes an observation the current one.
+    fn look(&mut self, seen: Observation) {
+        self.episode.won = match seen.info.get("won") {
+            Some(Value::Bool(won)) => *won,
+            Some(Value::Number(won)) => won.as_f64().is_some_and(|w| w > 0.0),
+            _ => false,
+        };
+        if let Some(Value::String(kind)) = seen.info.get("task_type") {
+            self.episode.task_type = Some(kind.clone());
+        }
+        self.now = seen;
+    }
+
+    /// The record of the episode.
+    pub fn finish(self) -> Episode {
+        self.episode
+    }
+}

@@ -1,0 +1,171 @@
+//! From an observation and the steps before it to prompt text, and from too many tokens to few enough.
+
+use anyhow::Result;
+use minijinja::value::Serde;
+use minijinja::{Environment, UndefinedBehavior};
+use serde::Serialize;
+
+use crate::data::Step;
+use crate::input_error;
+use crate::recipe::Truncation;
+
+/// A prompt template. It needs no tokenizer, so that a tokenizer can be trained on what it renders.
+#[derive(Debug)]
+pub struct PromptTemplate {
+    environment: Environment<'static>,
+    source: String,
+    origin: String,
+}
+
+/// What a template may use.
+#[derive(Debug, Serialize)]
+pub struct PromptVariables<'a> {
+    /// What the environment shows now.
+    pub observation: &'a str,
+    /// What is to be done in this episode.
+    pub task: &'a str,
+    /// The actions that are possible now.
+    pub admissible: &'a [String],
+    /// The last steps, oldest first.
+    pub history: Vec<Past<'a>>,
+    /// Number of this step, from 1.
+    pub step: usize,
+    /// Number of steps before this one.
+    pub steps_taken: usize,
+}
+
+/// A step of the history.
+#[derive(Debug, Serialize)]
+pub struct Past<'a> {
+    /// Its number in the episode, from 1.
+    pub step: usize,
+    /// The observation before the action.
+    pub observation: &'a str,
+    /// What the environment read in the response.
+    pub action: &'a str,
+}
+
+/// The last `length` of these steps, numbered over the episode.
+pub fn history(steps: &[Step], length: usize) -> Vec<Past<'_>> {
+    steps
+        .iter()
+        .enumerate()
+        .skip(steps.len().saturating_sub(length))
+        .map(|(i, s)| Past { step: i + 1, observation: &s.observation, action: &s.action })
+        .collect()
+}
+
+impl PromptTemplate {
+    /// Parses a template; `origin` names it in errors.
+    pub fn new(source: &str, origin: impl Into<String>) -> Result<Self> {
+        let mut environment = Environment::new();
+        environment.set_undefined_behavior(UndefinedBehavior::Strict);
+        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        let template = Self { environment, source: source.into(), origin: origin.into() };
+        template.environment.template_from_str(&template.source).map_err(|error| template.explain(&error))?;
+        Ok(template)
+    }
+
+    /// The prompt text.
+    pub fn render(&self, variables: &PromptVariables) -> Result<String> {
+        self.environment
+            .render_str(&self.source, minijinja::Value::from(Serde(variables)))
+            .map_err(|error| self.explain(&error))
+    }
+
+    fn explain(&self, error: &minijinja::Error) -> anyhow::Error {
+        input_error!(
+            "{}: {error}; a prompt template may use observation, task, admissible, history (step, observation, action), \
+             step and steps_taken",
+            self.origin
+        )
+    }
+}
+
+/// Cuts a prompt to `limit` tokens, or says by how much it is too long.
+pub fn fit(mut tokens: Vec<u32>, limit: usize, truncation: Truncation) -> Result<Vec<u32>> {
+    let excess = tokens.len().saturating_sub(limit);
+    if excess == 0 {
+        return Ok(tokens);
+    }
+    match truncation {
+        Truncation::Error => {
+            return Err(input_error!(
+                "the prompt has {} tokens, rollout.max_prompt_tokens is {limit}; raise it, shorten rollout.history.length \
+                 or the template, or set rollout.truncation to left, right or middle",
+                tokens.len()
+            ));
+        }
+        Truncation::Left => drop(tokens.drain(..excess)),
+        Truncation::Right => tokens.truncate(limit),
+        // The first half (rounded down) and the last half.
+        Truncation::Middle => drop(tokens.drain(limit / 2..limit / 2 + excess)),
+    }
+    Ok(tokens)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(observation: &str, action: &str) -> Step {
+        Step { observation: observation.into(), action: action.into(), ..Step::default() }
+    }
+
+    #[test]
+    fn history_holds_the_last_steps_under_their_numbers() -> Result<()> {
+        let steps = [step("a", "left"), step("b", "right"), step("c", "")];
+        let template = PromptTemplate::new(
+            "{{ task }} {{ step }}/{{ steps_taken }}{% for h in history %} {{ h.step }}:{{ h.observation }}>{{ h.action }}\
+             {% endfor %} now {{ observation }} [{{ admissible | join(', ') }}]",
+            "rollout.template",
+        )?;
+        let render = |length: usize| {
+            template.render(&PromptVariables {
+                observation: "<d>",
+                task: "go",
+                admissible: &["left".into(), "right".into()],
+                history: history(&steps, length),
+                step: 4,
+                steps_taken: 3,
+            })
+        };
+        assert_eq!(render(2)?, "go 4/3 2:b>right 3:c> now <d> [left, right]");
+        assert_eq!(render(0)?, "go 4/3 now <d> [left, right]");
+        assert_eq!(render(9)?, "go 4/3 1:a>left 2:b>right 3:c> now <d> [left, right]");
+        Ok(())
+    }
+
+    #[test]
+    fn a_wrong_name_is_an_error_that_lists_the_right_ones() -> Result<()> {
+        let template = PromptTemplate::new("line\n{{ observatoin }}", "rollout.template")?;
+        let variables = PromptVariables {
+            observation: "",
+            task: "",
+            admissible: &[],
+            history: Vec::new(),
+            step: 1,
+            steps_taken: 0,
+        };
+        let message = template.render(&variables).expect_err("undefined").to_string();
+        assert!(
+            message.contains("rollout.template") && message.contains(":2") && message.contains("steps_taken"),
+            "{message}"
+        );
+        assert!(PromptTemplate::new("{% if %}", "rollout.template").is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn truncation_keeps_what_its_name_says() -> Result<()> {
+        let tokens: Vec<u32> = (0..10).collect();
+        let cut = |limit, how| fit(tokens.clone(), limit, how);
+        assert_eq!(cut(3, Truncation::Left)?, [7, 8, 9]);
+        assert_eq!(cut(3, Truncation::Right)?, [0, 1, 2]);
+        assert_eq!(cut(5, Truncation::Middle)?, [0, 1, 7, 8, 9]);
+        assert_eq!(cut(10, Truncation::Error)?, tokens);
+        let message = cut(9, Truncation::Error).expect_err("too long").to_string();
+        assert!(message.contains("10 tokens") && message.contains("is 9"), "{message}");
+        Ok(())
+    }
+}

@@ -1,0 +1,119 @@
+//! What is told about episodes: success rates, and the rollout files of the run directory.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use crate::data::{Batch, Episode};
+use crate::tokenizer::Tokenizer;
+
+/// Episodes won and played.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Count {
+    /// Won.
+    pub won: usize,
+    /// Played.
+    pub played: usize,
+}
+
+impl Count {
+    /// Share of episodes won; 0 of none.
+    pub fn rate(&self) -> f64 {
+        self.won as f64 / self.played.max(1) as f64
+    }
+
+    fn add(&mut self, won: bool) {
+        self.won += usize::from(won);
+        self.played += 1;
+    }
+}
+
+/// Success over all episodes and by kind of task.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Success {
+    /// Over all episodes.
+    pub all: Count,
+    /// By the environment's name for the kind of task, where it has kinds.
+    pub by_type: BTreeMap<String, Count>,
+}
+
+impl Success {
+    /// Counts episodes.
+    pub fn of(episodes: &[Episode]) -> Self {
+        let mut success = Self::default();
+        for episode in episodes {
+            success.all.add(episode.won);
+            if let Some(kind) = &episode.task_type {
+                success.by_type.entry(kind.clone()).or_default().add(episode.won);
+            }
+        }
+        success
+    }
+}
+
+/// Writes one JSON object per episode, its steps with prompt and response as text. With the scored batch that
+/// `pack` made of these very episodes, each step has its advantage (mean over its tokens).
+pub fn write_rollouts(path: &Path, episodes: &[Episode], batch: Option<&Batch>, tokenizer: &Tokenizer) -> Result<()> {
+    let context = || format!("cannot write {}", path.display());
+    let mut file = BufWriter::new(File::create(path).with_context(context)?);
+    let mut rows = 0..;
+    for episode in episodes {
+        let steps: Vec<Value> = episode
+            .steps
+            .iter()
+            .zip(&mut rows)
+            .map(|(step, row)| {
+                json!({
+                    "prompt": tokenizer.decode(&step.prompt, false),
+                    "response": step.response_text,
+                    "action": step.action,
+                    "reward": step.reward,
+                    "valid": step.valid,
+                    "terminated": step.terminated,
+                    "truncated": step.truncated,
+                    "anchor": String::from_utf8_lossy(&step.anchor),
+                    "response_tokens": step.response.len(),
+                    "advantage": batch.and_then(|b| advantage(b, row)),
+                })
+            })
+            .collect();
+        let line = json!({
+            "group": episode.group,
+            "episode": episode.episode,
+            "task": episode.task,
+            "seed": episode.seed,
+            "won": episode.won,
+            "task_type": episode.task_type,
+            "return": episode.episode_return(),
+            "steps": steps,
+        });
+        writeln!(file, "{line}").with_context(context)?;
+    }
+    file.flush().with_context(context)
+}
+
+/// Mean advantage over a row's tokens.
+fn advantage(batch: &Batch, row: usize) -> Option<f64> {
+    let offset = |i: usize| batch.rows.token_offsets.get(i).map(|&o| o as usize);
+    let tokens = batch.rows.advantages.get(offset(row)?..offset(row + 1)?)?;
+    (!tokens.is_empty()).then(|| tokens.iter().map(|&a| a as f64).sum::<f64>() / tokens.len() as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn success_is_counted_by_kind() {
+        let episode =
+            |won, kind: Option<&str>| Episode { won, task_type: kind.map(str::to_string), ..Episode::default() };
+        let success = Success::of(&[episode(true, Some("a")), episode(false, Some("a")), episode(true, None)]);
+        assert_eq!(success.all, Count { won: 2, played: 3 });
+        assert_eq!(success.by_type["a"].rate(), 0.5);
+        assert_eq!(Count::default().rate(), 0.0);
+    }
+}

@@ -1,0 +1,138 @@
+//! Which tasks are played, and with which seeds.
+
+use rand_chacha::rand_core::Rng;
+use serde::{Deserialize, Serialize};
+
+use crate::engine::{NoiseKey, noise};
+
+/// One episode that is to be played.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EpisodePlan {
+    /// Number of the group inside the iteration.
+    pub group: u32,
+    /// Number of the episode inside the iteration.
+    pub episode: u32,
+    /// The task of the environment's split.
+    pub task: u64,
+    /// Seed of the environment's reset, one for the whole group.
+    pub seed: u64,
+}
+
+/// Seed of one group's environments.
+fn seed_of(seed: u64, stream: u32, iteration: u64, group: u32) -> u64 {
+    NoiseKey { stream, iteration, episode: group, step: 0 }.rng(seed, 0).next_u64()
+}
+
+/// One group of `group_size` episodes per task.
+pub fn plan(tasks: &[u64], group_size: u32, seed: u64, iteration: u64) -> Vec<EpisodePlan> {
+    let group = |(group, &task): (usize, &u64)| {
+        let group = group as u32;
+        let seed = seed_of(seed, noise::ENVIRONMENTS, iteration, group);
+        (0..group_size).map(move |i| EpisodePlan { group, episode: group * group_size + i, task, seed })
+    };
+    tasks.iter().enumerate().flat_map(group).collect()
+}
+
+/// The same `episodes` single episodes each time: the first tasks of a split of `count`, from the first again (with
+/// other seeds) where the split has fewer.
+pub fn eval_plan(count: u64, episodes: u32, seed: u64) -> Vec<EpisodePlan> {
+    let episode = |i: u32| EpisodePlan {
+        group: i,
+        episode: i,
+        task: i as u64 % count.max(1),
+        seed: seed_of(seed, noise::EVAL_ENVIRONMENTS, 0, i),
+    };
+    (0..episodes).map(episode).collect()
+}
+
+/// Deals the tasks of a split in random order, all of them once before any comes again. Part of a checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskCursor {
+    seed: u64,
+    count: u64,
+    /// Tasks dealt so far.
+    position: u64,
+}
+
+impl TaskCursor {
+    /// A cursor over a split of `count` tasks.
+    pub fn new(count: u64, seed: u64) -> Self {
+        Self { seed, count: count.max(1), position: 0 }
+    }
+
+    /// The next `n` tasks.
+    pub fn next(&mut self, n: usize) -> Vec<u64> {
+        let first = self.position;
+        self.position += n as u64;
+        (first..self.position).map(|p| self.shuffled(p / self.count, p % self.count)).collect()
+    }
+
+    /// Place `index` of one epoch's permutation. A Feistel network permutes the smallest square that holds all tasks,
+    /// and is applied until it hits one of them; so the order takes no memory, however many tasks there are.
+    fn shuffled(&self, epoch: u64, index: u64) -> u64 {
+        let bits = 64 - (self.count - 1).leading_zeros();
+        let half = bits.div_ceil(2).max(1);
+        let mask = (1 << half) - 1;
+        let mut rng = NoiseKey { stream: noise::TASKS, iteration: epoch, ..NoiseKey::default() }.rng(self.seed, 0);
+        let keys: [u64; 6] = std::array::from_fn(|_| rng.next_u64());
+        let mut place = index;
+        loop {
+            let (mut left, mut right) = (place >> half, place & mask);
+            for key in keys {
+                (left, right) = (right, left ^ (mix(right ^ key) & mask));
+            }
+            place = left << half | right;
+            if place < self.count {
+                return place;
+            }
+        }
+    }
+}
+
+/// The finaliser of splitmix64: every bit of the result depends on every bit of x.
+fn mix(x: u64) -> u64 {
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_epoch_deals_every_task_once_in_another_order() {
+        for count in [1, 2, 7, 64, 65] {
+            let mut cursor = TaskCursor::new(count, 3);
+            let epochs: Vec<Vec<u64>> = (0..3).map(|_| cursor.next(count as usize)).collect();
+            for epoch in &epochs {
+                let mut sorted = epoch.clone();
+                sorted.sort_unstable();
+                assert_eq!(sorted, (0..count).collect::<Vec<_>>());
+            }
+            assert!(count < 7 || epochs[0] != epochs[1]);
+        }
+        let mut large = TaskCursor::new(u64::MAX, 3);
+        assert!(large.next(3) != large.next(3));
+    }
+
+    #[test]
+    fn a_saved_cursor_goes_on_where_it_stood() -> anyhow::Result<()> {
+        let mut cursor = TaskCursor::new(10, 3);
+        cursor.next(13);
+        let mut saved: TaskCursor = serde_json::from_str(&serde_json::to_string(&cursor)?)?;
+        assert_eq!(saved.next(9), cursor.next(9));
+        Ok(())
+    }
+
+    #[test]
+    fn groups_share_a_seed_and_evaluation_repeats_itself() {
+        let plan = plan(&[5, 6], 3, 1, 2);
+        assert_eq!(plan.iter().map(|p| (p.group, p.episode, p.task)).nth(4), Some((1, 4, 6)));
+        assert!(plan[..3].iter().all(|p| p.seed == plan[0].seed) && plan[3].seed != plan[0].seed);
+        let eval = eval_plan(2, 4, 1);
+        assert_eq!(eval, eval_plan(2, 4, 1));
+        assert_eq!(eval.iter().map(|p| p.task).collect::<Vec<_>>(), [0, 1, 0, 1]);
+        assert!(eval[0].seed != eval[2].seed);
+    }
+}

@@ -1,0 +1,118 @@
+//! Models with random weights, as transformers would initialise them.
+
+use std::f32::consts::TAU;
+use std::path::Path;
+
+use anyhow::{Result, anyhow};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+use tch::{Device, Kind, Tensor};
+
+use super::weights::{in_new_folder, write};
+use super::{Config, Model};
+use crate::input_error;
+use crate::tokenizer::Tokenizer;
+
+/// Standard deviation of every weight matrix, transformers' `initializer_range`.
+const STD: f32 = 0.02;
+
+/// Elements drawn from one random stream; streams are dealt to threads.
+const CHUNK: i64 = 1 << 20;
+
+/// What `nestor model new` makes.
+#[derive(Debug)]
+pub struct NewModel<'a> {
+    /// The shape of the network.
+    pub config: Config,
+    /// A `tokenizer.json` with Qwen2.5's tokens.
+    pub tokenizer: Option<&'a Path>,
+    /// Seed of the weights.
+    pub seed: u64,
+    /// The type the weights are stored in.
+    pub kind: Kind,
+}
+
+/// Writes a model with random weights in Hugging Face form, with the files of its tokenizer if it has one.
+pub fn create(dir: &Path, new: &NewModel) -> Result<()> {
+    let tokenizer = new.tokenizer.map(Tokenizer::from_file).transpose()?;
+    if let (Some(tokenizer), Some(path)) = (&tokenizer, new.tokenizer) {
+        check_vocabulary(&new.config, tokenizer).map_err(|error| input_error!("{}: {error:#}", path.display()))?;
+    }
+    in_new_folder(dir, |staged| {
+        let model = random(&new.config, new.seed, new.kind, Device::Cpu)?;
+        let mut eos = &[][..];
+        if let Some(tokenizer) = &tokenizer {
+            tokenizer.save(staged)?;
+            eos = tokenizer.eos();
+        }
+        write(&model, staged, eos, new.kind)
+    })
+}
+
+/// Whether the network has an embedding row for every token.
+pub fn check_vocabulary(config: &Config, tokenizer: &Tokenizer) -> Result<()> {
+    let (rows, ids) = (config.vocab_size, tokenizer.vocab_size());
+    if ids as i64 > rows {
+        return Err(input_error!(
+            "the tokenizer has {ids} ids, but the model's vocab_size is {rows}; take a larger shape or a smaller tokenizer"
+        ));
+    }
+    Ok(())
+}
+
+/// A network with normal weights of standard deviation 0.02, zero biases and norms of one. The weights depend on the
+/// seed alone, not on the number of threads.
+pub fn random(config: &Config, seed: u64, kind: Kind, device: Device) -> Result<Model> {
+    config.check()?;
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut model = Model::empty(config.clone(), kind, device);
+    let mut number = 0;
+    for (layout, flat) in model.layouts.iter().zip(&mut model.flats) {
+        for param in &layout.params {
+            number += 1;
+            if param.name.ends_with("norm.weight") {
+                let _ = flat.narrow(0, param.offset, param.numel()).fill_(1.0);
+            }
+            if param.name.ends_with("norm.weight") || param.name.ends_with("bias") {
+                continue;
+            }
+            let starts: Vec<i64> = (0..param.numel()).step_by(CHUNK as usize).collect();
+            for some in starts.chunks(threads) {
+                for (start, values) in some.iter().zip(draw(seed, number, some, param.numel())?) {
+                    let values = Tensor::from_slice(&values);
+                    flat.narrow(0, param.offset + start, values.numel() as i64).copy_(&values);
+                }
+            }
+        }
+    }
+    Ok(model)
+}
+
+/// The chunks of parameter `number` that begin at `starts`, one thread each.
+fn draw(seed: u64, number: u64, starts: &[i64], numel: i64) -> Result<Vec<Vec<f32>>> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = starts
+            .iter()
+            .map(|&start| scope.spawn(move || normals([seed, number, start as u64, 0], CHUNK.min(numel - start))))
+            .collect();
+        threads.into_iter().map(|t| t.join().map_err(|_| anyhow!("a thread that draws weights died"))).collect()
+    })
+}
+
+/// `n` normal numbers of the stream that `key` names, by Box and Muller.
+fn normals(key: [u64; 4], n: i64) -> Vec<f32> {
+    let mut bytes = [0; 32];
+    for (part, word) in bytes.chunks_exact_mut(8).zip(key) {
+        part.copy_from_slice(&word.to_le_bytes());
+    }
+    let mut rng = ChaCha8Rng::from_seed(bytes);
+    let mut unit = || ((rng.next_u32() >> 8) as f32 + 0.5) / (1 << 24) as f32; // in (0, 1)
+    let mut values = Vec::with_capacity(n as usize + 1);
+    while values.len() < n as usize {
+        let radius = STD * (-2.0 * unit().ln()).sqrt();
+        let (sin, cos) = (TAU * unit()).sin_cos();
+        values.extend([radius * cos, radius * sin]);
+    }
+    values.truncate(n as usize);
+    values
+}

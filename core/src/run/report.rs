@@ -1,0 +1,72 @@
+//! An iteration's episodes, rows and update as metrics.
+
+use std::collections::HashMap;
+
+use crate::agent::Success;
+use crate::data::{Episode, Rows};
+use crate::policy::update::UpdateReport;
+use crate::recipe::Update;
+use crate::track::Metrics;
+
+fn mean(values: impl Iterator<Item = f64>) -> f64 {
+    let (sum, n) = values.fold((0.0, 0usize), |(sum, n), v| (sum + v, n + 1));
+    sum / n.max(1) as f64
+}
+
+/// What was played.
+pub fn episodes(metrics: &mut Metrics, episodes: &[Episode], eos: &[u32]) {
+    let success = Success::of(episodes);
+    metrics.set("episode/success", success.all.rate());
+    for (kind, count) in &success.by_type {
+        metrics.set(format!("episode/success/{kind}"), count.rate());
+    }
+    metrics.set("episode/return", mean(episodes.iter().map(Episode::episode_return)));
+    metrics.set("episode/length", mean(episodes.iter().map(|e| e.steps.len() as f64)));
+    let truncated = episodes.iter().map(|e| f64::from(u8::from(e.steps.last().is_some_and(|s| s.truncated))));
+    metrics.set("episode/truncated", mean(truncated));
+    let steps = || episodes.iter().flat_map(|e| &e.steps);
+    metrics.set("episode/valid_action_ratio", mean(steps().map(|s| f64::from(u8::from(s.valid)))));
+    metrics.set("prompt/length", mean(steps().map(|s| s.prompt.len() as f64)));
+    metrics.set("prompt/length_max", steps().map(|s| s.prompt.len()).max().unwrap_or(0) as f64);
+    metrics.set("response/length", mean(steps().map(|s| s.response.len() as f64)));
+    let clipped = steps().map(|s| f64::from(u8::from(!s.response.last().is_some_and(|id| eos.contains(id)))));
+    metrics.set("response/clipped_ratio", mean(clipped));
+}
+
+/// What the estimator saw and gave.
+pub fn rows(metrics: &mut Metrics, rows: &Rows) {
+    let advantages = || rows.advantages.iter().map(|&a| f64::from(a));
+    let center = mean(advantages());
+    metrics.set("advantage/mean", center);
+    metrics.set("advantage/std", mean(advantages().map(|a| (a - center).powi(2))).sqrt());
+    metrics.set("advantage/max", advantages().fold(0.0, |max, a| a.abs().max(max)));
+    let zero = rows.token_offsets.windows(2).map(|w| {
+        let tokens = &rows.advantages[w[0] as usize..w[1] as usize];
+        f64::from(u8::from(tokens.iter().all(|&a| a == 0.0)))
+    });
+    metrics.set("advantage/zero_ratio", mean(zero));
+    let mut sizes: HashMap<(u32, &[u8]), usize> = HashMap::new();
+    for (&group, anchor) in rows.group.iter().zip(&rows.anchor) {
+        *sizes.entry((group, anchor)).or_default() += 1;
+    }
+    metrics.set("anchor/groups", sizes.len() as f64);
+    let singletons = sizes.values().filter(|&&n| n == 1).count();
+    metrics.set("anchor/singleton_ratio", singletons as f64 / rows.len().max(1) as f64);
+}
+
+/// What the update did.
+pub fn update(metrics: &mut Metrics, report: &UpdateReport, options: &Update) {
+    let sums = &report.sums;
+    let kl = options.kl.as_ref().map_or(0.0, |kl| kl.coef * sums.kl);
+    metrics.set("loss/total", sums.policy - options.entropy * sums.entropy + kl);
+    metrics.set("loss/policy", sums.policy);
+    metrics.set("loss/kl", sums.kl);
+    metrics.set("policy/entropy", sums.entropy);
+    metrics.set("policy/clip_fraction", sums.clip_fraction);
+    metrics.set("policy/clip_fraction_low", sums.dual_clip_fraction);
+    metrics.set("policy/approx_kl", sums.approx_kl);
+    metrics.set("grad/norm", report.grad_norm);
+    metrics.set("grad/skipped", f64::from(report.skipped));
+    metrics.set("rollout/logprob_diff_mean", report.logprob_diff.mean);
+    metrics.set("rollout/logprob_diff_max", report.logprob_diff.max);
+}

@@ -1,0 +1,276 @@
+//! How a run begins: its directory, its model, the warm start, or its newest checkpoint.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::{Context, Result};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use tch::{Device, Kind};
+
+use super::{Run, State};
+use crate::agent::{ExpertSettings, Player, PlayerOptions, TaskCursor, plan, texts};
+use crate::checkpoint::Checkpoints;
+use crate::input_error;
+use crate::model::{Config, new, weights};
+use crate::plugin::{Plugins, World};
+use crate::policy::update::Policy;
+use crate::recipe::{DeviceChoice, Dtype, NewModel, Recipe};
+use crate::tokenizer::Tokenizer;
+use crate::track::{Metrics, Phases, Tracker};
+use crate::train::TrainArgs;
+use crate::warm_start::Teacher;
+
+/// Expert episodes whose texts train a new model's tokenizer.
+const TOKENIZER_EPISODES: usize = 512;
+
+/// Streams of random numbers that are drawn from the recipe's seed beside those of the engine.
+const WARM_START: u64 = 1 << 48;
+
+impl Run {
+    /// Starts a run, or goes on with one.
+    pub fn open(recipe: Recipe, name: &str, args: &TrainArgs) -> Result<Self> {
+        let phases = Phases::new();
+        let dir = run_dir(name, args)?;
+        let plugins = Plugins::discover()?;
+        let world = plugins.world(&recipe.env).context("recipe key `env`")?;
+        let estimator = plugins.estimator(&recipe.estimator).context("recipe key `estimator`")?;
+        if recipe.deterministic {
+            nestor_c10d::set_deterministic(true)?;
+        }
+        let checkpoints = Checkpoints::new(&dir);
+        let newest = if args.resume { checkpoints.newest(|line| eprintln!("warning: {line}"))? } else { None };
+        if newest.is_some() {
+            check_same_run(&recipe, &dir)?;
+        }
+        std::fs::create_dir_all(&dir).with_context(|| format!("making {}", dir.display()))?;
+        let model_files = model_files(&recipe, &world, &dir, newest.is_some())?;
+        std::fs::write(dir.join("recipe.yaml"), recipe.to_yaml()?).context("writing recipe.yaml")?;
+
+        let model = weights::load(&model_files, compute_kind(&recipe), device(&recipe)?)?;
+        let tokenizer = Tokenizer::load(&model_files)?;
+        new::check_vocabulary(&model.config, &tokenizer)?;
+        let tasks = TaskCursor::new(world.tasks(&recipe.rollout.split)?, recipe.seed);
+        let player = Player::new(PlayerOptions {
+            tokenizer,
+            world,
+            rollout: recipe.rollout.clone(),
+            seed: recipe.seed,
+            deterministic: recipe.deterministic,
+        })?;
+        let mut policy = Policy::new(model);
+        let mut state = State { iteration: 0, tasks, optimizer_steps: 0, skipped_in_a_row: 0 };
+        if let Some(path) = &newest {
+            state = Checkpoints::load(path, &mut policy)?;
+            policy.optimizer.steps = state.optimizer_steps;
+            policy.skipped_in_a_row = state.skipped_in_a_row;
+        }
+        let kept = newest.is_some().then_some(state.iteration);
+        let tracker = Tracker::open(&dir, recipe.iterations, kept)?;
+        let mut run = Self {
+            reference: None,
+            metrics: Metrics::new(),
+            stop: stop_flag()?,
+            recipe,
+            dir,
+            policy,
+            player,
+            estimator,
+            tracker,
+            checkpoints,
+            model_files,
+            phases,
+            state,
+        };
+        run.introduce(newest.as_deref())?;
+        if newest.is_none() {
+            run.warm_start()?;
+        }
+        run.freeze_reference(newest.is_some())?;
+        if newest.is_none() {
+            run.evaluate()?;
+            run.record()?;
+            if run.recipe.checkpoint.every > 0 {
+                run.save()?;
+            }
+        }
+        Ok(run)
+    }
+
+    fn introduce(&mut self, resumed: Option<&Path>) -> Result<()> {
+        let model = &self.policy.model;
+        let line = format!(
+            "{} parameters in {:?} on {:?}, environment {}, estimator {}, run directory {}",
+            model.numel(),
+            model.kind(),
+            model.device(),
+            self.recipe.env.plugin,
+            self.recipe.estimator.plugin,
+            self.dir.display()
+        );
+        self.tracker.say(&line)?;
+        for warning in self.recipe.warnings() {
+            self.tracker.say(&format!("warning: {warning}"))?;
+        }
+        match resumed {
+            Some(path) => self.tracker.say(&format!("resumed from {}", path.display())),
+            None => Ok(()),
+        }
+    }
+
+    fn warm_start(&mut self) -> Result<()> {
+        let Some(settings) = self.recipe.warm_start.clone() else { return Ok(()) };
+        self.phases.start("warm_start");
+        let seed = self.recipe.seed ^ WARM_START;
+        let count = self.player.world().tasks(&self.recipe.rollout.split)?;
+        let mut teacher = Teacher {
+            player: &mut self.player,
+            tasks: TaskCursor::new(count, seed),
+            seed,
+            settings: &settings,
+            rollout: &self.recipe.rollout,
+            update: &self.recipe.update,
+        };
+        let tracker = &mut self.tracker;
+        let every = (settings.steps / 10).max(1);
+        let mut last = f64::NAN;
+        teacher.teach(&mut self.policy, |step, loss| {
+            last = loss;
+            if step % every == 0 {
+                tracker.say(&format!("warm start {step}/{} | loss {loss:.4}", settings.steps))?;
+            }
+            Ok(())
+        })?;
+        self.metrics.set("warm_start/loss", last);
+        Ok(())
+    }
+
+    /// The reference is the policy that reinforcement learning starts from.
+    fn freeze_reference(&mut self, resumed: bool) -> Result<()> {
+        if self.recipe.update.kl.is_none() {
+            return Ok(());
+        }
+        self.phases.start("checkpoint");
+        let mut reference = self.policy.model.copy(self.policy.model.kind());
+        if resumed {
+            self.checkpoints.load_reference(&mut reference).context("loading the frozen reference")?;
+        } else {
+            self.checkpoints.save_reference(&reference)?;
+        }
+        self.reference = Some(reference);
+        Ok(())
+    }
+}
+
+/// The run directory: the one asked for, or the first free `runs/<name>[-n]`; with `--resume` the last taken one.
+fn run_dir(name: &str, args: &TrainArgs) -> Result<PathBuf> {
+    let is_run = |dir: &Path| dir.join("recipe.yaml").exists();
+    let candidates = || (1..).map(|n| PathBuf::from(if n == 1 { format!("runs/{name}") } else { format!("runs/{name}-{n}") }));
+    let dir = match (&args.run_dir, args.resume) {
+        (Some(dir), _) => dir.clone(),
+        (None, false) => candidates().find(|dir| !dir.exists()).unwrap_or_default(),
+        (None, true) => candidates().take_while(|dir| dir.exists()).last().unwrap_or_else(|| format!("runs/{name}").into()),
+    };
+    if args.resume && !is_run(&dir) {
+        return Err(input_error!(
+            "{} holds no run and so no checkpoint to resume: leave out --resume, or name the run with --run-dir",
+            dir.display()
+        ));
+    }
+    if !args.resume && is_run(&dir) {
+        return Err(input_error!(
+            "{} already holds a run: go on with it by --resume, or choose another --run-dir",
+            dir.display()
+        ));
+    }
+    Ok(dir)
+}
+
+/// A checkpoint continues only the run that wrote it: what the saved recipe says of seed, model and environment holds.
+fn check_same_run(recipe: &Recipe, dir: &Path) -> Result<()> {
+    let saved = crate::recipe::load(&dir.join("recipe.yaml"), &[])?;
+    let same = [
+        ("seed", saved.seed == recipe.seed),
+        ("model", saved.model == recipe.model),
+        ("env", saved.env == recipe.env),
+        ("dtype", saved.dtype == recipe.dtype),
+    ];
+    match same.iter().find(|(_, same)| !same) {
+        None => Ok(()),
+        Some((key, _)) => Err(input_error!(
+            "recipe key `{key}` differs from the run in {}: resume with the same value, or start another run",
+            dir.display()
+        )),
+    }
+}
+
+/// The Hugging Face folder of the policy; a new model is made in the run directory first.
+fn model_files(recipe: &Recipe, world: &World, dir: &Path, resumed: bool) -> Result<PathBuf> {
+    if let Some(path) = &recipe.model.path {
+        return Ok(PathBuf::from(path));
+    }
+    let folder = dir.join("model");
+    if let (Some(model), false) = (&recipe.model.new, resumed) {
+        let count = world.tasks(&recipe.rollout.split)?;
+        let tasks = TaskCursor::new(count, recipe.seed).next(TOKENIZER_EPISODES);
+        let plan = plan(&tasks, 1, recipe.seed, 0);
+        let noise = recipe.warm_start.as_ref().map_or(0.0, |w| w.expert_noise);
+        let texts = texts(world, &recipe.rollout, &plan, ExpertSettings { noise, seed: recipe.seed })?;
+        let tokenizer = Tokenizer::train(texts.into_iter(), model.vocab_size as usize)?;
+        let config = config(model, &tokenizer, recipe);
+        let model = new::random(&config, recipe.seed, Kind::Float, Device::Cpu)?;
+        // What an earlier, killed start may have left.
+        let partial = dir.join("model.partial");
+        for leftover in [&folder, &partial].into_iter().filter(|f| f.exists()) {
+            std::fs::remove_dir_all(leftover).with_context(|| format!("removing {}", leftover.display()))?;
+        }
+        tokenizer.save(&partial)?;
+        weights::save_pretrained(&model, &folder, Some(&partial), Kind::Float)?;
+        std::fs::remove_dir_all(&partial).with_context(|| format!("removing {}", partial.display()))?;
+    }
+    Ok(folder)
+}
+
+fn config(model: &NewModel, tokenizer: &Tokenizer, recipe: &Recipe) -> Config {
+    let rollout = &recipe.rollout;
+    Config {
+        vocab_size: tokenizer.vocab_size() as i64,
+        hidden_size: model.hidden_size,
+        intermediate_size: model.intermediate_size,
+        num_hidden_layers: model.layers,
+        num_attention_heads: model.heads,
+        num_key_value_heads: model.kv_heads,
+        max_position_embeddings: (rollout.max_prompt_tokens + rollout.max_response_tokens) as i64,
+        rope_theta: 1e6,
+        rms_norm_eps: 1e-6,
+        tie_word_embeddings: true,
+    }
+}
+
+fn compute_kind(recipe: &Recipe) -> Kind {
+    match recipe.dtype {
+        Dtype::Float32 => Kind::Float,
+        Dtype::Bfloat16 => Kind::BFloat16,
+    }
+}
+
+fn device(recipe: &Recipe) -> Result<Device> {
+    match (recipe.device, tch::Cuda::is_available()) {
+        (DeviceChoice::Cpu, _) | (DeviceChoice::Auto, false) => Ok(Device::Cpu),
+        (DeviceChoice::Cuda | DeviceChoice::Auto, true) => Ok(Device::Cuda(0)),
+        (DeviceChoice::Cuda, false) => {
+            Err(input_error!("recipe key `device` asks for cuda, but libtorch finds no GPU: use cpu or auto"))
+        }
+    }
+}
+
+/// A flag that SIGINT and SIGTERM set; a second signal ends the process at once.
+fn stop_flag() -> Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 130, stop.clone())
+            .and_then(|_| signal_hook::flag::register(signal, stop.clone()))
+            .context("watching for signals")?;
+    }
+    Ok(stop)
+}

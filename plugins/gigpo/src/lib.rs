@@ -1,0 +1,149 @@
+//! GiGPO (Feng et al. 2025, "Group-in-Group Policy Optimization for LLM Agent Training", arXiv:2505.10978): groups inside
+//! groups. The episodes of one task are compared with each other, and so are the steps they took in one state,
+//!
+//! ```text
+//! A_i  = AE_i + step_weight * AS_i
+//! AE_i = (S_i - mean_G S) / (std_G S + 1e-6)        G: the rows of i's group                    (Eq. 3)
+//! AS_i = (R_i - mean_C R) / (std_C R + 1e-6)        C: the rows of G with i's anchor            (Eq. 6)
+//! R_t  = r_t + gamma * R_t+1, then less the step's own penalty                                  (Eq. 5)
+//! ```
+//!
+//! S_i is the sum of row i's token rewards, r the environment's reward, std has n - 1. `norm: none` leaves out both
+//! divisions. `weighting` says whether every step (the reference implementation) or every episode (Eq. 3) counts once in
+//! AE's mean and std. A state met once gives AS = 0, as does one where all returns are equal. Every response token of
+//! the row gets A_i.
+
+mod anchor;
+mod difflib;
+
+use std::collections::HashMap;
+
+use anyhow::{Context, Result, ensure};
+use nestor_plugin::stats::{Norm, Summary, Weighting, episode_advantages, group_by};
+use nestor_plugin::{Estimator, Needs, Rows, Scores};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+/// The estimator.
+pub struct Gigpo {
+    config: Config,
+}
+
+/// The keys of `estimator.config`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Divide by standard deviations, on both levels, or not.
+    #[serde(default = "no_norm")]
+    norm: Norm,
+    /// What counts once in a group's mean and standard deviation.
+    #[serde(default)]
+    weighting: Weighting,
+    /// Weight of the step-level advantage.
+    #[serde(default = "one")]
+    step_weight: f64,
+    /// Discount of the step returns.
+    #[serde(default = "default_gamma")]
+    gamma: f64,
+    /// Anchors at least this similar (difflib's ratio, between 0 and 1) are one state; null: only equal ones.
+    #[serde(default)]
+    similarity: Option<f64>,
+}
+
+fn no_norm() -> Norm {
+    Norm::None
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+/// What all published GiGPO runs use; the reference implementation's bare default is 1.
+fn default_gamma() -> f64 {
+    0.95
+}
+
+impl Estimator for Gigpo {
+    const ID: &'static str = "gigpo";
+    const DOC: &'static str = "GiGPO: an episode-level advantage plus a step-level one inside groups of equal states";
+    type Config = Config;
+
+    fn open(config: Config) -> Result<Self> {
+        let Config { step_weight, gamma, similarity, .. } = config;
+        ensure!((0.0..=1.0).contains(&gamma), "config key `gamma` must lie in 0 to 1, not {gamma}");
+        ensure!(step_weight.is_finite(), "config key `step_weight` must be a finite number, not {step_weight}");
+        let threshold_fits = similarity.is_none_or(|s| s > 0.0 && s < 1.0);
+        ensure!(
+            threshold_fits,
+            "config key `similarity` must lie strictly between 0 and 1, not {}; for equal anchors only, set it to null",
+            similarity.unwrap_or_default()
+        );
+        Ok(Self { config })
+    }
+
+    fn needs(&self) -> Needs {
+        Needs { anchors: true, ..Needs::default() }
+    }
+
+    fn score(&self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
+        let mut advantages = episode_advantages(rows, self.config.norm, self.config.weighting);
+        for (total, step) in advantages.iter_mut().zip(self.step_advantages(rows)?) {
+            *total += self.config.step_weight * step;
+        }
+        out.broadcast(rows, &advantages);
+        Ok(())
+    }
+}
+
+impl Gigpo {
+    /// AS of every row.
+    fn step_advantages(&self, rows: &Rows<'_>) -> Result<Vec<f64>> {
+        let anchors = rows.anchors.context("the host gave no anchors")?;
+        let returns = step_returns(rows, self.config.gamma)?;
+        let mut advantages = vec![0.0; rows.len()];
+        for group in group_by(rows.group) {
+            for state in anchor::states(&anchors, &group, self.config.similarity)? {
+                let values: Vec<f64> = state.iter().map(|&row| returns[row]).collect();
+                // A value alone is its own mean, so its advantage is 0.
+                let Some(summary) = Summary::of(&values) else { continue };
+                for (&row, &value) in state.iter().zip(&values) {
+                    advantages[row] = summary.advantage(value, self.config.norm);
+                }
+            }
+        }
+        Ok(advantages)
+    }
+}
+
+/// R of every row. Copies stand outside the recursion and take their source's return. The penalty comes off after
+/// discounting, so that it never reaches earlier steps.
+fn step_returns(rows: &Rows<'_>, gamma: f64) -> Result<Vec<f64>> {
+    let mut by_episode: HashMap<u32, Vec<usize>> = HashMap::new();
+    for row in (0..rows.len()).filter(|&row| rows.duplicate_of[row] < 0) {
+        by_episode.entry(rows.episode[row]).or_default().push(row);
+    }
+    let mut returns = vec![0.0; rows.len()];
+    for steps in by_episode.values_mut() {
+        steps.sort_unstable_by_key(|&row| rows.step[row]);
+        let mut next = 0.0;
+        for &row in steps.iter().rev() {
+            next = rows.reward[row] + gamma * next;
+            returns[row] = next;
+        }
+    }
+    for row in 0..rows.len() {
+        if let Ok(source) = usize::try_from(rows.duplicate_of[row]) {
+            ensure!(source < rows.len(), "row {row} is a copy of row {source}, which is none");
+            returns[row] = returns[source];
+        }
+    }
+    for (value, penalty) in returns.iter_mut().zip(rows.penalty) {
+        *value -= penalty;
+    }
+    Ok(returns)
+}
+
+nestor_plugin::export! { estimators: [Gigpo] }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,58 @@
+//! GRPO (Shao et al. 2024, "DeepSeekMath", arXiv:2402.03300, section 4.1): a step is as good as its episode, compared
+//! with the other episodes of its group G,
+//!
+//! ```text
+//! A_i = (S_i - mean_G S) / (std_G S + 1e-6)         norm: std
+//! A_i =  S_i - mean_G S                             norm: none   (Dr. GRPO, arXiv:2503.20783)
+//! ```
+//!
+//! S_i is the sum of row i's token rewards, std has n - 1. `weighting` says whether every step or every episode counts
+//! once in mean and std. Every response token of the row gets A_i. A group without spread gives 0; one with a single
+//! count gives S_i itself.
+
+use anyhow::Result;
+use nestor_plugin::stats::{Norm, Weighting, episode_advantages};
+use nestor_plugin::{Estimator, Needs, Rows, Scores};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+/// The estimator.
+pub struct Grpo {
+    config: Config,
+}
+
+/// The keys of `estimator.config`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Divide by the group's standard deviation, or not.
+    #[serde(default)]
+    norm: Norm,
+    /// What counts once in a group's mean and standard deviation.
+    #[serde(default)]
+    weighting: Weighting,
+}
+
+impl Estimator for Grpo {
+    const ID: &'static str = "grpo";
+    const DOC: &'static str = "GRPO: episode scores compared inside a group";
+    type Config = Config;
+
+    fn open(config: Config) -> Result<Self> {
+        Ok(Self { config })
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::default()
+    }
+
+    fn score(&self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
+        out.broadcast(rows, &episode_advantages(rows, self.config.norm, self.config.weighting));
+        Ok(())
+    }
+}
+
+nestor_plugin::export! { estimators: [Grpo] }
+
+#[cfg(test)]
+mod tests;

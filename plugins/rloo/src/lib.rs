@@ -1,0 +1,67 @@
+//! RLOO (Ahmadian et al. 2024, "Back to Basics", arXiv:2402.14740): a step's score against the mean of the others in its
+//! group,
+//!
+//! ```text
+//! A_i = (S_i - mean_G S) * K / (K - 1)              = S_i - mean of the other K - 1, where i is one of the K
+//! ```
+//!
+//! S_i is the sum of row i's token rewards. K and the mean count every step (`weighting: row`; the others then include
+//! the other steps of the same episode, as in the reference implementation) or every episode once. A group with a
+//! single count gives S_i itself. Every response token of the row gets A_i.
+
+use anyhow::Result;
+use nestor_plugin::stats::{Summary, Weighting, counted, group_by, row_scores};
+use nestor_plugin::{Estimator, Needs, Rows, Scores};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+/// The estimator.
+pub struct Rloo {
+    config: Config,
+}
+
+/// The keys of `estimator.config`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// What counts once in a group's mean.
+    #[serde(default)]
+    weighting: Weighting,
+}
+
+impl Estimator for Rloo {
+    const ID: &'static str = "rloo";
+    const DOC: &'static str = "RLOO: episode scores against the mean of the others in the group";
+    type Config = Config;
+
+    fn open(config: Config) -> Result<Self> {
+        Ok(Self { config })
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::default()
+    }
+
+    fn score(&self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
+        let scores = row_scores(rows);
+        let mut advantages = scores.clone();
+        for members in group_by(rows.group) {
+            match Summary::of(&counted(rows, &members, &scores, self.config.weighting)) {
+                Some(summary) if summary.count > 1 => {
+                    let k = summary.count as f64;
+                    for row in members {
+                        advantages[row] = (scores[row] - summary.mean) * k / (k - 1.0);
+                    }
+                }
+                _ => {}
+            }
+        }
+        out.broadcast(rows, &advantages);
+        Ok(())
+    }
+}
+
+nestor_plugin::export! { estimators: [Rloo] }
+
+#[cfg(test)]
+mod tests;

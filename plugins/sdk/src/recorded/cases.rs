@@ -1,0 +1,56 @@
+//! The reference implementation's results on recorded steps, for the tests of estimator plugins. What is wrong panics.
+
+use serde_json::Value;
+
+use super::{Columns, Recorded};
+use crate::{Estimator, Scores, parse_config};
+
+/// A file in the form of `tests/fixtures/advantage_cases.json`.
+pub struct Cases {
+    /// All of it.
+    pub value: Value,
+}
+
+/// Reads a file's text.
+pub fn load(text: &str) -> Cases {
+    Cases { value: serde_json::from_str(text).unwrap_or_else(|e| panic!("cases are not JSON: {e}")) }
+}
+
+impl Cases {
+    /// The worked example and the random trajectories: objects with the steps under `case` and results by estimator.
+    pub fn scored(&self) -> Vec<&Value> {
+        let random = self.value["random_trajectory_cases"].as_array().into_iter().flatten();
+        std::iter::once(&self.value["worked_example"]).chain(random).collect()
+    }
+}
+
+/// Scores recorded steps and returns the advantage of each row. Every token must have been given the same.
+pub fn score<E: Estimator>(columns: &Columns, config: &Value) -> Vec<f32> {
+    let tokens = columns.token_rewards.len();
+    let (mut advantages, mut returns) = (vec![f32::NAN; tokens], vec![f32::NAN; tokens]);
+    let rows = columns.view();
+    parse_config(&config.to_string())
+        .and_then(E::open)
+        .and_then(|e| e.score(&rows, &mut Scores { advantages: &mut advantages, returns: &mut returns }))
+        .unwrap_or_else(|e| panic!("{config}: {e:#}"));
+    let one_value = |row: usize| {
+        let tokens = &advantages[rows.tokens(row)];
+        assert!(tokens.iter().all(|a| *a == tokens[0]), "row {row} has {tokens:?}");
+        tokens[0]
+    };
+    (0..rows.len()).map(one_value).collect()
+}
+
+/// Compares an estimator with `expected["adv"]`, one number per row, to 1e-4 of 1 + |x|: the reference works in float32.
+/// Returns the number of rows compared.
+pub fn compare<E: Estimator>(case: &Value, config: &Value, expected: &Value) -> usize {
+    let recorded: Recorded = serde_json::from_value(case.clone()).unwrap_or_else(|e| panic!("{e}"));
+    let got = score::<E>(&recorded.columns().unwrap_or_else(|e| panic!("{e:#}")), config);
+    let want: Vec<f64> = expected["adv"].as_array().into_iter().flatten().filter_map(Value::as_f64).collect();
+    assert_eq!(got.len(), want.len(), "rows");
+    for (row, (&got, &want)) in got.iter().zip(&want).enumerate() {
+        let close = (f64::from(got) - want).abs() <= 1e-4 * (1.0 + want.abs());
+        assert!(close, "{config}, row {row}: {got}, the reference has {want}");
+    }
+    got.len()
+}

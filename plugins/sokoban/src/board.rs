@@ -1,0 +1,270 @@
+//! The board and its rules: what stands where, what a move does, how it is shown.
+
+use anyhow::{Result, bail, ensure};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+/// Most boxes a board may have.
+pub const MAX_BOXES: usize = 8;
+/// Marks the unused entries of [`State::boxes`]; sorts behind every cell.
+const NO_BOX: u8 = u8::MAX;
+
+/// What a cell is, whoever stands on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cell {
+    /// Nothing enters it.
+    Wall,
+    /// Free ground.
+    Floor,
+    /// Free ground where a box belongs.
+    Target,
+}
+
+/// One of the four directions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// One row up.
+    Up,
+    /// One row down.
+    Down,
+    /// One column to the left.
+    Left,
+    /// One column to the right.
+    Right,
+}
+
+impl Direction {
+    /// All four, in the order in which everything here tries them.
+    pub const ALL: [Direction; 4] = [Direction::Up, Direction::Down, Direction::Left, Direction::Right];
+
+    /// The other way.
+    pub fn opposite(self) -> Direction {
+        match self {
+            Direction::Up => Direction::Down,
+            Direction::Down => Direction::Up,
+            Direction::Left => Direction::Right,
+            Direction::Right => Direction::Left,
+        }
+    }
+
+    /// The word a player says for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Direction::Up => "up",
+            Direction::Down => "down",
+            Direction::Left => "left",
+            Direction::Right => "right",
+        }
+    }
+}
+
+/// What moves: the player and the boxes, as cell numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct State {
+    /// The player's cell.
+    pub player: u8,
+    /// The boxes' cells in ascending order, so that equal positions are equal states.
+    boxes: [u8; MAX_BOXES],
+}
+
+impl State {
+    /// The state with these boxes, in any order; at most [`MAX_BOXES`].
+    pub fn new(player: u8, boxes: &[u8]) -> State {
+        let mut sorted = [NO_BOX; MAX_BOXES];
+        sorted[..boxes.len()].copy_from_slice(boxes);
+        sorted.sort_unstable();
+        State { player, boxes: sorted }
+    }
+
+    /// The boxes' cells in ascending order.
+    pub fn boxes(&self) -> impl Iterator<Item = u8> + '_ {
+        self.boxes.iter().copied().take_while(|&b| b != NO_BOX)
+    }
+
+    /// Whether a box stands on the cell.
+    pub fn has_box(&self, cell: u8) -> bool {
+        self.boxes.contains(&cell)
+    }
+}
+
+/// What does not move. Cells are numbered row by row; the border is wall, so that neighbours of any cell that can be
+/// entered are on the board.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Board {
+    rows: usize,
+    cols: usize,
+    cells: Vec<Cell>,
+}
+
+impl Board {
+    /// A board from its cells, row by row, whose border must be wall.
+    pub fn new(rows: usize, cols: usize, cells: Vec<Cell>) -> Result<Board> {
+        ensure!(rows * cols == cells.len(), "{rows}x{cols} board with {} cells", cells.len());
+        ensure!(rows * cols < NO_BOX as usize, "a {rows}x{cols} board is too large: at most 254 cells");
+        let board = Board { rows, cols, cells };
+        for row in 0..rows {
+            for col in 0..cols {
+                let border = row == 0 || col == 0 || row + 1 == rows || col + 1 == cols;
+                if border && board.cells[row * cols + col] != Cell::Wall {
+                    bail!("cell ({row}, {col}) lies on the border and is not a wall: close the board with walls");
+                }
+            }
+        }
+        Ok(board)
+    }
+
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Number of columns.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// What the cell is.
+    pub fn cell(&self, cell: u8) -> Cell {
+        self.cells[cell as usize]
+    }
+
+    /// The targets in ascending order.
+    pub fn targets(&self) -> impl Iterator<Item = u8> + '_ {
+        (0..self.cells.len() as u8).filter(|&c| self.cell(c) == Cell::Target)
+    }
+
+    /// The cell next to one that is not on the border.
+    pub fn next(&self, cell: u8, direction: Direction) -> u8 {
+        match direction {
+            Direction::Up => cell - self.cols as u8,
+            Direction::Down => cell + self.cols as u8,
+            Direction::Left => cell - 1,
+            Direction::Right => cell + 1,
+        }
+    }
+
+    /// Whether the cell holds neither wall nor box.
+    pub fn is_free(&self, state: &State, cell: u8) -> bool {
+        self.cell(cell) != Cell::Wall && !state.has_box(cell)
+    }
+
+    /// The state after a move that pushes a box if one is in the way; `None` if the player cannot go there.
+    pub fn step(&self, state: &State, direction: Direction) -> Option<State> {
+        let to = self.next(state.player, direction);
+        if self.is_free(state, to) {
+            return Some(State { player: to, ..*state });
+        }
+        // A wall has no box on it, so this is a box: it moves one further if there is room.
+        let slot = state.boxes.iter().position(|&b| b == to)?;
+        let beyond = self.next(to, direction);
+        if !self.is_free(state, beyond) {
+            return None;
+        }
+        let mut next = State { player: to, ..*state };
+        next.boxes[slot] = beyond;
+        next.boxes.sort_unstable();
+        Some(next)
+    }
+
+    /// Number of boxes on targets.
+    pub fn on_target(&self, state: &State) -> usize {
+        state.boxes().filter(|&b| self.cell(b) == Cell::Target).count()
+    }
+
+    /// Whether every box is on a target.
+    pub fn is_solved(&self, state: &State) -> bool {
+        state.boxes().all(|b| self.cell(b) == Cell::Target)
+    }
+
+    /// The grid as text: one line per row, each cell as space, symbol, space, tab.
+    pub fn render(&self, state: &State) -> String {
+        let mut text = String::with_capacity(self.cells.len() * 4 + self.rows);
+        for cell in 0..self.cells.len() as u8 {
+            if cell > 0 && (cell as usize).is_multiple_of(self.cols) {
+                text.push('\n');
+            }
+            let target = self.cell(cell) == Cell::Target;
+            let symbol = match self.cell(cell) {
+                Cell::Wall => '#',
+                _ if state.has_box(cell) => {
+                    if target {
+                        '√'
+                    } else {
+                        'X'
+                    }
+                }
+                _ if state.player == cell => {
+                    if target {
+                        'S'
+                    } else {
+                        'P'
+                    }
+                }
+                Cell::Target => 'O',
+                Cell::Floor => '_',
+            };
+            text.push(' ');
+            text.push(symbol);
+            text.push_str(" \t");
+        }
+        text
+    }
+}
+
+/// A board given as two grids of numbers, in the form of gym-sokoban.
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GivenBoard {
+    /// What does not move: 0 wall, 1 floor, 2 target.
+    pub room_fixed: Vec<Vec<u8>>,
+    /// What stands where at the start: 0 wall, 1 floor, 2 target, 3 box on target, 4 box, 5 player.
+    pub room_state: Vec<Vec<u8>>,
+}
+
+impl GivenBoard {
+    /// The board and its start.
+    pub fn read(&self) -> Result<(Board, State)> {
+        let rows = self.room_fixed.len();
+        let cols = self.room_fixed.first().map_or(0, Vec::len);
+        let even = |grid: &[Vec<u8>]| grid.len() == rows && grid.iter().all(|row| row.len() == cols);
+        ensure!(
+            even(&self.room_fixed) && even(&self.room_state),
+            "board: room_fixed and room_state must be grids of one size, with rows of equal length"
+        );
+        let mut cells = Vec::with_capacity(rows * cols);
+        for (number, &code) in self.room_fixed.iter().flatten().enumerate() {
+            cells.push(match code {
+                0 => Cell::Wall,
+                1 => Cell::Floor,
+                2 => Cell::Target,
+                _ => bail!("board: room_fixed holds {code} in row {}: use 0 wall, 1 floor, 2 target", number / cols),
+            });
+        }
+        let board = Board::new(rows, cols, cells)?;
+        let mut player = None;
+        let mut boxes = Vec::new();
+        for (number, &code) in self.room_state.iter().flatten().enumerate() {
+            let (row, cell) = (number / cols, number as u8);
+            ensure!(code <= 5, "board: room_state holds {code} in row {row}: use 0 to 5");
+            ensure!(
+                (code == 0) == (board.cell(cell) == Cell::Wall),
+                "board: room_fixed and room_state disagree about a wall in row {row}"
+            );
+            match code {
+                3 | 4 => boxes.push(cell),
+                5 => ensure!(player.replace(cell).is_none(), "board: room_state has a second player (5) in row {row}"),
+                _ => {}
+            }
+        }
+        let Some(player) = player else { bail!("board: room_state has no player (5)") };
+        let targets = board.targets().count();
+        ensure!(
+            (1..=MAX_BOXES).contains(&boxes.len()) && boxes.len() == targets,
+            "board: {} boxes and {targets} targets: they must be as many, from 1 to {MAX_BOXES}",
+            boxes.len()
+        );
+        let state = State::new(player, &boxes);
+        ensure!(!board.is_solved(&state), "board: every box is on a target already");
+        Ok((board, state))
+    }
+}

@@ -1,0 +1,230 @@
+//! Sokoban in text: push every box onto a target. Rules, rewards and answer form follow gym-sokoban 0.0.6 and the
+//! GiGPO paper's use of it; boards come from a seed (`generate.rs`) or from the configuration.
+//!
+//! Tasks are board seeds: split `train` has the seeds 0 to 65,534, split `eval` 65,536 to 131,071, and no board is in
+//! both. A given `board` is the one task of both. The seed of a reset plays no part: nothing is random but the board.
+
+mod board;
+mod expert;
+mod game;
+mod generate;
+mod parse;
+mod solve;
+#[cfg(test)]
+mod tests;
+
+use anyhow::{Context, Result, ensure};
+use board::{Board, Direction, GivenBoard, MAX_BOXES, State};
+use expert::Expert;
+use game::Game;
+use generate::{Shape, Split, generate};
+use nestor_plugin::{Environment, Instance, Observation, Start};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Value;
+
+/// What the recipe's `env.config` may say.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Rows and columns of generated boards, border included; [6, 6] if left out.
+    #[serde(default)]
+    pub dim: Option<[usize; 2]>,
+    /// Boxes on generated boards; 1 if left out.
+    #[serde(default)]
+    pub boxes: Option<usize>,
+    /// How deep generated boards are played backwards: deeper means longer solutions.
+    #[serde(default = "default_search_depth")]
+    pub search_depth: usize,
+    /// Moves after which an episode is cut.
+    #[serde(default = "default_max_steps")]
+    pub max_steps: u32,
+    /// Take each response as the command itself (`up`) instead of a tagged answer.
+    #[serde(default)]
+    pub raw_commands: bool,
+    /// Play this board instead of generated ones.
+    #[serde(default)]
+    pub board: Option<GivenBoard>,
+}
+
+fn default_search_depth() -> usize {
+    30
+}
+
+fn default_max_steps() -> u32 {
+    15
+}
+
+/// The world: where boards come from, and how they are played.
+pub struct Sokoban {
+    source: Source,
+    max_steps: u32,
+    raw_commands: bool,
+}
+
+enum Source {
+    Given(Board, State),
+    Generated(Shape),
+}
+
+/// Seeds of split `train`; the reference implementation draws them from 0 to 2^16 - 2 …
+const TRAIN_TASKS: u64 = (1 << 16) - 1;
+/// … and those of its validation from 2^16 on.
+const FIRST_EVAL_SEED: u64 = 1 << 16;
+const EVAL_TASKS: u64 = 1 << 16;
+
+impl Sokoban {
+    fn start(&self, split: &str, task: u64) -> Result<(Board, State)> {
+        let tasks = self.tasks(split)?;
+        ensure!(task < tasks, "task {task}: split {split} has the tasks 0 to {}", tasks - 1);
+        match &self.source {
+            Source::Given(board, start) => Ok((board.clone(), *start)),
+            Source::Generated(shape) if split == "eval" => generate(*shape, Split::Eval, FIRST_EVAL_SEED + task),
+            Source::Generated(shape) => generate(*shape, Split::Train, task),
+        }
+    }
+}
+
+/// What to play, after the config's checks.
+fn source(config: &Config) -> Result<Source> {
+    match &config.board {
+        Some(given) => {
+            let (board, start) = given.read()?;
+            let (dim, boxes) = ([board.rows(), board.cols()], start.boxes().count());
+            ensure!(
+                config.dim.is_none_or(|d| d == dim) && config.boxes.is_none_or(|b| b == boxes),
+                "the given board is {}x{} with {boxes} boxes, dim or boxes say otherwise: leave them out",
+                dim[0],
+                dim[1]
+            );
+            Ok(Source::Given(board, start))
+        }
+        None => {
+            let [rows, cols] = config.dim.unwrap_or([6, 6]);
+            let boxes = config.boxes.unwrap_or(1);
+            ensure!(
+                (4..=15).contains(&rows) && (4..=15).contains(&cols),
+                "dim: rows and columns must lie between 4 and 15"
+            );
+            ensure!((1..=MAX_BOXES).contains(&boxes), "boxes is {boxes}: it must lie between 1 and {MAX_BOXES}");
+            let shape = Shape { rows, cols, boxes, search_depth: config.search_depth };
+            // Some shapes have no board, or none for one of the splits: better told now than at the first reset.
+            generate(shape, Split::Train, 0)?;
+            generate(shape, Split::Eval, FIRST_EVAL_SEED)?;
+            Ok(Source::Generated(shape))
+        }
+    }
+}
+
+impl Environment for Sokoban {
+    const ID: &'static str = "sokoban";
+    const DOC: &'static str = "Sokoban in text: push every box onto a target";
+    type Config = Config;
+    type Instance = Play;
+
+    fn open(config: Config) -> Result<Sokoban> {
+        ensure!(config.max_steps > 0, "max_steps must be at least 1");
+        ensure!(
+            (3..=1000).contains(&config.search_depth),
+            "search_depth is {}: it must lie between 3 and 1000",
+            config.search_depth
+        );
+        let source = source(&config)?;
+        Ok(Sokoban { source, max_steps: config.max_steps, raw_commands: config.raw_commands })
+    }
+
+    fn template(&self) -> String {
+        let answer = if self.raw_commands { include_str!("answer_raw.txt") } else { include_str!("answer_tagged.txt") };
+        format!("{}{answer}", include_str!("prompt.txt"))
+    }
+
+    fn tasks(&self, split: &str) -> Result<u64> {
+        match (split, &self.source) {
+            ("train" | "eval", Source::Given(..)) => Ok(1),
+            ("train", Source::Generated(_)) => Ok(TRAIN_TASKS),
+            ("eval", Source::Generated(_)) => Ok(EVAL_TASKS),
+            _ => Err(nestor_plugin::unknown_split(split, &["train", "eval"])),
+        }
+    }
+
+    fn spawn(&self) -> Result<Play> {
+        Ok(Play::default())
+    }
+}
+
+/// One environment: the board it plays, if it was reset.
+#[derive(Default)]
+pub struct Play {
+    game: Option<Game>,
+    expert: Expert,
+}
+
+/// The game, if it can go on.
+fn running(game: &mut Option<Game>) -> Result<&mut Game> {
+    let game = game.as_mut().context("not reset yet")?;
+    ensure!(!game.is_over(), "the episode is over: reset before the next step");
+    Ok(game)
+}
+
+/// What the environment shows of a game.
+fn observe(game: &Game) -> Observation {
+    let text = game.board.render(&game.state);
+    let mut info = serde_json::Map::new();
+    info.insert("won".into(), Value::Bool(false));
+    Observation {
+        anchor: text.clone().into_bytes(),
+        text,
+        task: "Push every box onto a target.".into(),
+        admissible: Direction::ALL.iter().map(|d| d.name().to_owned()).collect(),
+        action: String::new(),
+        reward: 0.0,
+        terminated: false,
+        truncated: false,
+        valid: true,
+        info,
+    }
+}
+
+impl Instance for Play {
+    type World = Sokoban;
+
+    fn reset(&mut self, world: &Sokoban, start: Start<'_>) -> Result<Observation> {
+        let (board, state) = world.start(start.split, start.task)?;
+        let game = Game::new(board, state, world.max_steps);
+        let observation = observe(&game);
+        (self.game, self.expert) = (Some(game), Expert::default());
+        Ok(observation)
+    }
+
+    fn step(&mut self, world: &Sokoban, response: &str) -> Result<Observation> {
+        let reading = if world.raw_commands { parse::raw(response) } else { parse::tagged(response) };
+        let game = running(&mut self.game)?;
+        let before = game.state;
+        let outcome = game.step(reading.direction);
+        let (after, mut observation) = (game.state, observe(game));
+        if let Some(direction) = reading.direction {
+            self.expert.moved(&before, direction, &after);
+        }
+        observation.action = reading.action.into();
+        observation.reward = outcome.reward;
+        observation.terminated = outcome.won;
+        observation.truncated = outcome.truncated;
+        observation.valid = reading.valid;
+        observation.info.insert("won".into(), Value::Bool(outcome.won));
+        observation.info.insert("effective".into(), Value::Bool(outcome.effective));
+        Ok(observation)
+    }
+}
+
+impl nestor_plugin::Expert for Play {
+    fn next_action(&mut self, _world: &Sokoban) -> Result<String> {
+        let game = running(&mut self.game)?;
+        Ok(self.expert.advise(&game.board, &game.state).name().into())
+    }
+
+    fn response(&self, world: &Sokoban, action: &str) -> String {
+        if world.raw_commands { action.into() } else { format!("<think></think><action>{action}</action>") }
+    }
+}
+
+nestor_plugin::export! { environments: [Sokoban + expert] }

@@ -1,0 +1,75 @@
+"""A run killed by SIGKILL at a named place and resumed ends with bit-identical parameters (deterministic, float32, CPU)."""
+import json
+import os
+import shutil
+import signal
+
+import pytest
+
+SETTINGS = ["deterministic=true", "dtype=float32", "device=cpu", "iterations=4", "checkpoint.every=1", "eval.every=2",
+            "update.epochs=2", "update.shuffle=true", "update.kl={coef: 0.01}"]
+FAILPOINTS = ["mid-rollout:3", "mid-rollout:70", "mid-mini-batch:5", "mid-checkpoint:1", "mid-checkpoint:3",
+              "before-rename:2", "before-rename:4", "after-rename:1", "after-rename:3"]
+
+
+def train(run, recipe, run_dir, *args, failpoint=None):
+    sets = [word for s in SETTINGS for word in ("--set", s)]
+    env = dict(os.environ)
+    if failpoint:
+        env["NESTOR_FAILPOINT"] = failpoint
+    return run("train", recipe, *sets, "--run-dir", run_dir, *args, env=env)
+
+
+def outcome(run_dir):
+    """Final parameters and moments as bytes, and the metrics that are not times."""
+    last = sorted((run_dir / "checkpoints").glob("iteration-*"))[-1]
+    assert last.name == "iteration-000004"
+    files = {name: (last / name).read_bytes()
+             for name in ("policy.safetensors", "exp_avg.safetensors", "exp_avg_sq.safetensors")}
+    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    timing = ("time/", "memory/", "rollout/tokens_per_s", "update/tokens_per_s")
+    return files, [{k: v for k, v in row.items() if not k.startswith(timing)} for row in rows]
+
+
+@pytest.fixture(scope="module")
+def whole(run, root, tmp_path_factory):
+    run_dir = tmp_path_factory.mktemp("whole") / "run"
+    done = train(run, root / "recipes/smoke/gigpo.yaml", run_dir)
+    assert done.returncode == 0, done.stderr
+    return outcome(run_dir)
+
+
+@pytest.mark.parametrize("failpoint", FAILPOINTS)
+def test_killed_and_resumed(failpoint, whole, run, root, tmp_path):
+    run_dir = tmp_path / "run"
+    recipe = root / "recipes/smoke/gigpo.yaml"
+    killed = train(run, recipe, run_dir, failpoint=failpoint)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    resumed = train(run, recipe, run_dir, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    files, rows = outcome(run_dir)
+    want_files, want_rows = whole
+    assert rows == want_rows
+    for name in want_files:
+        assert files[name] == want_files[name], name
+
+
+def test_a_damaged_checkpoint_is_passed_over(whole, run, root, tmp_path):
+    run_dir = tmp_path / "run"
+    recipe = root / "recipes/smoke/gigpo.yaml"
+    assert train(run, recipe, run_dir, "--set", "iterations=3").returncode == 0
+    newest = sorted((run_dir / "checkpoints").glob("iteration-*"))[-1]
+    damaged = bytearray((newest / "policy.safetensors").read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    (newest / "policy.safetensors").write_bytes(damaged)
+    resumed = train(run, recipe, run_dir, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert f"{newest.name}" in resumed.stderr and "checksum" in resumed.stderr
+    assert outcome(run_dir)[0] == whole[0]
+
+
+def test_resume_without_a_checkpoint_says_so(run, root, tmp_path):
+    done = train(run, root / "recipes/smoke/gigpo.yaml", tmp_path / "nothing", "--resume")
+    assert done.returncode == 2
+    assert "checkpoint" in done.stderr
+    shutil.rmtree(tmp_path / "nothing", ignore_errors=True)

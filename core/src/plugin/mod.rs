@@ -1,1 +1,212 @@
-//! plugin
+//! The host's side of the plugin border: finding plugin files, the handshake, and guards around every call.
+//!
+//! [`Plugins`] finds components by id or file, [`World`] and [`Env`] play an environment, [`Estimator`] scores rows,
+//! [`advantage`] scores recorded ones. What crosses the border stands in `plugins/sdk/nestor_plugin.h`; `unsafe` stands
+//! in `library`, `call`, `world` and `estimator` only.
+
+pub mod advantage;
+mod call;
+mod estimator;
+mod library;
+mod world;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+pub use nestor_plugin::{Needs, Observation};
+
+pub use estimator::Estimator;
+pub use world::{Env, World};
+
+use crate::input_error;
+use crate::recipe::PluginChoice;
+use library::{Component, Table};
+
+/// Directories to look for plugins in before all others, separated as in PATH.
+pub const PATH_VARIABLE: &str = "NESTOR_PLUGIN_PATH";
+
+/// What a component is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// Gives tasks, observations and rewards.
+    Environment,
+    /// Gives advantages.
+    Estimator,
+}
+
+impl std::fmt::Display for Kind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Kind::Environment => "environment",
+            Kind::Estimator => "estimator",
+        })
+    }
+}
+
+/// One component found.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct Found {
+    /// The name recipes use.
+    pub id: String,
+    /// What it is.
+    pub kind: Kind,
+    /// What it does, in one line.
+    pub doc: String,
+    /// JSON schema of its config.
+    pub schema: serde_json::Value,
+    /// The file it lies in.
+    pub path: PathBuf,
+}
+
+/// A plugin file that cannot be used, and why.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct Refused {
+    /// The file.
+    pub path: PathBuf,
+    /// One message with cause and remedy.
+    pub why: String,
+}
+
+/// The plugins there are.
+#[derive(Default)]
+pub struct Plugins {
+    components: Vec<Component>,
+    refused: Vec<Refused>,
+    places: Vec<PathBuf>,
+}
+
+impl Plugins {
+    /// Looks in the directories of `NESTOR_PLUGIN_PATH`, then beside the executable and one directory above (where the
+    /// plugins lie that were built with a test). A file name found twice counts where it was found first.
+    pub fn discover() -> Result<Self> {
+        let mut plugins = Self::default();
+        for dir in std::env::split_paths(&std::env::var_os(PATH_VARIABLE).unwrap_or_default()) {
+            if dir.as_os_str().is_empty() {
+                continue;
+            }
+            if !dir.is_dir() {
+                return Err(input_error!("{PATH_VARIABLE} names {}, which is no directory", dir.display()));
+            }
+            plugins.add_dir(&dir, "")?;
+        }
+        let executable = std::env::current_exe().context("where the program lies")?;
+        // Other libraries may lie beside the program, so only those named as plugins count there.
+        let prefix = format!("{}nestor_", std::env::consts::DLL_PREFIX);
+        for dir in executable.ancestors().skip(1).take(2) {
+            plugins.add_dir(dir, &prefix)?;
+        }
+        Ok(plugins)
+    }
+
+    /// Only what lies in one directory.
+    pub fn in_dir(dir: &Path) -> Result<Self> {
+        let mut plugins = Self::default();
+        plugins.add_dir(dir, "")?;
+        Ok(plugins)
+    }
+
+    fn add_dir(&mut self, dir: &Path, prefix: &str) -> Result<()> {
+        let entries = std::fs::read_dir(dir).with_context(|| format!("looking for plugins in {}", dir.display()))?;
+        let mut files = Vec::new();
+        for entry in entries {
+            let path = entry.with_context(|| format!("looking for plugins in {}", dir.display()))?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if name.starts_with(prefix) && name.ends_with(std::env::consts::DLL_SUFFIX) && !self.knows(&name) {
+                files.push(path);
+            }
+        }
+        files.sort();
+        for path in files {
+            match library::load(&path) {
+                Ok(components) => self.components.extend(components),
+                Err(error) => self.refused.push(Refused { path, why: format!("{error:#}") }),
+            }
+        }
+        self.places.push(dir.to_path_buf());
+        Ok(())
+    }
+
+    fn knows(&self, file_name: &str) -> bool {
+        let paths = self.components.iter().map(|c| &c.path).chain(self.refused.iter().map(|r| &r.path));
+        paths.into_iter().any(|path| path.file_name().is_some_and(|name| name == file_name))
+    }
+
+    /// All components found, in the order found.
+    pub fn list(&self) -> Vec<Found> {
+        self.components.iter().map(Component::found).collect()
+    }
+
+    /// Plugin files that cannot be used.
+    pub fn refused(&self) -> &[Refused] {
+        &self.refused
+    }
+
+    /// Opens an environment.
+    pub fn world(&self, choice: &PluginChoice) -> Result<World> {
+        let component = self.component(Kind::Environment, &choice.plugin)?;
+        match component.table {
+            Table::Environment { functions, expert } => World::open(component.id, functions, expert, &choice.config),
+            Table::Estimator(_) => bail!("plugin {} is an estimator", component.id),
+        }
+    }
+
+    /// Opens an estimator.
+    pub fn estimator(&self, choice: &PluginChoice) -> Result<Estimator> {
+        let component = self.component(Kind::Estimator, &choice.plugin)?;
+        match component.table {
+            Table::Estimator(functions) => Estimator::open(component.id, functions, &choice.config),
+            Table::Environment { .. } => bail!("plugin {} is an environment", component.id),
+        }
+    }
+
+    /// What is known of a component, by id or file.
+    pub fn find(&self, kind: Kind, plugin: &str) -> Result<Found> {
+        Ok(self.component(kind, plugin)?.found())
+    }
+
+    /// The one component of a kind with an id, or in a file.
+    fn component(&self, kind: Kind, plugin: &str) -> Result<Component> {
+        if plugin.contains('/') || plugin.ends_with(std::env::consts::DLL_SUFFIX) {
+            return in_file(kind, Path::new(plugin));
+        }
+        let same: Vec<&Component> = self.components.iter().filter(|c| c.kind() == kind && c.id == plugin).collect();
+        match same[..] {
+            [one] => Ok(one.clone()),
+            [] => Err(self.missing(kind, plugin)),
+            [a, b, ..] => Err(input_error!(
+                "two plugins have the id `{plugin}`: {} and {}; remove one, or name a file instead of the id",
+                a.path.display(),
+                b.path.display()
+            )),
+        }
+    }
+
+    fn missing(&self, kind: Kind, plugin: &str) -> anyhow::Error {
+        let file = format!("{}nestor_{plugin}{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
+        if let Some(refused) = self.refused.iter().find(|r| r.path.file_name().is_some_and(|name| name == &*file)) {
+            return input_error!("{}", refused.why);
+        }
+        let known: Vec<&str> = self.components.iter().filter(|c| c.kind() == kind).map(|c| c.id).collect();
+        let places: Vec<String> = self.places.iter().map(|p| p.display().to_string()).collect();
+        let refused: Vec<String> = self.refused.iter().map(|r| format!("; not usable: {}", r.why)).collect();
+        input_error!(
+            "there is no {kind} plugin `{plugin}`{}; looked for {file} and others in {} (more directories: {PATH_VARIABLE}){}",
+            nestor_plugin::suggest(plugin, &known),
+            places.join(", "),
+            refused.concat()
+        )
+    }
+}
+
+fn in_file(kind: Kind, path: &Path) -> Result<Component> {
+    let components = library::load(path)?;
+    let ids: Vec<&str> = components.iter().map(|c| c.id).collect();
+    let holds = format!("plugin file {} holds {}", path.display(), ids.join(", "));
+    let mut fitting = components.into_iter().filter(|c| c.kind() == kind);
+    match (fitting.next(), fitting.next()) {
+        (Some(one), None) => Ok(one),
+        (None, _) => Err(input_error!("{holds}, and none of these is an {kind}")),
+        _ => Err(input_error!("{holds}: put its directory into {PATH_VARIABLE} and choose one by id")),
+    }
+}

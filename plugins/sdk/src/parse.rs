@@ -30,3 +30,39 @@ pub fn think_action(response: &str, tail: usize) -> Action {
 pub fn has_think(response: &str) -> bool {
     response.contains("<think>") && response.contains("</think>")
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    /// `tests/fixtures/projection_cases.json` holds what the reference implementation's parsers returned.
+    #[test]
+    fn reference_cases() {
+        let file: Value = serde_json::from_str(include_str!("../../../tests/fixtures/projection_cases.json")).unwrap();
+        for (parser, tail) in [("alfworld", 30), ("webshop", 20)] {
+            let cases = file["cases"][parser].as_array().unwrap();
+            assert_eq!(cases.len(), 8);
+            for case in cases {
+                let got = think_action(case["text"].as_str().unwrap(), tail);
+                assert_eq!(
+                    (Value::from(got.text), Value::from(i32::from(got.valid))),
+                    (case["action"].clone(), case["valid"].clone())
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_cases_leave_out() {
+        let read = |text| {
+            let Action { text, valid } = think_action(text, 5);
+            (text, valid)
+        };
+        assert_eq!(read("No tags, ÜBER"), (" über".into(), false));
+        assert_eq!(read("<think></think></action><action>x"), (String::new(), true));
+        assert_eq!(read("</think><think><action>x</action>"), ("x".into(), true));
+        assert_eq!(read("<think>一</think><action>x</action>"), ("x".into(), false));
+    }
+}

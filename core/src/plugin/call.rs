@@ -1,0 +1,66 @@
+//! One call into a plugin: the sink that collects its texts, and its code turned into a result.
+
+use std::ffi::c_void;
+
+use anyhow::{Result, anyhow};
+use nestor_plugin::ffi;
+
+use crate::input_error;
+
+/// The texts a plugin put during one call.
+#[derive(Default)]
+pub struct Texts {
+    fields: Vec<(u32, Vec<u8>)>,
+}
+
+impl Texts {
+    /// The bytes of a field: those put last; none if it was never put.
+    pub fn bytes(&mut self, field: u32) -> Vec<u8> {
+        let last = self.fields.iter_mut().rev().find(|(f, _)| *f == field);
+        last.map(|(_, bytes)| std::mem::take(bytes)).unwrap_or_default()
+    }
+
+    /// A field as text.
+    pub fn text(&mut self, field: u32, name: &str) -> Result<String> {
+        utf8(self.bytes(field), name)
+    }
+
+    /// All texts of a field that collects.
+    pub fn all(&mut self, field: u32, name: &str) -> Result<Vec<String>> {
+        let mine = self.fields.iter_mut().filter(|(f, _)| *f == field);
+        mine.map(|(_, bytes)| utf8(std::mem::take(bytes), name)).collect()
+    }
+}
+
+fn utf8(bytes: Vec<u8>, name: &str) -> Result<String> {
+    String::from_utf8(bytes).map_err(|e| anyhow!("the plugin's {name} is not UTF-8: {}", e.utf8_error()))
+}
+
+unsafe extern "C" fn put(context: *mut c_void, field: u32, text: ffi::Str) {
+    // SAFETY: `context` is the `Texts` of the running call, used by its thread alone; `text` is borrowed for this call.
+    unsafe { (*context.cast::<Texts>()).fields.push((field, text.bytes().to_vec())) }
+}
+
+/// Calls a function of a plugin with a sink. A code other than OK becomes an error with the plugin's message.
+pub fn call(function: impl FnOnce(*mut ffi::Sink) -> i32) -> Result<Texts> {
+    let mut texts = Texts::default();
+    let mut sink = ffi::Sink { context: std::ptr::from_mut(&mut texts).cast(), put };
+    let code = function(&mut sink);
+    if code == ffi::OK {
+        return Ok(texts);
+    }
+    let message = String::from_utf8_lossy(&texts.bytes(ffi::ERROR)).into_owned();
+    let message = if message.is_empty() { "failed without a message".to_string() } else { message };
+    match code {
+        ffi::INPUT => Err(input_error!("{message}")),
+        ffi::FAILED | ffi::PANIC => Err(anyhow!(message)),
+        _ => Err(anyhow!("{message} (with the unknown code {code})")),
+    }
+}
+
+/// Calls a close function. Nothing waits for its result, so a failure is only told.
+pub fn close(id: &str, function: impl FnOnce(*mut ffi::Sink) -> i32) {
+    if let Err(error) = call(function) {
+        eprintln!("warning: plugin {id}: closing: {error:#}");
+    }
+}

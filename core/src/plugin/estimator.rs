@@ -1,0 +1,177 @@
+//! An estimator of a plugin, with guards: it must fill every advantage and every return with a finite number.
+
+use std::ffi::c_void;
+
+use anyhow::{Context, Result, bail, ensure};
+use nestor_plugin::{Needs, ffi};
+use serde_json::Value;
+
+use super::call::{call, close};
+use crate::data::Rows;
+
+/// An open estimator.
+pub struct Estimator {
+    id: &'static str,
+    functions: &'static ffi::Estimator,
+    handle: *mut c_void,
+    needs: Needs,
+}
+
+// SAFETY: the border asks of an estimator that it keeps no state between calls, and no thread of its own.
+unsafe impl Send for Estimator {}
+// SAFETY: as above.
+unsafe impl Sync for Estimator {}
+
+impl Drop for Estimator {
+    fn drop(&mut self) {
+        // SAFETY: the handle is from `open` and never used again.
+        close(self.id, |sink| unsafe { (self.functions.close)(self.handle, sink) });
+    }
+}
+
+impl Estimator {
+    pub(super) fn open(id: &'static str, functions: &'static ffi::Estimator, config: &Value) -> Result<Self> {
+        let text = config.to_string();
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: a checked table; `handle` outlives the call.
+        call(|sink| unsafe { (functions.open)(ffi::Str::new(text.as_bytes()), sink, &mut handle) })
+            .with_context(|| format!("plugin {id}"))?;
+        let mut estimator = Self { id, functions, handle, needs: Needs::default() };
+        let mut flags = 0;
+        // SAFETY: the handle is open; `flags` outlives the call.
+        call(|sink| unsafe { (functions.needs)(handle, sink, &mut flags) })
+            .with_context(|| format!("plugin {id}: needs"))?;
+        estimator.needs = Needs::from_flags(flags)
+            .with_context(|| format!("plugin {id} needs what this program does not have (flags {flags:#x})"))?;
+        Ok(estimator)
+    }
+
+    /// The plugin's id.
+    pub fn id(&self) -> &str {
+        self.id
+    }
+
+    /// What it asks of the run.
+    pub fn needs(&self) -> Needs {
+        self.needs
+    }
+
+    /// Fills `rows.advantages` and `rows.returns`.
+    pub fn score(&self, rows: &mut Rows) -> Result<()> {
+        let tokens = check_columns(rows, self.needs).with_context(|| format!("rows for plugin {}", self.id))?;
+        let (mut advantages, mut returns) = (vec![f32::NAN; tokens], vec![f32::NAN; tokens]);
+        let extra = Extra::of(rows, self.needs);
+        let columns = columns(rows, &extra, self.needs);
+        let (first_advantage, first_return) = (advantages.as_mut_ptr(), returns.as_mut_ptr());
+        // SAFETY: the handle is open; columns and arrays have the lengths the header gives (`check_columns`) and live on.
+        call(|sink| unsafe { (self.functions.score)(self.handle, &columns, sink, first_advantage, first_return) })
+            .with_context(|| format!("plugin {}: score of {} rows", self.id, rows.len()))?;
+        (rows.advantages, rows.returns) = (advantages, returns);
+        self.check(rows, &rows.advantages, "advantage")?;
+        self.check(rows, &rows.returns, "return")
+    }
+
+    /// Every number is there and finite.
+    fn check(&self, rows: &Rows, numbers: &[f32], name: &str) -> Result<()> {
+        let Some(at) = numbers.iter().position(|x| !x.is_finite()) else { return Ok(()) };
+        let row = rows.token_offsets.partition_point(|&offset| offset <= at as u64) - 1;
+        let token = at as u64 - rows.token_offsets[row];
+        let place = format!(
+            "{name} of token {token} of row {row} (group {}, episode {}, step {})",
+            rows.group[row], rows.episode[row], rows.step[row]
+        );
+        if numbers[at].is_nan() {
+            bail!("plugin {} left the {place} unwritten; an estimator must fill every token", self.id);
+        }
+        bail!("plugin {} gave {} as the {place}; it must be finite", self.id, numbers[at])
+    }
+}
+
+/// Columns that the border has and [`Rows`] keeps in another form.
+struct Extra {
+    span_length: Vec<u32>,
+    anchor_data: Vec<u8>,
+    anchor_offsets: Vec<u64>,
+}
+
+impl Extra {
+    fn of(rows: &Rows, needs: Needs) -> Self {
+        let span_length = rows.token_offsets.windows(2).map(|w| (w[1] - w[0]) as u32).collect();
+        let mut extra = Self { span_length, anchor_data: Vec::new(), anchor_offsets: vec![0] };
+        if needs.anchors {
+            for anchor in &rows.anchor {
+                extra.anchor_data.extend_from_slice(anchor);
+                extra.anchor_offsets.push(extra.anchor_data.len() as u64);
+            }
+        }
+        extra
+    }
+}
+
+fn columns(rows: &Rows, extra: &Extra, needs: Needs) -> ffi::Rows {
+    let asked = |column: &Option<Vec<f32>>, asked: bool| match column {
+        Some(column) if asked => column.as_ptr(),
+        _ => std::ptr::null(),
+    };
+    ffi::Rows {
+        rows: rows.len() as u64,
+        tokens: rows.token_rewards.len() as u64,
+        group: rows.group.as_ptr(),
+        episode: rows.episode.as_ptr(),
+        step: rows.step.as_ptr(),
+        sequence: rows.sequence.as_ptr(),
+        span_start: rows.span_start.as_ptr(),
+        span_length: extra.span_length.as_ptr(),
+        reward: rows.reward.as_ptr(),
+        penalty: rows.penalty.as_ptr(),
+        // A bool is one byte, 0 or 1.
+        valid: rows.valid.as_ptr().cast(),
+        terminated: rows.terminated.as_ptr().cast(),
+        truncated: rows.truncated.as_ptr().cast(),
+        anchor_data: if needs.anchors { extra.anchor_data.as_ptr() } else { std::ptr::null() },
+        anchor_offsets: if needs.anchors { extra.anchor_offsets.as_ptr() } else { std::ptr::null() },
+        duplicate_of: rows.duplicate_of.as_ptr(),
+        token_offsets: rows.token_offsets.as_ptr(),
+        token_rewards: rows.token_rewards.as_ptr(),
+        values: asked(&rows.values, needs.values),
+        logprobs: if rows.logprobs.is_empty() { std::ptr::null() } else { rows.logprobs.as_ptr() },
+        ref_logprobs: asked(&rows.ref_logprobs, needs.reference),
+    }
+}
+
+/// Number of tokens T, once every column is known to have the length that the border promises the plugin.
+fn check_columns(rows: &Rows, needs: Needs) -> Result<usize> {
+    let (b, t) = (rows.len(), rows.token_rewards.len());
+    let by_row = [
+        ("episode", rows.episode.len()),
+        ("step", rows.step.len()),
+        ("sequence", rows.sequence.len()),
+        ("span_start", rows.span_start.len()),
+        ("reward", rows.reward.len()),
+        ("penalty", rows.penalty.len()),
+        ("valid", rows.valid.len()),
+        ("terminated", rows.terminated.len()),
+        ("truncated", rows.truncated.len()),
+        ("duplicate_of", rows.duplicate_of.len()),
+    ];
+    for (name, length) in by_row {
+        ensure!(length == b, "column {name} has {length} entries for {b} rows");
+    }
+    ensure!(!needs.anchors || rows.anchor.len() == b, "column anchor has {} entries for {b} rows", rows.anchor.len());
+    ensure!(rows.token_offsets.len() == b + 1, "token_offsets has {} entries, not {}", rows.token_offsets.len(), b + 1);
+    let ascending = rows.token_offsets.is_sorted() && rows.token_offsets[0] == 0;
+    ensure!(ascending && rows.token_offsets[b] == t as u64, "token_offsets do not run from 0 to the {t} tokens");
+    ensure!(rows.logprobs.is_empty() || rows.logprobs.len() == t, "{} log-probs for {t} tokens", rows.logprobs.len());
+    check_asked("critic values", needs.values, &rows.values, t + b)?;
+    check_asked("reference log-probs", needs.reference, &rows.ref_logprobs, t)?;
+    Ok(t)
+}
+
+fn check_asked(name: &str, asked: bool, column: &Option<Vec<f32>>, length: usize) -> Result<()> {
+    if !asked {
+        return Ok(());
+    }
+    let found = column.as_ref().with_context(|| format!("the plugin needs {name}, and there are none"))?.len();
+    ensure!(found == length, "{found} {name}, not {length}");
+    Ok(())
+}

@@ -1,0 +1,147 @@
+//! One plugin file: opened, and its description checked before anything else of it is read or called.
+
+use std::ffi::c_void;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use nestor_plugin::ffi;
+
+use super::{Found, Kind};
+use crate::input_error;
+
+/// A component of a plugin file, checked.
+#[derive(Clone)]
+pub struct Component {
+    pub id: &'static str,
+    pub doc: &'static str,
+    pub schema: serde_json::Value,
+    pub table: Table,
+    pub path: PathBuf,
+}
+
+/// Its functions.
+#[derive(Clone, Copy)]
+pub enum Table {
+    Environment { functions: &'static ffi::Environment, expert: Option<&'static ffi::Expert> },
+    Estimator(&'static ffi::Estimator),
+}
+
+impl Component {
+    pub fn kind(&self) -> Kind {
+        match self.table {
+            Table::Environment { .. } => Kind::Environment,
+            Table::Estimator(_) => Kind::Estimator,
+        }
+    }
+
+    pub fn found(&self) -> Found {
+        Found {
+            id: self.id.into(),
+            kind: self.kind(),
+            doc: self.doc.into(),
+            schema: self.schema.clone(),
+            path: self.path.clone(),
+        }
+    }
+}
+
+/// Opens a plugin file. It stays loaded until the process ends: its description, functions and threads may be in use.
+pub fn load(path: &Path) -> Result<Vec<Component>> {
+    let shown = path.display();
+    if !path.is_file() {
+        return Err(input_error!("there is no plugin file {shown}"));
+    }
+    // A bare name would be looked up in the system's directories.
+    let whole = std::path::absolute(path)?;
+    // SAFETY: the file's initialisers run; the user put it there as a plugin, that is, as code to run.
+    let library = unsafe { libloading::Library::new(whole) }
+        .map_err(|e| input_error!("plugin file {shown} cannot be loaded as a shared library: {e}"))?;
+    // SAFETY: nestor_plugin.h gives the symbol this type.
+    let entry = *unsafe { library.get::<unsafe extern "C" fn() -> *const ffi::Plugin>(ffi::ENTRY) }
+        .map_err(|_| input_error!("{shown} is no Nestor plugin: it does not export {}", ffi::ENTRY))?;
+    std::mem::forget(library);
+    // SAFETY: the entry takes nothing and returns a pointer to a static description.
+    let plugin = unsafe { entry() };
+    // SAFETY: the description starts with a head in every version of the border.
+    check_head(unsafe { plugin.cast::<ffi::Head>().as_ref() }, path)?;
+    // SAFETY: magic, version and sizes are ours, so the description has our layout and is static.
+    let components = unsafe {
+        let plugin = &*plugin;
+        ffi::slice(plugin.components, plugin.component_count as usize)
+    };
+    // SAFETY: as above.
+    components.iter().map(|component| unsafe { read(component, path) }).collect()
+}
+
+fn check_head(head: Option<&ffi::Head>, path: &Path) -> Result<()> {
+    let (shown, ours) = (path.display(), ffi::Head::OURS);
+    let head = head.ok_or_else(|| input_error!("{shown} is no Nestor plugin: its description is null"))?;
+    if head.magic != ours.magic {
+        return Err(input_error!("{shown} is no Nestor plugin: its description starts with {:#x}", head.magic));
+    }
+    if head.abi_major != ours.abi_major || head.abi_minor > ours.abi_minor {
+        return Err(input_error!(
+            "plugin file {shown} was built for version {}.{} of the plugin border, this program has {}.{}; build both \
+             from the same nestor_plugin.h",
+            head.abi_major,
+            head.abi_minor,
+            ours.abi_major,
+            ours.abi_minor
+        ));
+    }
+    if *head != (ffi::Head { abi_minor: head.abi_minor, ..ours }) {
+        return Err(input_error!(
+            "plugin file {shown} has structs of other sizes than version {}.{} of the plugin border ({head:?}, not \
+             {ours:?}); build it again for this machine from the same nestor_plugin.h",
+            ours.abi_major,
+            ours.abi_minor
+        ));
+    }
+    Ok(())
+}
+
+/// # Safety
+/// `component` is part of a static description of our version.
+unsafe fn read(component: &ffi::Component, path: &Path) -> Result<Component> {
+    let wrong = |what: &str| input_error!("plugin file {} has a faulty description: {what}", path.display());
+    let text = |text: ffi::Str, what: &str| {
+        // SAFETY: static text, by the header.
+        std::str::from_utf8(unsafe { text.bytes() }).map_err(|_| wrong(&format!("{what} is not UTF-8")))
+    };
+    let id = text(component.id, "an id")?;
+    if id.is_empty() || !id.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_') {
+        return Err(wrong(&format!("the id `{id}` may hold lower case letters, digits and underscores only")));
+    }
+    let schema = serde_json::from_str(text(component.config_schema, "a config schema")?)
+        .map_err(|e| wrong(&format!("the config schema of {id} is not JSON: {e}")))?;
+    let missing = || wrong(&format!("a function of {id} is missing"));
+    // SAFETY: the kind says which table `functions` points at; the extension's id says the same for its table.
+    let table = unsafe {
+        match component.kind {
+            ffi::ENVIRONMENT => Table::Environment {
+                functions: table(component.functions).ok_or_else(missing)?,
+                expert: match component.get_extension.map(|get| get(ffi::Str::new(ffi::EXPERT.as_bytes()))) {
+                    Some(extension) if !extension.is_null() => Some(table(extension).ok_or_else(missing)?),
+                    _ => None,
+                },
+            },
+            ffi::ESTIMATOR => Table::Estimator(table(component.functions).ok_or_else(missing)?),
+            kind => return Err(wrong(&format!("{id} has the unknown kind {kind}"))),
+        }
+    };
+    Ok(Component { id, doc: text(component.doc, "a doc line")?, schema, table, path: path.to_path_buf() })
+}
+
+/// A table of functions, unless it or one of its entries is null.
+///
+/// # Safety
+/// `functions` is null or points at a static table of type `T`, which holds function pointers alone.
+unsafe fn table<T>(functions: *const c_void) -> Option<&'static T> {
+    let entries = size_of::<T>() / size_of::<*const c_void>();
+    // SAFETY: a function pointer has the size of a pointer and, being perhaps null, is read as one first.
+    unsafe {
+        let whole = !functions.is_null()
+            && ffi::slice(functions.cast::<*const c_void>(), entries).iter().all(|entry| !entry.is_null());
+        whole.then(|| &*functions.cast::<T>())
+    }
+}

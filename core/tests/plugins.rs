@@ -1,0 +1,240 @@
+//! The plugin border from the host's side: what plugins do right, and one clear message for what they do wrong.
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nestor::data::Rows;
+use nestor::error::InputError;
+use nestor::plugin::advantage::advantage;
+use nestor::plugin::{Kind, Plugins};
+use nestor::recipe::PluginChoice;
+use serde_json::{Value, json};
+use support::{example_plugins, workspace};
+
+fn plugins() -> Plugins {
+    Plugins::in_dir(example_plugins()).unwrap()
+}
+
+fn choice(plugin: impl ToString, config: Value) -> PluginChoice {
+    PluginChoice { plugin: plugin.to_string(), config }
+}
+
+/// The message, and whether the user's input is to blame.
+fn refusal<T>(result: anyhow::Result<T>) -> (String, bool) {
+    let error = result.err().expect("refused");
+    (format!("{error:#}"), error.chain().any(|cause| cause.is::<InputError>()))
+}
+
+fn compile(dir: &Path, name: &str, source: &Path) -> PathBuf {
+    let out = dir.join(name);
+    let mut cc = Command::new("cc");
+    cc.args(["-std=c99", "-shared", "-fPIC", "-I"])
+        .arg(workspace().join("plugins/sdk"))
+        .arg("-o")
+        .arg(&out)
+        .arg(source);
+    assert!(cc.status().unwrap().success(), "{cc:?}");
+    out
+}
+
+/// A plugin file without components whose description is changed by one C statement.
+fn changed(dir: &Path, name: &str, change: &str) -> PathBuf {
+    let source = dir.join(format!("{name}.c"));
+    let text = format!(
+        "#include \"nestor_plugin.h\"\nstatic nestor_plugin p = {{NESTOR_HEAD, 0, 0}};\n\
+         const nestor_plugin *nestor_plugin_entry(void) {{ {change}; return &p; }}\n"
+    );
+    std::fs::write(&source, text).unwrap();
+    compile(dir, &format!("lib{name}.so"), &source)
+}
+
+/// Two groups; rows of two tokens and one.
+fn rows() -> Rows {
+    Rows {
+        group: vec![0, 0, 1],
+        episode: vec![0, 1, 2],
+        step: vec![0, 0, 4],
+        sequence: vec![0, 1, 2],
+        span_start: vec![3, 3, 3],
+        reward: vec![1.0, 0.0, 0.5],
+        penalty: vec![0.0; 3],
+        valid: vec![true; 3],
+        terminated: vec![true; 3],
+        truncated: vec![false; 3],
+        anchor: vec![b"a".to_vec(), vec![], b"\xff".to_vec()],
+        duplicate_of: vec![-1; 3],
+        token_offsets: vec![0, 2, 3, 5],
+        token_rewards: vec![0.0, 1.0, 0.0, 0.0, 0.5],
+        ..Rows::default()
+    }
+}
+
+#[test]
+fn the_toy_environment_plays() {
+    let world = plugins().world(&choice("toy", json!({ "reach": 2, "max_steps": 3 }))).unwrap();
+    assert_eq!((world.id(), world.has_expert(), world.tasks("train").unwrap()), ("toy", true, 4));
+    assert!(world.template().unwrap().contains("{{ observation }}"));
+    let mut env = world.spawn().unwrap();
+    drop(world);
+    let first = env.reset("train", 2, 0).unwrap();
+    assert_eq!((first.text.as_str(), first.task.as_str()), ("at 0 target 2", "reach 2"));
+    assert_eq!((first.admissible, first.anchor), (vec!["up".to_string(), "down".into()], b"0/2".to_vec()));
+    assert!(first.valid && !first.terminated && !first.truncated && first.info["won"] == false);
+    let mut last = env.step("nonsense").unwrap();
+    assert!(!last.valid);
+    for _ in 0..2 {
+        let action = env.expert_action().unwrap();
+        let response = env.expert_response(&action).unwrap();
+        last = env.step(&response).unwrap();
+        assert_eq!(last.action, "up");
+    }
+    assert!(last.valid && last.terminated && last.reward == 1.0 && last.info["won"] == true);
+    env.reset("train", 3, 0).unwrap();
+    assert!((0..3).map(|_| env.step("").unwrap()).last().unwrap().truncated);
+}
+
+#[test]
+fn a_plugin_in_c_plays() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = compile(dir.path(), "libcounts.so", &workspace().join("plugins/sdk/examples/c/counts.c"));
+    let world = plugins().world(&choice(file.display(), json!({}))).unwrap();
+    let mut env = world.spawn().unwrap();
+    assert_eq!(env.reset("eval", 1, 7).unwrap().text, "The count is 0, make it 2.");
+    assert!(!env.step("take it").unwrap().valid);
+    assert_eq!(env.step("add").unwrap().anchor, b"1/2");
+    let won = env.step("add").unwrap();
+    assert!(won.terminated && won.reward == 1.0 && won.action == "add");
+    assert_eq!(
+        refusal(plugins().world(&choice(file.display(), json!({ "x": 1 })))),
+        ("plugin counts: this environment takes no config keys".into(), true)
+    );
+    assert_eq!(
+        refusal(env.reset("eval", 9, 7)).0,
+        "plugin counts: task 9 of split eval, seed 7, reset: there are 9 tasks, from 0"
+    );
+    assert!(refusal(env.expert_action()).0.contains("has no expert"));
+    // Both by id, from a directory.
+    assert_eq!(Plugins::in_dir(dir.path()).unwrap().list()[0].id, "counts");
+    std::fs::copy(&file, dir.path().join("libsecond.so")).unwrap();
+    let (message, input) = refusal(Plugins::in_dir(dir.path()).unwrap().world(&choice("counts", json!({}))));
+    assert!(message.starts_with("two plugins have the id `counts`: ") && input, "{message}");
+    assert!(message.contains("libcounts.so") && message.contains("libsecond.so"), "{message}");
+}
+
+#[test]
+fn files_that_are_no_plugins_of_this_border() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = dir.path().join("libtext.so");
+    std::fs::write(&text, "not a library").unwrap();
+    let bare_source = dir.path().join("bare.c");
+    std::fs::write(&bare_source, "int nothing;\n").unwrap();
+    let cases = [
+        (dir.path().join("libnone.so"), "there is no plugin file"),
+        (text, "cannot be loaded as a shared library"),
+        (compile(dir.path(), "libbare.so", &bare_source), "it does not export nestor_plugin_entry"),
+        (changed(dir.path(), "magic", "p.magic = 7"), "is no Nestor plugin: its description starts with 0x7"),
+        (
+            changed(dir.path(), "major", "p.abi_major = 2"),
+            "was built for version 2.0 of the plugin border, this program has 1.0",
+        ),
+        (changed(dir.path(), "minor", "p.abi_minor = 1"), "was built for version 1.1 of the plugin border"),
+        (changed(dir.path(), "size", "p.size_rows -= 8"), "has structs of other sizes than version 1.0"),
+        (changed(dir.path(), "empty", "p.magic = p.magic"), "none of these is an environment"),
+    ];
+    for (file, expected) in cases {
+        let (message, input) = refusal(plugins().world(&choice(file.display(), json!({}))));
+        assert!(message.contains(expected) && message.contains(file.to_str().unwrap()) && input, "{message}");
+    }
+    // A directory with such files still serves its good ones, and says why an id is missing.
+    std::fs::copy(changed(dir.path(), "old", "p.abi_major = 9"), dir.path().join("libnestor_old.so")).unwrap();
+    let found = Plugins::in_dir(dir.path()).unwrap();
+    assert!(found.refused().len() >= 5);
+    assert!(refusal(found.world(&choice("old", json!({})))).0.contains("libnestor_old.so was built for version 9.0"));
+}
+
+#[test]
+fn missing_plugins_and_wrong_configs() {
+    let found = plugins();
+    let (message, input) = refusal(found.estimator(&choice("tyo", json!({}))));
+    assert!(message.starts_with("there is no estimator plugin `tyo`; did you mean `toy`?") && input, "{message}");
+    assert!(message.contains("NESTOR_PLUGIN_PATH") && message.contains(example_plugins().to_str().unwrap()));
+    assert_eq!(
+        refusal(found.world(&choice("toy", json!({ "raech": 2 })))),
+        ("plugin toy: config key `raech` is unknown; did you mean `reach`? known: reach, max_steps".into(), true)
+    );
+    let (message, input) = refusal(found.world(&choice("toy", json!({ "reach": "far" }))));
+    assert!(message.starts_with("plugin toy: config key `reach`: invalid type: string \"far\"") && input, "{message}");
+    let world = found.world(&choice("toy", json!({}))).unwrap();
+    let (message, input) = refusal(world.tasks("trian"));
+    assert_eq!(message, "plugin toy: split `trian` is unknown; did you mean `train`? known: train, eval");
+    assert!(input);
+    assert_eq!(found.find(Kind::Estimator, "toy").unwrap().schema["type"], "object");
+}
+
+#[test]
+fn faults_of_an_environment() {
+    let open = |fault: &str| plugins().world(&choice("faulty", json!({ "fault": fault })));
+    let step = |fault: &str| {
+        let mut env = open(fault).unwrap().spawn().unwrap();
+        env.reset("train", 3, 7).unwrap();
+        env.step("not yet").unwrap();
+        refusal(env.step("now"))
+    };
+    let place = "plugin faulty: task 3 of split train, seed 7, step 1: ";
+    let (message, input) = step("panic");
+    assert!(message.starts_with(&format!("{place}the plugin panicked at ")), "{message}");
+    assert!(message.ends_with(": told to panic") && message.contains("faulty.rs") && !input, "{message}");
+    assert_eq!(step("error"), (format!("{place}told to fail"), false));
+    assert_eq!(step("nan_reward").0, format!("{place}the plugin gave the reward NaN, which is not finite"));
+    assert!(refusal(open("panic_open")).0.ends_with("told to panic while opening"));
+}
+
+#[test]
+fn faults_of_an_estimator() {
+    let score = |fault: &str| {
+        refusal(plugins().estimator(&choice("faulty", json!({ "fault": fault }))).unwrap().score(&mut rows())).0
+    };
+    assert!(score("panic").contains("plugin faulty: score of 3 rows: the plugin panicked at "));
+    assert_eq!(score("error"), "plugin faulty: score of 3 rows: told to fail");
+    let place = "of token 1 of row 2 (group 1, episode 2, step 4)";
+    assert_eq!(
+        score("unwritten"),
+        format!("plugin faulty left the advantage {place} unwritten; an estimator must fill every token")
+    );
+    assert_eq!(score("infinite_return"), format!("plugin faulty gave inf as the return {place}; it must be finite"));
+}
+
+#[test]
+fn an_estimator_scores() {
+    let estimator = plugins().estimator(&choice("toy", json!({}))).unwrap();
+    let mut rows = rows();
+    estimator.score(&mut rows).unwrap();
+    assert_eq!(rows.advantages, [0.5, 0.5, -0.5, 0.0, 0.0]);
+    assert_eq!(rows.returns, rows.advantages);
+    estimator.score(&mut Rows { token_offsets: vec![0], ..Rows::default() }).unwrap();
+    rows.penalty.pop();
+    assert_eq!(refusal(estimator.score(&mut rows)).0, "rows for plugin toy: column penalty has 2 entries for 3 rows");
+}
+
+#[test]
+fn recorded_rows() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("rows.json");
+    let row = json!({ "group": 0, "traj": "a", "anchor": "x", "reward": 1, "episode_reward": 1, "valid": false, "resp_len": 2 });
+    let mut other = row.clone();
+    other["traj"] = "b".into();
+    other["token_rewards"] = json!([0.25, 0.0]);
+    std::fs::write(&file, json!({ "rows": [row, other], "gamma": 0.5, "penalty_coef": 0.25 }).to_string()).unwrap();
+    // Scores 0.75 and 0.25: the toy's advantages are the differences from 0.5. It has no key `gamma`.
+    let scored = advantage(&plugins(), "toy", "{}", &file).unwrap();
+    assert_eq!(
+        scored,
+        json!({ "advantages": [[0.25, 0.25], [-0.25, -0.25]], "returns": [[0.25, 0.25], [-0.25, -0.25]] })
+    );
+    std::fs::write(&file, json!({ "rows": [{ "group": 0 }] }).to_string()).unwrap();
+    let (message, input) = refusal(advantage(&plugins(), "toy", "{}", &file));
+    assert!(message.contains("rows.json does not hold recorded rows: missing field `traj`") && input, "{message}");
+    assert!(refusal(advantage(&plugins(), "toy", "{", &file)).0.starts_with("--config is not JSON"));
+}

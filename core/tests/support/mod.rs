@@ -1,0 +1,29 @@
+//! What several tests need.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// The directory with the SDK's example plugins (`toy`, `faulty`), built first where they are not fresh. `cargo test`
+/// builds the examples of tested packages only, so a test of core asks cargo itself; cargo's lock is free by then.
+pub fn example_plugins() -> &'static Path {
+    static DIR: OnceLock<PathBuf> = OnceLock::new();
+    DIR.get_or_init(|| {
+        let profile = Path::new(env!("CARGO_BIN_EXE_nestor")).parent().expect("a directory");
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+        cargo.args(["build", "--quiet", "--package", "nestor-plugin", "--examples"]);
+        cargo.arg("--manifest-path").arg(workspace().join("Cargo.toml"));
+        cargo.arg("--target-dir").arg(profile.parent().expect("a directory"));
+        if !cfg!(debug_assertions) {
+            cargo.arg("--release");
+        }
+        let out = cargo.output().expect("cargo");
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        profile.join("examples")
+    })
+}
+
+/// The repository's root.
+pub fn workspace() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a directory")
+}

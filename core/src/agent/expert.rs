@@ -63,11 +63,11 @@ impl ExpertWork {
 
 /// How the expert is disturbed.
 #[derive(Debug, Clone, Copy)]
-struct ExpertSettings {
+pub struct ExpertSettings {
     /// Share of its actions that are replaced by a random possible one.
-    noise: f64,
+    pub noise: f64,
     /// Seed of that randomness.
-    seed: u64,
+    pub seed: u64,
 }
 
 /// Lets the expert play the plan; demonstrations in its order.
@@ -99,8 +99,7 @@ fn require_expert(world: &World) -> Result<()> {
 }
 
 /// The texts of the expert's episodes: every rendered prompt and every response. Needs no tokenizer.
-pub fn texts(world: &World, rollout: &Rollout, plan: &[EpisodePlan], noise: f64, seed: u64) -> Result<Vec<String>> {
-    let settings = ExpertSettings { noise, seed };
+pub fn texts(world: &World, rollout: &Rollout, plan: &[EpisodePlan], settings: ExpertSettings) -> Result<Vec<String>> {
     require_expert(world)?;
     let template = template_of(world, rollout)?;
     let mut pool = Pool::new(world, rollout.env_threads)?;
@@ -124,9 +123,8 @@ pub fn render(playing: &Playing, template: &PromptTemplate, rollout: &Rollout) -
 }
 
 impl Player {
-    /// The expert plays the plan; `noise` is the share of its actions that are replaced by a random possible one. Steps hold prompt and response ids (an end-of-sequence token last), no log-probs.
-    pub fn demonstrate(&mut self, plan: &[EpisodePlan], noise: f64, seed: u64) -> Result<Vec<Episode>> {
-        let settings = ExpertSettings { noise, seed };
+    /// The expert plays the plan. Steps hold prompt and response ids (an end-of-sequence token last), no log-probs.
+    pub fn demonstrate(&mut self, plan: &[EpisodePlan], settings: ExpertSettings) -> Result<Vec<Episode>> {
         require_expert(&self.world)?;
         let played = demonstrations(&mut self.pool, &self.rollout, plan, settings);
         self.pool.drain();

@@ -14,13 +14,14 @@ use anyhow::{Context, Result, ensure};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use tch::{Kind, Tensor, no_grad};
+use tch::{Device, Kind, Tensor, no_grad};
 
 use crate::failpoint::failpoint;
 use crate::input_error;
-use crate::model::Model;
+use crate::model::{Config, Model, weights};
 use crate::policy::update::Policy;
 use crate::shard::Layout;
+use crate::tokenizer;
 
 const MANIFEST: &str = "manifest.json";
 const STATE: &str = "state.json";
@@ -61,7 +62,8 @@ impl Checkpoints {
             failpoint("mid-checkpoint");
             write_tensors(&dir.join("exp_avg.safetensors"), layouts, &optimizer.exp_avgs)?;
             write_tensors(&dir.join("exp_avg_sq.safetensors"), layouts, &optimizer.exp_avg_sqs)?;
-            copy_model_files(model_files, dir)?;
+            tokenizer::copy_files(model_files, dir)?;
+            fs::copy(model_files.join("config.json"), dir.join("config.json")).context("copying config.json")?;
             fs::write(dir.join(STATE), serde_json::to_vec_pretty(state)?).context("writing state.json")
         })?;
         for old in self.list()?.iter().rev().skip(keep.max(1)) {
@@ -124,6 +126,20 @@ impl Checkpoints {
     fn reference_dir(&self) -> PathBuf {
         self.dir.join("reference")
     }
+}
+
+/// Writes a checkpoint as a Hugging Face folder in the given type.
+pub fn export(checkpoint: &Path, dir: &Path, kind: Kind) -> Result<()> {
+    if !checkpoint.join(MANIFEST).exists() {
+        return Err(input_error!(
+            "{} is no checkpoint (it has no {MANIFEST}): name a directory like RUN/checkpoints/iteration-000100",
+            checkpoint.display()
+        ));
+    }
+    verify(checkpoint)?;
+    let mut model = Model::empty(Config::load(checkpoint)?, Kind::Float, Device::Cpu);
+    read_tensors(&checkpoint.join("policy.safetensors"), &model.layouts, &mut model.flats)?;
+    weights::save_pretrained(&model, dir, Some(checkpoint), kind)
 }
 
 fn is_checkpoint_name(name: &str) -> bool {

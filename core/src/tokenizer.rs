@@ -5,13 +5,13 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use tokenizers::models::TrainerWrapper;
 use tokenizers::models::bpe::{BPE, BpeTrainer};
 use tokenizers::normalizers::unicode::NFC;
-use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
-use tokenizers::{AddedToken, SplitDelimiterBehavior, TokenizerImpl};
+use tokenizers::{AddedToken, SplitDelimiterBehavior};
 
 use crate::files::{read_object, write_json};
 use crate::input_error;
@@ -110,19 +110,18 @@ impl Tokenizer {
         let split =
             Split::new(SplitPattern::Regex(SPLIT.into()), SplitDelimiterBehavior::Isolated, false).map_err(plain)?;
         let bytes = ByteLevel::new(false, true, false);
-        let mut bpe = TokenizerImpl::<BPE, NFC, PreTokenizerWrapper, ByteLevel, ByteLevel>::new(BPE::default());
-        bpe.with_normalizer(Some(NFC)).map_err(plain)?;
-        bpe.with_pre_tokenizer(Some(PreTokenizerWrapper::Sequence(Sequence::new(vec![split.into(), bytes.into()]))));
-        bpe.with_decoder(Some(bytes));
-        let mut trainer = BpeTrainer::builder()
+        let mut inner = tokenizers::Tokenizer::new(BPE::default());
+        inner.with_normalizer(Some(NFC)).map_err(plain)?;
+        inner.with_pre_tokenizer(Some(Sequence::new(vec![split.into(), bytes.into()])));
+        inner.with_decoder(Some(bytes));
+        let trainer = BpeTrainer::builder()
             .show_progress(false)
             .vocab_size(vocab_size - SPECIAL.len())
             .initial_alphabet(ByteLevel::alphabet().into_iter().collect())
             .build();
-        bpe.train(&mut trainer, texts).map_err(plain)?;
-        bpe.add_special_tokens(SPECIAL.map(|text| AddedToken::from(text, true).normalized(false))).map_err(plain)?;
+        inner.train(&mut TrainerWrapper::from(trainer), texts).map_err(plain)?;
+        inner.add_special_tokens(SPECIAL.map(|text| AddedToken::from(text, true).normalized(false))).map_err(plain)?;
 
-        let inner = tokenizers::Tokenizer::from(bpe);
         let settings = trained_settings(&inner)?;
         let template = Template::new(template::CHATML, &settings)?;
         let id = |text: &str| inner.token_to_id(text).context("a special token has an id");

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The directory with the SDK's example plugins (`toy`, `faulty`), built first where they are not fresh. `cargo test`
-/// builds the examples of tested packages only, so a test of core asks cargo itself; cargo's lock is free by then.
+/// A directory with the SDK's example plugins (`toy`, `faulty`), built first where they are not fresh. `cargo test` builds
+/// the examples of tested packages only, so a test of core asks cargo itself; cargo's lock is free by then.
 pub fn example_plugins() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
     DIR.get_or_init(|| {
@@ -19,7 +19,15 @@ pub fn example_plugins() -> &'static Path {
         }
         let out = cargo.output().expect("cargo");
         assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-        profile.join("examples")
+        // Cargo's own folder keeps older builds beside the newest. A rename is whole for tests that run at once.
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("plugins");
+        std::fs::create_dir_all(&dir).expect("a directory for plugins");
+        for name in ["libtoy.so", "libfaulty.so"] {
+            let copy = tempfile::NamedTempFile::new_in(&dir).expect("a file");
+            std::fs::copy(profile.join("examples").join(name), copy.path()).expect("a copy");
+            copy.persist(dir.join(name)).expect("its name");
+        }
+        dir
     })
 }
 

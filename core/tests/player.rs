@@ -3,36 +3,33 @@
 mod support;
 
 use nestor::agent::{
-    EpisodePlan, ExpertSettings, PlaySettings, Player, PlayerOptions, pack, plan, texts, write_rollouts,
+    EpisodePlan, PlaySettings, Player, PlayerOptions, pack, plan, texts, write_rollouts,
 };
 use nestor::data::Episode;
 use nestor::error::InputError;
 use nestor::model::{Config, Model};
 use nestor::plugin::{Plugins, World};
 use nestor::recipe::{PluginChoice, Rollout};
-use nestor::tokenizer::Tokenizer;
+use nestor::tokenizer::{Message, Tokenizer};
 use serde_json::{Value, json};
 use tch::{Device, Kind};
 
 const VOCABULARY: usize = 280;
 
 fn world() -> World {
-    let choice = PluginChoice { plugin: "toy".into(), config: json!({ "max_steps": 9 }) };
-    Plugins::in_dir(support::example_plugins()).unwrap().world(&choice).unwrap()
+    let file = support::example_plugins().join("libtoy.so");
+    let choice = PluginChoice { plugin: file.display().to_string(), config: json!({ "max_steps": 9 }) };
+    Plugins::default().world(&choice).unwrap()
 }
 
 /// A rollout section with these changes.
 fn rollout(changes: Value) -> Rollout {
     let mut section = json!({
-        "tasks": 6, "group_size": 2, "max_steps": 5, "max_prompt_tokens": 200, "max_response_tokens": 40, "slots": 5,
+        "tasks": 6, "group_size": 2, "max_steps": 5, "max_prompt_tokens": 300, "max_response_tokens": 40, "slots": 5,
         "template": "{{ task }}: {{ observation }}{% for h in history %} {{ h.step }} {{ h.observation }} {{ h.action }};{% endfor %}",
     });
     section.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
     serde_json::from_value(section).unwrap()
-}
-
-fn expert(noise: f64, seed: u64) -> ExpertSettings {
-    ExpertSettings { noise, seed }
 }
 
 fn episodes() -> Vec<EpisodePlan> {
@@ -41,7 +38,7 @@ fn episodes() -> Vec<EpisodePlan> {
 
 fn player(rollout: Rollout, deterministic: bool) -> Player {
     let tokenizer =
-        Tokenizer::train(texts(&world(), &rollout, &episodes(), expert(0.0, 1)).unwrap().into_iter(), VOCABULARY)
+        Tokenizer::train(texts(&world(), &rollout, &episodes(), 0.0, 1).unwrap().into_iter(), VOCABULARY)
             .unwrap();
     Player::new(PlayerOptions { tokenizer, world: world(), rollout, seed: 5, deterministic }).unwrap()
 }
@@ -71,13 +68,12 @@ fn check(player: &Player, episode: &Episode) {
     let mut seen = env.reset("train", episode.task, episode.seed).unwrap();
     for (i, step) in episode.steps.iter().enumerate() {
         assert_eq!((&step.observation, &step.anchor), (&seen.text, &seen.anchor));
-        let prompt = player.tokenizer().decode(&step.prompt, true);
         let mut shown = format!("{}: {}", seen.task, seen.text);
         for past in i.saturating_sub(2)..i {
             let Episode { steps, .. } = episode;
             shown += &format!(" {} {} {};", past + 1, steps[past].observation, steps[past].action);
         }
-        assert!(prompt.contains(&format!("{shown}\n")), "{prompt:?} lacks {shown:?}");
+        assert_eq!(step.prompt, player.tokenizer().chat(&[Message::new("user", shown)], true).unwrap());
         assert_eq!(player.tokenizer().decode(&step.response, true), step.response_text);
         seen = env.step(&step.response_text).unwrap();
         assert_eq!((&step.action, step.reward, step.valid), (&seen.action, seen.reward, seen.valid));
@@ -131,11 +127,11 @@ fn deterministic_play_depends_on_neither_threads_nor_company() {
 #[test]
 fn the_expert_plays_with_noise_and_without() {
     let mut player = player(rollout(json!({})), false);
-    let best = player.demonstrate(&episodes(), expert(0.0, 1)).unwrap();
+    let best = player.demonstrate(&episodes(), 0.0, 1).unwrap();
     assert!(best.iter().all(|e| e.won && e.steps.len() as u64 == e.task / 2 + 1));
-    let noisy = player.demonstrate(&episodes(), expert(0.8, 1)).unwrap();
-    assert_eq!(noisy, player.demonstrate(&episodes(), expert(0.8, 1)).unwrap());
-    assert!(noisy != best && noisy != player.demonstrate(&episodes(), expert(0.8, 2)).unwrap());
+    let noisy = player.demonstrate(&episodes(), 0.8, 1).unwrap();
+    assert_eq!(noisy, player.demonstrate(&episodes(), 0.8, 1).unwrap());
+    assert!(noisy != best && noisy != player.demonstrate(&episodes(), 0.8, 2).unwrap());
     for episode in best.iter().chain(&noisy) {
         check(&player, episode);
         assert!(episode.steps.iter().all(|s| s.response.last() == player.tokenizer().eos().first() && s.valid));

@@ -63,11 +63,11 @@ impl ExpertWork {
 
 /// How the expert is disturbed.
 #[derive(Debug, Clone, Copy)]
-pub struct ExpertSettings {
+struct ExpertSettings {
     /// Share of its actions that are replaced by a random possible one.
-    pub noise: f64,
+    noise: f64,
     /// Seed of that randomness.
-    pub seed: u64,
+    seed: u64,
 }
 
 /// Lets the expert play the plan; demonstrations in its order.
@@ -99,7 +99,8 @@ fn require_expert(world: &World) -> Result<()> {
 }
 
 /// The texts of the expert's episodes: every rendered prompt and every response. Needs no tokenizer.
-pub fn texts(world: &World, rollout: &Rollout, plan: &[EpisodePlan], settings: ExpertSettings) -> Result<Vec<String>> {
+pub fn texts(world: &World, rollout: &Rollout, plan: &[EpisodePlan], noise: f64, seed: u64) -> Result<Vec<String>> {
+    let settings = ExpertSettings { noise, seed };
     require_expert(world)?;
     let template = template_of(world, rollout)?;
     let mut pool = Pool::new(world, rollout.env_threads)?;
@@ -123,8 +124,9 @@ pub fn render(playing: &Playing, template: &PromptTemplate, rollout: &Rollout) -
 }
 
 impl Player {
-    /// The expert plays the plan. Steps hold prompt and response ids (an end-of-sequence token last), no log-probs.
-    pub fn demonstrate(&mut self, plan: &[EpisodePlan], settings: ExpertSettings) -> Result<Vec<Episode>> {
+    /// The expert plays the plan; `noise` is the share of its actions that are replaced by a random possible one. Steps hold prompt and response ids (an end-of-sequence token last), no log-probs.
+    pub fn demonstrate(&mut self, plan: &[EpisodePlan], noise: f64, seed: u64) -> Result<Vec<Episode>> {
+        let settings = ExpertSettings { noise, seed };
         require_expert(&self.world)?;
         let played = demonstrations(&mut self.pool, &self.rollout, plan, settings);
         self.pool.drain();

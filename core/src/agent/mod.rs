@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-pub use self::expert::{ExpertSettings, texts};
+pub use self::expert::texts;
 use self::playing::Playing;
 use self::pool::{Outcome, Pool, Start, Work};
 pub use self::prompt::{Past, PromptTemplate, PromptVariables};

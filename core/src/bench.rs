@@ -79,7 +79,7 @@ fn load(options: &BenchOptions) -> Result<Model> {
 fn random_rows(model: &Model, rows: usize, length: usize) -> Vec<Vec<u32>> {
     let row = |row: usize| {
         let mut rng = NoiseKey { episode: row as u32, ..NoiseKey::default() }.rng(0, 0);
-        (0..length).map(|_| (u64::from(rng.next_u32()) * model.config.vocab_size as u64 >> 32) as u32).collect()
+        (0..length).map(|_| ((u64::from(rng.next_u32()) * model.config.vocab_size as u64) >> 32) as u32).collect()
     };
     (0..rows).map(row).collect()
 }

@@ -2,9 +2,7 @@
 
 mod support;
 
-use nestor::agent::{
-    EpisodePlan, PlaySettings, Player, PlayerOptions, pack, plan, texts, write_rollouts,
-};
+use nestor::agent::{EpisodePlan, PlaySettings, Player, PlayerOptions, pack, plan, texts, write_rollouts};
 use nestor::data::Episode;
 use nestor::error::InputError;
 use nestor::model::{Config, Model};
@@ -38,8 +36,7 @@ fn episodes() -> Vec<EpisodePlan> {
 
 fn player(rollout: Rollout, deterministic: bool) -> Player {
     let tokenizer =
-        Tokenizer::train(texts(&world(), &rollout, &episodes(), 0.0, 1).unwrap().into_iter(), VOCABULARY)
-            .unwrap();
+        Tokenizer::train(texts(&world(), &rollout, &episodes(), 0.0, 1).unwrap().into_iter(), VOCABULARY).unwrap();
     Player::new(PlayerOptions { tokenizer, world: world(), rollout, seed: 5, deterministic }).unwrap()
 }
 

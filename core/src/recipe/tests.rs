@@ -67,7 +67,8 @@ fn resolved_recipe_loads_to_the_same() -> Result<()> {
     let again = load(&folder.write("again.yaml", &recipe.to_yaml()?), &[])?;
     assert_eq!(again, recipe);
     // Text that looks like something else must stay text.
-    for odd in ["null", "1e3", "0x10", "~", "yes", "a: b", "# no", "two\nlines\n", "", " padded ", "007", "+5", ".inf"] {
+    for odd in ["null", "1e3", "0x10", "~", "yes", "a: b", "# no", "two\nlines\n", "", " padded ", "007", "+5", ".inf"]
+    {
         let mut recipe = recipe.clone();
         recipe.rollout.template = Some(odd.into());
         recipe.env.config["odd"] = odd.into();
@@ -88,7 +89,8 @@ fn extends_and_set_lay_over() -> Result<()> {
     assert_eq!(recipe.env.config, serde_json::json!({"range": 10, "nested": {"a": 2, "b": [1, "two"]}}));
 
     let sets = |sets: &[&str]| sets.iter().map(|s| s.to_string()).collect::<Vec<_>>();
-    let recipe = load(&path, &sets(&["update.lr=3e-4", "update.kl.coef=0.5", "warm_start=null", "env.config={range: 3}"]))?;
+    let recipe =
+        load(&path, &sets(&["update.lr=3e-4", "update.kl.coef=0.5", "warm_start=null", "env.config={range: 3}"]))?;
     assert_eq!((recipe.update.lr, recipe.update.kl.map(|kl| kl.coef)), (3e-4, Some(0.5)));
     assert_eq!((recipe.warm_start, recipe.env.config), (None, serde_json::json!({"range": 3})));
     Ok(())
@@ -117,7 +119,11 @@ fn errors_name_place_key_and_remedy() {
         ("iterations: 20", "iterations: 20\nmini_batch: 3", &["r.yaml:2:1", "did you mean `update.mini_batch`?"]),
         ("tasks: 50", "tasks: 50\n  zzz: 3", &["r.yaml:28:3", "unknown key `eval.zzz`", "`every`, `tasks`"]),
         ("layers: 2", "layer: 2", &["r.yaml:3:50", "unknown key `model.new.layer`", "`model.new.layers`?"]),
-        ("  lr: 1e-3\n  betas", "  lr: fast\n  betas", &["r.yaml:18:3", "`update.lr` must be a number, but is the text \"fast\""]),
+        (
+            "  lr: 1e-3\n  betas",
+            "  lr: fast\n  betas",
+            &["r.yaml:18:3", "`update.lr` must be a number, but is the text \"fast\""],
+        ),
         ("tasks: 4", "tasks: -4", &["r.yaml:11:3", "`rollout.tasks` must be a whole number from 0, but is -4"]),
         ("tasks: 4", "tasks: 4.5", &["`rollout.tasks` must be a whole number", "4.5"]),
         ("tasks: 4", "tasks:", &["r.yaml:11:3", "`rollout.tasks` must be a whole number", "but is empty"]),
@@ -125,9 +131,17 @@ fn errors_name_place_key_and_remedy() {
         ("[0.9, 0.95]", "[0.9]", &["r.yaml:19:3", "`update.betas` must be a list of 2, but is a list of 1"]),
         ("[0.9, 0.95]", "[0.9, x]", &["r.yaml:19:16", "`update.betas` must be a list of 2", "\"x\""]),
         ("recompute: 1", "recompute: some", &["r.yaml:21:3", "`all`", "`none`", "a whole number", "\"some\""]),
-        ("recompute: 1", "schedule: linear", &["r.yaml:21:3", "`update.schedule` must be `constant` or `cosine`", "\"linear\""]),
+        (
+            "recompute: 1",
+            "schedule: linear",
+            &["r.yaml:21:3", "`update.schedule` must be `constant` or `cosine`", "\"linear\""],
+        ),
         ("recompute: 1", "schedule: 3", &["r.yaml:21:3", "must be `constant` or `cosine`, but is 3"]),
-        ("coef: 0.01", "coef: 0.01, kind: k4", &["r.yaml:20:20", "`update.kl.kind` must be `k1`, `k2` or `k3`", "\"k4\""]),
+        (
+            "coef: 0.01",
+            "coef: 0.01, kind: k4",
+            &["r.yaml:20:20", "`update.kl.kind` must be `k1`, `k2` or `k3`", "\"k4\""],
+        ),
         ("iterations: 20\n", "", &["r.yaml:1:1", "the key `iterations` is missing", "a whole number"]),
         ("  mini_batch: 32\n", "", &["r.yaml:16:1", "the key `update.mini_batch` is missing"]),
         ("eval:\n  tasks: 50\n", "eval:\n", &["r.yaml:26:1", "`eval` must be a section, but is empty"]),
@@ -135,7 +149,11 @@ fn errors_name_place_key_and_remedy() {
         ("tasks: 4", "tasks: [4", &["r.yaml:12", "not valid YAML"]),
         // out of range
         ("group_size: 8", "group_size: 0", &["r.yaml:12:3", "`rollout.group_size` must be at least 1"]),
-        ("tasks: 4", "tasks: 4\n  temperature: 0", &["r.yaml:12:3", "`rollout.temperature` must be greater than 0, but is 0"]),
+        (
+            "tasks: 4",
+            "tasks: 4\n  temperature: 0",
+            &["r.yaml:12:3", "`rollout.temperature` must be greater than 0, but is 0"],
+        ),
         ("tasks: 4", "tasks: 4\n  top_p: 1.5", &["`rollout.top_p` must be greater than 0 and at most 1, but is 1.5"]),
         ("tasks: 4", "tasks: 4\n  slots: 0", &["`rollout.slots` must be at least 1"]),
         ("mini_batch: 32", "mini_batch: 0", &["r.yaml:17:3", "`update.mini_batch`"]),

@@ -78,7 +78,8 @@ pub fn find(name: &str) -> Option<&'static Metric> {
 pub fn markdown() -> String {
     let mut table = String::from("| metric | unit | meaning |\n|---|---|---|\n");
     for Metric { name, unit, meaning } in METRICS {
-        writeln!(table, "| `{name}` | {unit} | {} |", meaning.replace('|', "\\|")).expect("a string takes what is written");
+        writeln!(table, "| `{name}` | {unit} | {} |", meaning.replace('|', "\\|"))
+            .expect("a string takes what is written");
     }
     table
 }

@@ -1,8 +1,57 @@
-import subprocess, pytest
-@pytest.fixture
+"""Fixtures of all Python tests: the program as a user calls it, and the examples that tests drive."""
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+# Small tensors: threads would only get into each other's way.
+QUIET = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+os.environ.update(QUIET)
+
+
+@pytest.fixture(scope="session")
+def root():
+    """The repository."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def nestor():
+    """The program."""
+    path = ROOT / "target/release/nestor"
+    assert path.exists(), "build first: scripts/setup.sh"
+    return path
+
+
+@pytest.fixture(scope="session")
+def run(nestor):
+    """Runs the program; gives returncode, stdout and stderr (text). Keyword arguments go to subprocess.run."""
+    def call(*args, timeout=300, **kwargs):
+        command = [str(nestor), *map(str, args)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=timeout, **kwargs)
+    return call
+
+
+@pytest.fixture(scope="session")
+def run_json(run):
+    """Runs the program, which must succeed, and gives what it prints as JSON."""
+    def call(*args, **kwargs):
+        done = run(*args, **kwargs)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+    return call
+
+
+@pytest.fixture(scope="session")
 def example():
-    def run(name, *args):
-        p = subprocess.run([f"/work/main/target/release/examples/{name}", *map(str, args)], capture_output=True, text=True)
-        assert p.returncode == 0, p.stderr
-        return p.stdout
-    return run
+    """Runs an example of the workspace, which must succeed, and gives its output."""
+    def call(name, *args):
+        path = ROOT / "target/release/examples" / name
+        assert path.exists(), "build first: cargo build --release --examples"
+        done = subprocess.run([str(path), *map(str, args)], capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+    return call

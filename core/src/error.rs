@@ -10,3 +10,10 @@ pub struct InputError(pub String);
 macro_rules! input_error {
     ($($arg:tt)*) => { anyhow::Error::new($crate::error::InputError(format!($($arg)*))) };
 }
+
+/// A message without the C++ backtrace that libtorch puts behind its own.
+pub fn brief(message: &str) -> String {
+    let marks = ["\nException raised from", "\\nException raised from", "\nframe #", "\\nframe #"];
+    let end = marks.iter().filter_map(|mark| message.find(mark)).min().unwrap_or(message.len());
+    message[..end].trim_end().to_string()
+}

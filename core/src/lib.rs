@@ -13,12 +13,14 @@
 //! E hidden size, V vocabulary, R response tokens.
 
 pub mod agent;
+pub mod bench;
 pub mod checkpoint;
 pub mod data;
 pub mod engine;
 pub mod error;
 pub mod failpoint;
 pub mod files;
+pub mod generate;
 pub mod model;
 pub mod plugin;
 pub mod policy;

@@ -1,1 +1,360 @@
-fn main() {}
+//! The command line: arguments in, one call, what it gave printed. No logic.
+
+use std::io::{ErrorKind, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Args, Parser, Subcommand};
+use nestor::agent::play::{PlayArgs, play};
+use nestor::bench::{self, BenchOptions};
+use nestor::checkpoint;
+use nestor::engine::Sampling;
+use nestor::error::{InputError, brief};
+use nestor::generate::{GenerateOptions, Source, generate};
+use nestor::model::{Config, device, kind, new};
+use nestor::plugin::{Plugins, advantage::advantage};
+use nestor::policy::score::score;
+use nestor::recipe::{self, DeviceChoice, Dtype};
+use nestor::tokenizer::tokenize;
+use nestor::train::{Ending, TrainArgs, train};
+use serde_json::Value;
+
+/// Trains LLM agents by reinforcement learning over many turns
+#[derive(Parser)]
+#[command(name = "nestor", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a recipe
+    Train(Train),
+    /// Play an environment by hand or from a file
+    Play(PlayArgs),
+    /// Run an advantage estimator on recorded steps
+    Advantage(Advantage),
+    /// Log-probability of each token given those before it
+    Score(Score),
+    /// Continue prompts with a model
+    Generate(Generate),
+    /// Token ids of a chat, generation prompt included
+    Tokenize(Tokenize),
+    /// Make models
+    #[command(subcommand)]
+    Model(ModelCommand),
+    /// Write a checkpoint in Hugging Face form
+    Export(Export),
+    /// Measure stated work on random tokens
+    #[command(subcommand)]
+    Bench(BenchCommand),
+    /// Look at plugins
+    #[command(subcommand)]
+    Plugin(PluginCommand),
+}
+
+#[derive(Args)]
+struct Train {
+    /// The recipe
+    recipe: PathBuf,
+    /// Replace one value of the recipe; the value is YAML
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    sets: Vec<String>,
+    /// The run directory; by default the first free runs/RECIPE[-N]
+    #[arg(long, value_name = "DIR")]
+    run_dir: Option<PathBuf>,
+    /// Go on from the newest whole checkpoint
+    #[arg(long)]
+    resume: bool,
+}
+
+#[derive(Args)]
+struct Advantage {
+    /// The estimator: id of a plugin, or path of a plugin file
+    estimator: String,
+    /// The estimator's configuration
+    #[arg(long, value_name = "JSON", default_value = "{}")]
+    config: String,
+    /// The recorded steps
+    #[arg(long, value_name = "FILE")]
+    rows: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// How to compute.
+#[derive(Args)]
+struct Compute {
+    /// The compute type
+    #[arg(long, value_enum, default_value = "float32")]
+    dtype: Dtype,
+    /// Where to compute
+    #[arg(long, value_enum, default_value = "auto")]
+    device: DeviceChoice,
+}
+
+#[derive(Args)]
+struct Score {
+    /// A model in Hugging Face form
+    model_dir: PathBuf,
+    /// Token ids: {"rows": [[id, …], …]}
+    #[arg(long, value_name = "FILE")]
+    tokens: PathBuf,
+    #[command(flatten)]
+    compute: Compute,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+struct Generate {
+    /// A model in Hugging Face form
+    model_dir: PathBuf,
+    #[command(flatten)]
+    prompt: Prompt,
+    /// Longest continuation
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    max_new_tokens: usize,
+    /// Sampling temperature; 0 is greedy
+    #[arg(long, value_name = "T", default_value_t = 1.0)]
+    temperature: f64,
+    /// Sample among the K likeliest tokens; 0 is off
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    top_k: i64,
+    /// Sample among the likeliest tokens that hold this much probability; 1 is off
+    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    top_p: f64,
+    /// Seed of the samples
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    seed: u64,
+    #[command(flatten)]
+    compute: Compute,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+#[group(required = true, multiple = false)]
+struct Prompt {
+    /// Text to continue as it stands
+    #[arg(long, value_name = "TEXT")]
+    prompt: Option<String>,
+    /// A user's message, put through the chat template
+    #[arg(long, value_name = "TEXT")]
+    chat: Option<String>,
+    /// Token ids: {"rows": [[id, …], …]}
+    #[arg(long, value_name = "FILE")]
+    tokens: Option<PathBuf>,
+}
+
+#[derive(Args)]
+struct Tokenize {
+    /// A folder with a tokenizer in Hugging Face form
+    model_dir: PathBuf,
+    /// The chat: [{"role": …, "content": …}, …]
+    #[arg(long, value_name = "FILE")]
+    chat: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Subcommand)]
+enum ModelCommand {
+    /// Write a model with random weights in Hugging Face form
+    New {
+        /// The folder to make
+        dir: PathBuf,
+        /// Size of the network: tiny, 0.5b, 1.5b, 3b or 7b
+        #[arg(long)]
+        shape: String,
+        /// A tokenizer.json with Qwen2.5's tokens
+        #[arg(long, value_name = "FILE")]
+        tokenizer: Option<PathBuf>,
+        /// Seed of the weights
+        #[arg(long, value_name = "S", default_value_t = 0)]
+        seed: u64,
+        /// The type of the weights
+        #[arg(long, value_enum, default_value = "bfloat16")]
+        dtype: Dtype,
+    },
+}
+
+#[derive(Args)]
+struct Export {
+    /// A checkpoint, such as RUN/checkpoints/iteration-000100
+    checkpoint: PathBuf,
+    /// The folder to make
+    dir: PathBuf,
+    /// The type of the weights; checkpoints hold float32
+    #[arg(long, value_enum, default_value = "float32")]
+    dtype: Dtype,
+}
+
+#[derive(Subcommand)]
+enum BenchCommand {
+    /// Sample exactly --new tokens after each prompt
+    Generate(Bench),
+    /// Log-probs of sequences of --prompt + --new tokens
+    Score(Bench),
+}
+
+#[derive(Args)]
+struct Bench {
+    /// A model in Hugging Face form
+    #[arg(long, value_name = "DIR")]
+    model: PathBuf,
+    /// Sequences at once
+    #[arg(long, value_name = "B", default_value_t = 16)]
+    batch: usize,
+    /// Tokens of each prompt
+    #[arg(long, value_name = "P", default_value_t = 128)]
+    prompt: usize,
+    /// Tokens of each response
+    #[arg(long, value_name = "N", default_value_t = 32)]
+    new: usize,
+    /// Repetitions, of which the median counts
+    #[arg(long, value_name = "R", default_value_t = 3)]
+    repeats: usize,
+    #[command(flatten)]
+    compute: Compute,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Subcommand)]
+enum PluginCommand {
+    /// What is found where
+    List {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    std::panic::set_hook(Box::new(|info| {
+        let place = info.location().map_or(String::new(), |place| format!(" ({}:{})", place.file(), place.line()));
+        let payload = info.payload();
+        let text = payload.downcast_ref::<String>().map(String::as_str).or(payload.downcast_ref::<&str>().copied());
+        let text = brief(text.unwrap_or("a panic without a message"));
+        eprintln!("error: internal error{place}: {text}; please report this with the command and the recipe");
+    }));
+    let cli = Cli::parse();
+    match std::panic::catch_unwind(|| run(cli.command)) {
+        Ok(Ok(Ending::Done)) => ExitCode::SUCCESS,
+        Ok(Ok(Ending::Stopped)) => ExitCode::from(130),
+        Ok(Err(error)) => fail(&error),
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+/// Prints the one message of an error.
+fn fail(error: &anyhow::Error) -> ExitCode {
+    let closed = |cause: &std::io::Error| cause.kind() == ErrorKind::BrokenPipe;
+    if error.chain().filter_map(|cause| cause.downcast_ref()).any(closed) {
+        return ExitCode::SUCCESS; // the reader of a pipe, such as `head`, has seen enough
+    }
+    eprintln!("error: {}", brief(&format!("{error:#}")));
+    ExitCode::from(if error.chain().any(|cause| cause.is::<InputError>()) { 2 } else { 1 })
+}
+
+fn run(command: Command) -> Result<Ending> {
+    match command {
+        Command::Train(args) => return run_train(args),
+        Command::Play(args) => play(&Plugins::discover()?, &args, &mut std::io::stdout())?,
+        Command::Advantage(args) => {
+            let scores = advantage(&Plugins::discover()?, &args.estimator, &args.config, &args.rows)?;
+            print(args.json, &scores, || rows(&scores["advantages"]))?;
+        }
+        Command::Score(args) => {
+            let scores = score(&args.model_dir, &args.tokens, kind(args.compute.dtype), device(args.compute.device)?)?;
+            print(args.json, &scores, || rows(&scores["logprobs"]))?;
+        }
+        Command::Generate(args) => run_generate(args)?,
+        Command::Tokenize(args) => {
+            let ids = tokenize(&args.model_dir, &args.chat)?;
+            print(args.json, &ids, || words(&ids["ids"]))?;
+        }
+        Command::Model(ModelCommand::New { dir, shape, tokenizer, seed, dtype }) => {
+            let config = Config::shape(&shape)?;
+            new::create(&dir, &new::NewModel { config, tokenizer: tokenizer.as_deref(), seed, kind: kind(dtype) })?;
+        }
+        Command::Export(args) => checkpoint::export(&args.checkpoint, &args.dir, kind(args.dtype))?,
+        Command::Bench(BenchCommand::Generate(args)) => run_bench(args, bench::generate)?,
+        Command::Bench(BenchCommand::Score(args)) => run_bench(args, bench::score)?,
+        Command::Plugin(PluginCommand::List { json }) => list_plugins(json)?,
+    }
+    Ok(Ending::Done)
+}
+
+fn run_train(args: Train) -> Result<Ending> {
+    let recipe = recipe::load(&args.recipe, &args.sets)?;
+    let name = args.recipe.file_stem().unwrap_or_default().to_string_lossy();
+    train(recipe, &name, &TrainArgs { run_dir: args.run_dir, resume: args.resume })
+}
+
+fn run_generate(args: Generate) -> Result<()> {
+    let source = match args.prompt {
+        Prompt { prompt: Some(text), .. } => Source::Text(text),
+        Prompt { chat: Some(text), .. } => Source::Chat(text),
+        Prompt { tokens, .. } => Source::Tokens(tokens.expect("clap asks for one of the three")),
+    };
+    let generated = generate(&GenerateOptions {
+        dir: args.model_dir,
+        source,
+        max_new_tokens: args.max_new_tokens,
+        sampling: Sampling { temperature: args.temperature, top_k: args.top_k, top_p: args.top_p },
+        seed: args.seed,
+        kind: kind(args.compute.dtype),
+        device: device(args.compute.device)?,
+    })?;
+    print(args.json, &serde_json::to_value(&generated)?, || generated.text.join("\n"))
+}
+
+fn run_bench(args: Bench, work: fn(&BenchOptions) -> Result<Value>) -> Result<()> {
+    let measured = work(&BenchOptions {
+        dir: args.model,
+        batch: args.batch,
+        prompt: args.prompt,
+        new: args.new,
+        kind: kind(args.compute.dtype),
+        device: device(args.compute.device)?,
+        repeats: args.repeats,
+    })?;
+    print(args.json, &measured, || format!("{} s, {} tokens/s", measured["seconds"], measured["tokens_per_s"]))
+}
+
+fn list_plugins(json: bool) -> Result<()> {
+    let plugins = Plugins::discover()?;
+    let all = serde_json::json!({ "found": plugins.list(), "refused": plugins.refused() });
+    print(json, &all, || {
+        let found =
+            plugins.list().into_iter().map(|p| format!("{} {}: {} ({})", p.kind, p.id, p.doc, p.path.display()));
+        let refused = plugins.refused().iter().map(|p| format!("refused {}: {}", p.path.display(), p.why));
+        found.chain(refused).collect::<Vec<_>>().join("\n")
+    })
+}
+
+/// Prints JSON, or the plain form.
+fn print(json: bool, value: &Value, plain: impl FnOnce() -> String) -> Result<()> {
+    let text = if json { value.to_string() } else { plain() };
+    writeln!(std::io::stdout(), "{text}")?;
+    Ok(())
+}
+
+/// One line per row.
+fn rows(value: &Value) -> String {
+    value.as_array().into_iter().flatten().map(words).collect::<Vec<_>>().join("\n")
+}
+
+/// Numbers on one line.
+fn words(value: &Value) -> String {
+    value.as_array().into_iter().flatten().map(Value::to_string).collect::<Vec<_>>().join(" ")
+}

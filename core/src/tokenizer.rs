@@ -188,7 +188,7 @@ impl Tokenizer {
 }
 
 /// All end-of-sequence ids a folder names, each once: those of `generation_config.json`, then `config.json`'s.
-fn eos_ids(dir: &Path) -> Result<Vec<u32>> {
+pub fn eos_ids(dir: &Path) -> Result<Vec<u32>> {
     let mut ids = Vec::new();
     for file in ["generation_config.json", "config.json"] {
         let path = dir.join(file);

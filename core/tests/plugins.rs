@@ -219,6 +219,34 @@ fn an_estimator_scores() {
 }
 
 #[test]
+fn every_column_crosses_the_border() {
+    let echo = plugins().estimator(&choice("faulty", json!({ "fault": "echo" }))).unwrap();
+    let mut rows = Rows {
+        sequence: vec![7, 8, 9],
+        span_start: vec![3, 4, 5],
+        penalty: vec![0.0, 0.125, 0.25],
+        valid: vec![true, false, false],
+        terminated: vec![true, true, false],
+        truncated: vec![false, false, true],
+        duplicate_of: vec![-1, -1, 0],
+        logprobs: vec![-1.0, -2.0, -3.0, -4.0, -5.0],
+        ..rows()
+    };
+    assert!(refusal(echo.score(&mut rows)).0.ends_with("the plugin needs critic values, and there are none"));
+    rows.values = Some((0..8).map(|v| v as f32).collect());
+    rows.ref_logprobs = Some(vec![-1.5, -2.5, -3.5, -4.5, -5.5]);
+    let columns = "Rows { group: [0, 0, 1], episode: [0, 1, 2], step: [0, 0, 4], sequence: [7, 8, 9], \
+                   span_start: [3, 4, 5], span_length: [2, 1, 2], reward: [1.0, 0.0, 0.5], \
+                   penalty: [0.0, 0.125, 0.25], valid: [1, 0, 0], terminated: [1, 1, 0], truncated: [0, 0, 1], \
+                   anchors: Some(Anchors { data: [97, 255], offsets: [0, 1, 1, 2] }), duplicate_of: [-1, -1, 0], \
+                   token_offsets: [0, 2, 3, 5], token_rewards: [0.0, 1.0, 0.0, 0.0, 0.5], \
+                   values: Some([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]), \
+                   logprobs: Some([-1.0, -2.0, -3.0, -4.0, -5.0]), \
+                   ref_logprobs: Some([-1.5, -2.5, -3.5, -4.5, -5.5]) }";
+    assert_eq!(refusal(echo.score(&mut rows)).0, format!("plugin faulty: score of 3 rows: {columns}"));
+}
+
+#[test]
 fn recorded_rows() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("rows.json");

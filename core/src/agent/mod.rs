@@ -2,6 +2,7 @@
 //! flight at once, environments step on threads, and nothing waits for the slowest episode.
 
 mod expert;
+pub mod play;
 mod playing;
 mod pool;
 mod prompt;

@@ -1,16 +1,14 @@
 //! The two passes of generation over the one Qwen2 of `model`: prompts on the packed axis, then a token per slot.
 
-use std::collections::BTreeMap;
-
 use tch::{Kind, Tensor};
 
 use super::cache::Cache;
 use super::sampler::indices;
 use crate::model::Model;
 use crate::model::qwen2::{BlockWeights, OuterWeights};
+use crate::policy::attention::{Packing, packed_tokens};
 
-/// Attention of prompts is padded to a multiple of this. It depends on a prompt's own length only, so that a
-/// prompt's numbers do not depend on its company.
+/// In deterministic mode attention of prompts is padded to a multiple of this.
 const PROMPT_MULTIPLE: usize = 32;
 /// Decoding attends over a multiple of this many cached tokens.
 const DECODE_MULTIPLE: usize = 64;
@@ -59,78 +57,46 @@ impl Prompts {
     }
 }
 
-/// Prompts whose attention is padded to the same length and done in one call.
-struct Bucket {
-    count: i64,
-    padded: i64,
-    /// For each place of the padded (count, padded) grid the packed token that stands there.
-    gather: Tensor,
-}
-
 impl Pass<'_> {
     /// Computes the prompts, fills the cache and gives the logits (R, V) of what follows each wanted prompt.
     pub fn prefill(&self, job: &Prompts) -> Tensor {
         let device = self.model.device();
-        let starts: Vec<usize> = job
-            .prompts
-            .iter()
-            .scan(0, |next, p| {
-                *next += p.len();
-                Some(*next - p.len())
-            })
-            .collect();
         let (length, rows) = job.fixed.unwrap_or((job.tokens(), job.wanted.len()));
-        let filler = length - job.tokens();
-        let tokens = job.prompts.iter().flatten().map(|&t| t as i64).chain(std::iter::repeat_n(0, filler));
-        let positions = job.prompts.iter().flat_map(|p| 0..p.len() as i64).chain(std::iter::repeat_n(0, filler));
-        let (buckets, back) = self.buckets(job, &starts, filler);
+        let filler = vec![0; length - job.tokens()];
+        let packed: Vec<&[u32]> =
+            job.prompts.iter().chain([&filler]).map(Vec::as_slice).filter(|p| !p.is_empty()).collect();
+        let lengths: Vec<usize> = packed.iter().map(|p| p.len()).collect();
+        let packing = match job.fixed {
+            Some(_) => Packing::independent(&lengths, PROMPT_MULTIPLE, device),
+            None => Packing::new(&lengths, device),
+        };
 
         // Which packed token goes to which place of the cache; a prompt wanted twice is written twice.
-        let (mut sources, mut places) = (Vec::new(), Vec::new());
+        let mut starts = vec![0];
+        starts.extend(lengths.iter().scan(0, |end, length| {
+            *end += length;
+            Some(*end)
+        }));
+        let (mut sources, mut places, mut last) = (Vec::new(), Vec::new(), Vec::new());
         for &(prompt, slot) in &job.wanted {
-            for position in 0..job.prompts[prompt].len() {
+            for position in 0..lengths[prompt] {
                 sources.push((starts[prompt] + position) as i64);
                 places.push(self.cache.place(slot, position));
             }
+            last.push((starts[prompt + 1] - 1) as i64);
         }
+        last.resize(rows, 0);
         let (sources, places) = (indices(sources, device), indices(places, device));
 
-        let rope = self.model.rope(&indices(positions, device));
-        let mut x = self.model.embed(&self.weights.outer, &indices(tokens, device));
+        let rope = self.model.rope(&packing.positions);
+        let mut x = self.model.embed(&self.weights.outer, &packed_tokens(packed.into_iter(), device));
         for (layer, weights) in self.weights.blocks.iter().enumerate() {
             x = self.model.block(weights, &x, &rope, |q, k, v| {
                 self.cache.write(layer, &places, &k.index_select(0, &sources), &v.index_select(0, &sources));
-                let parts: Vec<Tensor> = buckets.iter().map(|bucket| bucket.attend(q, k, v)).collect();
-                let all = if let [only] = &parts[..] { only.shallow_clone() } else { Tensor::cat(&parts, 0) };
-                all.index_select(0, &back)
+                packing.attend(q, k, v)
             });
         }
-        let last = job.wanted.iter().map(|&(prompt, _)| (starts[prompt] + job.prompts[prompt].len() - 1) as i64);
-        let last = last.chain(std::iter::repeat(0)).take(rows);
         self.model.head(&self.weights.outer, &x.index_select(0, &indices(last, device)))
-    }
-
-    /// The buckets, and for each packed token its place in the buckets' outputs laid end to end.
-    fn buckets(&self, job: &Prompts, starts: &[usize], filler: usize) -> (Vec<Bucket>, Tensor) {
-        let device = self.model.device();
-        let mut by_length: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-        for (prompt, tokens) in job.prompts.iter().enumerate() {
-            by_length.entry(tokens.len().next_multiple_of(PROMPT_MULTIPLE)).or_default().push(prompt);
-        }
-        let mut back = vec![0; job.tokens() + filler];
-        let (mut buckets, mut offset) = (Vec::new(), 0);
-        for (padded, members) in by_length {
-            let mut gather = Vec::with_capacity(padded * members.len());
-            for &prompt in &members {
-                let (start, len) = (starts[prompt], job.prompts[prompt].len());
-                gather.extend((0..padded).map(|i| (start + i.min(len - 1)) as i64));
-                (0..len).for_each(|i| back[start + i] = (offset + i) as i64);
-                offset += padded;
-            }
-            let gather = indices(gather, device);
-            buckets.push(Bucket { count: members.len() as i64, padded: padded as i64, gather });
-        }
-        (buckets, indices(back, device))
     }
 
     /// One token per slot, the first slots of the cache in order: `inputs` are (token, position). Gives the logits
@@ -161,26 +127,5 @@ impl Pass<'_> {
             });
         }
         self.model.head(&self.weights.outer, &x)
-    }
-}
-
-impl Bucket {
-    /// Causal attention of packed queries (T, H, D), keys and values (T, K, D); gives (count * padded, H, D).
-    fn attend(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Tensor {
-        let (heads, kv_heads, dim) = (q.size()[1], k.size()[1], q.size()[2]);
-        let grid = [self.count, self.padded, kv_heads, dim];
-        let expand = |x: &Tensor| {
-            let x = x.index_select(0, &self.gather).view(grid).transpose(1, 2).unsqueeze(2);
-            x.expand([self.count, kv_heads, heads / kv_heads, self.padded, dim], false).reshape([
-                self.count,
-                heads,
-                self.padded,
-                dim,
-            ])
-        };
-        let q = q.index_select(0, &self.gather).view([self.count, self.padded, heads, dim]).transpose(1, 2);
-        let out =
-            Tensor::scaled_dot_product_attention(&q, &expand(k), &expand(v), None::<&Tensor>, 0.0, true, None, false);
-        out.transpose(1, 2).reshape([-1, heads, dim])
     }
 }

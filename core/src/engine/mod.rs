@@ -129,6 +129,7 @@ impl Engine {
     /// Queues a request.
     pub fn submit(&mut self, request: Request) -> Result<()> {
         ensure!(!request.prompt.is_empty(), "a request needs a prompt of at least one token");
+        ensure!(self.options.slots > 0, "an engine needs at least one slot");
         ensure!(request.max_new_tokens > 0, "a request must allow at least one new token");
         let needed = request.prompt.len() + request.max_new_tokens;
         let capacity = self.options.capacity;

@@ -55,6 +55,13 @@ pub struct Draw {
     pub uniform: f32,
 }
 
+impl Draw {
+    /// What the row's logits are divided by.
+    fn divisor(&self) -> f32 {
+        if self.sampling.way() == Way::Greedy { 1.0 } else { self.sampling.temperature as f32 }
+    }
+}
+
 /// The tokens drawn and their log-probabilities, one per row.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Drawn {
@@ -69,12 +76,9 @@ pub fn sample(logits: &Tensor, draws: &[Draw]) -> anyhow::Result<Drawn> {
     let rows = draws.len() as i64;
     let mut logits = logits.to_kind(Kind::Float);
     if draws.iter().any(|d| !matches!(d.sampling.temperature, 0.0 | 1.0)) {
-        let divisors: Vec<f32> = draws
-            .iter()
-            .map(|d| if d.sampling.temperature == 0.0 { 1.0 } else { d.sampling.temperature as f32 })
-            .collect();
-        let divisors = Tensor::from_slice(&divisors).to_device(logits.device()).unsqueeze(1);
-        logits = logits / divisors;
+        let divisors: Vec<f32> = draws.iter().map(Draw::divisor).collect();
+        // Not in place: the caller's logits may be float32 already.
+        logits = &logits / Tensor::from_slice(&divisors).to_device(logits.device()).unsqueeze(1);
     }
     let logp = logits.log_softmax(-1, Kind::Float); // (R, V)
 

@@ -5,5 +5,30 @@ pub mod new;
 pub mod qwen2;
 pub mod weights;
 
+use anyhow::Result;
+use tch::{Device, Kind};
+
 pub use config::Config;
 pub use qwen2::{Model, Rope};
+
+use crate::input_error;
+use crate::recipe::{DeviceChoice, Dtype};
+
+/// The tensor type of a compute type.
+pub fn kind(dtype: Dtype) -> Kind {
+    match dtype {
+        Dtype::Float32 => Kind::Float,
+        Dtype::Bfloat16 => Kind::BFloat16,
+    }
+}
+
+/// The device that is meant; an error if there is none.
+pub fn device(choice: DeviceChoice) -> Result<Device> {
+    match (choice, tch::Cuda::is_available()) {
+        (DeviceChoice::Cpu, _) | (DeviceChoice::Auto, false) => Ok(Device::Cpu),
+        (DeviceChoice::Cuda | DeviceChoice::Auto, true) => Ok(Device::Cuda(0)),
+        (DeviceChoice::Cuda, false) => {
+            Err(input_error!("device cuda is asked for, but libtorch finds no GPU: use cpu or auto"))
+        }
+    }
+}

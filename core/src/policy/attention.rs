@@ -32,6 +32,16 @@ struct Group {
 impl Packing {
     /// The packing of sequences with these lengths, in this order.
     pub fn new(lengths: &[usize], device: Device) -> Self {
+        Self::grouped(lengths, None, device)
+    }
+
+    /// The same, but each sequence's row is as long as its own length rounded up to `multiple`: what comes out for a
+    /// sequence does not depend, not even in its last bits, on those that lie beside it.
+    pub fn independent(lengths: &[usize], multiple: usize, device: Device) -> Self {
+        Self::grouped(lengths, Some(multiple), device)
+    }
+
+    fn grouped(lengths: &[usize], multiple: Option<usize>, device: Device) -> Self {
         let mut starts = Vec::with_capacity(lengths.len());
         let mut positions = Vec::with_capacity(lengths.iter().sum());
         for &length in lengths {
@@ -48,10 +58,12 @@ impl Packing {
         let mut cells = 0;
         let mut rest = &order[..];
         while let Some(&first) = rest.first() {
-            let limit = (lengths[first] as f64 * LENGTH_RATIO).max(lengths[first] as f64 + 8.0) as usize;
+            let similar = (lengths[first] as f64 * LENGTH_RATIO).max(lengths[first] as f64 + 8.0) as usize;
+            let limit = multiple.map_or(similar, |m| lengths[first].next_multiple_of(m));
             let n = rest.partition_point(|&i| lengths[i] <= limit);
             let (members, later) = rest.split_at(n);
-            let length = members.iter().map(|&i| lengths[i]).max().unwrap_or(0);
+            let longest = members.iter().map(|&i| lengths[i]).max().unwrap_or(0);
+            let length = if multiple.is_some() { limit } else { longest };
             let mut gather = vec![0i64; n * length];
             for (row, &i) in members.iter().enumerate() {
                 for t in 0..lengths[i] {

@@ -44,7 +44,11 @@ pub fn keys() -> Vec<Key> {
 pub fn markdown() -> String {
     let mut table = String::from("| key | takes | default | meaning |\n|---|---|---|---|\n");
     for key in keys() {
-        let default = key.default.map_or("required".to_string(), |value| format!("`{value}`"));
+        let default = match key.default.as_deref() {
+            None => "required".to_string(),
+            Some(word @ ("none" | "see below")) if key.kind != "`none`" => word.to_string(),
+            Some(value) => format!("`{value}`"),
+        };
         let kind = key.kind.replace('|', "\\|");
         writeln!(table, "| `{}` | {kind} | {default} | {} |", key.path, key.doc.replace('|', "\\|"))
             .expect("a string takes what is written");
@@ -82,7 +86,7 @@ impl<'a> Schema<'a> {
             let target = self.resolve(property);
             let must = required.is_some_and(|names| names.iter().any(|n| n == name));
             let default = match &property["default"] {
-                Value::Null => "null".to_string(),
+                Value::Null => "none".to_string(),
                 Value::Object(_) if target["properties"].is_object() => "see below".to_string(),
                 Value::String(text) => text.clone(),
                 value => value.to_string(),
@@ -91,7 +95,7 @@ impl<'a> Schema<'a> {
                 path: path.clone(),
                 kind: self.kind(property),
                 default: (!must).then_some(default),
-                doc: property["description"].as_str().unwrap_or_default().replace('\n', " "),
+                doc: describe(property) + &self.options(target),
                 section: target["properties"].is_object(),
             });
             self.collect(&path, target, keys);
@@ -109,6 +113,13 @@ impl<'a> Schema<'a> {
             }
             _ => schema,
         }
+    }
+
+    /// What the options of an enumeration mean.
+    fn options(&self, schema: &'a Value) -> String {
+        let options = schema["oneOf"].as_array().or(schema["anyOf"].as_array()).into_iter().flatten();
+        let texts: Vec<_> = options.map(|o| format!(" {}: {}", self.kind(o), describe(o))).collect();
+        if texts.len() > 1 { texts.concat() } else { String::new() }
     }
 
     /// What a value must be, in words.
@@ -149,6 +160,10 @@ pub(super) fn alternatives(mut options: Vec<String>) -> String {
         (Some(last), false) => format!("{} or {last}", options.join(", ")),
         (last, _) => last.unwrap_or_default(),
     }
+}
+
+fn describe(schema: &Value) -> String {
+    schema["description"].as_str().unwrap_or_default().replace('\n', " ")
 }
 
 fn bare(value: &Value) -> String {

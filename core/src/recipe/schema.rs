@@ -54,7 +54,7 @@ pub enum Sharding {
 }
 
 /// Where to compute.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceChoice {
     /// A GPU if there is one, else the CPU.
@@ -67,7 +67,7 @@ pub enum DeviceChoice {
 }
 
 /// The compute type.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Dtype {
     /// 32-bit floats.

@@ -9,13 +9,13 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use tch::{Device, Kind};
 
 use super::{Run, State};
-use crate::agent::{Player, PlayerOptions, TaskCursor, plan, texts};
+use crate::agent::{ExpertSettings, Player, PlayerOptions, TaskCursor, plan, texts};
 use crate::checkpoint::Checkpoints;
 use crate::input_error;
-use crate::model::{Config, new, weights};
+use crate::model::{Config, device, kind, new, weights};
 use crate::plugin::{Plugins, World};
 use crate::policy::update::Policy;
-use crate::recipe::{DeviceChoice, Dtype, NewModel, Recipe};
+use crate::recipe::{NewModel, Recipe};
 use crate::tokenizer::Tokenizer;
 use crate::track::{Metrics, Phases, Tracker};
 use crate::train::TrainArgs;
@@ -47,7 +47,7 @@ impl Run {
         let model_files = model_files(&recipe, &world, &dir, newest.is_some())?;
         std::fs::write(dir.join("recipe.yaml"), recipe.to_yaml()?).context("writing recipe.yaml")?;
 
-        let model = weights::load(&model_files, compute_kind(&recipe), device(&recipe)?)?;
+        let model = weights::load(&model_files, kind(recipe.dtype), device(recipe.device)?)?;
         let tokenizer = Tokenizer::load(&model_files)?;
         new::check_vocabulary(&model.config, &tokenizer)?;
         let tasks = TaskCursor::new(world.tasks(&recipe.rollout.split)?, recipe.seed);
@@ -165,11 +165,14 @@ impl Run {
 /// The run directory: the one asked for, or the first free `runs/<name>[-n]`; with `--resume` the last taken one.
 fn run_dir(name: &str, args: &TrainArgs) -> Result<PathBuf> {
     let is_run = |dir: &Path| dir.join("recipe.yaml").exists();
-    let candidates = || (1..).map(|n| PathBuf::from(if n == 1 { format!("runs/{name}") } else { format!("runs/{name}-{n}") }));
+    let candidates =
+        || (1..).map(|n| PathBuf::from(if n == 1 { format!("runs/{name}") } else { format!("runs/{name}-{n}") }));
     let dir = match (&args.run_dir, args.resume) {
         (Some(dir), _) => dir.clone(),
         (None, false) => candidates().find(|dir| !dir.exists()).unwrap_or_default(),
-        (None, true) => candidates().take_while(|dir| dir.exists()).last().unwrap_or_else(|| format!("runs/{name}").into()),
+        (None, true) => {
+            candidates().take_while(|dir| dir.exists()).last().unwrap_or_else(|| format!("runs/{name}").into())
+        }
     };
     if args.resume && !is_run(&dir) {
         return Err(input_error!(
@@ -215,7 +218,7 @@ fn model_files(recipe: &Recipe, world: &World, dir: &Path, resumed: bool) -> Res
         let tasks = TaskCursor::new(count, recipe.seed).next(TOKENIZER_EPISODES);
         let plan = plan(&tasks, 1, recipe.seed, 0);
         let noise = recipe.warm_start.as_ref().map_or(0.0, |w| w.expert_noise);
-        let texts = texts(world, &recipe.rollout, &plan, noise, recipe.seed)?;
+        let texts = texts(world, &recipe.rollout, &plan, ExpertSettings { noise, seed: recipe.seed })?;
         let tokenizer = Tokenizer::train(texts.into_iter(), model.vocab_size as usize)?;
         let config = config(model, &tokenizer, recipe);
         let model = new::random(&config, recipe.seed, Kind::Float, Device::Cpu)?;
@@ -245,23 +248,6 @@ fn config(model: &NewModel, tokenizer: &Tokenizer, recipe: &Recipe) -> Config {
         rope_theta: 1e6,
         rms_norm_eps: 1e-6,
         tie_word_embeddings: true,
-    }
-}
-
-fn compute_kind(recipe: &Recipe) -> Kind {
-    match recipe.dtype {
-        Dtype::Float32 => Kind::Float,
-        Dtype::Bfloat16 => Kind::BFloat16,
-    }
-}
-
-fn device(recipe: &Recipe) -> Result<Device> {
-    match (recipe.device, tch::Cuda::is_available()) {
-        (DeviceChoice::Cpu, _) | (DeviceChoice::Auto, false) => Ok(Device::Cpu),
-        (DeviceChoice::Cuda | DeviceChoice::Auto, true) => Ok(Device::Cuda(0)),
-        (DeviceChoice::Cuda, false) => {
-            Err(input_error!("recipe key `device` asks for cuda, but libtorch finds no GPU: use cpu or auto"))
-        }
     }
 }
 

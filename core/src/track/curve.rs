@@ -46,8 +46,9 @@ impl Curve {
             .y_desc("share of episodes won")
             .label_style(("sans-serif", 15))
             .axis_desc_style(("sans-serif", 17))
-            .x_max_light_lines(0)
-            .y_max_light_lines(0)
+            // One light line per bold one, that is none; 0 would loop for ever in plotters.
+            .x_max_light_lines(1)
+            .y_max_light_lines(1)
             .y_labels(11)
             .y_label_formatter(&|v| format!("{:.0} %", v * 100.0))
             .draw()?;

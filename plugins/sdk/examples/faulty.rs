@@ -29,6 +29,8 @@ enum Fault {
     Unwritten,
     /// Writes an infinite return.
     InfiniteReturn,
+    /// Fails with all columns that it was given as the message.
+    Echo,
 }
 
 impl Environment for Faulty {
@@ -86,7 +88,8 @@ impl Estimator for Faulty {
     }
 
     fn needs(&self) -> Needs {
-        Needs::default()
+        let all = self.0 == Fault::Echo;
+        Needs { values: all, anchors: all, reference: all }
     }
 
     fn score(&self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
@@ -95,6 +98,7 @@ impl Estimator for Faulty {
         match self.0 {
             Fault::Panic => panic!("told to panic"),
             Fault::Error => bail!("told to fail"),
+            Fault::Echo => bail!("{rows:?}"),
             Fault::InfiniteReturn => out.returns[last] = f32::INFINITY,
             _ => out.advantages[last] = f32::NAN,
         }

@@ -29,13 +29,44 @@ fn layouts() -> Vec<Layout> {
         layout!(Str, "nestor_str", data, len),
         layout!(Sink, "nestor_sink", context, put),
         layout!(Step, "nestor_step", reward, terminated, truncated, valid),
-        layout!(Environment, "nestor_environment", open, prompt_template, tasks, spawn, reset, step, close, close_world),
+        layout!(
+            Environment,
+            "nestor_environment",
+            open,
+            prompt_template,
+            tasks,
+            spawn,
+            reset,
+            step,
+            close,
+            close_world
+        ),
         layout!(Expert, "nestor_expert", next_action, response),
         layout!(Estimator, "nestor_estimator", open, needs, score, close),
         layout!(
-            Rows, "nestor_rows", rows, tokens, group, episode, step, sequence, span_start, span_length, reward, penalty,
-            valid, terminated, truncated, anchor_data, anchor_offsets, duplicate_of, token_offsets, token_rewards, values,
-            logprobs, ref_logprobs
+            Rows,
+            "nestor_rows",
+            rows,
+            tokens,
+            group,
+            episode,
+            step,
+            sequence,
+            span_start,
+            span_length,
+            reward,
+            penalty,
+            valid,
+            terminated,
+            truncated,
+            anchor_data,
+            anchor_offsets,
+            duplicate_of,
+            token_offsets,
+            token_rewards,
+            values,
+            logprobs,
+            ref_logprobs
         ),
         layout!(Component, "nestor_component", kind, id, doc, config_schema, functions, get_extension),
     ]
@@ -44,8 +75,19 @@ fn layouts() -> Vec<Layout> {
 /// `nestor_plugin`, whose first fields are a struct of their own in Rust.
 fn plugin_layout() -> Layout {
     let head = layout!(
-        Head, "nestor_plugin", magic, abi_major, abi_minor, size_plugin, size_component, size_str, size_sink, size_step,
-        size_environment, size_rows, size_estimator
+        Head,
+        "nestor_plugin",
+        magic,
+        abi_major,
+        abi_minor,
+        size_plugin,
+        size_component,
+        size_str,
+        size_sink,
+        size_step,
+        size_environment,
+        size_rows,
+        size_estimator
     );
     let _all_fields = |x: &ffi::Plugin| {
         let ffi::Plugin { head: _, component_count: _, components: _ } = x;

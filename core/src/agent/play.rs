@@ -1,0 +1,171 @@
+//! `nestor play`: an environment played by hand or from a file, without a model.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{BufRead, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use crate::input_error;
+use crate::plugin::{Observation, Plugins};
+use crate::recipe::PluginChoice;
+
+/// What to play, and how to show it.
+#[derive(Debug, Clone, clap::Args)]
+pub struct PlayArgs {
+    /// The environment: id of a plugin, or path of a plugin file
+    pub plugin: String,
+    /// The environment's configuration, YAML or JSON
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// The split to take the task from
+    #[arg(long, default_value = "train")]
+    pub split: String,
+    /// Number of the task in its split
+    #[arg(long, default_value_t = 0)]
+    pub task: u64,
+    /// Seed of the reset
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Responses to play, one JSON string per line, instead of asking for them
+    #[arg(long, value_name = "FILE")]
+    pub actions: Option<PathBuf>,
+    /// Print one JSON object per step, the reset first
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Plays one episode: to its end, or until there are no more responses.
+pub fn play(plugins: &Plugins, args: &PlayArgs, out: &mut impl Write) -> Result<()> {
+    let config = args.config.as_deref().map_or(Ok(json!({})), read_config)?;
+    let world = plugins.world(&PluginChoice { plugin: args.plugin.clone(), config })?;
+    let tasks = world.tasks(&args.split)?;
+    if args.task >= tasks {
+        return Err(input_error!("--task {}: split {} has {tasks} tasks, counted from 0", args.task, args.split));
+    }
+    let mut env = world.spawn()?;
+    let mut screen = Screen { out, json: args.json, steps: 0, episode_return: 0.0 };
+    let first = env.reset(&args.split, args.task, args.seed)?;
+    screen.show(&first)?;
+
+    let mut responses: Box<dyn Iterator<Item = Result<String>>> = match &args.actions {
+        Some(path) => Box::new(read_responses(path)?.into_iter().map(Ok)),
+        None => Box::new(std::io::stdin().lock().lines().map(|line| line.context("cannot read standard input"))),
+    };
+    let asks = args.actions.is_none() && std::io::stdin().is_terminal() && !args.json;
+    loop {
+        if asks {
+            screen.ask()?;
+        }
+        let Some(response) = responses.next().transpose()? else { return Ok(()) };
+        let seen = env.step(&response)?;
+        screen.show(&seen)?;
+        if seen.terminated || seen.truncated {
+            break;
+        }
+    }
+    // Only a file is looked at further: to see whether a terminal has more to say would mean to wait for it.
+    let left = if args.actions.is_some() { responses.count() } else { 0 };
+    if left > 0 {
+        eprintln!("the episode is over; {left} more responses were not played");
+    }
+    Ok(())
+}
+
+/// The environment's configuration. JSON is YAML, so one reader does.
+fn read_config(path: &Path) -> Result<Value> {
+    let text = fs::read_to_string(path).map_err(|e| input_error!("--config {}: {e}", path.display()))?;
+    if text.trim().is_empty() {
+        return Ok(json!({}));
+    }
+    serde_yaml::from_str(&text).map_err(|e| input_error!("--config {}: {e}", path.display()))
+}
+
+/// The responses of an actions file: a line is a JSON string, or, if it does not begin with a quotation mark, the
+/// response as it stands; empty lines are passed over.
+fn read_responses(path: &Path) -> Result<Vec<String>> {
+    let place = |number: usize| format!("--actions {}, line {}", path.display(), number + 1);
+    let text = fs::read_to_string(path).map_err(|e| input_error!("--actions {}: {e}", path.display()))?;
+    let mut responses = Vec::new();
+    for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        responses.push(if line.trim_start().starts_with('"') {
+            serde_json::from_str(line).map_err(|e| {
+                input_error!("{}: {e}; write each response as one JSON string, such as \"up\"", place(number))
+            })?
+        } else {
+            line.to_owned()
+        });
+    }
+    Ok(responses)
+}
+
+/// Where the episode is shown.
+struct Screen<'a, W> {
+    out: &'a mut W,
+    json: bool,
+    /// Steps played.
+    steps: u64,
+    episode_return: f64,
+}
+
+impl<W: Write> Screen<'_, W> {
+    fn show(&mut self, seen: &Observation) -> Result<()> {
+        self.episode_return += seen.reward;
+        let text = if self.json { format!("{}\n", self.object(seen)) } else { self.view(seen) };
+        self.steps += 1;
+        // Another program may be waiting for this step before it sends the next response.
+        self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush()).context("cannot write the episode")
+    }
+
+    fn ask(&mut self) -> Result<()> {
+        self.out.write_all(b"> ").and_then(|()| self.out.flush()).context("cannot write the episode")
+    }
+
+    /// A step for programs.
+    fn object(&self, seen: &Observation) -> Value {
+        json!({
+            "step": self.steps,
+            "observation": seen.text,
+            "task": seen.task,
+            "admissible": seen.admissible,
+            "anchor": String::from_utf8_lossy(&seen.anchor),
+            "action": seen.action,
+            "reward": seen.reward,
+            "done": seen.terminated || seen.truncated,
+            "terminated": seen.terminated,
+            "truncated": seen.truncated,
+            "valid": seen.valid,
+            "won": won(seen),
+            "info": seen.info,
+        })
+    }
+
+    /// A step for people.
+    fn view(&self, seen: &Observation) -> String {
+        let mut text = String::new();
+        if self.steps > 0 {
+            let note = if seen.valid { "" } else { ", not valid" };
+            let _ = writeln!(
+                text,
+                "step {}: action {:?}{note}, reward {:.4}, return {:.4}\n",
+                self.steps, seen.action, seen.reward, self.episode_return
+            );
+        } else if !seen.task.is_empty() {
+            let _ = writeln!(text, "task: {}\n", seen.task);
+        }
+        let _ = writeln!(text, "{}\n", seen.text);
+        if seen.terminated || seen.truncated {
+            let how = if seen.truncated { "cut at a limit" } else { "over" };
+            let _ = writeln!(text, "the episode is {how}: {}", if won(seen) { "won" } else { "not won" });
+        } else if !seen.admissible.is_empty() {
+            let _ = writeln!(text, "actions: {}", seen.admissible.join(", "));
+        }
+        text
+    }
+}
+
+fn won(seen: &Observation) -> bool {
+    seen.info.get("won").and_then(Value::as_bool).unwrap_or(false)
+}

@@ -1,0 +1,142 @@
+//! `nestor generate`: continues prompts with a model on disk.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use tch::{Device, Kind};
+
+use crate::engine::{Completion, Engine, EngineOptions, Finish, NoiseKey, Request, Sampling, noise};
+use crate::input_error;
+use crate::model::{Model, weights};
+use crate::tokenizer::{Message, Tokenizer, eos_ids};
+
+/// Requests decoded at once.
+const SLOTS: usize = 64;
+
+/// What is to be continued.
+#[derive(Debug, Clone)]
+pub enum Source {
+    /// Raw text.
+    Text(String),
+    /// A user's message, put through the chat template.
+    Chat(String),
+    /// A file `{"rows": [[ids…], …]}`; works without a tokenizer too.
+    Tokens(PathBuf),
+}
+
+/// What `generate` is asked for.
+#[derive(Debug, Clone)]
+pub struct GenerateOptions {
+    /// The model folder.
+    pub dir: PathBuf,
+    /// The prompts.
+    pub source: Source,
+    /// Longest continuation.
+    pub max_new_tokens: usize,
+    /// How tokens are drawn.
+    pub sampling: Sampling,
+    /// Seed of the draws.
+    pub seed: u64,
+    /// The compute type.
+    pub kind: Kind,
+    /// Where to compute.
+    pub device: Device,
+}
+
+/// Continuations, one entry per prompt in each column.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Generated {
+    /// Token ids, the end-of-sequence token included.
+    pub tokens: Vec<Vec<u32>>,
+    /// The same as text, special tokens left out; empty where the folder has no tokenizer.
+    pub text: Vec<String>,
+    /// Log-prob of each token at the sampling temperature.
+    pub logprobs: Vec<Vec<f32>>,
+    /// `eos` or `length`.
+    pub finished: Vec<&'static str>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rows {
+    rows: Vec<Vec<u32>>,
+}
+
+/// Loads the model and continues the prompts.
+pub fn generate(options: &GenerateOptions) -> Result<Generated> {
+    let has_tokenizer = options.dir.join("tokenizer.json").exists();
+    let optional = matches!(options.source, Source::Tokens(_)) && !has_tokenizer;
+    let tokenizer = if optional { None } else { Some(Tokenizer::load(&options.dir)?) };
+    let prompts = prompts(options, tokenizer.as_ref())?;
+    let model = weights::load(&options.dir, options.kind, options.device)?;
+    check(&model, &prompts)?;
+    let eos = match &tokenizer {
+        Some(tokenizer) => tokenizer.eos().to_vec(),
+        None => eos_ids(&options.dir)?,
+    };
+    let mut generated = Generated::default();
+    for done in complete(&model, prompts, eos, options)? {
+        generated.text.push(tokenizer.as_ref().map_or_else(String::new, |t| t.decode(&done.tokens, true)));
+        generated.tokens.push(done.tokens);
+        generated.logprobs.push(done.logprobs);
+        generated.finished.push(match done.finished {
+            Finish::Eos => "eos",
+            Finish::Length => "length",
+        });
+    }
+    Ok(generated)
+}
+
+fn prompts(options: &GenerateOptions, tokenizer: Option<&Tokenizer>) -> Result<Vec<Vec<u32>>> {
+    match (&options.source, tokenizer) {
+        (Source::Text(text), Some(tokenizer)) => Ok(vec![tokenizer.encode(text)]),
+        (Source::Chat(text), Some(tokenizer)) => Ok(vec![tokenizer.chat(&[Message::new("user", text)], true)?]),
+        (Source::Tokens(path), _) => {
+            let text = std::fs::read_to_string(path).map_err(|error| input_error!("{}: {error}", path.display()))?;
+            let rows: Rows = serde_json::from_str(&text)
+                .map_err(|error| input_error!("{}: {error}; tokens are {{\"rows\": [[id, …], …]}}", path.display()))?;
+            Ok(rows.rows)
+        }
+        (_, None) => Err(input_error!("{}: has no tokenizer.json; give --tokens instead", options.dir.display())),
+    }
+}
+
+fn check(model: &Model, prompts: &[Vec<u32>]) -> Result<()> {
+    let vocabulary = model.config.vocab_size;
+    for (row, prompt) in prompts.iter().enumerate() {
+        if prompt.is_empty() {
+            return Err(input_error!("prompt {row} is empty; a prompt needs at least one token"));
+        }
+        if let Some(id) = prompt.iter().find(|&&id| i64::from(id) >= vocabulary) {
+            return Err(input_error!("prompt {row} has token id {id}, but the model's vocab_size is {vocabulary}"));
+        }
+    }
+    Ok(())
+}
+
+/// Completions in the order of the prompts.
+fn complete(
+    model: &Model,
+    prompts: Vec<Vec<u32>>,
+    eos: Vec<u32>,
+    options: &GenerateOptions,
+) -> Result<Vec<Completion>> {
+    let GenerateOptions { max_new_tokens, sampling, seed, .. } = *options;
+    if max_new_tokens == 0 {
+        return Err(input_error!("--max-new-tokens must be at least 1"));
+    }
+    let count = prompts.len();
+    let capacity = prompts.iter().map(Vec::len).max().unwrap_or(0) + max_new_tokens;
+    let mut engine = Engine::new(EngineOptions { slots: SLOTS.min(count), capacity, deterministic: false, eos, seed });
+    for (episode, prompt) in prompts.into_iter().enumerate() {
+        let key = NoiseKey { stream: noise::GENERATE, episode: episode as u32, ..NoiseKey::default() };
+        engine.submit(Request { key, prompt, max_new_tokens, sampling })?;
+    }
+    let mut done = HashMap::new();
+    while !engine.is_idle() {
+        done.extend(engine.step(model)?.into_iter().map(|c| (c.key.episode, c)));
+    }
+    (0..count as u32).map(|i| done.remove(&i).context("a prompt has no completion")).collect()
+}

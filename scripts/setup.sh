@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Makes .venv with the pinned torch and builds the binary and the bundled plugins. Run again it does nothing.
+#   scripts/setup.sh [--test]     --test also installs what only the tests need
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+fail() { echo "setup: $1" >&2; exit 1; }
+
+with_tests=false
+case "${1-}" in
+    "") ;;
+    --test) with_tests=true ;;
+    *) fail "unknown argument $1; usage: scripts/setup.sh [--test]" ;;
+esac
+
+# A rustup that was just installed is not on PATH yet.
+command -v cargo >/dev/null || export PATH="$HOME/.cargo/bin:$PATH"
+command -v cargo >/dev/null || fail "cargo is missing; install Rust 1.88 or newer from https://rustup.rs"
+"${CXX:-c++}" --version >/dev/null 2>&1 || fail "a C++ compiler is missing; install g++ (or set CXX)"
+command -v python3 >/dev/null || fail "python3 is missing; install Python 3.10 or newer"
+python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
+    fail "$(python3 --version) is too old; install Python 3.10 or newer"
+
+if [ ! -x .venv/bin/python ]; then
+    python3 -c 'import venv, ensurepip' 2>/dev/null ||
+        fail "Python's venv module is missing; install it (Debian and Ubuntu: apt install python3-venv)"
+    echo "setup: making .venv"
+    python3 -m venv .venv
+fi
+
+# Installs a requirements file unless this very file was installed before.
+install() {
+    local stamp=".venv/$1.installed"
+    cmp -s "$1" "$stamp" && return
+    echo "setup: installing $1$2"
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check -r "$1"
+    cp "$1" "$stamp"
+}
+install requirements.txt " (torch is large: some minutes)"
+if $with_tests; then install requirements-test.txt ""; fi
+
+# .cargo/config.toml points cargo here, whatever the version of Python.
+if [ ! -e .venv/torch/lib/libtorch.so ]; then
+    site=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    ln -sfn "${site#"$PWD/.venv/"}/torch" .venv/torch
+    [ -e .venv/torch/lib/libtorch.so ] || fail ".venv holds no torch; delete .venv and run scripts/setup.sh again"
+fi
+
+# Another libtorch that the environment names must not win.
+unset LIBTORCH LIBTORCH_LIB LIBTORCH_INCLUDE LIBTORCH_USE_PYTORCH LIBTORCH_STATIC
+[ -x target/release/nestor ] || echo "setup: building (libtorch's bindings are large: about 10 minutes on 2 cores)"
+cargo build --quiet --locked --release --workspace

@@ -1,0 +1,102 @@
+"""What users see when their input is wrong: one message with place, cause and remedy, and the exit code."""
+import os
+import re
+import shutil
+import subprocess
+
+import pytest
+
+RECIPE = """\
+iterations: 1
+device: cpu
+model:
+  new: {hidden_size: 16, intermediate_size: 32, layers: 1, heads: 2, kv_heads: 1, vocab_size: 400}
+env:
+  plugin: numberline
+estimator:
+  plugin: gigpo
+rollout:
+  tasks: 1
+  group_size: 2
+  max_steps: 2
+  max_prompt_tokens: 512
+  max_response_tokens: 4
+update:
+  mini_batch: 4
+  lr: 1e-3
+eval:
+  tasks: 2
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(RECIPE)
+    return path
+
+
+def one_message(done, code, *parts):
+    """One line `error: ...` that holds all parts, and no backtrace."""
+    assert done.returncode == code, done.stderr
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1 and lines[0].startswith("error: "), done.stderr
+    for part in parts:
+        assert part in lines[0], f"{part!r} is not in {lines[0]!r}"
+
+
+@pytest.mark.parametrize("old, new, parts", [
+    ("  lr: 1e-3", "  learning: 1e-3", ["recipe.yaml:17:3", "unknown key `update.learning`"]),
+    ("  lr: 1e-3", "  lr: 1e-3\n  clip_hi: 0.3", ["recipe.yaml:18:3", "did you mean `update.clip_high`?"]),
+    ("  lr: 1e-3", "  lr: quick", ["recipe.yaml:17:3", "`update.lr` must be a number", '"quick"']),
+    ("  lr: 1e-3", "  lr: [", ["recipe.yaml:18", "not valid YAML"]),
+    ("  lr: 1e-3", "", ["recipe.yaml:15:1", "`update.lr` is missing"]),
+    ("device: cpu", "device: tpu", ["recipe.yaml:2:1", "`device` must be `auto`, `cpu` or `cuda`"]),
+    ("group_size: 2", "group_size: 0", ["recipe.yaml:11:3", "`rollout.group_size` must be at least 1"]),
+    ("plugin: gigpo", "plugin: gigpoo", ["gigpoo", "gigpo"]),
+    ("plugin: numberline", "plugin: atlantis", ["atlantis", "numberline"]),
+])
+def test_damaged_recipe(old, new, parts, recipe, run, tmp_path):
+    recipe.write_text(RECIPE.replace(old, new, 1))
+    one_message(run("train", recipe, "--run-dir", tmp_path / "run"), 2, *parts)
+    assert not (tmp_path / "run/metrics.jsonl").exists()
+
+
+def test_wrong_argument(recipe, run, tmp_path):
+    one_message(run("train", tmp_path / "none.yaml"), 2, "there is no recipe", "none.yaml")
+    one_message(run("train", recipe, "--set", "update.lrr=1"), 2, "--set update.lrr=1", "`update.lr`?")
+    one_message(run("train", recipe, "--run-dir", tmp_path / "none", "--resume"), 2, "none", "--resume")
+    one_message(run("train", recipe, "--run-dir", tmp_path / "run", "--set", "model={path: /nowhere}"), 2, "/nowhere")
+    one_message(run("score", tmp_path, "--tokens", tmp_path / "none"), 2, "none")
+    one_message(run("export", tmp_path, tmp_path / "out"), 2, "is no checkpoint")
+    one_message(run("model", "new", tmp_path / "m", "--shape", "9b"), 2, '"9b"', "0.5b")
+    usage = run("trian", recipe)
+    assert usage.returncode == 2 and "train" in usage.stderr
+
+
+def test_plugins_of_another_kind_of_file(recipe, run, tmp_path):
+    text = tmp_path / "libnestor_text.so"
+    text.write_text("no library")
+    one_message(run("train", recipe, "--run-dir", tmp_path / "run", "--set", f"env.plugin={text}"), 2, str(text))
+
+
+def test_a_reader_that_leaves_early_is_no_error(nestor):
+    command = f"{nestor} plugin list --json | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(shutil.which("readelf") is None, reason="readelf is part of binutils")
+def test_linking(nestor):
+    """The CUDA half is needed although no symbol of it is used; RUNPATH lets LD_LIBRARY_PATH win."""
+    dynamic = subprocess.run(["readelf", "-d", nestor], capture_output=True, text=True, check=True).stdout
+    assert re.search(r"NEEDED.*libtorch_cuda\.so", dynamic)
+    assert "(RUNPATH)" in dynamic and "(RPATH)" not in dynamic
+    plain = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
+    assert subprocess.run([nestor, "--version"], env=plain, capture_output=True).returncode == 0
+
+
+def test_the_loop_fits_on_one_screen(root):
+    source = (root / "core/src/train.rs").read_text()
+    body = re.search(r"^pub fn train\(.*?^}", source, re.DOTALL | re.MULTILINE).group()
+    assert len(body.splitlines()) <= 60

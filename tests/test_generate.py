@@ -1,0 +1,76 @@
+"""`nestor generate` with its KV cache against transformers' generate, greedy, float32, on ragged prompts.
+
+Weights are random with projections four times larger than the usual initialisation, so that what a prompt says decides
+what follows. transformers continues one prompt at a time; nestor all of them at once, more than it has slots for.
+"""
+import json
+
+import pytest
+import torch
+from command import nestor, score
+from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM
+
+NEW = 16
+SHAPES = {
+    "tied": dict(num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=True),
+    "untied": dict(num_attention_heads=6, num_key_value_heads=1, tie_word_embeddings=False),
+}
+
+
+def make_model(shape):
+    torch.manual_seed(3)
+    config = Qwen2Config(vocab_size=512, hidden_size=96, intermediate_size=160, num_hidden_layers=3,
+                         max_position_embeddings=4096, rope_theta=1e6, rms_norm_eps=1e-6, **SHAPES[shape])
+    model = Qwen2ForCausalLM._from_config(config, dtype=torch.float32)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" not in name:
+                parameter.normal_(0.0, 0.1 if name.endswith("bias") else 0.08)
+    return model.eval()
+
+
+def make_prompts(count):
+    lengths = ([1, 2, 3, 31, 32, 33, 63, 64, 65, 200, 7, 150] * 6)[:count]
+    return [torch.randint(0, 512, (n,)).tolist() for n in lengths]
+
+
+@torch.no_grad()
+def reference(model, prompts):
+    config = GenerationConfig(do_sample=False, max_new_tokens=NEW, pad_token_id=0)
+    return [model.generate(torch.tensor([p]), attention_mask=torch.ones(1, len(p)), generation_config=config)[0, len(p):]
+            .tolist() for p in prompts]
+
+
+def generate(folder, prompts, tmp_path, *arguments):
+    file = tmp_path / "prompts.json"
+    file.write_text(json.dumps({"rows": prompts}))
+    return json.loads(nestor("generate", folder, "--tokens", file, "--max-new-tokens", NEW, "--dtype", "float32",
+                             "--json", *arguments))
+
+
+@pytest.mark.parametrize("shape, count", [("tied", 70), ("untied", 12)])  # 70: more than nestor decodes at once
+def test_greedy_tokens_equal_transformers(shape, count, tmp_path):
+    model, prompts, folder = make_model(shape), make_prompts(count), tmp_path / "model"
+    free = reference(model, prompts)
+    # Two tokens that many continuations hold end them: both must be heeded.
+    counts = torch.bincount(torch.tensor(sum((row[2:] for row in free), [])), minlength=512)
+    eos = counts.argsort(descending=True)[:2].tolist()
+    want = [row[:1 + next((i for i, token in enumerate(row) if token in eos), NEW)] for row in free]
+    assert 2 < sum(len(row) < NEW for row in want) < len(want)
+    model.generation_config.eos_token_id = eos
+    model.save_pretrained(folder)
+
+    got = generate(folder, prompts, tmp_path, "--temperature", 0)
+    assert got["tokens"] == want
+    assert got["finished"] == ["eos" if row[-1] in eos else "length" for row in want]
+
+
+def test_recorded_logprobs_are_those_of_the_whole_distribution(tmp_path):
+    model, prompts, folder = make_model("tied"), make_prompts(12), tmp_path / "model"
+    model.save_pretrained(folder)
+    got = generate(folder, prompts, tmp_path, "--temperature", 1, "--top-k", 20, "--top-p", 0.9, "--seed", 5)
+    rows = [p + t for p, t in zip(prompts, got["tokens"])]
+    for prompt, logprobs, scored in zip(prompts, got["logprobs"], score(folder, rows, tmp_path)):
+        assert logprobs == pytest.approx(scored[len(prompt) - 1:], abs=1e-4)
+    assert got == generate(folder, prompts, tmp_path, "--temperature", 1, "--top-k", 20, "--top-p", 0.9, "--seed", 5)
+    assert got != generate(folder, prompts, tmp_path, "--temperature", 1, "--top-k", 20, "--top-p", 0.9, "--seed", 6)

@@ -1,0 +1,45 @@
+//! Tokenizers for `tests/test_tokenizer.py`, which compares them with transformers.
+//!
+//! usage: tokens MODEL_DIR TEXTS.json · tokens --chats MODEL_DIR CHATS.json · tokens --train OUT_DIR TEXTS.json VOCAB_SIZE
+//!
+//! TEXTS is a list of strings, CHATS a list of chats. The first form prints the ids of texts and what those decode to,
+//! the second the ids of chats, the third trains a tokenizer.
+
+use std::path::Path;
+
+use anyhow::Result;
+use nestor::tokenizer::{Message, Tokenizer};
+use serde_json::{Value, json};
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match arguments[..] {
+        ["--train", out, texts, size] => {
+            Tokenizer::train(read(texts)?.into_iter(), size.parse()?)?.save(Path::new(out))
+        }
+        ["--chats", model, chats] => {
+            let tokenizer = Tokenizer::load(Path::new(model))?;
+            let chats: Vec<Vec<Message>> = serde_json::from_str(&std::fs::read_to_string(chats)?)?;
+            let ids: Vec<_> = chats.iter().map(|chat| tokenizer.chat(chat, true)).collect::<Result<_>>()?;
+            println!("{}", json!(ids));
+            Ok(())
+        }
+        [model, texts] => {
+            let tokenizer = Tokenizer::load(Path::new(model))?;
+            let texts: Vec<Value> = read(texts)?.iter().map(|text| inspect(&tokenizer, text)).collect();
+            println!("{}", json!({ "eos": tokenizer.eos(), "vocab_size": tokenizer.vocab_size(), "texts": texts }));
+            Ok(())
+        }
+        _ => anyhow::bail!("the first lines of this file say how to call it"),
+    }
+}
+
+fn read(texts: &str) -> Result<Vec<String>> {
+    Ok(serde_json::from_str(&std::fs::read_to_string(texts)?)?)
+}
+
+fn inspect(tokenizer: &Tokenizer, text: &str) -> Value {
+    let ids = tokenizer.encode(text);
+    json!({ "decoded": tokenizer.decode(&ids, false), "plain": tokenizer.decode(&ids, true), "ids": ids })
+}

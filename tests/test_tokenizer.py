@@ -1,0 +1,124 @@
+"""Tokenizer and chat template against transformers, with the real Qwen2.5 tokenizer and template."""
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from chats import CHATS, TEXTS
+from command import nestor, refusal
+from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+
+ROOT = Path(__file__).resolve().parent.parent
+TEMPLATE = ROOT / "core" / "src" / "tokenizer" / "qwen2.5_chat_template.jinja"
+
+
+@pytest.fixture(scope="module")
+def qwen(tmp_path_factory):
+    """A folder as Qwen2.5-Instruct's, without weights."""
+    folder = tmp_path_factory.mktemp("qwen")
+    script = ROOT / "scripts" / "make_qwen_tokenizer.py"
+    subprocess.run([sys.executable, script, folder / "tokenizer.json"], check=True)
+    settings = {"tokenizer_class": "Qwen2Tokenizer", "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>",
+                "bos_token": None, "unk_token": None, "add_prefix_space": False, "chat_template": TEMPLATE.read_text()}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [151645, 151643]}))
+    (folder / "config.json").write_text(json.dumps({"model_type": "qwen2", "eos_token_id": 151645}))
+    return folder
+
+
+def by_transformers(folder, chats):
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    return [tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=True, return_dict=False)
+            for chat in chats]
+
+
+def render(example, folder, chats, scratch):
+    """Ids of many chats by what `nestor tokenize` calls for one."""
+    file = scratch / "chats.json"
+    file.write_text(json.dumps(chats))
+    return json.loads(example("tokens", "--chats", folder, file))
+
+
+def inspect(example, folder, texts, scratch):
+    file = scratch / "texts.json"
+    file.write_text(json.dumps(texts))
+    return json.loads(example("tokens", folder, file))
+
+
+def test_twenty_chats_are_transformers_token_for_token(qwen, tmp_path, example):
+    assert len(CHATS) == 20
+    want = by_transformers(qwen, CHATS)
+    for chat, ours, theirs in zip(CHATS, render(example, qwen, CHATS, tmp_path), want, strict=True):
+        assert ours == theirs, chat
+    (tmp_path / "chat.json").write_text(json.dumps(CHATS[3]))
+    assert json.loads(nestor("tokenize", qwen, "--chat", tmp_path / "chat.json", "--json"))["ids"] == want[3]
+
+
+@pytest.mark.parametrize("template", [
+    "{% for m in messages %}\n  {% if m.role == 'user' %}\n[U] {{ m['content'] | trim }}\n  {% else %}\n"
+    "[{{ m.role.upper() }}]{{ m | tojson }}\n  {% endif %}\n{% endfor %}{{ eos_token }}\n",
+    "{%- set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% if ns.n > 3 %}{% break %}"
+    "{% endif %}{{ m.content.split('\\n')[-1].strip() + '|' }}{% endfor %}{{ messages | tojson(indent=2) }}",
+], ids=["trimmed blocks", "loop controls"])
+def test_other_templates_render_as_in_transformers(qwen, template, tmp_path, example):
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / file).write_bytes((qwen / file).read_bytes())
+    (tmp_path / "chat_template.jinja").write_text(template)
+    assert render(example, tmp_path, CHATS, tmp_path) == by_transformers(tmp_path, CHATS)
+
+
+def test_a_template_that_refuses_a_chat_says_why(qwen, tmp_path):
+    (tmp_path / "tokenizer.json").write_bytes((qwen / "tokenizer.json").read_bytes())
+    (tmp_path / "chat_template.jinja").write_text("{{ raise_exception('roles must alternate') }}")
+    (tmp_path / "chat.json").write_text(json.dumps(CHATS[0]))
+    assert "roles must alternate" in refusal("tokenize", tmp_path, "--chat", tmp_path / "chat.json", "--json")
+
+
+def test_encoding_and_decoding_equal_tokenizers(qwen, tmp_path, example):
+    ours = inspect(example, qwen, TEXTS, tmp_path)
+    theirs = AutoTokenizer.from_pretrained(qwen)
+    for text, got in zip(TEXTS, ours["texts"], strict=True):
+        ids = theirs.encode(text, add_special_tokens=False)
+        assert got["ids"] == ids, text
+        assert got["decoded"] == theirs.decode(ids), text
+        assert got["plain"] == theirs.decode(ids, skip_special_tokens=True), text
+    assert ours["eos"] == [151645, 151643]
+    assert ours["vocab_size"] == 151665
+
+
+def test_a_new_model_takes_the_tokenizer_if_it_fits(qwen, tmp_path, example):
+    message = refusal("model", "new", tmp_path / "no", "--shape", "tiny", "--tokenizer", qwen / "tokenizer.json")
+    assert "151665" in message and "vocab_size is 512" in message
+    assert not list(tmp_path.iterdir())
+
+    (tmp_path / "small").mkdir()
+    (tmp_path / "corpus.json").write_text(json.dumps(TEXTS))
+    example("tokens", "--train", tmp_path / "small", tmp_path / "corpus.json", 500)
+    folder, small = tmp_path / "new", tmp_path / "small" / "tokenizer.json"
+    nestor("model", "new", folder, "--shape", "tiny", "--tokenizer", small, "--seed", 1)
+    config, generation = AutoConfig.from_pretrained(folder), GenerationConfig.from_pretrained(folder)
+    assert (config.eos_token_id, generation.eos_token_id, generation.pad_token_id) == (499, [499, 497], 497)
+    assert AutoTokenizer.from_pretrained(folder).chat_template == TEMPLATE.read_text()
+    assert render(example, folder, CHATS, tmp_path) == by_transformers(folder, CHATS)
+
+
+def test_a_trained_tokenizer_is_the_same_in_transformers(tmp_path, example):
+    folder = tmp_path / "trained"
+    folder.mkdir()
+    (tmp_path / "corpus.json").write_text(json.dumps(TEXTS * 3))
+    example("tokens", "--train", folder, tmp_path / "corpus.json", 500)
+    ours = inspect(example, folder, TEXTS, tmp_path)
+    theirs = AutoTokenizer.from_pretrained(folder)
+    assert theirs.convert_tokens_to_ids(["<|endoftext|>", "<|im_start|>", "<|im_end|>"]) == [497, 498, 499]
+    assert (ours["eos"], ours["vocab_size"]) == ([499, 497], 500)
+    assert theirs.eos_token_id == 499
+    for text, got in zip(TEXTS, ours["texts"], strict=True):
+        ids = theirs.encode(text, add_special_tokens=False)
+        assert got["ids"] == ids, text
+        assert got["decoded"] == theirs.decode(ids), text
+    assert render(example, folder, CHATS, tmp_path) == by_transformers(folder, CHATS)
+    again = tmp_path / "again"
+    again.mkdir()
+    example("tokens", "--train", again, tmp_path / "corpus.json", 500)
+    assert (folder / "tokenizer.json").read_bytes() == (again / "tokenizer.json").read_bytes()

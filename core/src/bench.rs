@@ -9,10 +9,13 @@ use rand_chacha::rand_core::Rng;
 use serde_json::{Value, json};
 use tch::{Device, Kind};
 
+use crate::data::{Batch, Rows, Sequence};
 use crate::engine::{Engine, EngineOptions, NoiseKey, Request, Sampling};
 use crate::input_error;
 use crate::model::{Model, weights};
 use crate::policy::score;
+use crate::policy::update::{Policy, UpdateSettings};
+use crate::recipe::{Recompute, Update};
 
 /// The work.
 #[derive(Debug, Clone)]
@@ -31,6 +34,8 @@ pub struct BenchOptions {
     pub device: Device,
     /// Repetitions that count.
     pub repeats: usize,
+    /// Which blocks an update computes again in its backward pass.
+    pub recompute: Recompute,
 }
 
 /// Generation of exactly `new` tokens at temperature 1 after each prompt; `tokens_per_s` counts those.
@@ -65,6 +70,39 @@ pub fn score(options: &BenchOptions) -> Result<Value> {
     let rows = random_rows(&model, options.batch, length);
     let seconds = median_seconds(options.repeats, || score::logprobs(&model, &rows).map(drop))?;
     Ok(report("score", options, options.batch * length, seconds))
+}
+
+/// One optimiser step of the clipped policy loss on sequences of `prompt + new` tokens with random advantages, in
+/// micro-batches of 4 sequences; `tokens_per_s` counts all tokens.
+pub fn update(options: &BenchOptions) -> Result<Value> {
+    let mut policy = Policy::new(load(options)?);
+    let length = options.prompt + options.new;
+    let section = json!({
+        "mini_batch": options.batch, "micro_batch_tokens": 4 * length, "lr": 1e-6, "recompute": options.recompute
+    });
+    let update: Update = serde_json::from_value(section)?;
+    let batch = random_batch(random_rows(&policy.model, options.batch, length), options.prompt);
+    let settings = UpdateSettings { update: &update, lr: update.lr, temperature: 1.0, seed: 0 };
+    let seconds = median_seconds(options.repeats, || policy.update(&batch, &settings).map(drop))?;
+    let mut report = report("update", options, options.batch * length, seconds);
+    report["recompute"] = serde_json::to_value(options.recompute)?;
+    Ok(report)
+}
+
+/// One row per sequence, everything after the prompt a response; old log-probs are those of a uniform policy.
+fn random_batch(sequences: Vec<Vec<u32>>, prompt: usize) -> Batch {
+    let mut rows = Rows { token_offsets: vec![0], ..Rows::default() };
+    let mut packed = Vec::new();
+    for (i, tokens) in sequences.into_iter().enumerate() {
+        let response = tokens.len() - prompt;
+        let advantage = if i % 2 == 0 { 1.0 } else { -1.0 };
+        rows.span_start.push(prompt as u32);
+        rows.token_offsets.push(rows.token_offsets[i] + response as u64);
+        rows.logprobs.extend(vec![-10.0; response]);
+        rows.advantages.extend(vec![advantage; response]);
+        packed.push(Sequence { tokens, rows: vec![i as u32] });
+    }
+    Batch { sequences: packed, rows }
 }
 
 fn load(options: &BenchOptions) -> Result<Model> {

@@ -1,6 +1,7 @@
 //! The command line: arguments in, one call, what it gave printed. No logic.
 
 use std::io::{ErrorKind, Write};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -15,7 +16,7 @@ use nestor::generate::{GenerateOptions, Source, generate};
 use nestor::model::{Config, device, kind, new};
 use nestor::plugin::{Plugins, advantage::advantage};
 use nestor::policy::score::score;
-use nestor::recipe::{self, DeviceChoice, Dtype};
+use nestor::recipe::{self, DeviceChoice, Dtype, Recompute};
 use nestor::tokenizer::tokenize;
 use nestor::train::{Ending, TrainArgs, train};
 use serde_json::Value;
@@ -202,6 +203,8 @@ enum BenchCommand {
     Generate(Bench),
     /// Log-probs of sequences of --prompt + --new tokens
     Score(Bench),
+    /// One optimiser step on sequences of --prompt + --new tokens
+    Update(Bench),
 }
 
 #[derive(Args)]
@@ -221,6 +224,9 @@ struct Bench {
     /// Repetitions, of which the median counts
     #[arg(long, value_name = "R", default_value_t = 3)]
     repeats: usize,
+    /// Blocks that an update computes again in its backward pass: all, none, or the first N
+    #[arg(long, value_name = "WHICH", default_value = "none")]
+    recompute: Recompute,
     #[command(flatten)]
     compute: Compute,
     /// Print JSON
@@ -238,7 +244,20 @@ enum PluginCommand {
     },
 }
 
+/// OpenMP's threads spin while they wait, which on a machine that is shared (or has other work on its cores) costs many
+/// times the work itself. Its runtime reads the setting before `main`, so the program starts itself anew with it.
+fn wait_without_spinning() {
+    const POLICY: &str = "OMP_WAIT_POLICY";
+    if std::env::var_os(POLICY).is_none() && std::env::var_os("GOMP_SPINCOUNT").is_none() {
+        let mut again = std::process::Command::new("/proc/self/exe");
+        again.args(std::env::args_os().skip(1)).env(POLICY, "passive");
+        // Only comes back where it could not start: then the program goes on as it is.
+        let _ = again.exec();
+    }
+}
+
 fn main() -> ExitCode {
+    wait_without_spinning();
     std::panic::set_hook(Box::new(|info| {
         let place = info.location().map_or(String::new(), |place| format!(" ({}:{})", place.file(), place.line()));
         let payload = info.payload();
@@ -289,6 +308,7 @@ fn run(command: Command) -> Result<Ending> {
         Command::Export(args) => checkpoint::export(&args.checkpoint, &args.dir, kind(args.dtype))?,
         Command::Bench(BenchCommand::Generate(args)) => run_bench(args, bench::generate)?,
         Command::Bench(BenchCommand::Score(args)) => run_bench(args, bench::score)?,
+        Command::Bench(BenchCommand::Update(args)) => run_bench(args, bench::update)?,
         Command::Plugin(PluginCommand::List { json }) => list_plugins(json)?,
     }
     Ok(Ending::Done)
@@ -327,6 +347,7 @@ fn run_bench(args: Bench, work: fn(&BenchOptions) -> Result<Value>) -> Result<()
         kind: kind(args.compute.dtype),
         device: device(args.compute.device)?,
         repeats: args.repeats,
+        recompute: args.recompute,
     })?;
     print(args.json, &measured, || format!("{} s, {} tokens/s", measured["seconds"], measured["tokens_per_s"]))
 }

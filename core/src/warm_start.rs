@@ -3,6 +3,8 @@
 //! Maximum likelihood on the responses of episodes that the expert plays, a share of its actions replaced by random
 //! valid ones: the policy then depends on the state but is far from greedy, and reinforcement has something to sharpen.
 
+use std::ops::ControlFlow;
+
 use anyhow::Result;
 use tch::Kind;
 
@@ -32,9 +34,13 @@ pub struct Teacher<'a> {
 }
 
 impl Teacher<'_> {
-    /// Teaches the policy; `progress` gets each optimiser step (from 1) and its loss. The optimiser's moments are
+    /// Teaches the policy; `progress` gets each optimiser step (from 1) and its loss, and may end it. The optimiser's moments are
     /// fresh afterwards.
-    pub fn teach(&mut self, policy: &mut Policy, mut progress: impl FnMut(u64, f64) -> Result<()>) -> Result<()> {
+    pub fn teach(
+        &mut self,
+        policy: &mut Policy,
+        mut progress: impl FnMut(u64, f64) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
         let mut pool = Vec::new();
         let mut played = 0;
         for step in 1..=self.settings.steps {
@@ -44,7 +50,9 @@ impl Teacher<'_> {
             }
             let steps: Vec<Step> = pool.drain(..self.settings.batch).collect();
             let batch = pack(&[Episode { steps, ..Episode::default() }], self.rollout);
-            progress(step, self.imitate(policy, &batch)?)?;
+            if progress(step, self.imitate(policy, &batch)?)?.is_break() {
+                break;
+            }
         }
         policy.optimizer.reset();
         Ok(())

@@ -54,6 +54,7 @@ fn model() -> Model {
         rope_theta: 10_000.0,
         rms_norm_eps: 1e-6,
         tie_word_embeddings: true,
+        initializer_range: 0.02,
     };
     tch::manual_seed(1);
     let mut model = Model::empty(config, Kind::Float, Device::Cpu);

@@ -24,6 +24,7 @@ pub use self::rows::pack;
 pub use self::tasks::{EpisodePlan, TaskCursor, eval_plan, plan};
 use crate::data::Episode;
 use crate::engine::{Counters, Engine, EngineOptions, NoiseKey, Request, Sampling, noise};
+use crate::failpoint::failpoint;
 use crate::input_error;
 use crate::model::Model;
 use crate::plugin::World;
@@ -170,6 +171,7 @@ impl Player {
                 let text = self.tokenizer.decode(&done.tokens, true);
                 table.playing.respond((std::mem::take(&mut table.prompt), done.tokens, done.logprobs), text.clone());
                 self.pool.submit(index, table.env.take(), Work::Step(text))?;
+                failpoint("mid-rollout");
             }
             // Environments that are about to answer join the next pass if that costs little against it.
             patience = begin.elapsed() / 8;

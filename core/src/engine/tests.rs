@@ -21,6 +21,7 @@ pub(crate) fn tiny(kv_heads: i64, tied: bool) -> Model {
         rope_theta: 10_000.0,
         rms_norm_eps: 1e-6,
         tie_word_embeddings: tied,
+        initializer_range: 0.02,
     };
     tch::manual_seed(11);
     let mut model = Model::empty(config, Kind::Float, Device::Cpu);

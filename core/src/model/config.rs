@@ -33,6 +33,8 @@ pub struct Config {
     pub rms_norm_eps: f64,
     /// Whether the head is the embedding.
     pub tie_word_embeddings: bool,
+    /// Standard deviation of a new model's weight matrices.
+    pub initializer_range: f64,
 }
 
 /// The names [`Config::shape`] knows.
@@ -65,6 +67,7 @@ impl Config {
             rope_theta: 1e6,
             rms_norm_eps: 1e-6,
             tie_word_embeddings: name != "7b",
+            initializer_range: 0.02,
         })
     }
 
@@ -101,6 +104,7 @@ impl Config {
             rope_theta: rope_theta(json)?,
             rms_norm_eps: fields.number("rms_norm_eps")?.unwrap_or(1e-6),
             tie_word_embeddings: fields.boolean("tie_word_embeddings")?.unwrap_or(false),
+            initializer_range: fields.number("initializer_range")?.unwrap_or(0.02),
         };
         config.check()?;
         if let Some(dim) = fields.integer("head_dim")?
@@ -172,7 +176,7 @@ impl Config {
             "tie_word_embeddings": self.tie_word_embeddings,
             "use_sliding_window": false,
             "attention_dropout": 0.0,
-            "initializer_range": 0.02,
+            "initializer_range": self.initializer_range,
             "use_cache": true,
             "eos_token_id": eos.first(),
             "torch_dtype": kind_name(kind)?,

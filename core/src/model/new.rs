@@ -13,9 +13,6 @@ use super::{Config, Model};
 use crate::input_error;
 use crate::tokenizer::Tokenizer;
 
-/// Standard deviation of every weight matrix, transformers' `initializer_range`.
-const STD: f32 = 0.02;
-
 /// Elements drawn from one random stream; streams are dealt to threads.
 const CHUNK: i64 = 1 << 20;
 
@@ -60,7 +57,7 @@ pub fn check_vocabulary(config: &Config, tokenizer: &Tokenizer) -> Result<()> {
     Ok(())
 }
 
-/// A network with normal weights of standard deviation 0.02, zero biases and norms of one. The weights depend on the
+/// A network with normal weights of standard deviation `initializer_range`, zero biases and norms of one. The weights depend on the
 /// seed alone, not on the number of threads.
 pub fn random(config: &Config, seed: u64, kind: Kind, device: Device) -> Result<Model> {
     config.check()?;
@@ -79,7 +76,7 @@ pub fn random(config: &Config, seed: u64, kind: Kind, device: Device) -> Result<
             let starts: Vec<i64> = (0..param.numel()).step_by(CHUNK as usize).collect();
             for some in starts.chunks(threads) {
                 for (start, values) in some.iter().zip(draw(seed, number, some, param.numel())?) {
-                    let values = Tensor::from_slice(&values);
+                    let values = Tensor::from_slice(&values) * config.initializer_range;
                     flat.narrow(0, param.offset + start, values.numel() as i64).copy_(&values);
                 }
             }
@@ -99,7 +96,7 @@ fn draw(seed: u64, number: u64, starts: &[i64], numel: i64) -> Result<Vec<Vec<f3
     })
 }
 
-/// `n` normal numbers of the stream that `key` names, by Box and Muller.
+/// `n` standard normal numbers of the stream that `key` names, by Box and Muller.
 fn normals(key: [u64; 4], n: i64) -> Vec<f32> {
     let mut bytes = [0; 32];
     for (part, word) in bytes.chunks_exact_mut(8).zip(key) {
@@ -109,7 +106,7 @@ fn normals(key: [u64; 4], n: i64) -> Vec<f32> {
     let mut unit = || ((rng.next_u32() >> 8) as f32 + 0.5) / (1 << 24) as f32; // in (0, 1)
     let mut values = Vec::with_capacity(n as usize + 1);
     while values.len() < n as usize {
-        let radius = STD * (-2.0 * unit().ln()).sqrt();
+        let radius = (-2.0 * unit().ln()).sqrt();
         let (sin, cos) = (TAU * unit()).sin_cos();
         values.extend([radius * cos, radius * sin]);
     }

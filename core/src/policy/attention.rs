@@ -98,7 +98,7 @@ impl Packing {
             .iter()
             .map(|group| {
                 let rows = |x: &Tensor| {
-                    let x = group.gather.as_ref().map_or_else(|| x.shallow_clone(), |g| x.index_select(0, g));
+                    let x = group.gather.as_ref().map_or_else(|| x.shallow_clone(), |cells| take(x, cells));
                     x.view([group.rows, group.length, -1, dim]).transpose(1, 2) // (n, H or K, T_max, D)
                 };
                 let (q, k, v) = (rows(q), share(&rows(k), heads), share(&rows(v), heads));
@@ -109,9 +109,15 @@ impl Packing {
             .collect();
         match &self.back {
             None => outputs[0].shallow_clone(),
-            Some(back) => Tensor::cat(&outputs, 0).index_select(0, back),
+            Some(back) => take(&Tensor::cat(&outputs, 0), back),
         }
     }
+}
+
+/// Rows of (T, N, D) by index. As an embedding, because the gradient of `index_select` adds row by row on a CPU.
+fn take(x: &Tensor, index: &Tensor) -> Tensor {
+    let (_, n, dim) = x.size3().unwrap_or_else(|_| unreachable!("queries, keys and values have three dimensions"));
+    Tensor::embedding(&x.reshape([-1, n * dim]), index, -1, false, false).view([-1, n, dim])
 }
 
 /// Repeats each key or value head of (n, K, T, D) for the query heads that share it: (n, H, T, D).

@@ -105,6 +105,9 @@ pub struct NewModel {
     pub kv_heads: i64,
     /// Size of the tokenizer's vocabulary, special tokens included.
     pub vocab_size: i64,
+    /// Standard deviation of the random weights.
+    #[serde(default = "default_initializer_range")]
+    pub initializer_range: f64,
 }
 
 /// A plugin by id or file, and its own configuration.
@@ -355,6 +358,18 @@ impl Recompute {
     }
 }
 
+impl std::str::FromStr for Recompute {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "all" => Ok(Self::All),
+            "none" => Ok(Self::None),
+            _ => text.parse().map(Self::Blocks).map_err(|_| "expected all, none or a number of blocks".to_string()),
+        }
+    }
+}
+
 /// By hand, because serde's untagged form loses what is wrong.
 impl<'de> Deserialize<'de> for Recompute {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -488,6 +503,9 @@ fn default_dual_clip() -> f64 {
 }
 fn default_entropy() -> f64 {
     0.001
+}
+fn default_initializer_range() -> f64 {
+    0.02
 }
 fn default_keep() -> usize {
     2

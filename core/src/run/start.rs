@@ -1,8 +1,9 @@
 //! How a run begins: its directory, its model, the warm start, or its newest checkpoint.
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -86,6 +87,9 @@ impl Run {
         if newest.is_none() {
             run.warm_start()?;
         }
+        if run.stop.load(Ordering::Relaxed) {
+            return Ok(run); // stopped during the warm start: nothing to save yet
+        }
         run.freeze_reference(newest.is_some())?;
         if newest.is_none() {
             run.evaluate()?;
@@ -131,15 +135,18 @@ impl Run {
             rollout: &self.recipe.rollout,
             update: &self.recipe.update,
         };
-        let tracker = &mut self.tracker;
+        let (tracker, stop) = (&mut self.tracker, &self.stop);
         let every = (settings.steps / 10).max(1);
         let mut last = f64::NAN;
         teacher.teach(&mut self.policy, |step, loss| {
             last = loss;
+            if stop.load(Ordering::Relaxed) {
+                return Ok(ControlFlow::Break(()));
+            }
             if step % every == 0 {
                 tracker.say(&format!("warm start {step}/{} | loss {loss:.4}", settings.steps))?;
             }
-            Ok(())
+            Ok(ControlFlow::Continue(()))
         })?;
         self.metrics.set("warm_start/loss", last);
         Ok(())
@@ -248,6 +255,7 @@ fn config(model: &NewModel, tokenizer: &Tokenizer, recipe: &Recipe) -> Config {
         rope_theta: 1e6,
         rms_norm_eps: 1e-6,
         tie_word_embeddings: true,
+        initializer_range: model.initializer_range,
     }
 }
 

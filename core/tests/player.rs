@@ -7,7 +7,7 @@ mod support;
 use nestor::agent::{EpisodePlan, PlaySettings, Player, PlayerOptions, pack, plan, texts, write_rollouts};
 use nestor::data::Episode;
 use nestor::error::InputError;
-use nestor::model::{Config, Model};
+use nestor::model::{Config, Model, make_deterministic};
 use nestor::plugin::{Plugins, World};
 use nestor::recipe::{PluginChoice, Rollout};
 use nestor::tokenizer::{Message, Tokenizer};
@@ -112,6 +112,7 @@ fn a_policy_plays_every_episode_of_the_plan() {
 
 #[test]
 fn deterministic_play_depends_on_neither_threads_nor_company() {
+    make_deterministic().unwrap();
     let model = model();
     let settings = PlaySettings::train(&rollout(json!({})), 0);
     let mut results = [1, 3].map(|threads| {

@@ -59,6 +59,12 @@ pub fn fused_adamw(state: &AdamWState, options: &AdamW) -> Result<()> {
     for other in [state.grads, state.exp_avgs, state.exp_avg_sqs, state.steps] {
         ensure!(other.len() == n, "AdamW wants lists of one length, got {} and {n}", other.len());
     }
+    for others in [state.grads, state.exp_avgs, state.exp_avg_sqs] {
+        for (param, other) in state.params.iter().zip(others) {
+            let (want, got) = (param.size(), other.size());
+            ensure!(want == got, "AdamW wants tensors of one shape, got {want:?} and {got:?}");
+        }
+    }
     let pointers = |list: &[Tensor]| list.iter().map(Tensor::as_ptr).collect::<Vec<TensorPtr>>();
     let (params, grads) = (pointers(state.params), pointers(state.grads));
     let (exp_avgs, exp_avg_sqs, steps) = (pointers(state.exp_avgs), pointers(state.exp_avg_sqs), pointers(state.steps));

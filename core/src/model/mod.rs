@@ -32,3 +32,10 @@ pub fn device(choice: DeviceChoice) -> Result<Device> {
         }
     }
 }
+
+/// Makes the rest of the process compute the same bits from the same input: deterministic kernels, and one thread on a
+/// CPU, because how a product is dealt to threads changes its last bits with the number of rows.
+pub fn make_deterministic() -> Result<()> {
+    tch::set_num_threads(1);
+    nestor_c10d::set_deterministic(true)
+}

@@ -13,7 +13,7 @@ use super::{Run, State};
 use crate::agent::{Player, PlayerOptions, TaskCursor, plan, texts};
 use crate::checkpoint::Checkpoints;
 use crate::input_error;
-use crate::model::{Config, device, kind, new, weights};
+use crate::model::{Config, device, kind, make_deterministic, new, weights};
 use crate::plugin::{Plugins, World};
 use crate::policy::update::Policy;
 use crate::recipe::{NewModel, Recipe};
@@ -31,13 +31,14 @@ const WARM_START: u64 = 1 << 48;
 impl Run {
     /// Starts a run, or goes on with one.
     pub fn open(recipe: Recipe, name: &str, args: &TrainArgs) -> Result<Self> {
-        let phases = Phases::new();
+        let mut phases = Phases::new();
+        phases.start("start");
         let dir = run_dir(name, args)?;
         let plugins = Plugins::discover()?;
         let world = plugins.world(&recipe.env).context("recipe key `env`")?;
         let estimator = plugins.estimator(&recipe.estimator).context("recipe key `estimator`")?;
         if recipe.deterministic {
-            nestor_c10d::set_deterministic(true)?;
+            make_deterministic()?;
         }
         let checkpoints = Checkpoints::new(&dir);
         let newest = if args.resume { checkpoints.newest(|line| eprintln!("warning: {line}"))? } else { None };

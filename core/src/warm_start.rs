@@ -6,7 +6,7 @@
 use anyhow::Result;
 use tch::Kind;
 
-use crate::agent::{EpisodePlan, ExpertSettings, Player, TaskCursor, pack};
+use crate::agent::{EpisodePlan, Player, TaskCursor, pack};
 use crate::data::{Batch, Episode, Step};
 use crate::policy::update::{Policy, UpdateReport, differentiate, micro_batches};
 use crate::policy::{Packed, PassOptions, accumulate_gradients};
@@ -58,8 +58,7 @@ impl Teacher<'_> {
             .zip(first..)
             .map(|(task, episode)| EpisodePlan { group: 0, episode: episode as u32, task, seed: self.seed })
             .collect();
-        let expert = ExpertSettings { noise: self.settings.expert_noise, seed: self.seed };
-        let episodes = self.player.demonstrate(&plan, expert)?;
+        let episodes = self.player.demonstrate(&plan, self.settings.expert_noise, self.seed)?;
         Ok(episodes.into_iter().flat_map(|e| e.steps).collect())
     }
 

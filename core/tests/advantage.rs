@@ -1,6 +1,8 @@
 //! `nestor advantage` with the bundled estimators, through the loader, on what the reference implementation computed;
 //! `tests/fixtures/advantage_cases.json` says how. The plugins' own tests compare every setting; these the whole way.
 
+#![allow(clippy::unwrap_used)] // a test may fail so
+
 mod support;
 
 use nestor::plugin::Plugins;

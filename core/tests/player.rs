@@ -1,5 +1,7 @@
 //! A random policy and the expert play the SDK's toy environment.
 
+#![allow(clippy::unwrap_used)] // a test may fail so
+
 mod support;
 
 use nestor::agent::{EpisodePlan, PlaySettings, Player, PlayerOptions, pack, plan, texts, write_rollouts};

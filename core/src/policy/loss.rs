@@ -120,7 +120,7 @@ pub fn policy_loss(inputs: &LossInputs, options: &Update) -> LossOutputs {
     let mut kl_sum = None;
     if let (Some(options), Some(reference)) = (&options.kl, inputs.ref_logprobs) {
         let kl = sum(&kl(options.kind, inputs.logprobs, reference));
-        loss = loss + &kl * options.coef;
+        loss = &loss + &kl * options.coef;
         kl_sum = Some(kl);
     }
     let value = |x: &Tensor| x.detach().double_value(&[]);

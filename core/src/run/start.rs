@@ -9,7 +9,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use tch::{Device, Kind};
 
 use super::{Run, State};
-use crate::agent::{ExpertSettings, Player, PlayerOptions, TaskCursor, plan, texts};
+use crate::agent::{Player, PlayerOptions, TaskCursor, plan, texts};
 use crate::checkpoint::Checkpoints;
 use crate::input_error;
 use crate::model::{Config, device, kind, new, weights};
@@ -218,7 +218,7 @@ fn model_files(recipe: &Recipe, world: &World, dir: &Path, resumed: bool) -> Res
         let tasks = TaskCursor::new(count, recipe.seed).next(TOKENIZER_EPISODES);
         let plan = plan(&tasks, 1, recipe.seed, 0);
         let noise = recipe.warm_start.as_ref().map_or(0.0, |w| w.expert_noise);
-        let texts = texts(world, &recipe.rollout, &plan, ExpertSettings { noise, seed: recipe.seed })?;
+        let texts = texts(world, &recipe.rollout, &plan, noise, recipe.seed)?;
         let tokenizer = Tokenizer::train(texts.into_iter(), model.vocab_size as usize)?;
         let config = config(model, &tokenizer, recipe);
         let model = new::random(&config, recipe.seed, Kind::Float, Device::Cpu)?;

@@ -75,6 +75,6 @@ impl Curve {
 
 fn thinned(points: &[(u64, f64)]) -> impl Iterator<Item = (u64, f64)> {
     let stride = points.len().div_ceil(MOST_POINTS).max(1);
-    let last = points.last().filter(|_| (points.len() - 1) % stride != 0);
+    let last = points.last().filter(|_| !(points.len() - 1).is_multiple_of(stride));
     points.iter().step_by(stride).chain(last).copied()
 }

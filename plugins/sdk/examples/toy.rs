@@ -87,7 +87,7 @@ impl Instance for Walk {
     fn reset(&mut self, world: &Toy, start: Start<'_>) -> Result<Observation> {
         ensure!(start.task < world.tasks(start.split)?, "there is no task {} in split {}", start.task, start.split);
         let distance = start.task as i64 / 2 + 1;
-        *self = Walk { at: 0, target: if start.task % 2 == 0 { distance } else { -distance }, steps: 0 };
+        *self = Walk { at: 0, target: if start.task.is_multiple_of(2) { distance } else { -distance }, steps: 0 };
         Ok(self.observe(world))
     }
 

@@ -8,7 +8,6 @@ import shutil
 
 import pytest
 import torch
-from command import nestor, refusal, score
 from safetensors.torch import load_file, save_file
 from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM
 
@@ -23,6 +22,16 @@ SHAPES = {
                         num_attention_heads=28, num_key_value_heads=4, tie_word_embeddings=False),
 }
 LENGTHS = {"tiny": [1, 2, 7, 33, 4200, 260, 34, 1000], "0.5b": [5, 40, 17], "7b-2-layers": [3, 120, 41, 40, 1]}
+
+
+@pytest.fixture
+def score(run_json, tmp_path):
+    """`nestor score` of rows of token ids: a list of log-probs for each."""
+    def call(model, rows, dtype="float32"):
+        file = tmp_path / "tokens.json"
+        file.write_text(json.dumps({"rows": rows}))
+        return run_json("score", model, "--tokens", file, "--dtype", dtype, "--device", "cpu", "--json")["logprobs"]
+    return call
 
 
 def make_model(shape, **changes):
@@ -97,80 +106,80 @@ def with_other_rope_theta(folder, undo):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_score_equals_transformers_and_sees_faults(shape, tmp_path):
+def test_score_equals_transformers_and_sees_faults(shape, tmp_path, score):
     model, rows, folder = make_model(shape), make_rows(shape), tmp_path / "model"
     # Small files, so that damaging one tensor is quick.
     model.save_pretrained(folder, max_shard_size="60MB" if shape != "tiny" else "60KB")
     want = reference(model, rows)
     del model
-    assert largest(score(folder, rows, tmp_path), want) <= TOLERANCE
+    assert largest(score(folder, rows), want) <= TOLERANCE
 
     # The same comparison must notice each fault. One row is enough to see it.
     one = max(range(len(rows)), key=lambda i: len(rows[i]) if len(rows[i]) < 1000 else 0)
     for fault in (without_query_bias, with_other_key_value_heads, with_other_rope_theta):
         fault(folder, undo=False)
-        assert largest(score(folder, [rows[one]], tmp_path), [want[one]]) > FAULT, fault.__name__
+        assert largest(score(folder, [rows[one]]), [want[one]]) > FAULT, fault.__name__
         fault(folder, undo=True)
-    assert largest(score(folder, [rows[one]], tmp_path), [want[one]]) <= TOLERANCE, "the faults were not undone"
+    assert largest(score(folder, [rows[one]]), [want[one]]) <= TOLERANCE, "the faults were not undone"
     shutil.rmtree(folder)
 
 
-def test_positions_beyond_4096(tmp_path):
+def test_positions_beyond_4096(tmp_path, score):
     model, folder = make_model("0.5b", num_hidden_layers=2, vocab_size=8000), tmp_path / "model"
     model.save_pretrained(folder)
     rows = [torch.randint(0, 8000, (n,), generator=torch.Generator().manual_seed(n)).tolist() for n in (4200, 9)]
-    assert largest(score(folder, rows, tmp_path), reference(model, rows)) <= TOLERANCE
+    assert largest(score(folder, rows), reference(model, rows)) <= TOLERANCE
     shutil.rmtree(folder)
 
 
-def test_bfloat16_score_is_as_near_to_float32_as_transformers(tmp_path):
+def test_bfloat16_score_is_as_near_to_float32_as_transformers(tmp_path, score):
     model, rows, folder = make_model("tiny"), make_rows("tiny"), tmp_path / "model"
     model.save_pretrained(folder)
     # Loaded, not converted: `model.to` would round the rotary frequencies too.
     half = Qwen2ForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
     exact = [p for row in reference(model, rows) for p in row]
     theirs = [p for row in reference(half, rows) for p in row]
-    ours = [p for row in score(folder, rows, tmp_path, "bfloat16") for p in row]
+    ours = [p for row in score(folder, rows, "bfloat16") for p in row]
     mean = lambda a, b: sum(abs(x - y) for x, y in zip(a, b)) / len(a)
     assert 0.1 * mean(theirs, exact) < mean(ours, exact) < 1.5 * mean(theirs, exact)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_sharded_and_single_files_of_every_type_score_the_same(dtype, tmp_path):
+def test_sharded_and_single_files_of_every_type_score_the_same(dtype, tmp_path, score):
     model, rows = make_model("tiny").to(dtype), make_rows("tiny")[:4]
     model.save_pretrained(tmp_path / "one")
     model.save_pretrained(tmp_path / "many", max_shard_size="100KB")
     assert len(list((tmp_path / "many").glob("*.safetensors"))) > 2
-    one = score(tmp_path / "one", rows, tmp_path)
-    assert one == score(tmp_path / "many", rows, tmp_path)
+    one = score(tmp_path / "one", rows)
+    assert one == score(tmp_path / "many", rows)
     wide = Qwen2ForCausalLM.from_pretrained(tmp_path / "one", dtype=torch.float32)
     assert largest(one, reference(wide, rows)) <= TOLERANCE
 
 
-def test_a_tied_model_may_carry_its_head(tmp_path):
+def test_a_tied_model_may_carry_its_head(tmp_path, score):
     model, rows = make_model("tiny"), make_rows("tiny")[:4]
     model.save_pretrained(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    assert largest(score(tmp_path, rows, tmp_path), reference(model, rows)) <= TOLERANCE
+    assert largest(score(tmp_path, rows), reference(model, rows)) <= TOLERANCE
 
 
-def test_old_and_new_forms_of_the_configuration_are_the_same_model(tmp_path):
+def test_old_and_new_forms_of_the_configuration_are_the_same_model(tmp_path, score):
     make_model("tiny").save_pretrained(tmp_path)
     rows, path = make_rows("tiny")[:4], tmp_path / "config.json"
     new = json.loads(path.read_text())
     assert new["rope_parameters"]["rope_theta"] == 1e6
-    want = score(tmp_path, rows, tmp_path)
+    want = score(tmp_path, rows)
     old = {key: value for key, value in new.items() if key not in ("rope_parameters", "layer_types", "dtype")}
     path.write_text(json.dumps(old | {"rope_theta": 1e6, "rope_scaling": None, "torch_dtype": "float32"}))
-    assert score(tmp_path, rows, tmp_path) == want
+    assert score(tmp_path, rows) == want
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_new_model_is_what_transformers_would_make(dtype, tmp_path):
+def test_a_new_model_is_what_transformers_would_make(dtype, tmp_path, score, run):
     folder = tmp_path / "new"
-    nestor("model", "new", folder, "--shape", "tiny", "--seed", 5, "--dtype", dtype)
+    assert run("model", "new", folder, "--shape", "tiny", "--seed", 5, "--dtype", dtype).returncode == 0
     model, notes = Qwen2ForCausalLM.from_pretrained(folder, output_loading_info=True)
     assert not any(notes.values()), notes
     assert model.dtype == getattr(torch, dtype)
@@ -188,15 +197,15 @@ def test_a_new_model_is_what_transformers_would_make(dtype, tmp_path):
             assert 3 < value.abs().max() / 0.02 < 6, name
     rows = make_rows("tiny")[:4]
     wide = Qwen2ForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    assert largest(score(folder, rows, tmp_path), reference(wide, rows)) <= TOLERANCE
+    assert largest(score(folder, rows), reference(wide, rows)) <= TOLERANCE
 
-    nestor("model", "new", tmp_path / "again", "--shape", "tiny", "--seed", 5, "--dtype", dtype)
-    nestor("model", "new", tmp_path / "other", "--shape", "tiny", "--seed", 6, "--dtype", dtype)
+    assert run("model", "new", tmp_path / "again", "--shape", "tiny", "--seed", 5, "--dtype", dtype).returncode == 0
+    assert run("model", "new", tmp_path / "other", "--shape", "tiny", "--seed", 6, "--dtype", dtype).returncode == 0
     read = lambda name: (tmp_path / name / "model.safetensors").read_bytes()
     assert read("new") == read("again") != read("other")
 
 
-def test_refusals_name_file_tensor_and_shapes(tmp_path):
+def test_refusals_name_file_tensor_and_shapes(tmp_path, run):
     whole = tmp_path / "whole"
     make_model("tiny").save_pretrained(whole)
     GenerationConfig(eos_token_id=[3, 4]).save_pretrained(whole)
@@ -207,9 +216,10 @@ def test_refusals_name_file_tensor_and_shapes(tmp_path):
         folder = tmp_path / "damaged"
         shutil.copytree(whole, folder)
         damage(folder)
-        text = refusal("score", folder, "--tokens", tokens, "--json")
+        done = run("score", folder, "--tokens", tokens, "--json")
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done
         shutil.rmtree(folder)
-        return text
+        return done.stderr
 
     def edit_config(**changes):
         def damage(folder):

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from chats import CHATS, TEXTS
-from command import nestor, refusal
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,13 +45,13 @@ def inspect(example, folder, texts, scratch):
     return json.loads(example("tokens", folder, file))
 
 
-def test_twenty_chats_are_transformers_token_for_token(qwen, tmp_path, example):
+def test_twenty_chats_are_transformers_token_for_token(qwen, tmp_path, example, run_json):
     assert len(CHATS) == 20
     want = by_transformers(qwen, CHATS)
     for chat, ours, theirs in zip(CHATS, render(example, qwen, CHATS, tmp_path), want, strict=True):
         assert ours == theirs, chat
     (tmp_path / "chat.json").write_text(json.dumps(CHATS[3]))
-    assert json.loads(nestor("tokenize", qwen, "--chat", tmp_path / "chat.json", "--json"))["ids"] == want[3]
+    assert run_json("tokenize", qwen, "--chat", tmp_path / "chat.json", "--json")["ids"] == want[3]
 
 
 @pytest.mark.parametrize("template", [
@@ -68,11 +67,12 @@ def test_other_templates_render_as_in_transformers(qwen, template, tmp_path, exa
     assert render(example, tmp_path, CHATS, tmp_path) == by_transformers(tmp_path, CHATS)
 
 
-def test_a_template_that_refuses_a_chat_says_why(qwen, tmp_path):
+def test_a_template_that_refuses_a_chat_says_why(qwen, tmp_path, run):
     (tmp_path / "tokenizer.json").write_bytes((qwen / "tokenizer.json").read_bytes())
     (tmp_path / "chat_template.jinja").write_text("{{ raise_exception('roles must alternate') }}")
     (tmp_path / "chat.json").write_text(json.dumps(CHATS[0]))
-    assert "roles must alternate" in refusal("tokenize", tmp_path, "--chat", tmp_path / "chat.json", "--json")
+    done = run("tokenize", tmp_path, "--chat", tmp_path / "chat.json", "--json")
+    assert done.returncode == 2 and "roles must alternate" in done.stderr, done
 
 
 def test_encoding_and_decoding_equal_tokenizers(qwen, tmp_path, example):
@@ -87,16 +87,16 @@ def test_encoding_and_decoding_equal_tokenizers(qwen, tmp_path, example):
     assert ours["vocab_size"] == 151665
 
 
-def test_a_new_model_takes_the_tokenizer_if_it_fits(qwen, tmp_path, example):
-    message = refusal("model", "new", tmp_path / "no", "--shape", "tiny", "--tokenizer", qwen / "tokenizer.json")
-    assert "151665" in message and "vocab_size is 512" in message
+def test_a_new_model_takes_the_tokenizer_if_it_fits(qwen, tmp_path, example, run):
+    done = run("model", "new", tmp_path / "no", "--shape", "tiny", "--tokenizer", qwen / "tokenizer.json")
+    assert done.returncode == 2 and "151665" in done.stderr and "vocab_size is 512" in done.stderr, done
     assert not list(tmp_path.iterdir())
 
     (tmp_path / "small").mkdir()
     (tmp_path / "corpus.json").write_text(json.dumps(TEXTS))
     example("tokens", "--train", tmp_path / "small", tmp_path / "corpus.json", 500)
     folder, small = tmp_path / "new", tmp_path / "small" / "tokenizer.json"
-    nestor("model", "new", folder, "--shape", "tiny", "--tokenizer", small, "--seed", 1)
+    assert run("model", "new", folder, "--shape", "tiny", "--tokenizer", small, "--seed", 1).returncode == 0
     config, generation = AutoConfig.from_pretrained(folder), GenerationConfig.from_pretrained(folder)
     assert (config.eos_token_id, generation.eos_token_id, generation.pad_token_id) == (499, [499, 497], 497)
     assert AutoTokenizer.from_pretrained(folder).chat_template == TEMPLATE.read_text()

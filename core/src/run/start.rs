@@ -37,6 +37,13 @@ impl Run {
         let plugins = Plugins::discover()?;
         let world = plugins.world(&recipe.env).context("recipe key `env`")?;
         let estimator = plugins.estimator(&recipe.estimator).context("recipe key `estimator`")?;
+        if estimator.needs().values {
+            return Err(input_error!(
+                "recipe key `estimator.plugin`: `{}` asks for a critic's values, and this version trains no critic; \
+                 choose an estimator without one",
+                estimator.id()
+            ));
+        }
         if recipe.deterministic {
             make_deterministic()?;
         }
@@ -155,7 +162,7 @@ impl Run {
 
     /// The reference is the policy that reinforcement learning starts from.
     fn freeze_reference(&mut self, resumed: bool) -> Result<()> {
-        if self.recipe.update.kl.is_none() {
+        if self.recipe.update.kl.is_none() && !self.estimator.needs().reference {
             return Ok(());
         }
         self.phases.start("checkpoint");

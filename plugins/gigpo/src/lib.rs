@@ -15,6 +15,7 @@
 
 mod anchor;
 mod difflib;
+mod permuted;
 
 use std::collections::HashMap;
 
@@ -23,6 +24,8 @@ use nestor_plugin::stats::{Norm, Summary, Weighting, episode_advantages, group_b
 use nestor_plugin::{Estimator, Needs, Rows, Scores};
 use schemars::JsonSchema;
 use serde::Deserialize;
+
+use self::permuted::Permuted;
 
 /// The estimator.
 pub struct Gigpo {
@@ -86,16 +89,21 @@ impl Estimator for Gigpo {
     }
 
     fn score(&self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
-        let mut advantages = episode_advantages(rows, self.config.norm, self.config.weighting);
-        for (total, step) in advantages.iter_mut().zip(self.step_advantages(rows)?) {
-            *total += self.config.step_weight * step;
-        }
-        out.broadcast(rows, &advantages);
+        out.broadcast(rows, &self.advantages(rows)?);
         Ok(())
     }
 }
 
 impl Gigpo {
+    /// A of every row.
+    fn advantages(&self, rows: &Rows<'_>) -> Result<Vec<f64>> {
+        let mut advantages = episode_advantages(rows, self.config.norm, self.config.weighting);
+        for (total, step) in advantages.iter_mut().zip(self.step_advantages(rows)?) {
+            *total += self.config.step_weight * step;
+        }
+        Ok(advantages)
+    }
+
     /// AS of every row.
     fn step_advantages(&self, rows: &Rows<'_>) -> Result<Vec<f64>> {
         let anchors = rows.anchors.context("the host gave no anchors")?;
@@ -143,7 +151,7 @@ fn step_returns(rows: &Rows<'_>, gamma: f64) -> Result<Vec<f64>> {
     Ok(returns)
 }
 
-nestor_plugin::export! { estimators: [Gigpo] }
+nestor_plugin::export! { estimators: [Gigpo, Permuted] }
 
 #[cfg(test)]
 mod tests;

@@ -1,9 +1,10 @@
 //! One plugin file: opened, and its description checked before anything else of it is read or called.
 
 use std::ffi::c_void;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use nestor_plugin::ffi;
 
 use super::{Found, Kind};
@@ -51,6 +52,9 @@ pub fn load(path: &Path) -> Result<Vec<Component>> {
     if !path.is_file() {
         return Err(input_error!("there is no plugin file {shown}"));
     }
+    if is_cut_short(path)? {
+        return Err(input_error!("plugin file {shown} is cut short; build or copy it again"));
+    }
     // A bare name would be looked up in the system's directories.
     let whole = std::path::absolute(path)?;
     // SAFETY: the file's initialisers run; the user put it there as a plugin, that is, as code to run.
@@ -71,6 +75,26 @@ pub fn load(path: &Path) -> Result<Vec<Component>> {
     };
     // SAFETY: as above.
     components.iter().map(|component| unsafe { read(component, path) }).collect()
+}
+
+/// Whether an ELF file ends before its section table, which stands at its end. The system's loader maps such a file
+/// without a word, and the process dies by SIGBUS at the first access behind the end.
+fn is_cut_short(path: &Path) -> Result<bool> {
+    let context = || format!("reading {}", path.display());
+    let mut header = [0; 64];
+    let mut file = std::fs::File::open(path).with_context(context)?;
+    let length = file.metadata().with_context(context)?.len();
+    if length < header.len() as u64 {
+        return Ok(false); // no library at all: the loader says so
+    }
+    file.read_exact(&mut header).with_context(context)?;
+    if header[..6] != *b"\x7fELF\x02\x01" {
+        return Ok(false);
+    }
+    let short = |at: usize| u64::from(u16::from_le_bytes([header[at], header[at + 1]]));
+    let table = header[0x28..0x30].iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte));
+    let size = short(0x3a) * short(0x3c); // entry size times count
+    Ok(table.checked_add(size).is_none_or(|end| end > length))
 }
 
 fn check_head(head: Option<&ffi::Head>, path: &Path) -> Result<()> {

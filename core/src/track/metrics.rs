@@ -55,12 +55,10 @@ pub const METRICS: &[Metric] = table! {
     "grad/skipped", "count", "optimiser steps skipped because a gradient was not finite";
     "lr", "", "learning rate";
     "update/tokens_per_s", "tokens/s", "tokens of sequences over the seconds of the update";
-    "warm_start/loss", "nats", "mean negative log-prob of the expert's tokens in the last warm-start steps";
-    "warm_start/accuracy", "share", "expert tokens that are the policy's first choice, in the last warm-start steps";
+    "warm_start/loss", "nats", "mean negative log-prob of the expert's tokens in the last warm-start step";
     "time/<phase>_s", "s", "seconds of one phase";
     "time/iteration_s", "s", "seconds of the whole iteration";
     "memory/rss_bytes", "bytes", "memory of the process";
-    "memory/gpu_bytes", "bytes", "memory of the GPU in use";
 };
 
 /// The table entry of a name; none for a name that is not in the table.

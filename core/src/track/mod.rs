@@ -78,6 +78,11 @@ impl Tracker {
         Ok(())
     }
 
+    /// Success of all evaluations so far, with their iterations.
+    pub fn evaluations(&self) -> &[(u64, f64)] {
+        &self.curve.eval
+    }
+
     /// Writes `curve.svg`.
     pub fn draw(&mut self) -> Result<()> {
         self.drawn = Instant::now();

@@ -86,15 +86,25 @@ impl Checkpoints {
         read_tensors(&dir.join("policy.safetensors"), &reference.layouts, &mut reference.flats)
     }
 
-    /// The newest checkpoint whose files are whole. Damaged ones are named on `warn` and passed over.
+    /// The newest checkpoint whose files are whole, if there is any. Damaged ones are named on `warn` and passed over.
+    ///
+    /// # Errors
+    /// When there are checkpoints, and all are damaged.
     pub fn newest(&self, mut warn: impl FnMut(&str)) -> Result<Option<PathBuf>> {
-        for path in self.list()?.into_iter().rev() {
-            match verify(&path) {
-                Ok(()) => return Ok(Some(path)),
+        let all = self.list()?;
+        for path in all.iter().rev() {
+            match verify(path) {
+                Ok(()) => return Ok(Some(path.clone())),
                 Err(error) => warn(&format!("checkpoint {} is passed over: {error:#}", path.display())),
             }
         }
+        ensure!(all.is_empty(), "every checkpoint in {} is damaged: start another run", self.dir.display());
         Ok(None)
+    }
+
+    /// Whether the run kept a frozen reference.
+    pub fn has_reference(&self) -> bool {
+        self.reference_dir().exists()
     }
 
     /// Loads a policy's masters and moments from a checkpoint, and the run's state beside them.

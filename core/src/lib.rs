@@ -1,7 +1,7 @@
 //! Nestor trains LLM agents by reinforcement learning over many turns.
 //!
-//! Modules in reading order; a module uses those below it, never those above (`data`, `recipe` and `track` are
-//! leaves that any may use).
+//! Modules stand below in reading order: a module uses those after it, never those before (`tests/layout.rs` checks
+//! it); the leaves at the end may be used by any.
 //!
 //! **Vocabulary.** *task*: one start state of an environment. *group*: the episodes played from one task. *episode*:
 //! one play from reset to done. *step*: one environment step = one prompt, one response, one reward. *row*: a step as
@@ -12,22 +12,24 @@
 //! **Shapes** in comments: B rows, T tokens of the packed axis, L layers, H heads, K key-value heads, D head size,
 //! E hidden size, V vocabulary, R response tokens.
 
-pub mod agent;
-pub mod bench;
+pub mod train;
+pub mod run;
+pub mod warm_start;
 pub mod checkpoint;
-pub mod data;
+pub mod bench;
+pub mod generate;
+pub mod agent;
 pub mod engine;
+pub mod policy;
+pub mod model;
+pub mod tokenizer;
+pub mod shard;
+pub mod plugin;
+
+// Leaves.
+pub mod data;
+pub mod recipe;
+pub mod track;
 pub mod error;
 pub mod failpoint;
 pub mod files;
-pub mod generate;
-pub mod model;
-pub mod plugin;
-pub mod policy;
-pub mod recipe;
-pub mod run;
-pub mod shard;
-pub mod tokenizer;
-pub mod track;
-pub mod train;
-pub mod warm_start;

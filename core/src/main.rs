@@ -17,8 +17,9 @@ use nestor::model::{Config, device, kind, new};
 use nestor::plugin::{Plugins, advantage::advantage};
 use nestor::policy::score::score;
 use nestor::recipe::{self, DeviceChoice, Dtype, Recompute};
+use nestor::run::{Ending, TrainArgs};
 use nestor::tokenizer::tokenize;
-use nestor::train::{Ending, TrainArgs, train};
+use nestor::train::train;
 use serde_json::Value;
 
 /// Trains LLM agents by reinforcement learning over many turns
@@ -249,8 +250,12 @@ enum PluginCommand {
 fn wait_without_spinning() {
     const POLICY: &str = "OMP_WAIT_POLICY";
     if std::env::var_os(POLICY).is_none() && std::env::var_os("GOMP_SPINCOUNT").is_none() {
+        let mut args = std::env::args_os();
         let mut again = std::process::Command::new("/proc/self/exe");
-        again.args(std::env::args_os().skip(1)).env(POLICY, "passive");
+        if let Some(name) = args.next() {
+            again.arg0(name);
+        }
+        again.args(args).env(POLICY, "passive");
         // Only comes back where it could not start: then the program goes on as it is.
         let _ = again.exec();
     }

@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use anyhow::Result;
 use tch::Kind;
 
-use crate::agent::{EpisodePlan, Player, TaskCursor, pack};
+use crate::agent::{Player, TaskCursor, pack, plan};
 use crate::data::{Batch, Episode, Step};
 use crate::policy::update::{Policy, UpdateReport, differentiate, micro_batches};
 use crate::policy::{Packed, PassOptions, accumulate_gradients};
@@ -41,14 +41,14 @@ impl Teacher<'_> {
         policy: &mut Policy,
         mut progress: impl FnMut(u64, f64) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
-        let mut pool = Vec::new();
-        let mut played = 0;
+        let mut played = Vec::new();
+        let mut round = 0;
         for step in 1..=self.settings.steps {
-            while pool.len() < self.settings.batch {
-                pool.extend(self.play(played)?);
-                played += EPISODES as u64;
+            while played.len() < self.settings.batch {
+                played.extend(self.play(round)?);
+                round += 1;
             }
-            let steps: Vec<Step> = pool.drain(..self.settings.batch).collect();
+            let steps: Vec<Step> = played.drain(..self.settings.batch).collect();
             let batch = pack(&[Episode { steps, ..Episode::default() }], self.rollout);
             if progress(step, self.imitate(policy, &batch)?)?.is_break() {
                 break;
@@ -58,14 +58,9 @@ impl Teacher<'_> {
         Ok(())
     }
 
-    /// Steps of some episodes that the expert played.
-    fn play(&mut self, first: u64) -> Result<Vec<Step>> {
-        let tasks = self.tasks.next(EPISODES);
-        let plan: Vec<EpisodePlan> = tasks
-            .into_iter()
-            .zip(first..)
-            .map(|(task, episode)| EpisodePlan { group: 0, episode: episode as u32, task, seed: self.seed })
-            .collect();
+    /// Steps of some episodes that the expert plays.
+    fn play(&mut self, round: u64) -> Result<Vec<Step>> {
+        let plan = plan(&self.tasks.next(EPISODES), 1, self.seed, round);
         let episodes = self.player.demonstrate(&plan, self.settings.expert_noise, self.seed)?;
         Ok(episodes.into_iter().flat_map(|e| e.steps).collect())
     }

@@ -20,6 +20,10 @@ pub const TASKS: u32 = 4;
 pub const EXPERT: u32 = 5;
 /// Seeds of environments in evaluation.
 pub const EVAL_ENVIRONMENTS: u32 = 6;
+/// Order of sequences in an update.
+pub const SHUFFLE: u32 = 7;
+/// Seed of a warm start, from which its own draws are addressed.
+pub const WARM_START: u32 = 8;
 
 /// Where in a run a request stands; the address of its sampling noise but for the token's number.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]

@@ -8,18 +8,37 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
+use rand_chacha::rand_core::Rng;
 use serde::{Deserialize, Serialize};
 
 use crate::agent::{PlaySettings, Player, Success, TaskCursor, eval_plan, pack, plan, write_rollouts};
 use crate::checkpoint::Checkpoints;
 use crate::data::{Batch, Episode};
+use crate::engine::{NoiseKey, noise};
 use crate::model::Model;
 use crate::plugin::Estimator;
 use crate::policy::schedule::learning_rate;
 use crate::policy::update::{Policy, UpdateReport, UpdateSettings, ragged_logprobs};
 use crate::recipe::Recipe;
 use crate::track::{Metrics, Phases, Tracker, rss_bytes};
-use crate::train::Ending;
+
+/// Where a run lives and whether it goes on.
+#[derive(Debug, Clone, Default)]
+pub struct TrainArgs {
+    /// The run directory; by default the first free `runs/<recipe>[-n]`.
+    pub run_dir: Option<PathBuf>,
+    /// Go on from the newest whole checkpoint.
+    pub resume: bool,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// All iterations are done.
+    Done,
+    /// A signal asked to stop; a checkpoint was saved.
+    Stopped,
+}
 
 /// What a checkpoint holds beside tensors. Random streams are keyed by the counters, so these are their state too.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -49,6 +68,10 @@ pub struct Run {
     phases: Phases,
     metrics: Metrics,
     state: State,
+    /// Whether the warm start and the first evaluation are done.
+    baseline: bool,
+    /// The iteration of the newest checkpoint.
+    saved: Option<u64>,
     /// Set by SIGINT and SIGTERM.
     stop: Arc<AtomicBool>,
 }
@@ -103,7 +126,7 @@ impl Run {
             update: &self.recipe.update,
             lr,
             temperature: self.recipe.rollout.temperature,
-            seed: self.recipe.seed ^ (iteration << 32),
+            seed: stream_seed(self.recipe.seed, noise::SHUFFLE, iteration),
         };
         let report = self.policy.update(batch, &settings)?;
         let seconds = self.phases.seconds("update").max(1e-9);
@@ -139,7 +162,7 @@ impl Run {
         self.state.iteration = iteration;
         self.record()?;
         let every = self.recipe.checkpoint.every;
-        if last || (every > 0 && iteration.is_multiple_of(every)) || self.stop.load(Ordering::Relaxed) {
+        if last || (every > 0 && iteration.is_multiple_of(every)) {
             self.save()?;
         }
         Ok(())
@@ -149,6 +172,13 @@ impl Run {
     pub fn close(mut self) -> Result<Ending> {
         self.tracker.draw()?;
         if self.state.iteration < self.recipe.iterations {
+            if !self.baseline {
+                self.tracker.say("stopped by a signal before reinforcement learning: nothing was saved")?;
+                return Ok(Ending::Stopped);
+            }
+            if self.saved != Some(self.state.iteration) {
+                self.save()?;
+            }
             let line = format!("stopped by a signal; go on with --resume --run-dir {}", self.dir.display());
             self.tracker.say(&line)?;
             return Ok(Ending::Stopped);
@@ -187,6 +217,7 @@ impl Run {
             self.metrics.set("memory/rss_bytes", bytes);
         }
         self.phases.finish(&mut self.metrics);
+        self.phases.start("track"); // of the next row
         self.tracker.record(self.state.iteration, &std::mem::take(&mut self.metrics))
     }
 
@@ -197,7 +228,13 @@ impl Run {
         self.state.skipped_in_a_row = self.policy.skipped_in_a_row;
         let keep = self.recipe.checkpoint.keep;
         self.checkpoints.save(self.state.iteration, &self.policy, &self.state, &self.model_files, keep)?;
+        self.saved = Some(self.state.iteration);
         self.phases.stop();
         Ok(())
     }
+}
+
+/// Seed of one iteration's draws in a stream of their own.
+fn stream_seed(seed: u64, stream: u32, iteration: u64) -> u64 {
+    NoiseKey { stream, iteration, ..NoiseKey::default() }.rng(seed, 0).next_u64()
 }

@@ -9,9 +9,10 @@ use anyhow::{Context, Result};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use tch::{Device, Kind};
 
-use super::{Run, State};
+use super::{Run, State, TrainArgs, stream_seed};
 use crate::agent::{Player, PlayerOptions, TaskCursor, plan, texts};
 use crate::checkpoint::Checkpoints;
+use crate::engine::noise;
 use crate::input_error;
 use crate::model::{Config, device, kind, make_deterministic, new, weights};
 use crate::plugin::{Plugins, World};
@@ -19,14 +20,10 @@ use crate::policy::update::Policy;
 use crate::recipe::{NewModel, Recipe};
 use crate::tokenizer::Tokenizer;
 use crate::track::{Metrics, Phases, Tracker};
-use crate::train::TrainArgs;
 use crate::warm_start::Teacher;
 
 /// Expert episodes whose texts train a new model's tokenizer.
 const TOKENIZER_EPISODES: usize = 512;
-
-/// Streams of random numbers that are drawn from the recipe's seed beside those of the engine.
-const WARM_START: u64 = 1 << 48;
 
 impl Run {
     /// Starts a run, or goes on with one.
@@ -44,22 +41,38 @@ impl Run {
                 estimator.id()
             ));
         }
+        let count = count_tasks(&world, "rollout.split", &recipe.rollout.split)?;
+        count_tasks(&world, "eval.split", &recipe.eval.split)?;
+        let device = device(recipe.device)?;
         if recipe.deterministic {
+            if device.is_cuda() {
+                return Err(input_error!(
+                    "recipe key `deterministic`: bit-identical runs are for the CPU in this version; set device to cpu"
+                ));
+            }
             make_deterministic()?;
+        }
+        if let Some(path) = recipe.model.path.as_deref().map(Path::new) {
+            new::check_vocabulary(&Config::load(path)?, &Tokenizer::load(path)?)?;
         }
         let checkpoints = Checkpoints::new(&dir);
         let newest = if args.resume { checkpoints.newest(|line| eprintln!("warning: {line}"))? } else { None };
-        if newest.is_some() {
-            check_same_run(&recipe, &dir)?;
+        match &newest {
+            Some(_) => check_same_run(&recipe, &dir)?,
+            None if args.resume => eprintln!("warning: there is no checkpoint yet; the run starts from the beginning"),
+            None => {}
         }
+        // From here on the directory is this run's.
         std::fs::create_dir_all(&dir).with_context(|| format!("making {}", dir.display()))?;
+        let partial = dir.join("recipe.yaml.partial");
+        std::fs::write(&partial, recipe.to_yaml()?)
+            .and_then(|()| std::fs::rename(&partial, dir.join("recipe.yaml")))
+            .context("writing recipe.yaml")?;
         let model_files = model_files(&recipe, &world, &dir, newest.is_some())?;
-        std::fs::write(dir.join("recipe.yaml"), recipe.to_yaml()?).context("writing recipe.yaml")?;
 
-        let model = weights::load(&model_files, kind(recipe.dtype), device(recipe.device)?)?;
+        let model = weights::load(&model_files, kind(recipe.dtype), device)?;
         let tokenizer = Tokenizer::load(&model_files)?;
-        new::check_vocabulary(&model.config, &tokenizer)?;
-        let tasks = TaskCursor::new(world.tasks(&recipe.rollout.split)?, recipe.seed);
+        let tasks = TaskCursor::new(count, recipe.seed);
         let player = Player::new(PlayerOptions {
             tokenizer,
             world,
@@ -89,6 +102,8 @@ impl Run {
             checkpoints,
             model_files,
             phases,
+            baseline: newest.is_some(),
+            saved: newest.is_some().then_some(state.iteration),
             state,
         };
         run.introduce(newest.as_deref())?;
@@ -102,6 +117,7 @@ impl Run {
         if newest.is_none() {
             run.evaluate()?;
             run.record()?;
+            run.baseline = true;
             if run.recipe.checkpoint.every > 0 {
                 run.save()?;
             }
@@ -133,7 +149,7 @@ impl Run {
     fn warm_start(&mut self) -> Result<()> {
         let Some(settings) = self.recipe.warm_start.clone() else { return Ok(()) };
         self.phases.start("warm_start");
-        let seed = self.recipe.seed ^ WARM_START;
+        let seed = stream_seed(self.recipe.seed, noise::WARM_START, 0);
         let count = self.player.world().tasks(&self.recipe.rollout.split)?;
         let mut teacher = Teacher {
             player: &mut self.player,
@@ -167,6 +183,11 @@ impl Run {
         }
         self.phases.start("checkpoint");
         let mut reference = self.policy.model.copy(self.policy.model.kind());
+        if resumed && !self.checkpoints.has_reference() {
+            return Err(input_error!(
+                "this run began without a frozen reference: resume without `update.kl`, or start another run"
+            ));
+        }
         if resumed {
             self.checkpoints.load_reference(&mut reference).context("loading the frozen reference")?;
         } else {
@@ -195,13 +216,23 @@ fn run_dir(name: &str, args: &TrainArgs) -> Result<PathBuf> {
             dir.display()
         ));
     }
-    if !args.resume && is_run(&dir) {
+    let holds_something = std::fs::read_dir(&dir).is_ok_and(|mut entries| entries.next().is_some());
+    if !args.resume && holds_something {
         return Err(input_error!(
-            "{} already holds a run: go on with it by --resume, or choose another --run-dir",
-            dir.display()
+            "{} {}, or choose another --run-dir",
+            dir.display(),
+            if is_run(&dir) { "already holds a run: go on with it by --resume" } else { "is not empty: clear it" }
         ));
     }
     Ok(dir)
+}
+
+/// Number of tasks of a split; none is the recipe's mistake.
+fn count_tasks(world: &World, key: &str, split: &str) -> Result<u64> {
+    match world.tasks(split).with_context(|| format!("recipe key `{key}`"))? {
+        0 => Err(input_error!("recipe key `{key}`: split `{split}` of environment `{}` has no tasks", world.id())),
+        count => Ok(count),
+    }
 }
 
 /// A checkpoint continues only the run that wrote it: what the saved recipe says of seed, model and environment holds.

@@ -24,16 +24,6 @@ SHAPES = {
 LENGTHS = {"tiny": [1, 2, 7, 33, 4200, 260, 34, 1000], "0.5b": [5, 40, 17], "7b-2-layers": [3, 120, 41, 40, 1]}
 
 
-@pytest.fixture
-def score(run_json, tmp_path):
-    """`nestor score` of rows of token ids: a list of log-probs for each."""
-    def call(model, rows, dtype="float32"):
-        file = tmp_path / "tokens.json"
-        file.write_text(json.dumps({"rows": rows}))
-        return run_json("score", model, "--tokens", file, "--dtype", dtype, "--device", "cpu", "--json")["logprobs"]
-    return call
-
-
 def make_model(shape, **changes):
     generator = torch.Generator().manual_seed(0)
     with torch.device("meta"):

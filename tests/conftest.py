@@ -55,3 +55,13 @@ def example():
         assert done.returncode == 0, done.stderr
         return done.stdout
     return call
+
+
+@pytest.fixture
+def score(run_json, tmp_path):
+    """`nestor score` of rows of token ids: a list of log-probs for each."""
+    def call(model, rows, dtype="float32"):
+        file = tmp_path / "tokens.json"
+        file.write_text(json.dumps({"rows": rows}))
+        return run_json("score", model, "--tokens", file, "--dtype", dtype, "--device", "cpu", "--json")["logprobs"]
+    return call

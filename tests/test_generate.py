@@ -7,7 +7,6 @@ import json
 
 import pytest
 import torch
-from command import nestor, score
 from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM
 
 NEW = 16
@@ -41,15 +40,19 @@ def reference(model, prompts):
             .tolist() for p in prompts]
 
 
-def generate(folder, prompts, tmp_path, *arguments):
-    file = tmp_path / "prompts.json"
-    file.write_text(json.dumps({"rows": prompts}))
-    return json.loads(nestor("generate", folder, "--tokens", file, "--max-new-tokens", NEW, "--dtype", "float32",
-                             "--json", *arguments))
+@pytest.fixture
+def generate(run_json, tmp_path):
+    """`nestor generate` in float32: tokens, log-probs and why each row ended."""
+    def call(folder, prompts, *arguments):
+        file = tmp_path / "prompts.json"
+        file.write_text(json.dumps({"rows": prompts}))
+        return run_json("generate", folder, "--tokens", file, "--max-new-tokens", NEW, "--dtype", "float32",
+                        "--device", "cpu", "--json", *arguments)
+    return call
 
 
 @pytest.mark.parametrize("shape, count", [("tied", 70), ("untied", 12)])  # 70: more than nestor decodes at once
-def test_greedy_tokens_equal_transformers(shape, count, tmp_path):
+def test_greedy_tokens_equal_transformers(shape, count, tmp_path, generate):
     model, prompts, folder = make_model(shape), make_prompts(count), tmp_path / "model"
     free = reference(model, prompts)
     # Two tokens that many continuations hold end them: both must be heeded.
@@ -60,17 +63,17 @@ def test_greedy_tokens_equal_transformers(shape, count, tmp_path):
     model.generation_config.eos_token_id = eos
     model.save_pretrained(folder)
 
-    got = generate(folder, prompts, tmp_path, "--temperature", 0)
+    got = generate(folder, prompts, "--temperature", 0)
     assert got["tokens"] == want
     assert got["finished"] == ["eos" if row[-1] in eos else "length" for row in want]
 
 
-def test_recorded_logprobs_are_those_of_the_whole_distribution(tmp_path):
+def test_recorded_logprobs_are_those_of_the_whole_distribution(tmp_path, generate, score):
     model, prompts, folder = make_model("tied"), make_prompts(12), tmp_path / "model"
     model.save_pretrained(folder)
-    got = generate(folder, prompts, tmp_path, "--temperature", 1, "--top-k", 20, "--top-p", 0.9, "--seed", 5)
+    got = generate(folder, prompts, "--temperature", 1, "--top-k", 20, "--top-p", 0.9, "--seed", 5)
     rows = [p + t for p, t in zip(prompts, got["tokens"])]
-    for prompt, logprobs, scored in zip(prompts, got["logprobs"], score(folder, rows, tmp_path)):
+    for prompt, logprobs, scored in zip(prompts, got["logprobs"], score(folder, rows)):
         assert logprobs == pytest.approx(scored[len(prompt) - 1:], abs=1e-4)
-    assert got == generate(folder, prompts, tmp_path, "--temperature", 1, "--top-k", 20, "--top-p", 0.9, "--seed", 5)
-    assert got != generate(folder, prompts, tmp_path, "--temperature", 1, "--top-k", 20, "--top-p", 0.9, "--seed", 6)
+    assert got == generate(folder, prompts, "--temperature", 1, "--top-k", 20, "--top-p", 0.9, "--seed", 5)
+    assert got != generate(folder, prompts, "--temperature", 1, "--top-k", 20, "--top-p", 0.9, "--seed", 6)

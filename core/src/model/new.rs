@@ -16,6 +16,10 @@ use crate::tokenizer::Tokenizer;
 /// Elements drawn from one random stream; streams are dealt to threads.
 const CHUNK: i64 = 1 << 20;
 
+/// Last word of every key here. Keys begin with the seed, as the engine's noise keys do; there the last word is step and
+/// token number, never both at their largest, so no stream of weights is one of noise.
+const WEIGHTS: u64 = u64::MAX;
+
 /// What `nestor model new` makes.
 #[derive(Debug)]
 pub struct NewModel<'a> {
@@ -90,7 +94,7 @@ fn draw(seed: u64, number: u64, starts: &[i64], numel: i64) -> Result<Vec<Vec<f3
     std::thread::scope(|scope| {
         let threads: Vec<_> = starts
             .iter()
-            .map(|&start| scope.spawn(move || normals([seed, number, start as u64, 0], CHUNK.min(numel - start))))
+            .map(|&start| scope.spawn(move || normals([seed, number, start as u64, WEIGHTS], CHUNK.min(numel - start))))
             .collect();
         threads.into_iter().map(|t| t.join().map_err(|_| anyhow!("a thread that draws weights died"))).collect()
     })

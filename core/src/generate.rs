@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use tch::{Device, Kind};
 
 use crate::engine::{Completion, Engine, EngineOptions, Finish, NoiseKey, Request, Sampling, noise};
+use crate::files::read_tokens;
 use crate::input_error;
 use crate::model::{Model, weights};
 use crate::tokenizer::{Message, Tokenizer, eos_ids};
@@ -58,12 +59,6 @@ pub struct Generated {
     pub finished: Vec<&'static str>,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Rows {
-    rows: Vec<Vec<u32>>,
-}
-
 /// Loads the model and continues the prompts.
 pub fn generate(options: &GenerateOptions) -> Result<Generated> {
     check_options(options)?;
@@ -72,7 +67,10 @@ pub fn generate(options: &GenerateOptions) -> Result<Generated> {
     let tokenizer = if optional { None } else { Some(Tokenizer::load(&options.dir)?) };
     let prompts = prompts(options, tokenizer.as_ref())?;
     let model = weights::load(&options.dir, options.kind, options.device)?;
-    check(&model, &prompts)?;
+    if let Some(row) = prompts.iter().position(Vec::is_empty) {
+        return Err(input_error!("prompt {row} is empty; a prompt needs at least one token"));
+    }
+    model.config.check_tokens("prompt", &prompts)?;
     let eos = match &tokenizer {
         Some(tokenizer) => tokenizer.eos().to_vec(),
         None => eos_ids(&options.dir)?,
@@ -109,29 +107,11 @@ fn check_options(options: &GenerateOptions) -> Result<()> {
 
 fn prompts(options: &GenerateOptions, tokenizer: Option<&Tokenizer>) -> Result<Vec<Vec<u32>>> {
     match (&options.source, tokenizer) {
-        (Source::Text(text), Some(tokenizer)) => Ok(vec![tokenizer.encode(text)]),
+        (Source::Text(text), Some(tokenizer)) => Ok(vec![tokenizer.encode(text)?]),
         (Source::Chat(text), Some(tokenizer)) => Ok(vec![tokenizer.chat(&[Message::new("user", text)], true)?]),
-        (Source::Tokens(path), _) => {
-            let text = std::fs::read_to_string(path).map_err(|error| input_error!("{}: {error}", path.display()))?;
-            let rows: Rows = serde_json::from_str(&text)
-                .map_err(|error| input_error!("{}: {error}; tokens are {{\"rows\": [[id, …], …]}}", path.display()))?;
-            Ok(rows.rows)
-        }
+        (Source::Tokens(path), _) => read_tokens(path),
         (_, None) => Err(input_error!("{}: has no tokenizer.json; give --tokens instead", options.dir.display())),
     }
-}
-
-fn check(model: &Model, prompts: &[Vec<u32>]) -> Result<()> {
-    let vocabulary = model.config.vocab_size;
-    for (row, prompt) in prompts.iter().enumerate() {
-        if prompt.is_empty() {
-            return Err(input_error!("prompt {row} is empty; a prompt needs at least one token"));
-        }
-        if let Some(id) = prompt.iter().find(|&&id| i64::from(id) >= vocabulary) {
-            return Err(input_error!("prompt {row} has token id {id}, but the model's vocab_size is {vocabulary}"));
-        }
-    }
-    Ok(())
 }
 
 /// Completions in the order of the prompts.

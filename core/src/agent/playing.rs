@@ -124,10 +124,8 @@ mod tests {
 
     #[test]
     fn info_says_who_won_and_what_kind_of_task_it_was() {
-        let seen = |info: Value| Observation {
-            info: info.as_object().expect("a map").clone(),
-            ..Observation::default()
-        };
+        let seen =
+            |info: Value| Observation { info: info.as_object().expect("a map").clone(), ..Observation::default() };
         for (value, expected) in [(json!(true), true), (json!(1), true), (json!(0.0), false), (json!("yes"), false)] {
             assert_eq!(won(&seen(json!({ "won": value }))), expected, "{value}");
         }

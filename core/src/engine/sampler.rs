@@ -261,7 +261,8 @@ mod tests {
             let draw = Draw { sampling: Sampling { temperature, top_k, top_p }, uniform: 0.5 };
             for bad in [f32::NAN, f32::INFINITY] {
                 for row in [[bad; 5], [0.0, bad, 1.0, f32::NEG_INFINITY, 2.0]] {
-                    let logits = Tensor::cat(&[Tensor::from_slice(&[1f32; 5]), Tensor::from_slice(&row)], 0).view([2, 5]);
+                    let logits =
+                        Tensor::cat(&[Tensor::from_slice(&[1f32; 5]), Tensor::from_slice(&row)], 0).view([2, 5]);
                     let error = sample(&logits, &[draw, draw]).expect_err("not finite").to_string();
                     assert!(error.contains("not finite (1 of 2 rows)"), "{error}");
                 }

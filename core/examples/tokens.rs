@@ -27,7 +27,7 @@ fn main() -> Result<()> {
         }
         [model, texts] => {
             let tokenizer = Tokenizer::load(Path::new(model))?;
-            let texts: Vec<Value> = read(texts)?.iter().map(|text| inspect(&tokenizer, text)).collect();
+            let texts: Vec<Value> = read(texts)?.iter().map(|text| inspect(&tokenizer, text)).collect::<Result<_>>()?;
             println!("{}", json!({ "eos": tokenizer.eos(), "vocab_size": tokenizer.vocab_size(), "texts": texts }));
             Ok(())
         }
@@ -39,7 +39,7 @@ fn read(texts: &str) -> Result<Vec<String>> {
     Ok(serde_json::from_str(&std::fs::read_to_string(texts)?)?)
 }
 
-fn inspect(tokenizer: &Tokenizer, text: &str) -> Value {
-    let ids = tokenizer.encode(text);
-    json!({ "decoded": tokenizer.decode(&ids, false), "plain": tokenizer.decode(&ids, true), "ids": ids })
+fn inspect(tokenizer: &Tokenizer, text: &str) -> Result<Value> {
+    let ids = tokenizer.encode(text)?;
+    Ok(json!({ "decoded": tokenizer.decode(&ids, false), "plain": tokenizer.decode(&ids, true), "ids": ids }))
 }

@@ -12,7 +12,7 @@ use tch::{Device, Kind};
 use crate::data::{Batch, Rows, Sequence};
 use crate::engine::{Engine, EngineOptions, NoiseKey, Request, Sampling};
 use crate::input_error;
-use crate::model::{Model, weights};
+use crate::model::{Model, StoredType, weights};
 use crate::policy::score;
 use crate::policy::update::{Policy, UpdateSettings};
 use crate::recipe::{Recompute, Update};
@@ -60,7 +60,7 @@ pub fn generate(options: &BenchOptions) -> Result<Value> {
         ensure!(generated == (options.batch * options.new) as u64, "{generated} tokens were generated");
         Ok(())
     })?;
-    Ok(report("generate", options, options.batch * options.new, seconds))
+    report("generate", options, options.batch * options.new, seconds)
 }
 
 /// Log-probs of whole sequences of `prompt + new` tokens; `tokens_per_s` counts all of them.
@@ -69,7 +69,7 @@ pub fn score(options: &BenchOptions) -> Result<Value> {
     let length = options.prompt + options.new;
     let rows = random_rows(&model, options.batch, length);
     let seconds = median_seconds(options.repeats, || score::logprobs(&model, &rows).map(drop))?;
-    Ok(report("score", options, options.batch * length, seconds))
+    report("score", options, options.batch * length, seconds)
 }
 
 /// One optimiser step of the clipped policy loss on sequences of `prompt + new` tokens with random advantages, in
@@ -84,7 +84,7 @@ pub fn update(options: &BenchOptions) -> Result<Value> {
     let batch = random_batch(random_rows(&policy.model, options.batch, length), options.prompt);
     let settings = UpdateSettings { update: &update, lr: update.lr, temperature: 1.0, seed: 0 };
     let seconds = median_seconds(options.repeats, || policy.update(&batch, &settings).map(drop))?;
-    let mut report = report("update", options, options.batch * length, seconds);
+    let mut report = report("update", options, options.batch * length, seconds)?;
     report["recompute"] = serde_json::to_value(options.recompute)?;
     Ok(report)
 }
@@ -136,18 +136,18 @@ fn median_seconds(repeats: usize, mut work: impl FnMut() -> Result<()>) -> Resul
 }
 
 /// What a benchmark prints.
-fn report(work: &str, options: &BenchOptions, tokens: usize, seconds: f64) -> Value {
-    json!({
+fn report(work: &str, options: &BenchOptions, tokens: usize, seconds: f64) -> Result<Value> {
+    Ok(json!({
         "work": work,
         "batch": options.batch,
         "prompt": options.prompt,
         "new": options.new,
         "tokens": tokens,
-        "dtype": if options.kind == Kind::BFloat16 { "bfloat16" } else { "float32" },
+        "dtype": StoredType::of(options.kind)?.name,
         "device": if options.device.is_cuda() { "cuda" } else { "cpu" },
         "threads": tch::get_num_threads(),
         "repeats": options.repeats,
         "seconds": seconds,
         "tokens_per_s": tokens as f64 / seconds,
-    })
+    }))
 }

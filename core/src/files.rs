@@ -1,8 +1,9 @@
-//! Small JSON files, read with one clear message when they are wrong and written whole or not at all.
+//! Small files, read with one clear message when they are wrong and written whole or not at all.
 
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::input_error;
@@ -21,10 +22,31 @@ pub fn read_object(path: &Path) -> Result<Option<Map<String, Value>>> {
     }
 }
 
-/// Writes a JSON file under a temporary name and renames it.
+/// What a tokens file holds.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Tokens {
+    rows: Vec<Vec<u32>>,
+}
+
+/// The rows of a tokens file, `{"rows": [[ids…], …]}`.
+pub fn read_tokens(path: &Path) -> Result<Vec<Vec<u32>>> {
+    let text = std::fs::read_to_string(path).map_err(|error| input_error!("{}: {error}", path.display()))?;
+    let tokens: Tokens = serde_json::from_str(&text)
+        .map_err(|error| input_error!("{}: {error}; tokens are {{\"rows\": [[id, …], …]}}", path.display()))?;
+    Ok(tokens.rows)
+}
+
+/// Writes a JSON file.
 pub fn write_json(path: &Path, value: &Value) -> Result<()> {
-    let temporary = path.with_extension("json.partial");
-    let text = serde_json::to_string_pretty(value)? + "\n";
-    std::fs::write(&temporary, text).with_context(|| format!("cannot write {}", temporary.display()))?;
-    std::fs::rename(&temporary, path).with_context(|| format!("cannot rename to {}", path.display()))
+    write_whole(path, serde_json::to_string_pretty(value)? + "\n")
+}
+
+/// Replaces a file in one move, so that a reader, or a run that was killed, never finds half of it.
+pub fn write_whole(path: &Path, content: impl AsRef<[u8]>) -> Result<()> {
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(".partial");
+    std::fs::write(&partial, content)
+        .and_then(|()| std::fs::rename(&partial, path))
+        .with_context(|| format!("cannot write {}", path.display()))
 }

@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use tch::{Device, Kind};
 
 use crate::engine::{Completion, Engine, EngineOptions, Finish, NoiseKey, Request, Sampling, noise};
+use crate::files::read_tokens;
 use crate::input_error;
 use crate::model::{Model, weights};
 use crate::tokenizer::{Message, Tokenizer, eos_ids};
@@ -58,20 +59,18 @@ pub struct Generated {
     pub finished: Vec<&'static str>,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Rows {
-    rows: Vec<Vec<u32>>,
-}
-
 /// Loads the model and continues the prompts.
 pub fn generate(options: &GenerateOptions) -> Result<Generated> {
+    check_options(options)?;
     let has_tokenizer = options.dir.join("tokenizer.json").exists();
     let optional = matches!(options.source, Source::Tokens(_)) && !has_tokenizer;
     let tokenizer = if optional { None } else { Some(Tokenizer::load(&options.dir)?) };
     let prompts = prompts(options, tokenizer.as_ref())?;
     let model = weights::load(&options.dir, options.kind, options.device)?;
-    check(&model, &prompts)?;
+    if let Some(row) = prompts.iter().position(Vec::is_empty) {
+        return Err(input_error!("prompt {row} is empty; a prompt needs at least one token"));
+    }
+    model.config.check_tokens("prompt", &prompts)?;
     let eos = match &tokenizer {
         Some(tokenizer) => tokenizer.eos().to_vec(),
         None => eos_ids(&options.dir)?,
@@ -89,31 +88,30 @@ pub fn generate(options: &GenerateOptions) -> Result<Generated> {
     Ok(generated)
 }
 
-fn prompts(options: &GenerateOptions, tokenizer: Option<&Tokenizer>) -> Result<Vec<Vec<u32>>> {
-    match (&options.source, tokenizer) {
-        (Source::Text(text), Some(tokenizer)) => Ok(vec![tokenizer.encode(text)]),
-        (Source::Chat(text), Some(tokenizer)) => Ok(vec![tokenizer.chat(&[Message::new("user", text)], true)?]),
-        (Source::Tokens(path), _) => {
-            let text = std::fs::read_to_string(path).map_err(|error| input_error!("{}: {error}", path.display()))?;
-            let rows: Rows = serde_json::from_str(&text)
-                .map_err(|error| input_error!("{}: {error}; tokens are {{\"rows\": [[id, …], …]}}", path.display()))?;
-            Ok(rows.rows)
-        }
-        (_, None) => Err(input_error!("{}: has no tokenizer.json; give --tokens instead", options.dir.display())),
+fn check_options(options: &GenerateOptions) -> Result<()> {
+    let Sampling { temperature, top_k, top_p } = options.sampling;
+    if !temperature.is_finite() || temperature < 0.0 {
+        return Err(input_error!("--temperature must be a number from 0 (greedy), not {temperature}"));
     }
-}
-
-fn check(model: &Model, prompts: &[Vec<u32>]) -> Result<()> {
-    let vocabulary = model.config.vocab_size;
-    for (row, prompt) in prompts.iter().enumerate() {
-        if prompt.is_empty() {
-            return Err(input_error!("prompt {row} is empty; a prompt needs at least one token"));
-        }
-        if let Some(id) = prompt.iter().find(|&&id| i64::from(id) >= vocabulary) {
-            return Err(input_error!("prompt {row} has token id {id}, but the model's vocab_size is {vocabulary}"));
-        }
+    if top_k < 0 {
+        return Err(input_error!("--top-k must be 0 (off) or more, not {top_k}"));
+    }
+    if !(top_p > 0.0 && top_p <= 1.0) {
+        return Err(input_error!("--top-p must be greater than 0 and at most 1, not {top_p}"));
+    }
+    if options.max_new_tokens == 0 {
+        return Err(input_error!("--max-new-tokens must be at least 1"));
     }
     Ok(())
+}
+
+fn prompts(options: &GenerateOptions, tokenizer: Option<&Tokenizer>) -> Result<Vec<Vec<u32>>> {
+    match (&options.source, tokenizer) {
+        (Source::Text(text), Some(tokenizer)) => Ok(vec![tokenizer.encode(text)?]),
+        (Source::Chat(text), Some(tokenizer)) => Ok(vec![tokenizer.chat(&[Message::new("user", text)], true)?]),
+        (Source::Tokens(path), _) => read_tokens(path),
+        (_, None) => Err(input_error!("{}: has no tokenizer.json; give --tokens instead", options.dir.display())),
+    }
 }
 
 /// Completions in the order of the prompts.
@@ -124,9 +122,6 @@ fn complete(
     options: &GenerateOptions,
 ) -> Result<Vec<Completion>> {
     let GenerateOptions { max_new_tokens, sampling, seed, .. } = *options;
-    if max_new_tokens == 0 {
-        return Err(input_error!("--max-new-tokens must be at least 1"));
-    }
     let count = prompts.len();
     let capacity = prompts.iter().map(Vec::len).max().unwrap_or(0) + max_new_tokens;
     let mut engine = Engine::new(EngineOptions { slots: SLOTS.min(count), capacity, deterministic: false, eos, seed });
@@ -139,4 +134,42 @@ fn complete(
         done.extend(engine.step(model)?.into_iter().map(|c| (c.key.episode, c)));
     }
     (0..count as u32).map(|i| done.remove(&i).context("a prompt has no completion")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::InputError;
+
+    #[test]
+    fn settings_out_of_range_are_the_users_error() {
+        let good = GenerateOptions {
+            dir: PathBuf::new(),
+            source: Source::Text(String::new()),
+            max_new_tokens: 1,
+            sampling: Sampling { temperature: 0.0, top_k: 0, top_p: 1.0 },
+            seed: 0,
+            kind: Kind::Float,
+            device: Device::Cpu,
+        };
+        check_options(&good).expect("sound settings");
+        let sampling = |temperature, top_k, top_p| GenerateOptions {
+            sampling: Sampling { temperature, top_k, top_p },
+            ..good.clone()
+        };
+        let cases = [
+            (sampling(-1.0, 0, 1.0), "--temperature"),
+            (sampling(f64::NAN, 0, 1.0), "--temperature"),
+            (sampling(f64::INFINITY, 0, 1.0), "--temperature"),
+            (sampling(1.0, -1, 1.0), "--top-k"),
+            (sampling(1.0, 0, 0.0), "--top-p"),
+            (sampling(1.0, 0, 1.1), "--top-p"),
+            (sampling(1.0, 0, f64::NAN), "--top-p"),
+            (GenerateOptions { max_new_tokens: 0, ..good.clone() }, "--max-new-tokens"),
+        ];
+        for (options, name) in cases {
+            let error = generate(&options).expect_err(name);
+            assert!(error.is::<InputError>() && error.to_string().starts_with(name), "{error}");
+        }
+    }
 }

@@ -156,9 +156,9 @@ impl Tokenizer {
     }
 
     /// Token ids of a text; special tokens written in it become their ids, nothing is added.
-    pub fn encode(&self, text: &str) -> Vec<u32> {
-        // Byte-level BPE has an id for every byte; only tokenizers that can refuse a text could fail here.
-        self.inner.encode_fast(text, false).map(|e| e.get_ids().to_vec()).unwrap_or_default()
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        let encoding = self.inner.encode_fast(text, false).map_err(plain).context("cannot encode a text")?;
+        Ok(encoding.get_ids().to_vec())
     }
 
     /// The text of token ids; ids without a token are left out.
@@ -173,7 +173,7 @@ impl Tokenizer {
 
     /// Token ids of a chat by the model's template.
     pub fn chat(&self, chat: &[Message], add_generation_prompt: bool) -> Result<Vec<u32>> {
-        Ok(self.encode(&self.render(chat, add_generation_prompt)?))
+        self.encode(&self.render(chat, add_generation_prompt)?)
     }
 
     /// The ids that end a sequence, all of them.
@@ -243,8 +243,11 @@ pub fn tokenize(dir: &Path, chat: &Path) -> Result<Value> {
 fn read_tokenizer(path: &Path) -> Result<tokenizers::Tokenizer> {
     let bytes = std::fs::read(path)
         .map_err(|error| input_error!("{}: {error}; the folder needs the model's tokenizer.json", path.display()))?;
-    tokenizers::Tokenizer::from_bytes(bytes)
-        .map_err(|error| input_error!("{}: not a tokenizer ({error}); fetch the file again", path.display()))
+    let mut inner = tokenizers::Tokenizer::from_bytes(bytes)
+        .map_err(|error| input_error!("{}: not a tokenizer ({error}); fetch the file again", path.display()))?;
+    // The file may say how its author cut and padded batches. A prompt is encoded whole, as transformers does it.
+    inner.with_padding(None).with_truncation(None).map_err(plain)?;
+    Ok(inner)
 }
 
 /// The `tokenizer_config.json` of a tokenizer with Qwen's special tokens.
@@ -282,4 +285,28 @@ fn trained_settings(inner: &tokenizers::Tokenizer) -> Result<Map<String, Value>>
 /// The tokenizers crate has its own boxed error type.
 fn plain(error: tokenizers::Error) -> anyhow::Error {
     anyhow::anyhow!("tokenizer: {error}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn truncation_and_padding_of_the_file_are_not_obeyed() -> Result<()> {
+        let dir = tempfile::tempdir()?;
+        let trained = Tokenizer::train(["some text".to_string()].into_iter(), SMALLEST_VOCABULARY)?;
+        trained.save(dir.path())?;
+        let path = dir.path().join("tokenizer.json");
+        let mut file = read_object(&path)?.context("it was saved")?;
+        file["truncation"] = json!({ "direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0 });
+        file["padding"] = json!({ "strategy": { "Fixed": 20 }, "direction": "Right", "pad_to_multiple_of": null,
+                                  "pad_id": 0, "pad_type_id": 0, "pad_token": "!" });
+        write_json(&path, &Value::Object(file))?;
+        let loaded = Tokenizer::load(dir.path())?;
+        for text in ["some text", "ab"] {
+            let ids = loaded.encode(text)?;
+            assert_eq!((ids.len(), &ids), (text.len(), &trained.encode(text)?));
+        }
+        Ok(())
+    }
 }

@@ -139,7 +139,7 @@ impl Player {
             playing.begin(played.first);
             for (text, seen) in played.steps {
                 let prompt = self.prompt(&playing)?;
-                let mut response = self.tokenizer.encode(&text);
+                let mut response = self.tokenizer.encode(&text).with_context(|| playing.next_step())?;
                 response.push(eos);
                 let limit = self.rollout.max_response_tokens;
                 if response.len() > limit {

@@ -194,7 +194,8 @@ impl Player {
     /// The prompt ids of an episode's next step: one user message, cut to the recipe's limit.
     fn prompt(&self, playing: &Playing) -> Result<Vec<u32>> {
         let text = expert::render(playing, &self.template, &self.rollout)?;
-        let tokens = self.tokenizer.chat(&[Message::new("user", text)], true)?;
+        let chat = [Message::new("user", text)];
+        let tokens = self.tokenizer.chat(&chat, true).with_context(|| playing.next_step())?;
         match prompt::fit(tokens, self.rollout.max_prompt_tokens, self.rollout.truncation) {
             Ok(tokens) if tokens.is_empty() => Err(input_error!("{}: the prompt is empty", playing.next_step())),
             fitted => fitted.with_context(|| playing.next_step()),

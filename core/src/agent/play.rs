@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
+use super::playing::won;
 use crate::input_error;
 use crate::plugin::{Observation, Plugins};
 use crate::recipe::PluginChoice;
@@ -55,16 +56,15 @@ pub fn play(plugins: &Plugins, args: &PlayArgs, out: &mut impl Write) -> Result<
         None => Box::new(std::io::stdin().lock().lines().map(|line| line.context("cannot read standard input"))),
     };
     let asks = args.actions.is_none() && std::io::stdin().is_terminal() && !args.json;
-    loop {
+    let mut over = first.terminated || first.truncated;
+    while !over {
         if asks {
             screen.ask()?;
         }
         let Some(response) = responses.next().transpose()? else { return Ok(()) };
         let seen = env.step(&response)?;
         screen.show(&seen)?;
-        if seen.terminated || seen.truncated {
-            break;
-        }
+        over = seen.terminated || seen.truncated;
     }
     // Only a file is looked at further: to see whether a terminal has more to say would mean to wait for it.
     let left = if args.actions.is_some() { responses.count() } else { 0 };
@@ -164,8 +164,4 @@ impl<W: Write> Screen<'_, W> {
         }
         text
     }
-}
-
-fn won(seen: &Observation) -> bool {
-    seen.info.get("won").and_then(Value::as_bool).unwrap_or(false)
 }

@@ -8,6 +8,15 @@ use super::prompt::{PromptVariables, history};
 use crate::data::{Episode, Step};
 use crate::plugin::Observation;
 
+/// Whether the environment counts the episode as won: `won` in its info, a truth value or a number over 0.
+pub fn won(seen: &Observation) -> bool {
+    match seen.info.get("won") {
+        Some(Value::Bool(won)) => *won,
+        Some(Value::Number(won)) => won.as_f64().is_some_and(|w| w > 0.0),
+        _ => false,
+    }
+}
+
 /// An episode under way.
 #[derive(Debug)]
 pub struct Playing {
@@ -92,12 +101,10 @@ impl Playing {
 
     /// Makes an observation the current one.
     fn look(&mut self, seen: Observation) {
-        self.episode.won = match seen.info.get("won") {
-            Some(Value::Bool(won)) => *won,
-            Some(Value::Number(won)) => won.as_f64().is_some_and(|w| w > 0.0),
-            _ => false,
-        };
-        if let Some(Value::String(kind)) = seen.info.get("task_type") {
+        self.episode.won = won(&seen);
+        if let Some(Value::String(kind)) = seen.info.get("task_type")
+            && !kind.is_empty()
+        {
             self.episode.task_type = Some(kind.clone());
         }
         self.now = seen;
@@ -106,5 +113,28 @@ impl Playing {
     /// The record of the episode.
     pub fn finish(self) -> Episode {
         self.episode
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn info_says_who_won_and_what_kind_of_task_it_was() {
+        let seen =
+            |info: Value| Observation { info: info.as_object().expect("a map").clone(), ..Observation::default() };
+        for (value, expected) in [(json!(true), true), (json!(1), true), (json!(0.0), false), (json!("yes"), false)] {
+            assert_eq!(won(&seen(json!({ "won": value }))), expected, "{value}");
+        }
+        assert!(!won(&seen(json!({}))));
+        let mut playing = Playing::new(EpisodePlan { group: 0, episode: 0, task: 0, seed: 0 });
+        playing.begin(seen(json!({ "task_type": "" })));
+        assert_eq!(playing.episode.task_type, None);
+        playing.look(seen(json!({ "task_type": "pick" })));
+        playing.look(seen(json!({ "task_type": "" })));
+        assert_eq!(playing.finish().task_type.as_deref(), Some("pick"));
     }
 }

@@ -35,11 +35,15 @@ pub fn plan(tasks: &[u64], group_size: u32, seed: u64, iteration: u64) -> Vec<Ep
 
 /// The same `episodes` single episodes each time: the first tasks of a split of `count`, from the first again (with
 /// other seeds) where the split has fewer.
+///
+/// # Panics
+/// When the split has no task; callers check that first.
 pub fn eval_plan(count: u64, episodes: u32, seed: u64) -> Vec<EpisodePlan> {
+    assert!(count > 0, "a split without tasks cannot be evaluated on");
     let episode = |i: u32| EpisodePlan {
         group: i,
         episode: i,
-        task: i as u64 % count.max(1),
+        task: i as u64 % count,
         seed: seed_of(seed, noise::EVAL_ENVIRONMENTS, 0, i),
     };
     (0..episodes).map(episode).collect()
@@ -56,8 +60,12 @@ pub struct TaskCursor {
 
 impl TaskCursor {
     /// A cursor over a split of `count` tasks.
+    ///
+    /// # Panics
+    /// When the split has no task; callers check that first.
     pub fn new(count: u64, seed: u64) -> Self {
-        Self { seed, count: count.max(1), position: 0 }
+        assert!(count > 0, "a split without tasks cannot be dealt from");
+        Self { seed, count, position: 0 }
     }
 
     /// The next `n` tasks.
@@ -114,6 +122,12 @@ mod tests {
         }
         let mut large = TaskCursor::new(u64::MAX, 3);
         assert!(large.next(3) != large.next(3));
+    }
+
+    #[test]
+    fn an_empty_split_is_refused() {
+        assert!(std::panic::catch_unwind(|| TaskCursor::new(0, 3)).is_err());
+        assert!(std::panic::catch_unwind(|| eval_plan(0, 1, 3)).is_err());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! The recorded log-prob is that of the whole distribution at the row's temperature; top-k and top-p only decide
 //! which tokens may be drawn. A draw inverts the cumulative distribution at one uniform number per token.
 
+use anyhow::bail;
 use tch::{Device, Kind, Tensor};
 
 /// How one request's tokens are drawn.
@@ -72,6 +73,9 @@ pub struct Drawn {
 }
 
 /// Draws a token for each row of the logits (R, V); one draw per row.
+///
+/// # Errors
+/// When a row's logits are not finite (minus infinity is allowed: such a token is never drawn).
 pub fn sample(logits: &Tensor, draws: &[Draw]) -> anyhow::Result<Drawn> {
     let rows = draws.len() as i64;
     let mut logits = logits.to_kind(Kind::Float);
@@ -95,7 +99,17 @@ pub fn sample(logits: &Tensor, draws: &[Draw]) -> anyhow::Result<Drawn> {
     }
     let logprobs = logp.gather(1, &tokens.unsqueeze(1), false).squeeze_dim(1);
     let tokens: Vec<i64> = Vec::try_from(tokens)?;
-    Ok(Drawn { tokens: tokens.into_iter().map(|t| t as u32).collect(), logprobs: Vec::try_from(logprobs)? })
+    let logprobs: Vec<f32> = Vec::try_from(logprobs)?;
+    // One NaN or infinite logit makes every log-prob of its row NaN, so what is copied to the host anyway tells.
+    let bad = logprobs.iter().filter(|logprob| !logprob.is_finite()).count();
+    if bad > 0 {
+        bail!(
+            "the policy's logits are not finite ({bad} of {rows} rows): its weights have diverged or are damaged; start \
+             from weights that are sound (an earlier checkpoint, or the model fetched again), in training with a lower \
+             learning rate"
+        );
+    }
+    Ok(Drawn { tokens: tokens.into_iter().map(|t| t as u32).collect(), logprobs })
 }
 
 /// The tokens (R) for rows of one way.
@@ -138,7 +152,8 @@ fn invert(mass: &Tensor, draws: &[Draw]) -> Tensor {
     let found = threshold.searchsorted(mass, false, true, "right", None::<&Tensor>);
     // Where rounding lifts the threshold to the whole, the last position that has mass is meant.
     let last = whole.contiguous().searchsorted(mass, false, false, "left", None::<&Tensor>);
-    found.minimum(&last).squeeze_dim(1)
+    // A mass that is NaN is found nowhere; the place must still exist for `sample` to get as far as its error.
+    found.minimum(&last).clamp_max(mass.size()[1] - 1).squeeze_dim(1)
 }
 
 /// Copies ids to a device as int64.
@@ -237,6 +252,24 @@ mod tests {
             assert!((drawn.logprobs[row] as f64 - expected).abs() < 1e-5, "row {row}: {expected}");
         }
         Ok(())
+    }
+
+    #[test]
+    fn logits_that_are_not_finite_are_an_error_in_every_way_of_drawing() {
+        let settings = [(0.0, 0, 1.0), (1.0, 0, 1.0), (1.0, 3, 1.0), (1.0, 0, 0.5), (0.7, 3, 0.5)];
+        for (temperature, top_k, top_p) in settings {
+            let draw = Draw { sampling: Sampling { temperature, top_k, top_p }, uniform: 0.5 };
+            for bad in [f32::NAN, f32::INFINITY] {
+                for row in [[bad; 5], [0.0, bad, 1.0, f32::NEG_INFINITY, 2.0]] {
+                    let logits =
+                        Tensor::cat(&[Tensor::from_slice(&[1f32; 5]), Tensor::from_slice(&row)], 0).view([2, 5]);
+                    let error = sample(&logits, &[draw, draw]).expect_err("not finite").to_string();
+                    assert!(error.contains("not finite (1 of 2 rows)"), "{error}");
+                }
+            }
+            let none = Tensor::full([1, 5], f64::NEG_INFINITY, (Kind::Float, Device::Cpu));
+            assert!(sample(&none, &[draw]).is_err());
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tch::Kind;
 
+use super::StoredType;
 use crate::files::read_object;
 use crate::input_error;
 
@@ -41,6 +42,17 @@ pub struct Config {
 pub const SHAPES: [&str; 5] = ["tiny", "0.5b", "1.5b", "3b", "7b"];
 
 impl Config {
+    /// Refuses token ids that the embedding has no row for; `what` and a row's number name it in the error.
+    pub fn check_tokens(&self, what: &str, rows: &[Vec<u32>]) -> Result<()> {
+        for (number, row) in rows.iter().enumerate() {
+            if let Some(id) = row.iter().find(|&&id| i64::from(id) >= self.vocab_size) {
+                let size = self.vocab_size;
+                return Err(input_error!("{what} {number} has token id {id}, but the model's vocab_size is {size}"));
+            }
+        }
+        Ok(())
+    }
+
     /// Size of one head, D.
     pub fn head_dim(&self) -> i64 {
         self.hidden_size / self.num_attention_heads
@@ -179,18 +191,8 @@ impl Config {
             "initializer_range": self.initializer_range,
             "use_cache": true,
             "eos_token_id": eos.first(),
-            "torch_dtype": kind_name(kind)?,
+            "torch_dtype": StoredType::of(kind)?.name,
         }))
-    }
-}
-
-/// The name Hugging Face files give a compute type.
-fn kind_name(kind: Kind) -> Result<&'static str> {
-    match kind {
-        Kind::Float => Ok("float32"),
-        Kind::BFloat16 => Ok("bfloat16"),
-        Kind::Half => Ok("float16"),
-        other => anyhow::bail!("no model is stored as {other:?}"),
     }
 }
 

@@ -5,7 +5,7 @@ pub mod new;
 pub mod qwen2;
 pub mod weights;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use tch::{Device, Kind};
 
 pub use config::Config;
@@ -19,6 +19,31 @@ pub fn kind(dtype: Dtype) -> Kind {
     match dtype {
         Dtype::Float32 => Kind::Float,
         Dtype::Bfloat16 => Kind::BFloat16,
+    }
+}
+
+/// A type that model files hold, as each library calls it.
+#[derive(Debug)]
+pub struct StoredType {
+    /// libtorch.
+    pub kind: Kind,
+    /// safetensors.
+    pub dtype: safetensors::Dtype,
+    /// `config.json`.
+    pub name: &'static str,
+}
+
+impl StoredType {
+    /// All there are.
+    pub const ALL: &'static [Self] = &[
+        Self { kind: Kind::Float, dtype: safetensors::Dtype::F32, name: "float32" },
+        Self { kind: Kind::BFloat16, dtype: safetensors::Dtype::BF16, name: "bfloat16" },
+        Self { kind: Kind::Half, dtype: safetensors::Dtype::F16, name: "float16" },
+    ];
+
+    /// The one of a tensor type.
+    pub fn of(kind: Kind) -> Result<&'static Self> {
+        Self::ALL.iter().find(|stored| stored.kind == kind).with_context(|| format!("no model is stored as {kind:?}"))
     }
 }
 

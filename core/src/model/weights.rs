@@ -12,7 +12,7 @@ use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
 
-use super::{Config, Model};
+use super::{Config, Model, StoredType};
 use crate::files::{read_object, write_json};
 use crate::input_error;
 use crate::tokenizer::copy_files;
@@ -166,12 +166,7 @@ fn check(
 }
 
 fn element_kind(dtype: Dtype) -> Option<Kind> {
-    match dtype {
-        Dtype::F32 => Some(Kind::Float),
-        Dtype::F16 => Some(Kind::Half),
-        Dtype::BF16 => Some(Kind::BFloat16),
-        _ => None,
-    }
+    StoredType::ALL.iter().find(|stored| stored.dtype == dtype).map(|stored| stored.kind)
 }
 
 /// Copies a stored tensor to `offset` of a flat one, slice by slice, converting the type.
@@ -251,12 +246,7 @@ impl View for &Stored {
 
 /// Writes the parameters as one file, or as several of at most `limit` bytes (but never less than one tensor).
 fn write_weights(model: &Model, dir: &Path, kind: Kind, limit: usize) -> Result<()> {
-    let dtype = match kind {
-        Kind::Float => Dtype::F32,
-        Kind::BFloat16 => Dtype::BF16,
-        Kind::Half => Dtype::F16,
-        other => anyhow::bail!("no model is stored as {other:?}"),
-    };
+    let dtype = StoredType::of(kind)?.dtype;
     let mut shards: Vec<Vec<(String, Stored)>> = vec![Vec::new()];
     let (mut total, mut filled) = (0, 0);
     for (name, tensor) in model.named_parameters() {

@@ -3,41 +3,23 @@
 use std::path::Path;
 
 use anyhow::Result;
-use serde::Deserialize;
 use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
 
 use super::attention::{Packing, packed_tokens};
 use super::{Packed, token_stats};
-use crate::input_error;
+use crate::files::read_tokens;
 use crate::model::{Model, weights};
 
 /// Tokens of one forward pass, unless a single row is longer: bounds the memory.
 const PACK_TOKENS: usize = 8192;
 
-/// What a tokens file holds.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Tokens {
-    rows: Vec<Vec<u32>>,
-}
-
 /// Scores the rows of a tokens file (`{"rows": [[ids…], …]}`): `{"logprobs": [[…one number fewer than ids…], …]}`.
 pub fn score(dir: &Path, tokens: &Path, kind: Kind, device: Device) -> Result<Value> {
-    let text = std::fs::read_to_string(tokens).map_err(|error| input_error!("{}: {error}", tokens.display()))?;
-    let tokens_of: Tokens = serde_json::from_str(&text)
-        .map_err(|error| input_error!("{}: {error}; tokens are {{\"rows\": [[id, …], …]}}", tokens.display()))?;
+    let rows = read_tokens(tokens)?;
     let model = weights::load(dir, kind, device)?;
-    for (number, row) in tokens_of.rows.iter().enumerate() {
-        if let Some(id) = row.iter().find(|&&id| i64::from(id) >= model.config.vocab_size) {
-            return Err(input_error!(
-                "{}: row {number} has token id {id}, but the model's vocab_size is {}",
-                tokens.display(),
-                model.config.vocab_size
-            ));
-        }
-    }
-    Ok(json!({ "logprobs": logprobs(&model, &tokens_of.rows)? }))
+    model.config.check_tokens(&format!("{}: row", tokens.display()), &rows)?;
+    Ok(json!({ "logprobs": logprobs(&model, &rows)? }))
 }
 
 /// Log-probs of every token but the first of each row.

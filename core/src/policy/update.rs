@@ -216,7 +216,7 @@ pub fn differentiate<M>(
 }
 
 /// Sequences of each mini-batch: cut from the global order before anything is dealt out.
-fn mini_batches(batch: &Batch, update: &Update, seed: u64) -> Vec<Vec<usize>> {
+pub fn mini_batches(batch: &Batch, update: &Update, seed: u64) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..batch.sequences.len()).collect();
     if update.shuffle {
         order.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
@@ -271,5 +271,21 @@ pub fn ragged_logprobs(model: &Model, batch: &Batch, micro_batch_tokens: usize, 
 
 fn difference(a: &[f32], b: &[f32]) -> Difference {
     let each = a.iter().zip(b).map(|(a, b)| f64::from((a - b).abs()));
-    Difference { mean: each.clone().sum::<f64>() / a.len().max(1) as f64, max: each.fold(0.0, f64::max) }
+    // `f64::max` would drop a NaN, which is just what must be seen.
+    let max = each.clone().fold(0.0, |max: f64, d| if d.is_nan() || d > max { d } else { max });
+    Difference { mean: each.sum::<f64>() / a.len().max(1) as f64, max }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_difference_shows_what_is_not_a_number() {
+        assert_eq!(difference(&[0.0, -1.0], &[0.5, -3.0]), Difference { mean: 1.25, max: 2.0 });
+        for a in [[f32::NAN, 0.0], [0.0, f32::NAN]] {
+            let Difference { mean, max } = difference(&a, &[1.0, 1.0]);
+            assert!(mean.is_nan() && max.is_nan());
+        }
+    }
 }

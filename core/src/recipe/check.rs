@@ -121,6 +121,9 @@ fn describe(root: &Node, path: &[String]) -> String {
     }
 }
 
+/// What the tokenizer of a new model needs at least.
+const SMALLEST_VOCABULARY: i64 = 259;
+
 type Problem = (String, String);
 
 /// The first value out of range, with its path and what it must be.
@@ -160,7 +163,14 @@ fn model(source: &ModelSource) -> Option<Problem> {
     if let Some((key, value)) = sizes.iter().find(|(_, value)| *value < 1) {
         return Some((format!("model.new.{key}"), format!("must be at least 1, but is {value}")));
     }
-    let NewModel { hidden_size, heads, kv_heads, .. } = new;
+    let NewModel { hidden_size, heads, kv_heads, vocab_size, initializer_range, .. } = new;
+    if *vocab_size < SMALLEST_VOCABULARY {
+        let message = format!("must be at least {SMALLEST_VOCABULARY} (256 bytes and three special tokens)");
+        return Some(("model.new.vocab_size".into(), format!("{message}, but is {vocab_size}")));
+    }
+    if !(initializer_range.is_finite() && *initializer_range > 0.0) {
+        return range("model.new.initializer_range", *initializer_range, false, "greater than 0 and finite");
+    }
     if hidden_size % heads != 0 || (hidden_size / heads) % 2 != 0 {
         let message = format!("must be a multiple of twice `heads` ({heads}), so that heads have an even size");
         return Some(("model.new.hidden_size".into(), format!("{message}, but is {hidden_size}")));
@@ -188,6 +198,11 @@ fn rollout(r: &Rollout) -> Option<Problem> {
     counts
         .iter()
         .find_map(|(key, value)| least(&format!("rollout.{key}"), *value, 1, "must be at least 1"))
+        .or_else(|| {
+            let message = format!("times `tasks` ({}) must be less than 2^32 episodes", r.tasks);
+            let fits = r.tasks.checked_mul(r.group_size).is_some();
+            (!fits).then(|| ("rollout.group_size".into(), format!("{message}, but is {}", r.group_size)))
+        })
         .or_else(|| range("rollout.temperature", r.temperature, r.temperature > 0.0, "greater than 0"))
         .or_else(|| range("rollout.top_k", r.top_k as f64, r.top_k >= 0, "0 (off) or more"))
         .or_else(|| range("rollout.top_p", r.top_p, r.top_p > 0.0 && r.top_p <= 1.0, "greater than 0 and at most 1"))

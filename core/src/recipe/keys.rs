@@ -17,8 +17,6 @@ pub struct Key {
     pub default: Option<String>,
     /// What it means.
     pub doc: String,
-    /// Whether it holds keys of its own that are listed too.
-    pub section: bool,
 }
 
 /// The JSON schema of a recipe file, for editors. No key is required, since a file may leave any to the one it extends.
@@ -96,7 +94,6 @@ impl<'a> Schema<'a> {
                 kind: self.kind(property),
                 default: (!must).then_some(default),
                 doc: describe(property) + &self.options(target),
-                section: target["properties"].is_object(),
             });
             self.collect(&path, target, keys);
         }

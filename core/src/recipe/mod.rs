@@ -5,6 +5,7 @@
 
 mod check;
 mod keys;
+mod recompute;
 mod schema;
 #[cfg(test)]
 mod tests;
@@ -15,6 +16,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 pub use keys::{Key, json_schema, keys, markdown};
+pub use recompute::Recompute;
 pub use schema::*;
 use tree::{Node, Place};
 
@@ -47,6 +49,12 @@ impl Recipe {
         if self.rollout.group_size == 1 {
             warnings
                 .push("rollout.group_size is 1: an estimator that compares a group's episodes learns nothing".into());
+        }
+        if self.eval.split == self.rollout.split {
+            warnings.push(format!(
+                "eval.split and rollout.split are both `{}`: evaluation then plays tasks that were trained on",
+                self.eval.split
+            ));
         }
         warnings
     }

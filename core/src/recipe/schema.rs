@@ -3,6 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::Recompute;
+
 /// A run, described by one YAML file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -223,13 +225,13 @@ pub struct Update {
     pub short_mini_batch: ShortMiniBatch,
     /// Peak learning rate.
     pub lr: f64,
-    /// Iterations over which the learning rate rises from 0.
+    /// Iterations over which the learning rate rises from `lr` * `min_lr_ratio` to `lr`.
     #[serde(default)]
     pub warmup: u64,
     /// Learning rate after the warm-up.
     #[serde(default)]
     pub schedule: Schedule,
-    /// Learning rate at the end of a cosine schedule, as a share of `lr`.
+    /// Lowest learning rate, as a share of `lr`: where the warm-up begins, and where a cosine schedule ends.
     #[serde(default)]
     pub min_lr_ratio: f64,
     /// AdamW's decay.
@@ -331,70 +333,6 @@ pub enum Schedule {
     Constant,
     /// Falls along half a cosine to `min_lr_ratio`.
     Cosine,
-}
-
-/// Which blocks are computed again in the backward pass: `all`, `none`, or the number of first blocks.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Recompute {
-    /// Every block: least memory.
-    #[default]
-    All,
-    /// No block: least work.
-    None,
-    /// The first n blocks.
-    #[serde(untagged)]
-    Blocks(usize),
-}
-
-impl Recompute {
-    /// Whether the backward pass computes this block again.
-    pub fn covers(self, layer: usize) -> bool {
-        match self {
-            Self::All => true,
-            Self::None => false,
-            Self::Blocks(n) => layer < n,
-        }
-    }
-}
-
-impl std::str::FromStr for Recompute {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "all" => Ok(Self::All),
-            "none" => Ok(Self::None),
-            _ => text.parse().map(Self::Blocks).map_err(|_| "expected all, none or a number of blocks".to_string()),
-        }
-    }
-}
-
-/// By hand, because serde's untagged form loses what is wrong.
-impl<'de> Deserialize<'de> for Recompute {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl serde::de::Visitor<'_> for Visitor {
-            type Value = Recompute;
-
-            fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-                write!(f, "`all`, `none` or a number of blocks")
-            }
-
-            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Recompute, E> {
-                match text {
-                    "all" => Ok(Recompute::All),
-                    "none" => Ok(Recompute::None),
-                    _ => Err(E::invalid_value(serde::de::Unexpected::Str(text), &self)),
-                }
-            }
-
-            fn visit_u64<E: serde::de::Error>(self, blocks: u64) -> Result<Recompute, E> {
-                usize::try_from(blocks).map(Recompute::Blocks).map_err(E::custom)
-            }
-        }
-        deserializer.deserialize_any(Visitor)
-    }
 }
 
 /// Imitation of the environment's expert.

@@ -163,6 +163,17 @@ fn errors_name_place_key_and_remedy() {
         ("[0.9, 0.95]", "[0.9, 1.0]", &["r.yaml:19:3", "`update.betas` must be from 0 to below 1"]),
         ("  batch: 16", "  expert_noise: 2\n  batch: 16", &["`warm_start.expert_noise` must be from 0 to 1"]),
         ("heads: 4", "heads: 5", &["r.yaml:3:9", "`model.new.hidden_size`", "multiple of twice `heads`"]),
+        ("vocab_size: 512", "vocab_size: 258", &["r.yaml:3:81", "`model.new.vocab_size` must be at least 259"]),
+        (
+            "vocab_size: 512",
+            "vocab_size: 512, initializer_range: 0",
+            &["`model.new.initializer_range` must be greater than 0 and finite, but is 0"],
+        ),
+        (
+            "group_size: 8",
+            "group_size: 1073741824",
+            &["r.yaml:12:3", "`rollout.group_size` times `tasks` (4) must be less than 2^32"],
+        ),
         ("kv_heads: 2", "kv_heads: 3", &["`model.new.kv_heads` must divide `heads` (4)"]),
         ("model:\n", "model:\n  path: x\n", &["r.yaml:2:1", "`model` holds both `path` and `new`"]),
         ("lr: 1e-3\n  betas", "lr: .inf\n  betas", &["r.yaml:18:7", "not a finite number"]),

@@ -63,7 +63,7 @@ pub fn update(metrics: &mut Metrics, report: &UpdateReport, options: &Update) {
     metrics.set("loss/kl", sums.kl);
     metrics.set("policy/entropy", sums.entropy);
     metrics.set("policy/clip_fraction", sums.clip_fraction);
-    metrics.set("policy/clip_fraction_low", sums.dual_clip_fraction);
+    metrics.set("policy/dual_clip_fraction", sums.dual_clip_fraction);
     metrics.set("policy/approx_kl", sums.approx_kl);
     metrics.set("grad/norm", report.grad_norm);
     metrics.set("grad/skipped", f64::from(report.skipped));

@@ -49,7 +49,7 @@ pub const METRICS: &[Metric] = table! {
     "loss/kl", "nats", "KL estimate against the reference, before its weight";
     "policy/entropy", "nats", "mean entropy of the policy over response tokens";
     "policy/clip_fraction", "share", "tokens where the clip is active";
-    "policy/clip_fraction_low", "share", "tokens bound by the dual clip";
+    "policy/dual_clip_fraction", "share", "tokens bound by the dual clip";
     "policy/approx_kl", "nats", "mean of old minus new log-probs";
     "grad/norm", "", "mean global gradient norm before clipping";
     "grad/skipped", "count", "optimiser steps skipped because a gradient was not finite";
@@ -110,11 +110,6 @@ impl Metrics {
     /// Names and values in the order set.
     pub fn iter(&self) -> impl Iterator<Item = (&str, f64)> {
         self.0.iter().map(|(name, value)| (name.as_str(), *value))
-    }
-
-    /// Takes over all values of another.
-    pub fn extend(&mut self, other: Metrics) {
-        other.0.into_iter().for_each(|(name, value)| self.set(name, value));
     }
 
     /// One line of `metrics.jsonl`; a value that is not finite is null there.

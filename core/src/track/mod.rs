@@ -17,6 +17,8 @@ pub use curve::Curve;
 pub use metrics::{METRICS, Metric, Metrics, find, markdown};
 pub use phases::Phases;
 
+use crate::files::write_whole;
+
 /// Redrawing waits at least this long, unless there is a new evaluation.
 const REDRAW: Duration = Duration::from_secs(2);
 /// The time to go is estimated from this many last iterations.
@@ -41,7 +43,7 @@ impl Tracker {
         std::fs::create_dir_all(dir).with_context(|| format!("could not make {}", dir.display()))?;
         let mut curve = Curve::default();
         let path = dir.join("metrics.jsonl");
-        write_whole(&path, &kept_rows(&path, kept, &mut curve)?)?;
+        write_whole(&path, kept_rows(&path, kept, &mut curve)?)?;
         let append = |name: &str| {
             let path = dir.join(name);
             let file = OpenOptions::new().create(true).append(true).open(&path);
@@ -86,7 +88,7 @@ impl Tracker {
     /// Writes `curve.svg`.
     pub fn draw(&mut self) -> Result<()> {
         self.drawn = Instant::now();
-        write_whole(&self.dir.join("curve.svg"), &self.curve.svg(self.iterations)?)
+        write_whole(&self.dir.join("curve.svg"), self.curve.svg(self.iterations)?)
     }
 
     /// Seconds to the end, by the last iterations.
@@ -120,14 +122,6 @@ fn kept_rows(path: &Path, kept: Option<u64>, curve: &mut Curve) -> Result<String
         rows.push('\n');
     }
     Ok(rows)
-}
-
-/// Replaces a file in one move, so that a reader never sees half of it.
-fn write_whole(path: &Path, text: &str) -> Result<()> {
-    let partial = path.with_extension("partial");
-    std::fs::write(&partial, text)
-        .and_then(|()| std::fs::rename(&partial, path))
-        .with_context(|| format!("could not write {}", path.display()))
 }
 
 /// The console line of an iteration.

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::Gigpo;
 use super::difflib::Text;
+use super::permuted::Permuted;
 
 #[test]
 fn all_reference_cases() {
@@ -89,6 +90,27 @@ fn brute_force_and_order() {
             }
         }
     }
+}
+
+#[test]
+fn the_control_deals_the_same_advantages_in_another_order() {
+    let config = json!({ "norm": "std" });
+    let mut columns = random_batch(3);
+    let tokens = columns.token_rewards.len();
+    let mut dealt = |logprob: f32| {
+        columns.logprobs = Some(vec![logprob; tokens]);
+        (score(&columns, &config), cases::score::<Permuted>(&columns, &config))
+    };
+    let sorted = |mut values: Vec<f32>| {
+        values.sort_by(f32::total_cmp);
+        values
+    };
+    let (plain, first) = dealt(-1.0);
+    let (_, second) = dealt(-1.5);
+    assert!(first != plain && second != first);
+    assert_eq!(dealt(-1.0).1, first);
+    assert_eq!(sorted(first), sorted(plain.clone()));
+    assert_eq!(sorted(second), sorted(plain));
 }
 
 #[test]

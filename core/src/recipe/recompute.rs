@@ -1,0 +1,68 @@
+//! The choice of blocks that the backward pass computes again, with its hand-written reading.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Which blocks are computed again in the backward pass: `all`, `none`, or the number of first blocks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Recompute {
+    /// Every block: least memory.
+    #[default]
+    All,
+    /// No block: least work.
+    None,
+    /// The first n blocks.
+    #[serde(untagged)]
+    Blocks(usize),
+}
+
+impl Recompute {
+    /// Whether the backward pass computes this block again.
+    pub fn covers(self, layer: usize) -> bool {
+        match self {
+            Self::All => true,
+            Self::None => false,
+            Self::Blocks(n) => layer < n,
+        }
+    }
+}
+
+impl std::str::FromStr for Recompute {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "all" => Ok(Self::All),
+            "none" => Ok(Self::None),
+            _ => text.parse().map(Self::Blocks).map_err(|_| "expected all, none or a number of blocks".to_string()),
+        }
+    }
+}
+
+/// By hand, because serde's untagged form loses what is wrong.
+impl<'de> Deserialize<'de> for Recompute {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl serde::de::Visitor<'_> for Visitor {
+            type Value = Recompute;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+                write!(f, "`all`, `none` or a number of blocks")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Recompute, E> {
+                match text {
+                    "all" => Ok(Recompute::All),
+                    "none" => Ok(Recompute::None),
+                    _ => Err(E::invalid_value(serde::de::Unexpected::Str(text), &self)),
+                }
+            }
+
+            fn visit_u64<E: serde::de::Error>(self, blocks: u64) -> Result<Recompute, E> {
+                usize::try_from(blocks).map(Recompute::Blocks).map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
+}

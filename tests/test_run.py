@@ -1,0 +1,228 @@
+"""Whole runs of the smoke recipes through the program: what a run writes, what of it goes on, and how it stops."""
+import json
+import math
+import re
+import signal
+import subprocess
+import time
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+# The names that other programs rely on, in the rows of reinforcement learning.
+NAMES = {"eval/success", "episode/success", "episode/return", "episode/length", "loss/policy", "loss/kl",
+         "policy/clip_fraction", "policy/entropy", "grad/norm", "rollout/logprob_diff_mean", "rollout/tokens_per_s",
+         "update/tokens_per_s", "time/rollout_s", "time/update_s", "time/evaluate_s", "time/iteration_s"}
+# A longer warm start than the smoke recipes': enough that responses are read and advantages are not all zero.
+TAUGHT = ["--set", "warm_start.steps=60", "--set", "warm_start.lr=1e-2"]
+TASKS, GROUP_SIZE, EVAL_TASKS = 4, 4, 10
+# Two different numbers from 0 to 5.
+PAIRS = 30
+
+
+def read_rows(run_dir):
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def read_rollouts(run_dir):
+    return {path.name: [json.loads(line) for line in path.read_text().splitlines()]
+            for path in sorted((run_dir / "rollouts").glob("*.jsonl"))}
+
+
+def checkpoints(run_dir):
+    return sorted((run_dir / "checkpoints").glob("iteration-*"))
+
+
+@pytest.fixture(scope="module")
+def finished(run, root, tmp_path_factory):
+    """The directory of a finished run of a smoke recipe; each recipe runs once."""
+    done = {}
+
+    def call(estimator):
+        if estimator not in done:
+            run_dir = tmp_path_factory.mktemp(estimator) / "run"
+            ended = run("train", root / f"recipes/smoke/{estimator}.yaml", *TAUGHT, "--run-dir", run_dir)
+            assert ended.returncode == 0, ended.stderr
+            done[estimator] = run_dir, ended
+        return done[estimator]
+    return call
+
+
+@pytest.mark.parametrize("estimator", ["gigpo", "grpo", "rloo"])
+def test_metrics(estimator, finished, root):
+    run_dir, _ = finished(estimator)
+    rows = read_rows(run_dir)
+    assert [row["iteration"] for row in rows] == [0, 1, 2]
+    assert {"eval/success", "time/iteration_s"} <= rows[0].keys()
+    for row in rows[1:]:
+        assert NAMES <= row.keys(), NAMES - row.keys()
+        assert row["rollout/logprob_diff_max"] < 1e-4
+        assert row["advantage/max"] > 0, "the run teaches nothing, so it shows nothing"
+        assert row["grad/norm"] > 0 and row["grad/skipped"] == 0
+    for row in rows:
+        assert [k for k, v in row.items() if not isinstance(v, int | float) or not math.isfinite(v)] == []
+
+    # Every name is in the table of docs/metrics.md; `<word>` there stands for any word.
+    table = re.findall(r"^\| `([^`]+)` \|", (root / "docs/metrics.md").read_text(), re.MULTILINE)
+    known = [re.compile(re.sub("<[a-z_]+>", "[^/]+", name)) for name in table]
+    emitted = set().union(*rows) - {"iteration"}
+    assert [name for name in sorted(emitted) if not any(k.fullmatch(name) for k in known)] == []
+
+    times = [(name, value) for row in rows for name, value in row.items() if name.startswith("time/")]
+    whole = sum(value for name, value in times if name == "time/iteration_s")
+    phases = sum(value for name, value in times if name != "time/iteration_s")
+    assert 0.97 * whole <= phases <= 1.001 * whole
+
+
+@pytest.mark.parametrize("estimator", ["gigpo", "grpo", "rloo"])
+def test_rollouts_hold_the_episodes(estimator, finished):
+    run_dir, _ = finished(estimator)
+    rollouts, rows = read_rollouts(run_dir), read_rows(run_dir)
+    assert list(rollouts) == ["iteration-000001.jsonl", "iteration-000002.jsonl"]
+    for episodes, row in zip(rollouts.values(), rows[1:]):
+        assert len(episodes) == TASKS * GROUP_SIZE
+        assert row["episode/return"] == pytest.approx(sum(e["return"] for e in episodes) / len(episodes))
+        assert row["episode/success"] == pytest.approx(sum(e["won"] for e in episodes) / len(episodes))
+        assert row["episode/length"] == pytest.approx(sum(len(e["steps"]) for e in episodes) / len(episodes))
+        for group in range(TASKS):
+            members = [e for e in episodes if e["group"] == group]
+            assert len(members) == GROUP_SIZE
+            # Siblings start alike.
+            assert len({(e["task"], e["seed"], e["steps"][0]["prompt"]) for e in members}) == 1
+        for episode in episodes:
+            assert episode["return"] == pytest.approx(sum(step["reward"] for step in episode["steps"]))
+            ends = [step["terminated"] or step["truncated"] for step in episode["steps"]]
+            assert not any(ends[:-1]) and ends[-1]
+            for step in episode["steps"]:
+                assert "target:" in step["prompt"] and isinstance(step["response"], str)
+                assert isinstance(step["advantage"], float)
+    largest = [max(abs(s["advantage"]) for e in episodes for s in e["steps"]) for episodes in rollouts.values()]
+    assert largest == pytest.approx([row["advantage/max"] for row in rows[1:]], rel=1e-5)
+
+
+def starts(episodes):
+    return {re.search(r"target: \d+\ncurrent: \d+", e["steps"][0]["prompt"]).group() for e in episodes}
+
+
+def test_held_out_tasks_start_no_episode(finished, run, root, tmp_path):
+    """One iteration over all tasks of a split tells its pairs of target and start; the two splits share none."""
+    def all_starts(split, tasks):
+        run_dir = tmp_path / split
+        done = run("train", root / "recipes/smoke/gigpo.yaml", "--run-dir", run_dir, "--set", "warm_start=null",
+                   "--set", f"rollout.split={split}", "--set", f"rollout.tasks={tasks}", "--set", "iterations=1",
+                   "--set", "rollout.group_size=2", "--set", "rollout.max_steps=1")
+        assert done.returncode == 0, done.stderr
+        return starts(sum(read_rollouts(run_dir).values(), []))
+
+    held_out, train = all_starts("eval", EVAL_TASKS), all_starts("train", PAIRS - EVAL_TASKS)
+    assert (len(held_out), len(train), len(held_out | train)) == (EVAL_TASKS, PAIRS - EVAL_TASKS, PAIRS)
+    seen = starts(sum(read_rollouts(finished("gigpo")[0]).values(), []))
+    assert len(seen) == 2 * TASKS and seen <= train
+
+
+def test_files_of_a_run(finished):
+    run_dir, ended = finished("gigpo")
+    drawn = {element.tag.rsplit("}")[-1] for element in ElementTree.parse(run_dir / "curve.svg").iter()}
+    assert drawn & {"polyline", "path"}
+    log = (run_dir / "log.txt").read_text()
+    assert "2/2" in log and "eval" in log
+    assert set(log.splitlines()) <= set((ended.stdout + ended.stderr).splitlines())
+    assert [path.name for path in checkpoints(run_dir)] == ["iteration-000001", "iteration-000002"]
+
+
+def test_the_saved_recipe_is_a_recipe(finished, run, tmp_path):
+    run_dir, _ = finished("gigpo")
+    again = tmp_path / "again"
+    done = run("train", run_dir / "recipe.yaml", "--set", "iterations=0", "--run-dir", again)
+    assert done.returncode == 0, done.stderr
+    want, got = ((folder / "recipe.yaml").read_text() for folder in (run_dir, again))
+    assert "steps: 60" in want  # as `--set` said
+    assert got == want.replace("iterations: 2", "iterations: 0")
+    assert [row["iteration"] for row in read_rows(again)] == [0]
+    assert read_rows(again)[0]["eval/success"] == read_rows(run_dir)[0]["eval/success"]
+
+
+@torch.no_grad()
+def test_export_loads_in_transformers(finished, run, score, tmp_path):
+    run_dir, _ = finished("gigpo")
+    checkpoint, folder = checkpoints(run_dir)[-1], tmp_path / "exported"
+    done = run("export", checkpoint, folder)
+    assert done.returncode == 0, done.stderr
+    trained = load_file(checkpoint / "policy.safetensors")
+    exported = {name: value for path in folder.glob("*.safetensors") for name, value in load_file(path).items()}
+    assert trained.keys() == exported.keys()
+    assert all(torch.equal(trained[name], exported[name]) for name in trained)
+    first = load_file(run_dir / "model/model.safetensors")
+    assert any(not torch.equal(trained[name], first[name]) for name in trained)
+
+    model, notes = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
+    assert not any(notes.values()), notes
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    step = next(iter(read_rollouts(run_dir).values()))[0]["steps"][0]
+    prompt = tokenizer.encode(step["prompt"])
+    assert tokenizer.decode(prompt) == step["prompt"]
+    assert model.generation_config.eos_token_id is not None
+    rows = [prompt, prompt + list(range(12)), [5]]
+    for row, got in zip(rows, score(folder, rows)):
+        ids = torch.tensor(row)
+        logits = torch.log_softmax(model(ids[None]).logits[0, :-1], -1)
+        assert got == pytest.approx(logits.gather(-1, ids[1:, None])[:, 0].tolist(), abs=1e-4)
+
+
+def test_deterministic_runs_are_bit_identical(run, root, tmp_path):
+    def parameters(name):
+        done = run("train", root / "recipes/smoke/gigpo.yaml", *TAUGHT, "--set", "deterministic=true",
+                   "--run-dir", tmp_path / name)
+        assert done.returncode == 0, done.stderr
+        return (checkpoints(tmp_path / name)[-1] / "policy.safetensors").read_bytes()
+
+    assert parameters("one") == parameters("two")
+
+
+def test_stopped_by_a_signal_and_resumed(nestor, run, root, tmp_path):
+    run_dir, recipe = tmp_path / "run", root / "recipes/smoke/gigpo.yaml"
+    settings = ["--run-dir", run_dir, "--set", "eval.every=0", "--set", "checkpoint.every=0"]
+    with subprocess.Popen([nestor, "train", recipe, *settings, "--set", "iterations=200"], stderr=subprocess.PIPE,
+                          stdout=subprocess.DEVNULL, text=True) as process:
+        deadline = time.monotonic() + 60
+        # Row 1, not row 0: reinforcement learning is under way.
+        metrics = run_dir / "metrics.jsonl"
+        while process.poll() is None and not (metrics.exists() and metrics.read_text().count("\n") > 1):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    stopped = len(read_rows(run_dir)) - 1
+    assert 1 <= stopped < 200
+    # The recipe asks for no checkpoints on the way: this one is the signal's.
+    assert [path.name for path in checkpoints(run_dir)] == [f"iteration-{stopped:06}"]
+
+    again = run("train", recipe, *settings)
+    assert again.returncode == 2 and "--resume" in again.stderr
+    assert len(read_rows(run_dir)) - 1 == stopped
+
+    last = stopped + 2
+    resumed = run("train", recipe, *settings, "--set", f"iterations={last}", "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert [row["iteration"] for row in read_rows(run_dir)] == list(range(last + 1))
+    assert checkpoints(run_dir)[-1].name == f"iteration-{last:06}"
+
+
+@pytest.fixture(scope="module")
+def tiny(run, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    assert run("model", "new", folder, "--shape", "tiny", "--dtype", "float32").returncode == 0
+    return folder
+
+
+# What `tokens_per_s` counts: generated tokens, or all tokens that went through.
+@pytest.mark.parametrize("work, tokens", [("generate", 4 * 8), ("score", 4 * 24), ("update", 4 * 24)])
+def test_bench(work, tokens, tiny, run_json):
+    report = run_json("bench", work, "--model", tiny, "--batch", 4, "--prompt", 16, "--new", 8, "--repeats", 2,
+                      "--dtype", "float32", "--device", "cpu", "--json")
+    assert 0 < report["seconds"] < 60
+    assert report["tokens_per_s"] == pytest.approx(tokens / report["seconds"], rel=1e-3)

@@ -163,7 +163,7 @@ fn errors_name_place_key_and_remedy() {
         ("[0.9, 0.95]", "[0.9, 1.0]", &["r.yaml:19:3", "`update.betas` must be from 0 to below 1"]),
         ("  batch: 16", "  expert_noise: 2\n  batch: 16", &["`warm_start.expert_noise` must be from 0 to 1"]),
         ("heads: 4", "heads: 5", &["r.yaml:3:9", "`model.new.hidden_size`", "multiple of twice `heads`"]),
-        ("vocab_size: 512", "vocab_size: 258", &["r.yaml:3:81", "`model.new.vocab_size` must be at least 259"]),
+        ("vocab_size: 512", "vocab_size: 258", &["r.yaml:3:84", "`model.new.vocab_size` must be at least 259"]),
         (
             "vocab_size: 512",
             "vocab_size: 512, initializer_range: 0",

@@ -184,9 +184,8 @@ impl Run {
             return Ok(Ending::Stopped);
         }
         if let [(_, before), .., (_, after)] = self.tracker.evaluations() {
-            let tasks = self.recipe.eval.tasks;
             self.tracker.say(&format!(
-                "success on {tasks} evaluation tasks: {before:.3} before reinforcement learning, {after:.3} after it"
+                "success on the evaluation tasks: {before:.3} before reinforcement learning, {after:.3} after it"
             ))?;
         }
         self.tracker.say(&format!("done: {}", self.dir.display()))?;

@@ -13,6 +13,7 @@ use super::{Run, State, TrainArgs, stream_seed};
 use crate::agent::{Player, PlayerOptions, TaskCursor, plan, texts};
 use crate::checkpoint::Checkpoints;
 use crate::engine::noise;
+use crate::files;
 use crate::input_error;
 use crate::model::{Config, device, kind, make_deterministic, new, weights};
 use crate::plugin::{Plugins, World};
@@ -64,10 +65,7 @@ impl Run {
         }
         // From here on the directory is this run's.
         std::fs::create_dir_all(&dir).with_context(|| format!("making {}", dir.display()))?;
-        let partial = dir.join("recipe.yaml.partial");
-        std::fs::write(&partial, recipe.to_yaml()?)
-            .and_then(|()| std::fs::rename(&partial, dir.join("recipe.yaml")))
-            .context("writing recipe.yaml")?;
+        files::write_whole(&dir.join("recipe.yaml"), recipe.to_yaml()?)?;
         let model_files = model_files(&recipe, &world, &dir, newest.is_some())?;
 
         let model = weights::load(&model_files, kind(recipe.dtype), device)?;

@@ -34,8 +34,8 @@ pub struct Teacher<'a> {
 }
 
 impl Teacher<'_> {
-    /// Teaches the policy; `progress` gets each optimiser step (from 1) and its loss, and may end it. The optimiser's moments are
-    /// fresh afterwards.
+    /// Teaches the policy; `progress` gets each optimiser step (from 1) and its loss, and may end it. The optimiser's
+    /// moments are fresh afterwards.
     pub fn teach(
         &mut self,
         policy: &mut Policy,

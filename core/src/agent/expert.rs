@@ -124,7 +124,8 @@ pub fn render(playing: &Playing, template: &PromptTemplate, rollout: &Rollout) -
 }
 
 impl Player {
-    /// The expert plays the plan; `noise` is the share of its actions that are replaced by a random possible one. Steps hold prompt and response ids (an end-of-sequence token last), no log-probs.
+    /// The expert plays the plan; `noise` is the share of its actions that are replaced by a random possible one. Steps
+    /// hold prompt and response ids (an end-of-sequence token last), no log-probs.
     pub fn demonstrate(&mut self, plan: &[EpisodePlan], noise: f64, seed: u64) -> Result<Vec<Episode>> {
         let settings = ExpertSettings { noise, seed };
         require_expert(&self.world)?;

@@ -16,8 +16,8 @@ use crate::tokenizer::Tokenizer;
 /// Elements drawn from one random stream; streams are dealt to threads.
 const CHUNK: i64 = 1 << 20;
 
-/// Last word of every key here. Keys begin with the seed, as the engine's noise keys do; there the last word is step and
-/// token number, never both at their largest, so no stream of weights is one of noise.
+/// Last word of every key here. Keys begin with the seed, as the engine's noise keys do; there the last word is step
+/// and token number, never both at their largest, so no stream of weights is one of noise.
 const WEIGHTS: u64 = u64::MAX;
 
 /// What `nestor model new` makes.
@@ -61,8 +61,8 @@ pub fn check_vocabulary(config: &Config, tokenizer: &Tokenizer) -> Result<()> {
     Ok(())
 }
 
-/// A network with normal weights of standard deviation `initializer_range`, zero biases and norms of one. The weights depend on the
-/// seed alone, not on the number of threads.
+/// A network with normal weights of standard deviation `initializer_range`, zero biases and norms of one. The weights
+/// depend on the seed alone, not on the number of threads.
 pub fn random(config: &Config, seed: u64, kind: Kind, device: Device) -> Result<Model> {
     config.check()?;
     let threads = std::thread::available_parallelism().map_or(1, usize::from);

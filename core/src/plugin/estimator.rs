@@ -63,7 +63,8 @@ impl Estimator {
         let extra = Extra::of(rows, self.needs);
         let columns = columns(rows, &extra, self.needs);
         let (first_advantage, first_return) = (advantages.as_mut_ptr(), returns.as_mut_ptr());
-        // SAFETY: the handle is open; columns and arrays have the lengths the header gives (`check_columns`) and live on.
+        // SAFETY: the handle is open; columns and arrays have the lengths the header gives (`check_columns`) and live
+        // on.
         call(|sink| unsafe { (self.functions.score)(self.handle, &columns, sink, first_advantage, first_return) })
             .with_context(|| format!("plugin {}: score of {} rows", self.id, rows.len()))?;
         (rows.advantages, rows.returns) = (advantages, returns);

@@ -37,8 +37,8 @@ pub struct Tracker {
 }
 
 impl Tracker {
-    /// Opens the files of a run directory. `kept` is none for a new run; a resumed run gives its checkpoint's iteration,
-    /// and the rows of later iterations are cut off.
+    /// Opens the files of a run directory. `kept` is none for a new run; a resumed run gives its checkpoint's
+    /// iteration, and the rows of later iterations are cut off.
     pub fn open(dir: &Path, iterations: u64, kept: Option<u64>) -> Result<Self> {
         std::fs::create_dir_all(dir).with_context(|| format!("could not make {}", dir.display()))?;
         let mut curve = Curve::default();

@@ -8,8 +8,9 @@ use nestor_plugin::stats::group_by;
 
 use crate::difflib::Text;
 
-/// The rows of a group by state, in order of first appearance. With a threshold, a row joins the first state whose first
-/// row is similar enough (so the order of rows matters), else it starts a new one; without, anchors must be equal.
+/// The rows of a group by state, in order of first appearance. With a threshold, a row joins the first state whose
+/// first row is similar enough (so the order of rows matters), else it starts a new one; without, anchors must be
+/// equal.
 pub fn states(anchors: &Anchors<'_>, group: &[usize], threshold: Option<f64>) -> Result<Vec<Vec<usize>>> {
     let equal: Vec<Vec<usize>> = group_by(group.iter().map(|&row| anchors.of(row)))
         .into_iter()

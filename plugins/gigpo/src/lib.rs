@@ -1,5 +1,5 @@
-//! GiGPO (Feng et al. 2025, "Group-in-Group Policy Optimization for LLM Agent Training", arXiv:2505.10978): groups inside
-//! groups. The episodes of one task are compared with each other, and so are the steps they took in one state,
+//! GiGPO (Feng et al. 2025, "Group-in-Group Policy Optimization for LLM Agent Training", arXiv:2505.10978): groups
+//! inside groups. The episodes of one task are compared with each other, and so are the steps they took in one state,
 //!
 //! ```text
 //! A_i  = AE_i + step_weight * AS_i
@@ -9,9 +9,9 @@
 //! ```
 //!
 //! S_i is the sum of row i's token rewards, r the environment's reward, std has n - 1. `norm: none` leaves out both
-//! divisions. `weighting` says whether every step (the reference implementation) or every episode (Eq. 3) counts once in
-//! AE's mean and std. A state met once gives AS = 0, as does one where all returns are equal. Every response token of
-//! the row gets A_i.
+//! divisions. `weighting` says whether every step (the reference implementation) or every episode (Eq. 3) counts once
+//! in AE's mean and std. A state met once gives AS = 0, as does one where all returns are equal. Every response token
+//! of the row gets A_i.
 
 mod anchor;
 mod difflib;

@@ -1,5 +1,5 @@
-//! Against the reference implementation (`tests/fixtures/advantage_cases.json` says how its numbers were made), CPython's
-//! difflib, and a brute-force rewrite of the equations.
+//! Against the reference implementation (`tests/fixtures/advantage_cases.json` says how its numbers were made),
+//! CPython's difflib, and a brute-force rewrite of the equations.
 
 use std::collections::HashMap;
 

@@ -1,5 +1,5 @@
-//! RLOO (Ahmadian et al. 2024, "Back to Basics", arXiv:2402.14740): a step's score against the mean of the others in its
-//! group,
+//! RLOO (Ahmadian et al. 2024, "Back to Basics", arXiv:2402.14740): a step's score against the mean of the others in
+//! its group,
 //!
 //! ```text
 //! A_i = (S_i - mean_G S) * K / (K - 1)              = S_i - mean of the other K - 1, where i is one of the K

@@ -1,5 +1,5 @@
-//! The structs of `nestor_plugin.h`, field by field; `tests/layout.rs` compares the two. What each field means stands in
-//! the header.
+//! The structs of `nestor_plugin.h`, field by field; `tests/layout.rs` compares the two. What each field means stands
+//! in the header.
 
 #![allow(missing_docs)]
 

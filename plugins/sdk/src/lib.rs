@@ -1,9 +1,9 @@
 //! The plugin border of Nestor. `nestor_plugin.h` is the source of truth; this crate is its safe Rust form.
 //!
 //! A plugin author implements [`Environment`] and [`Instance`] (and [`Expert`], where there is one), or [`Estimator`],
-//! and writes one [`export!`]. No plugin needs `unsafe`: panics are caught, configs parsed, text and arrays carried over
-//! by this crate. [`parse`] reads the usual tagged responses, [`stats`] holds group statistics that estimators share,
-//! [`recorded`] the form in which steps are recorded for tests and for `nestor advantage`.
+//! and writes one [`export!`]. No plugin needs `unsafe`: panics are caught, configs parsed, text and arrays carried
+//! over by this crate. [`parse`] reads the usual tagged responses, [`stats`] holds group statistics that estimators
+//! share, [`recorded`] the form in which steps are recorded for tests and for `nestor advantage`.
 
 mod config;
 mod environment;

@@ -41,8 +41,8 @@ pub fn score<E: Estimator>(columns: &Columns, config: &Value) -> Vec<f32> {
     (0..rows.len()).map(one_value).collect()
 }
 
-/// Compares an estimator with `expected["adv"]`, one number per row, to 1e-4 of 1 + |x|: the reference works in float32.
-/// Returns the number of rows compared.
+/// Compares an estimator with `expected["adv"]`, one number per row, to 1e-4 of 1 + |x|: the reference works in
+/// float32. Returns the number of rows compared.
 pub fn compare<E: Estimator>(case: &Value, config: &Value, expected: &Value) -> usize {
     let recorded: Recorded = serde_json::from_value(case.clone()).unwrap_or_else(|e| panic!("{e}"));
     let got = score::<E>(&recorded.columns().unwrap_or_else(|e| panic!("{e:#}")), config);

@@ -204,7 +204,8 @@ def test_a_new_model_is_what_transformers_would_make(dtype, tmp_path, score, run
             assert (value == 0).all()
         else:
             assert abs(value.std() / 0.02 - 1) < 0.05 and abs(value.mean()) < 0.002, name
-            assert 3 < value.abs().max() / 0.02 < 6, name
+            # Even the smallest matrix has 2,048 entries: its largest lies beyond 2.5 standard deviations.
+            assert 2.5 < value.abs().max() / 0.02 < 6, name
     rows = make_rows("tiny")[:4]
     wide = Qwen2ForCausalLM.from_pretrained(folder, dtype=torch.float32)
     assert largest(score(folder, rows), reference(wide, rows)) <= TOLERANCE

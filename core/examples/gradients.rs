@@ -10,7 +10,8 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use nestor::data::{Batch, Rows, Sequence};
 use nestor::model::weights;
-use nestor::policy::update::{Policy, UpdateSettings};
+use nestor::policy::Network;
+use nestor::policy::update::{UpdateSettings, gradients};
 use nestor::recipe::Update;
 use serde::Deserialize;
 use tch::{Device, Kind, Tensor};
@@ -36,10 +37,17 @@ fn main() -> Result<()> {
     let [model, batch, out] = &arguments[..] else { anyhow::bail!("usage: gradients MODEL_DIR BATCH.json OUT") };
     let input: Input = serde_json::from_str(&std::fs::read_to_string(batch)?).context("reading the batch")?;
     let model = weights::load(Path::new(model), Kind::Float, Device::Cpu)?;
-    let mut policy = Policy::new(model);
-    let settings =
-        UpdateSettings { update: &input.update, lr: input.update.lr, temperature: input.temperature, seed: 0 };
-    let report = policy.gradients(&pack(&input.sequences), &settings)?;
+    let mut policy = Network::new(model);
+    let settings = UpdateSettings {
+        update: &input.update,
+        lr: input.update.lr,
+        temperature: input.temperature,
+        max_response_tokens: 16,
+        seed: 0,
+    };
+    let batch = pack(&input.sequences);
+    let all: Vec<usize> = (0..batch.sequences.len()).collect();
+    let report = gradients(&mut policy, &batch, &all, &settings);
     let mut named: Vec<(String, Tensor)> = Vec::new();
     for (layout, grad) in policy.model.layouts.iter().zip(&policy.optimizer.grads) {
         named.extend(layout.params.iter().map(|p| (p.name.clone(), layout.view(grad, p).contiguous())));
@@ -64,5 +72,5 @@ fn pack(sequences: &[Row]) -> Batch {
         rows.ref_logprobs.get_or_insert_default().extend(&row.r#ref);
         rows.advantages.extend(std::iter::repeat_n(row.advantage, row.response.len()));
     }
-    Batch { sequences: packed, rows }
+    Batch { sequences: packed, rows, recomputed: None }
 }

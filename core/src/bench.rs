@@ -13,8 +13,8 @@ use crate::data::{Batch, Rows, Sequence};
 use crate::engine::{Engine, EngineOptions, NoiseKey, Request, Sampling};
 use crate::input_error;
 use crate::model::{Model, StoredType, weights};
-use crate::policy::score;
-use crate::policy::update::{Policy, UpdateSettings};
+use crate::policy::update::{UpdateSettings, update as update_policy};
+use crate::policy::{Network, score};
 use crate::recipe::{Recompute, Update};
 
 /// The work.
@@ -75,15 +75,16 @@ pub fn score(options: &BenchOptions) -> Result<Value> {
 /// One optimiser step of the clipped policy loss on sequences of `prompt + new` tokens with random advantages, in
 /// micro-batches of 4 sequences; `tokens_per_s` counts all tokens.
 pub fn update(options: &BenchOptions) -> Result<Value> {
-    let mut policy = Policy::new(load(options)?);
+    let mut policy = Network::new(load(options)?);
     let length = options.prompt + options.new;
     let section = json!({
         "mini_batch": options.batch, "micro_batch_tokens": 4 * length, "lr": 1e-6, "recompute": options.recompute
     });
     let update: Update = serde_json::from_value(section)?;
     let batch = random_batch(random_rows(&policy.model, options.batch, length), options.prompt);
-    let settings = UpdateSettings { update: &update, lr: update.lr, temperature: 1.0, seed: 0 };
-    let seconds = median_seconds(options.repeats, || policy.update(&batch, &settings).map(drop))?;
+    let settings =
+        UpdateSettings { update: &update, lr: update.lr, temperature: 1.0, max_response_tokens: options.new, seed: 0 };
+    let seconds = median_seconds(options.repeats, || update_policy(&mut policy, &batch, &settings).map(drop))?;
     let mut report = report("update", options, options.batch * length, seconds)?;
     report["recompute"] = serde_json::to_value(options.recompute)?;
     Ok(report)
@@ -102,7 +103,7 @@ fn random_batch(sequences: Vec<Vec<u32>>, prompt: usize) -> Batch {
         rows.advantages.extend(vec![advantage; response]);
         packed.push(Sequence { tokens, rows: vec![i as u32] });
     }
-    Batch { sequences: packed, rows }
+    Batch { sequences: packed, rows, recomputed: None }
 }
 
 fn load(options: &BenchOptions) -> Result<Model> {

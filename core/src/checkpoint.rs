@@ -1,8 +1,8 @@
 //! Checkpoints: everything a run needs to go on, in one directory that appears whole or not at all.
 //!
 //! `checkpoints/iteration-000020/` holds `policy.safetensors` (float32 masters under their Hugging Face names),
-//! `exp_avg.safetensors`, `exp_avg_sq.safetensors`, `state.json` (counters, task cursor) and, written last,
-//! `manifest.json` with a SHA-256 of each file. It is written under a temporary name, flushed to disk and renamed.
+//! `exp_avg.safetensors`, `exp_avg_sq.safetensors`, the same three of a critic (`critic…`), `state.json` (counters, task
+//! cursor) and, written last, `manifest.json` with a SHA-256 of each file. It is written under a temporary name, flushed to disk and renamed.
 //! Random streams are keyed by counters, so the counters are their state.
 
 use std::collections::BTreeMap;
@@ -18,13 +18,30 @@ use tch::{Device, Kind, Tensor, no_grad};
 
 use crate::failpoint::failpoint;
 use crate::input_error;
+use crate::model::config::Output;
 use crate::model::{Config, Model, weights};
-use crate::policy::update::Policy;
+use crate::policy::Network;
 use crate::shard::Layout;
 use crate::tokenizer;
 
 const MANIFEST: &str = "manifest.json";
 const STATE: &str = "state.json";
+
+/// Files of a network: masters, first and second moments.
+type NetworkFiles = [&'static str; 3];
+const POLICY: NetworkFiles = ["policy.safetensors", "exp_avg.safetensors", "exp_avg_sq.safetensors"];
+const CRITIC: NetworkFiles = ["critic.safetensors", "critic_exp_avg.safetensors", "critic_exp_avg_sq.safetensors"];
+
+/// What a checkpoint is made of beside the run's state.
+#[derive(Debug, Clone, Copy)]
+pub struct Saved<'a> {
+    /// The policy.
+    pub policy: &'a Network,
+    /// The critic, where there is one.
+    pub critic: Option<&'a Network>,
+    /// The folder with configuration and tokenizer, so that a checkpoint can be exported by itself.
+    pub model_files: &'a Path,
+}
 
 /// SHA-256 of each file of a checkpoint.
 #[derive(Debug, Serialize, Deserialize)]
@@ -44,26 +61,20 @@ impl Checkpoints {
         Self { dir: run_dir.join("checkpoints") }
     }
 
-    /// Saves the policy and a run's state as of `iteration` iterations done, with configuration and tokenizer from
-    /// `model_files`, so that a checkpoint can be exported by itself; keeps the newest `keep`.
-    pub fn save(
-        &self,
-        iteration: u64,
-        policy: &Policy,
-        state: &impl Serialize,
-        model_files: &Path,
-        keep: usize,
-    ) -> Result<()> {
+    /// Saves the networks and a run's state as of `iteration` iterations done; keeps the newest `keep`.
+    pub fn save(&self, iteration: u64, saved: &Saved, state: &impl Serialize, keep: usize) -> Result<()> {
         let path = self.dir.join(format!("iteration-{iteration:06}"));
-        let optimizer = &policy.optimizer;
-        let layouts = &policy.model.layouts;
+        let (policy, files) = (&saved.policy, saved.model_files);
         write_whole(&path, |dir| {
-            write_tensors(&dir.join("policy.safetensors"), layouts, &optimizer.masters)?;
+            write_tensors(&dir.join(POLICY[0]), &policy.model.layouts, &policy.optimizer.masters)?;
             failpoint("mid-checkpoint");
-            write_tensors(&dir.join("exp_avg.safetensors"), layouts, &optimizer.exp_avgs)?;
-            write_tensors(&dir.join("exp_avg_sq.safetensors"), layouts, &optimizer.exp_avg_sqs)?;
-            tokenizer::copy_files(model_files, dir)?;
-            fs::copy(model_files.join("config.json"), dir.join("config.json")).context("copying config.json")?;
+            write_moments(dir, POLICY, policy)?;
+            if let Some(critic) = saved.critic {
+                write_tensors(&dir.join(CRITIC[0]), &critic.model.layouts, &critic.optimizer.masters)?;
+                write_moments(dir, CRITIC, critic)?;
+            }
+            tokenizer::copy_files(files, dir)?;
+            fs::copy(files.join("config.json"), dir.join("config.json")).context("copying config.json")?;
             fs::write(dir.join(STATE), serde_json::to_vec_pretty(state)?).context("writing state.json")
         })?;
         for old in self.list()?.iter().rev().skip(keep.max(1)) {
@@ -75,7 +86,7 @@ impl Checkpoints {
     /// Saves the frozen reference, once per run.
     pub fn save_reference(&self, reference: &Model) -> Result<()> {
         write_whole(&self.reference_dir(), |dir| {
-            write_tensors(&dir.join("policy.safetensors"), &reference.layouts, &reference.flats)
+            write_tensors(&dir.join(POLICY[0]), &reference.layouts, &reference.flats)
         })
     }
 
@@ -83,7 +94,7 @@ impl Checkpoints {
     pub fn load_reference(&self, reference: &mut Model) -> Result<()> {
         let dir = self.reference_dir();
         verify(&dir)?;
-        read_tensors(&dir.join("policy.safetensors"), &reference.layouts, &mut reference.flats)
+        read_tensors(&dir.join(POLICY[0]), &reference.layouts, &mut reference.flats)
     }
 
     /// The newest checkpoint whose files are whole, if there is any. Damaged ones are named on `warn` and passed over.
@@ -107,14 +118,18 @@ impl Checkpoints {
         self.reference_dir().exists()
     }
 
-    /// Loads a policy's masters and moments from a checkpoint, and the run's state beside them.
-    pub fn load<S: DeserializeOwned>(path: &Path, policy: &mut Policy) -> Result<S> {
-        let layouts = &policy.model.layouts;
-        let optimizer = &mut policy.optimizer;
-        read_tensors(&path.join("policy.safetensors"), layouts, &mut optimizer.masters)?;
-        read_tensors(&path.join("exp_avg.safetensors"), layouts, &mut optimizer.exp_avgs)?;
-        read_tensors(&path.join("exp_avg_sq.safetensors"), layouts, &mut optimizer.exp_avg_sqs)?;
-        policy.model.load_flats(&policy.optimizer.masters)?;
+    /// Loads the networks' masters and moments from a checkpoint, and the run's state beside them.
+    pub fn load<S: DeserializeOwned>(path: &Path, policy: &mut Network, critic: Option<&mut Network>) -> Result<S> {
+        read_network(path, POLICY, policy)?;
+        if let Some(critic) = critic {
+            if !path.join(CRITIC[0]).exists() {
+                return Err(input_error!(
+                    "{} holds no critic: resume without one, or start another run",
+                    path.display()
+                ));
+            }
+            read_network(path, CRITIC, critic)?;
+        }
         let text = fs::read_to_string(path.join(STATE)).with_context(|| format!("reading {}", path.display()))?;
         serde_json::from_str(&text).with_context(|| format!("reading {}", path.join(STATE).display()))
     }
@@ -138,8 +153,9 @@ impl Checkpoints {
     }
 }
 
-/// Writes a checkpoint as a Hugging Face folder in the given type.
-pub fn export(checkpoint: &Path, dir: &Path, kind: Kind) -> Result<()> {
+/// Writes a checkpoint as a Hugging Face folder in the given type: its policy, or its critic (as transformers'
+/// token classification with one label).
+pub fn export(checkpoint: &Path, dir: &Path, output: Output, kind: Kind) -> Result<()> {
     if !checkpoint.join(MANIFEST).exists() {
         return Err(input_error!(
             "{} is no checkpoint (it has no {MANIFEST}): name a directory like RUN/checkpoints/iteration-000100",
@@ -147,9 +163,33 @@ pub fn export(checkpoint: &Path, dir: &Path, kind: Kind) -> Result<()> {
         ));
     }
     verify(checkpoint)?;
-    let mut model = Model::empty(Config::load(checkpoint)?, Kind::Float, Device::Cpu);
-    read_tensors(&checkpoint.join("policy.safetensors"), &model.layouts, &mut model.flats)?;
+    let [masters, ..] = match output {
+        Output::Tokens => POLICY,
+        Output::Value => CRITIC,
+    };
+    if !checkpoint.join(masters).exists() {
+        return Err(input_error!("{} holds no critic: export its policy", checkpoint.display()));
+    }
+    let config = Config { output, ..Config::load(checkpoint)? };
+    let mut model = Model::empty(config, Kind::Float, Device::Cpu);
+    read_tensors(&checkpoint.join(masters), &model.layouts, &mut model.flats)?;
     weights::save_pretrained(&model, dir, Some(checkpoint), kind)
+}
+
+/// Writes the moments of a network's optimiser.
+fn write_moments(dir: &Path, [_, first, second]: NetworkFiles, network: &Network) -> Result<()> {
+    let (layouts, optimizer) = (&network.model.layouts, &network.optimizer);
+    write_tensors(&dir.join(first), layouts, &optimizer.exp_avgs)?;
+    write_tensors(&dir.join(second), layouts, &optimizer.exp_avg_sqs)
+}
+
+/// Fills a network and its optimiser's moments.
+fn read_network(dir: &Path, [masters, first, second]: NetworkFiles, network: &mut Network) -> Result<()> {
+    let (layouts, optimizer) = (&network.model.layouts, &mut network.optimizer);
+    read_tensors(&dir.join(masters), layouts, &mut optimizer.masters)?;
+    read_tensors(&dir.join(first), layouts, &mut optimizer.exp_avgs)?;
+    read_tensors(&dir.join(second), layouts, &mut optimizer.exp_avg_sqs)?;
+    network.model.load_flats(&network.optimizer.masters)
 }
 
 fn is_checkpoint_name(name: &str) -> bool {

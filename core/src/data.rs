@@ -1,6 +1,8 @@
 //! The plain structs that cross modules: what was played ([`Step`], [`Episode`]), what an estimator scores ([`Rows`])
 //! and what the update packs ([`Sequence`], [`Batch`]).
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 /// One environment step: one prompt, one response, one reward.
@@ -110,6 +112,12 @@ impl Rows {
         self.group.len()
     }
 
+    /// Where a row's tokens stand in the token columns.
+    pub fn response(&self, row: u32) -> Range<usize> {
+        let row = row as usize;
+        self.token_offsets[row] as usize..self.token_offsets[row + 1] as usize
+    }
+
     /// Whether there is no row.
     pub fn is_empty(&self) -> bool {
         self.group.is_empty()
@@ -133,4 +141,14 @@ pub struct Batch {
     pub sequences: Vec<Sequence>,
     /// Their rows.
     pub rows: Rows,
+    /// Log-probs of the response tokens under the policy before its first optimiser step, where the recipe has the
+    /// update compute them itself.
+    pub recomputed: Option<Vec<f32>>,
+}
+
+impl Batch {
+    /// The log-probs that ratios are taken against: recomputed ones, or those of the engine.
+    pub fn old_logprobs(&self) -> &[f32] {
+        self.recomputed.as_deref().unwrap_or(&self.rows.logprobs)
+    }
 }

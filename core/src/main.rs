@@ -13,6 +13,7 @@ use nestor::checkpoint;
 use nestor::engine::Sampling;
 use nestor::error::{InputError, brief};
 use nestor::generate::{GenerateOptions, Source, generate};
+use nestor::model::config::Output;
 use nestor::model::{Config, device, kind, new};
 use nestor::plugin::{Plugins, advantage::advantage};
 use nestor::policy::score::score;
@@ -193,6 +194,9 @@ struct Export {
     checkpoint: PathBuf,
     /// The folder to make
     dir: PathBuf,
+    /// The critic in place of the policy
+    #[arg(long)]
+    critic: bool,
     /// The type of the weights; checkpoints hold float32
     #[arg(long, value_enum, default_value = "float32")]
     dtype: Dtype,
@@ -310,7 +314,10 @@ fn run(command: Command) -> Result<Ending> {
             let config = Config::shape(&shape)?;
             new::create(&dir, &new::NewModel { config, tokenizer: tokenizer.as_deref(), seed, kind: kind(dtype) })?;
         }
-        Command::Export(args) => checkpoint::export(&args.checkpoint, &args.dir, kind(args.dtype))?,
+        Command::Export(args) => {
+            let output = if args.critic { Output::Value } else { Output::Tokens };
+            checkpoint::export(&args.checkpoint, &args.dir, output, kind(args.dtype))?;
+        }
         Command::Bench(BenchCommand::Generate(args)) => run_bench(args, bench::generate)?,
         Command::Bench(BenchCommand::Score(args)) => run_bench(args, bench::score)?,
         Command::Bench(BenchCommand::Update(args)) => run_bench(args, bench::update)?,

@@ -10,8 +10,8 @@ use tch::Kind;
 
 use crate::agent::{Player, TaskCursor, pack, plan};
 use crate::data::{Batch, Episode, Step};
-use crate::policy::update::{Policy, UpdateReport, differentiate, micro_batches};
-use crate::policy::{Packed, PassOptions, accumulate_gradients};
+use crate::policy::update::{differentiate, micro_batches};
+use crate::policy::{Network, Packed, PassOptions, policy_gradients};
 use crate::recipe::{Rollout, Update, WarmStart};
 
 /// Episodes the expert plays at once.
@@ -38,7 +38,7 @@ impl Teacher<'_> {
     /// moments are fresh afterwards.
     pub fn teach(
         &mut self,
-        policy: &mut Policy,
+        policy: &mut Network,
         mut progress: impl FnMut(u64, f64) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
         let mut played = Vec::new();
@@ -66,7 +66,7 @@ impl Teacher<'_> {
     }
 
     /// One optimiser step of maximum likelihood; gives the mean negative log-likelihood of a token.
-    fn imitate(&self, policy: &mut Policy, batch: &Batch) -> Result<f64> {
+    fn imitate(&self, policy: &mut Network, batch: &Batch) -> Result<f64> {
         let tokens = batch.rows.token_offsets.last().copied().unwrap_or(0);
         let options = PassOptions { temperature: 1.0, recompute: self.update.recompute };
         let all: Vec<usize> = (0..batch.sequences.len()).collect();
@@ -75,7 +75,7 @@ impl Teacher<'_> {
         for micro in micro_batches(batch, &all, self.update.micro_batch_tokens) {
             let sequences: Vec<_> = micro.iter().map(|&i| &batch.sequences[i]).collect();
             let packed = Packed::new(&sequences, &batch.rows, policy.model.device());
-            total += accumulate_gradients(&policy.model, &packed, options, &mut policy.optimizer.grads, |stats| {
+            total += policy_gradients(&policy.model, &packed, options, &mut policy.optimizer.grads, |stats| {
                 differentiate(stats, false, |logprobs, _| {
                     let loss = -logprobs.sum(Kind::Float) / tokens as f64;
                     let value = loss.detach().double_value(&[]);
@@ -83,8 +83,7 @@ impl Teacher<'_> {
                 })
             });
         }
-        let mut report = UpdateReport::default();
-        policy.optimizer_step(self.update, self.settings.lr, &mut report)?;
+        policy.step(self.update, self.settings.lr, self.update.grad_clip)?;
         Ok(total)
     }
 }

@@ -15,7 +15,18 @@ fn bundled_estimators_reproduce_the_recorded_cases() {
     if !support::workspace().join("plugins/gigpo").exists() {
         return;
     }
-    let built = support::build(&["-p", "nestor-gigpo", "-p", "nestor-grpo", "-p", "nestor-rloo"]);
+    let built = support::build(&[
+        "-p",
+        "nestor-gigpo",
+        "-p",
+        "nestor-grpo",
+        "-p",
+        "nestor-rloo",
+        "-p",
+        "nestor-ppo",
+        "-p",
+        "nestor-reinforce-pp",
+    ]);
     let plugins = Plugins::in_dir(built).unwrap();
     let file = support::workspace().join("tests/fixtures/advantage_cases.json");
     let file: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();

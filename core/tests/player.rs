@@ -55,6 +55,7 @@ fn model() -> Model {
         rms_norm_eps: 1e-6,
         tie_word_embeddings: true,
         initializer_range: 0.02,
+        output: nestor::model::config::Output::Tokens,
     };
     tch::manual_seed(1);
     let mut model = Model::empty(config, Kind::Float, Device::Cpu);

@@ -4,7 +4,8 @@
 
 use nestor::data::{Batch, Rows, Sequence};
 use nestor::model::{Config, Model, new};
-use nestor::policy::update::{Policy, UpdateSettings, mini_batches};
+use nestor::policy::Network;
+use nestor::policy::update::{UpdateReport, UpdateSettings, gradients, mini_batches, update as update_policy};
 use nestor::recipe::Update;
 use nestor::shard::{AdamW, Optimizer};
 use serde_json::{Value, json};
@@ -23,6 +24,7 @@ fn model() -> Model {
         rms_norm_eps: 1e-6,
         tie_word_embeddings: true,
         initializer_range: 0.2,
+        output: nestor::model::config::Output::Tokens,
     };
     new::random(&config, 3, Kind::Float, Device::Cpu).unwrap()
 }
@@ -52,7 +54,11 @@ fn section(keys: Value) -> Update {
 }
 
 fn settings(update: &Update) -> UpdateSettings<'_> {
-    UpdateSettings { update, lr: update.lr, temperature: 1.0, seed: 5 }
+    UpdateSettings { update, lr: update.lr, temperature: 1.0, max_response_tokens: 16, seed: 5 }
+}
+
+fn train(policy: &mut Network, batch: &Batch, update: &Update) -> anyhow::Result<UpdateReport> {
+    update_policy(policy, batch, &settings(update))
 }
 
 fn numbers(tensors: &[Tensor]) -> Vec<f32> {
@@ -61,18 +67,19 @@ fn numbers(tensors: &[Tensor]) -> Vec<f32> {
 
 /// The gradient sums of the whole batch as one mini-batch.
 fn gradient(batch: &Batch, update: &Update) -> Vec<f32> {
-    let mut policy = Policy::new(model());
-    policy.gradients(batch, &settings(update)).unwrap();
+    let mut policy = Network::new(model());
+    let all: Vec<usize> = (0..batch.sequences.len()).collect();
+    gradients(&mut policy, batch, &all, &settings(update));
     numbers(&policy.optimizer.grads)
 }
 
 #[test]
 fn a_gradient_that_is_not_finite_changes_nothing_and_ten_in_a_row_are_an_error() {
     let update = section(json!({}));
-    let mut policy = Policy::new(model());
+    let mut policy = Network::new(model());
     let good = batch(&[3, 5, 4]);
-    assert_eq!(policy.update(&good, &settings(&update)).unwrap().steps, 1);
-    let state = |policy: &Policy| {
+    assert_eq!(train(&mut policy, &good, &update).unwrap().steps, 1);
+    let state = |policy: &Network| {
         let o = &policy.optimizer;
         let tensors = [&policy.model.flats, &o.masters, &o.exp_avgs, &o.exp_avg_sqs];
         let bits: Vec<u32> = tensors.iter().flat_map(|t| numbers(t)).map(f32::to_bits).collect();
@@ -82,18 +89,41 @@ fn a_gradient_that_is_not_finite_changes_nothing_and_ten_in_a_row_are_an_error()
     for in_a_row in 1..10 {
         let mut bad = good.clone();
         bad.rows.advantages[in_a_row] = if in_a_row % 2 == 0 { f32::NAN } else { f32::INFINITY };
-        let report = policy.update(&bad, &settings(&update)).unwrap();
+        let report = train(&mut policy, &bad, &update).unwrap();
         assert_eq!((report.steps, report.skipped, policy.skipped_in_a_row), (0, 1, in_a_row as u32));
         assert!(state(&policy) == before, "a skipped step left a trace");
     }
     let mut bad = good.clone();
     bad.rows.advantages.fill(f32::NAN);
-    let error = policy.update(&bad, &settings(&update)).unwrap_err().to_string();
+    let error = train(&mut policy, &bad, &update).unwrap_err().to_string();
     assert!(error.contains("10 gradients in a row were not finite"), "{error}");
     assert!(state(&policy) == before, "a skipped step left a trace");
     // A good step begins the count anew.
-    policy.update(&good, &settings(&update)).unwrap();
+    train(&mut policy, &good, &update).unwrap();
     assert_eq!((policy.skipped_in_a_row, policy.optimizer.steps), (0, 2));
+}
+
+/// Whatever the aggregation, micro-batches and sequences with several responses leave the gradient as it is.
+#[test]
+fn every_loss_adds_up_over_micro_batches() {
+    let batch = batch(&[3, 5, 4, 9, 1, 6]);
+    let losses = [
+        json!({ "aggregation": "seq-mean-token-sum" }),
+        json!({ "aggregation": "seq-mean-token-mean" }),
+        json!({ "aggregation": "seq-mean-token-sum-norm" }),
+        json!({ "aggregation": "seq-mean-token-mean", "loss": "gspo", "clip_low": 3e-4, "clip_high": 4e-4 }),
+        json!({ "importance_cap": 1.5 }),
+    ];
+    for mut keys in losses {
+        let mut with_budget = |budget: usize| {
+            keys["micro_batch_tokens"] = budget.into();
+            gradient(&batch, &section(keys.clone()))
+        };
+        let (whole, parts) = (with_budget(1000), with_budget(12));
+        let largest = whole.iter().fold(0f32, |max, g| max.max(g.abs()));
+        let off = parts.iter().zip(&whole).fold(0f32, |max, (a, b)| max.max((a - b).abs()));
+        assert!(largest > 1e-3 && off <= 1e-6 * largest.max(1.0), "{keys}: {off} of {largest}");
+    }
 }
 
 #[test]
@@ -113,7 +143,7 @@ fn mini_batches_are_cut_from_one_order() {
     let batch = batch(&[2; 10]);
     let plain = section(json!({}));
     assert_eq!(mini_batches(&batch, &plain, 1), [vec![0, 1, 2, 3], vec![4, 5, 6, 7], vec![8, 9]]);
-    let report = Policy::new(model()).update(&batch, &settings(&section(json!({ "epochs": 2 })))).unwrap();
+    let report = train(&mut Network::new(model()), &batch, &section(json!({ "epochs": 2 }))).unwrap();
     assert_eq!(report.steps, 6);
 
     let shuffle = section(json!({ "shuffle": true }));

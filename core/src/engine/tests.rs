@@ -22,6 +22,7 @@ pub(crate) fn tiny(kv_heads: i64, tied: bool) -> Model {
         rms_norm_eps: 1e-6,
         tie_word_embeddings: tied,
         initializer_range: 0.02,
+        output: crate::model::config::Output::Tokens,
     };
     tch::manual_seed(11);
     let mut model = Model::empty(config, Kind::Float, Device::Cpu);

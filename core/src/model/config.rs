@@ -36,6 +36,18 @@ pub struct Config {
     pub tie_word_embeddings: bool,
     /// Standard deviation of a new model's weight matrices.
     pub initializer_range: f64,
+    /// What the head gives.
+    pub output: Output,
+}
+
+/// What stands on the last block.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Output {
+    /// A language model: logits of the next token.
+    #[default]
+    Tokens,
+    /// A critic: one value of the state.
+    Value,
 }
 
 /// The names [`Config::shape`] knows.
@@ -80,6 +92,7 @@ impl Config {
             rms_norm_eps: 1e-6,
             tie_word_embeddings: name != "7b",
             initializer_range: 0.02,
+            output: Output::Tokens,
         })
     }
 
@@ -117,6 +130,7 @@ impl Config {
             rms_norm_eps: fields.number("rms_norm_eps")?.unwrap_or(1e-6),
             tie_word_embeddings: fields.boolean("tie_word_embeddings")?.unwrap_or(false),
             initializer_range: fields.number("initializer_range")?.unwrap_or(0.02),
+            output: Output::Tokens,
         };
         config.check()?;
         if let Some(dim) = fields.integer("head_dim")?
@@ -172,7 +186,7 @@ impl Config {
 
     /// The `config.json` object of this network, in the form every transformers version with Qwen2 reads.
     pub fn to_json(&self, eos: &[u32], kind: Kind) -> Result<Value> {
-        Ok(json!({
+        let mut json = json!({
             "architectures": ["Qwen2ForCausalLM"],
             "model_type": "qwen2",
             "vocab_size": self.vocab_size,
@@ -192,7 +206,16 @@ impl Config {
             "use_cache": true,
             "eos_token_id": eos.first(),
             "torch_dtype": StoredType::of(kind)?.name,
-        }))
+        });
+        if self.output == Output::Value {
+            json["architectures"] = json!(["Qwen2ForTokenClassification"]);
+            json["tie_word_embeddings"] = json!(false);
+            json["num_labels"] = json!(1);
+            json["id2label"] = json!({ "0": "value" });
+            json["label2id"] = json!({ "value": 0 });
+            json["classifier_dropout"] = json!(0.0);
+        }
+        Ok(json)
     }
 }
 

@@ -8,10 +8,12 @@ use anyhow::Result;
 use tch::{Device, Kind, Tensor};
 
 use super::Config;
+use super::config::Output;
 use crate::shard::Layout;
 
 /// A Qwen2 network whose parameters are one flat tensor per unit: unit 0 is the embedding (with the final norm, and
-/// with the head where it is not tied to the embedding), unit `1 + i` is block `i`.
+/// with the head where it is not tied to the embedding; a critic's head is a linear layer to one value), unit `1 + i` is
+/// block `i`.
 #[derive(Debug)]
 pub struct Model {
     /// The shape of the network.
@@ -35,7 +37,7 @@ pub struct BlockWeights {
     tensors: Vec<Tensor>,
 }
 
-/// The tensors of the first unit: `[embedding, final norm]` and the head where it is not tied.
+/// The tensors of the first unit: `[embedding, final norm]`, the head where it is not tied, and a critic's bias.
 pub struct OuterWeights {
     tensors: Vec<Tensor>,
 }
@@ -48,8 +50,13 @@ pub fn layouts(c: &Config) -> Vec<Layout> {
         ("model.embed_tokens.weight".to_string(), vec![c.vocab_size, hidden]),
         ("model.norm.weight".to_string(), vec![hidden]),
     ];
-    if !c.tie_word_embeddings {
-        outer.push(("lm_head.weight".to_string(), vec![c.vocab_size, hidden]));
+    match c.output {
+        Output::Tokens if c.tie_word_embeddings => {}
+        Output::Tokens => outer.push(("lm_head.weight".to_string(), vec![c.vocab_size, hidden])),
+        // The names of transformers' Qwen2ForTokenClassification with one label.
+        Output::Value => {
+            outer.extend([("score.weight".to_string(), vec![1, hidden]), ("score.bias".to_string(), vec![1])]);
+        }
     }
     let mut units = vec![Layout::new("outer", outer)];
     for layer in 0..c.num_hidden_layers {
@@ -118,29 +125,31 @@ impl BlockWeights {
 }
 
 impl OuterWeights {
-    /// `[embedding, final norm]`, and the head where it is not tied.
+    /// `[embedding, final norm]`, the head where it is not tied, and a critic's bias.
     pub fn tensors(&self) -> &[Tensor] {
         &self.tensors
     }
 
-    /// Place of the final norm among the tensors.
-    pub fn norm_index(&self) -> usize {
-        1
-    }
-
-    /// Place of the head among the tensors: the embedding where they are tied.
-    pub fn head_index(&self) -> usize {
-        if self.tensors.len() == 3 { 2 } else { 0 }
+    /// Places of final norm and head among the tensors: what stands between the last block and the output. A tied head
+    /// is the embedding.
+    pub fn head_indices(&self) -> Vec<usize> {
+        match self.tensors.len() {
+            2 => vec![1, 0],
+            n => (1..n).collect(),
+        }
     }
 
     /// The final norm (E).
-    pub fn norm(&self) -> &Tensor {
-        &self.tensors[self.norm_index()]
+    fn norm(&self) -> &Tensor {
+        &self.tensors[1]
     }
 
-    /// The head (V, E).
-    pub fn head(&self) -> &Tensor {
-        &self.tensors[self.head_index()]
+    /// The head (V, E), or a critic's (1, E) and its bias (1).
+    fn head(&self) -> (&Tensor, Option<&Tensor>) {
+        match &self.tensors[..] {
+            [embedding, _norm] => (embedding, None),
+            tensors => (&tensors[2], tensors.get(3)),
+        }
     }
 }
 
@@ -252,9 +261,10 @@ impl Model {
         x + (gate * up).linear(down, None::<&Tensor>)
     }
 
-    /// Final norm and head: (R, E) to logits (R, V) in the compute type.
+    /// Final norm and head: (R, E) to logits (R, V), or a critic's values (R, 1), in the compute type.
     pub fn head(&self, weights: &OuterWeights, x: &Tensor) -> Tensor {
-        rms_norm(x, weights.norm(), self.config.rms_norm_eps).linear(weights.head(), None::<&Tensor>)
+        let (head, bias) = weights.head();
+        rms_norm(x, weights.norm(), self.config.rms_norm_eps).linear(head, bias)
     }
 
     /// Copies parameters from another network of the same shape, converting the type.

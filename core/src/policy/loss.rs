@@ -1,10 +1,11 @@
-//! Policy losses on response tokens, as vectors (R): streams in, one loss and its sums out.
+//! The whole policy loss on response tokens, as vectors (R): streams in, one loss and its sums out.
 //!
 //! Every loss is a weighted sum of token losses, so that micro-batches and ranks simply add up; the weights carry the
-//! aggregation (token-mean: one over the response tokens of the global mini-batch).
+//! aggregation.
 
 use tch::{Kind, Tensor};
 
+use super::surrogate::surrogate;
 use crate::recipe::{KlKind, Update};
 
 /// What a loss may look at, one entry per response token, float32 (R).
@@ -16,12 +17,18 @@ pub struct LossInputs<'a> {
     pub entropy: &'a Tensor,
     /// Log-probs the ratio is taken against.
     pub old_logprobs: &'a Tensor,
+    /// Log-probs under which the engine sampled.
+    pub behaviour: &'a Tensor,
     /// Advantages.
     pub advantages: &'a Tensor,
     /// Log-probs under the frozen reference, where there is a KL loss.
     pub ref_logprobs: Option<&'a Tensor>,
+    /// The response each token belongs to, from 0, int64.
+    pub responses: &'a Tensor,
     /// Share of each token in the loss.
     pub weights: &'a Tensor,
+    /// Share of a token in a mean over all response tokens.
+    pub mean: f64,
 }
 
 /// A loss and the sums its metrics are made of.
@@ -29,14 +36,16 @@ pub struct LossInputs<'a> {
 pub struct LossOutputs {
     /// The scalar to differentiate.
     pub loss: Tensor,
-    /// Sums over tokens, weighted like the loss.
+    /// What is told of it.
     pub sums: LossSums,
 }
 
-/// Sums over response tokens, each weighted like the loss, so that they add up over micro-batches to means.
+/// Sums over response tokens that add up over micro-batches: the two losses as aggregated, the others means over tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct LossSums {
-    /// Clipped policy loss.
+    /// What is differentiated: policy loss, KL and entropy with their weights.
+    pub total: f64,
+    /// The policy loss alone.
     pub policy: f64,
     /// KL estimate against the reference.
     pub kl: f64,
@@ -50,51 +59,30 @@ pub struct LossSums {
     pub approx_kl: f64,
 }
 
+impl LossSums {
+    fn zip(self, other: Self, f: impl Fn(f64, f64) -> f64) -> Self {
+        Self {
+            total: f(self.total, other.total),
+            policy: f(self.policy, other.policy),
+            kl: f(self.kl, other.kl),
+            entropy: f(self.entropy, other.entropy),
+            clip_fraction: f(self.clip_fraction, other.clip_fraction),
+            dual_clip_fraction: f(self.dual_clip_fraction, other.dual_clip_fraction),
+            approx_kl: f(self.approx_kl, other.approx_kl),
+        }
+    }
+}
+
 impl std::ops::AddAssign for LossSums {
     fn add_assign(&mut self, other: Self) {
-        self.policy += other.policy;
-        self.kl += other.kl;
-        self.entropy += other.entropy;
-        self.clip_fraction += other.clip_fraction;
-        self.dual_clip_fraction += other.dual_clip_fraction;
-        self.approx_kl += other.approx_kl;
+        *self = self.zip(other, |a, b| a + b);
     }
 }
 
 impl std::ops::Mul<f64> for LossSums {
     type Output = Self;
     fn mul(self, by: f64) -> Self {
-        Self {
-            policy: self.policy * by,
-            kl: self.kl * by,
-            entropy: self.entropy * by,
-            clip_fraction: self.clip_fraction * by,
-            dual_clip_fraction: self.dual_clip_fraction * by,
-            approx_kl: self.approx_kl * by,
-        }
-    }
-}
-
-/// The clipped surrogate per token (PPO, Schulman et al. 2017) with dual clip (Ye et al. 2020):
-/// `max(-A r, -A clip(r, 1 - low, 1 + high))`, and for negative A at most `-A c`.
-struct Surrogate {
-    loss: Tensor,
-    clipped: Tensor,
-    dual_clipped: Tensor,
-}
-
-fn surrogate(inputs: &LossInputs, clip: &Update) -> Surrogate {
-    let ratio = (inputs.logprobs - inputs.old_logprobs).exp();
-    let minus_advantages = -inputs.advantages;
-    let free = &minus_advantages * &ratio;
-    let bound = &minus_advantages * ratio.clamp(1.0 - clip.clip_low, 1.0 + clip.clip_high);
-    let larger = free.maximum(&bound);
-    let negative = inputs.advantages.lt(0.0);
-    let limit = &minus_advantages * clip.dual_clip;
-    Surrogate {
-        loss: larger.minimum(&limit).where_self(&negative, &larger),
-        clipped: bound.gt_tensor(&free),
-        dual_clipped: larger.gt_tensor(&limit).logical_and(&negative),
+        self.zip(self, |a, _| a * by)
     }
 }
 
@@ -102,6 +90,7 @@ fn surrogate(inputs: &LossInputs, clip: &Update) -> Surrogate {
 pub fn kl(kind: KlKind, x: &Tensor, y: &Tensor) -> Tensor {
     match kind {
         KlKind::K1 => x - y,
+        KlKind::Abs => (x - y).abs(),
         KlKind::K2 => (x - y).square() * 0.5,
         KlKind::K3 => {
             let log_ratio = y - x;
@@ -110,28 +99,27 @@ pub fn kl(kind: KlKind, x: &Tensor, y: &Tensor) -> Tensor {
     }
 }
 
-/// Clipped policy loss, minus the entropy bonus, plus the KL loss.
+/// The recipe's policy loss, minus the entropy bonus, plus the KL loss.
 pub fn policy_loss(inputs: &LossInputs, options: &Update) -> LossOutputs {
     let surrogate = surrogate(inputs, options);
-    let sum = |x: &Tensor| (x * inputs.weights).sum(Kind::Float);
-    let policy = sum(&surrogate.loss);
-    let entropy = sum(inputs.entropy);
-    let mut loss = &policy - &entropy * options.entropy;
-    let mut kl_sum = None;
-    if let (Some(options), Some(reference)) = (&options.kl, inputs.ref_logprobs) {
-        let kl = sum(&kl(options.kind, inputs.logprobs, reference));
-        loss = &loss + &kl * options.coef;
-        kl_sum = Some(kl);
-    }
+    let weighted = |x: &Tensor| (x * inputs.weights).sum(Kind::Float);
     let value = |x: &Tensor| x.detach().double_value(&[]);
-    let share = |x: &Tensor| value(&sum(&x.to_kind(Kind::Float)));
-    let sums = LossSums {
+    let mean = |x: &Tensor| value(&x.sum(Kind::Float)) * inputs.mean;
+    let policy = weighted(&surrogate.loss);
+    let mut loss = &policy - weighted(inputs.entropy) * options.entropy;
+    let mut sums = LossSums {
         policy: value(&policy),
-        kl: kl_sum.as_ref().map_or(0.0, value),
-        entropy: value(&entropy),
-        clip_fraction: share(&surrogate.clipped),
-        dual_clip_fraction: share(&surrogate.dual_clipped),
-        approx_kl: value(&sum(&(inputs.old_logprobs - inputs.logprobs))),
+        entropy: mean(inputs.entropy),
+        clip_fraction: mean(&surrogate.clipped),
+        dual_clip_fraction: mean(&surrogate.dual_clipped),
+        approx_kl: mean(&(inputs.old_logprobs - inputs.logprobs)),
+        ..LossSums::default()
     };
+    if let (Some(options), Some(reference)) = (&options.kl, inputs.ref_logprobs) {
+        let kl = kl(options.kind, inputs.logprobs, reference);
+        sums.kl = mean(&kl);
+        loss = loss + weighted(&kl) * options.coef;
+    }
+    sums.total = value(&loss);
     LossOutputs { loss, sums }
 }

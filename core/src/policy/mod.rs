@@ -1,12 +1,19 @@
-//! The policy's arithmetic: log-probs, losses and gradients over packed sequences.
+//! The policy's arithmetic, and its critic's: log-probs, values, losses and gradients over packed sequences.
 
-pub mod attention;
-pub mod loss;
-pub mod packed;
-pub mod pass;
-pub mod schedule;
-pub mod score;
 pub mod update;
+pub mod critic;
+pub mod network;
+pub mod score;
+pub mod reward;
+pub mod loss;
+pub mod surrogate;
+pub mod aggregate;
+pub mod schedule;
+pub mod head;
+pub mod pass;
+pub mod packed;
+pub mod attention;
 
+pub use head::{PassOptions, TokenGrads, TokenStats, policy_gradients, token_stats};
+pub use network::Network;
 pub use packed::Packed;
-pub use pass::{PassOptions, TokenGrads, TokenStats, accumulate_gradients, token_stats};

@@ -1,56 +1,97 @@
-//! Sequences of one micro-batch on the device, and which hidden states predict their response tokens.
+//! Sequences of one micro-batch on the device, and which of their hidden states are read.
+
+use std::ops::Range;
 
 use tch::{Device, Tensor};
 
 use super::attention::{Packing, packed_tokens};
 use crate::data::{Rows, Sequence};
 
-/// The sequences of one forward pass, end to end.
+/// The sequences of one forward pass, end to end, and the N states that are read: those that predict the response tokens
+/// ([`Packed::new`]), or those whose value a critic gives ([`Packed::with_values`]).
 #[derive(Debug)]
 pub struct Packed {
     /// Token ids (T).
     pub tokens: Tensor,
     /// Positions and attention.
     pub packing: Packing,
-    /// The token whose hidden state predicts each response token, (R) int64.
+    /// Where the states stand on the token axis, (N) int64.
     pub predictors: Tensor,
-    /// The response tokens, (R) int64.
+    /// The token after each state, (N) int64; empty for values.
     pub targets: Tensor,
-    /// Where each response token lies in the ragged columns of [`Rows`], (R).
+    /// Where each state's entry lies in the ragged columns of [`Rows`], (N).
     pub token_index: Vec<usize>,
+    /// Number of states of each response.
+    pub lengths: Vec<usize>,
 }
 
 impl Packed {
-    /// Packs sequences of a batch in the given order.
+    /// The states that predict the response tokens: N is the number of these.
     pub fn new(sequences: &[&Sequence], rows: &Rows, device: Device) -> Self {
-        let lengths: Vec<usize> = sequences.iter().map(|s| s.tokens.len()).collect();
-        let (mut predictors, mut targets, mut token_index) = (Vec::new(), Vec::new(), Vec::new());
+        let mut packed = Self::reading(sequences, rows, device, |row| {
+            rows.token_offsets[row] as usize..rows.token_offsets[row + 1] as usize
+        });
+        packed.targets = packed.tokens.index_select(0, &(&packed.predictors + 1));
+        packed
+    }
+
+    /// The states before each response token and after the last: indices are those of the column `values`.
+    pub fn with_values(sequences: &[&Sequence], rows: &Rows, device: Device) -> Self {
+        Self::reading(sequences, rows, device, |row| {
+            rows.token_offsets[row] as usize + row..rows.token_offsets[row + 1] as usize + row + 1
+        })
+    }
+
+    /// `ragged` gives a row's entries in the column; its first state is the one before its first response token.
+    fn reading(sequences: &[&Sequence], rows: &Rows, device: Device, ragged: impl Fn(usize) -> Range<usize>) -> Self {
+        let (mut predictors, mut token_index, mut responses) = (Vec::new(), Vec::new(), Vec::new());
         let mut start = 0;
         for sequence in sequences {
             for &row in &sequence.rows {
-                let row = row as usize;
-                let span = rows.span_start[row] as usize;
-                let ragged = rows.token_offsets[row] as usize..rows.token_offsets[row + 1] as usize;
-                for (t, index) in ragged.enumerate() {
-                    predictors.push((start + span + t) as i64 - 1);
-                    targets.push(i64::from(sequence.tokens[span + t]));
-                    token_index.push(index);
-                }
+                let first = start + rows.span_start[row as usize] as usize - 1;
+                let ragged = ragged(row as usize);
+                responses.push(ragged.len());
+                predictors.extend((first..first + ragged.len()).map(|t| t as i64));
+                token_index.extend(ragged);
             }
             start += sequence.tokens.len();
         }
+        let lengths: Vec<usize> = sequences.iter().map(|s| s.tokens.len()).collect();
         Self {
             tokens: packed_tokens(sequences.iter().map(|s| &s.tokens[..]), device),
             packing: Packing::new(&lengths, device),
             predictors: Tensor::from_slice(&predictors).to_device(device),
-            targets: Tensor::from_slice(&targets).to_device(device),
+            targets: Tensor::from_slice(&[0i64; 0]).to_device(device),
             token_index,
+            lengths: responses,
         }
     }
 
-    /// The entries of a ragged column that belong to this pack, (R) float32.
+    /// The entries of a ragged column that belong to this pack, (N) float32.
     pub fn pick(&self, column: &[f32]) -> Tensor {
         let values: Vec<f32> = self.token_index.iter().map(|&i| column[i]).collect();
         Tensor::from_slice(&values).to_device(self.tokens.device())
+    }
+
+    /// Writes values of the states (N) to their places in a ragged column.
+    pub fn put(&self, values: &Tensor, column: &mut [f32]) {
+        let mut numbers = vec![0f32; self.token_index.len()];
+        let count = numbers.len();
+        values.copy_data(&mut numbers, count);
+        for (&index, number) in self.token_index.iter().zip(numbers) {
+            column[index] = number;
+        }
+    }
+
+    /// One number per response, repeated for each of its states: (N) float32.
+    pub fn per_response(&self, number: impl Fn(usize) -> f64) -> Tensor {
+        let repeated = self.lengths.iter().flat_map(|&length| std::iter::repeat_n(number(length) as f32, length));
+        Tensor::from_slice(&repeated.collect::<Vec<_>>()).to_device(self.tokens.device())
+    }
+
+    /// The response each state belongs to, counted from 0: (N) int64.
+    pub fn responses(&self) -> Tensor {
+        let numbers = self.lengths.iter().enumerate().flat_map(|(i, &length)| std::iter::repeat_n(i as i64, length));
+        Tensor::from_slice(&numbers.collect::<Vec<_>>()).to_device(self.tokens.device())
     }
 }

@@ -58,6 +58,7 @@ fn score_pack(model: &Model, rows: &[Vec<u32>]) -> Result<Vec<Vec<f32>>> {
             predictors: Tensor::from_slice(&predictors).to_device(device),
             targets: Tensor::from_slice(&targets).to_device(device),
             token_index: Vec::new(),
+            lengths: Vec::new(),
         };
         values = Vec::<f32>::try_from(token_stats(model, &packed, 1.0).logprobs.to_device(Device::Cpu))?;
     }

@@ -1,34 +1,21 @@
 //! The update of one iteration: mini-batches cut from the global order, micro-batches by token budget, loss, backward
 //! pass and optimiser step.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 use tch::{Kind, Tensor};
 
+use super::aggregate::Shares;
+use super::head::{PassOptions, TokenGrads, TokenStats, policy_gradients, token_stats};
 use super::loss::{LossInputs, LossSums, policy_loss};
+use super::network::Network;
 use super::packed::Packed;
-use super::pass::{PassOptions, TokenGrads, TokenStats, accumulate_gradients, token_stats};
 use crate::data::Batch;
 use crate::failpoint::failpoint;
 use crate::model::Model;
-use crate::recipe::{OldLogprobs, ShortMiniBatch, Update};
-use crate::shard::{AdamW, Optimizer};
-
-/// Optimiser steps in a row without a finite gradient after which a run ends.
-const MOST_SKIPPED: u32 = 10;
-
-/// The network that is trained and its optimiser.
-#[derive(Debug)]
-pub struct Policy {
-    /// Computes in the recipe's type.
-    pub model: Model,
-    /// Holds the float32 masters.
-    pub optimizer: Optimizer,
-    /// Optimiser steps skipped since the last good one.
-    pub skipped_in_a_row: u32,
-}
+use crate::recipe::Update;
 
 /// How one iteration updates.
 #[derive(Debug, Clone, Copy)]
@@ -39,6 +26,8 @@ pub struct UpdateSettings<'a> {
     pub lr: f64,
     /// Sampling temperature: log-probs are taken at it.
     pub temperature: f64,
+    /// The longest response allowed.
+    pub max_response_tokens: usize,
     /// Seed of the shuffle.
     pub seed: u64,
 }
@@ -69,135 +58,94 @@ pub struct Difference {
     pub max: f64,
 }
 
-impl Policy {
-    /// Starts training a network: zero moments.
-    pub fn new(model: Model) -> Self {
-        Self { optimizer: Optimizer::new(&model.flats), model, skipped_in_a_row: 0 }
+/// One iteration's update of the policy on a scored batch.
+pub fn update(policy: &mut Network, batch: &Batch, settings: &UpdateSettings) -> Result<UpdateReport> {
+    let update = settings.update;
+    let mut report = UpdateReport::default();
+    if let Some(recomputed) = &batch.recomputed {
+        report.logprob_diff = difference(&batch.rows.logprobs, recomputed);
     }
+    let mut shares = 0.0;
+    for epoch in 0..update.epochs {
+        for indices in mini_batches(batch, update, settings.seed.wrapping_add(u64::from(epoch))) {
+            let first = report.steps + report.skipped == 0;
+            let gradient = gradients(policy, batch, &indices, settings);
+            if first && batch.recomputed.is_none() {
+                report.logprob_diff = gradient.logprob_diff;
+            }
+            report.sums += gradient.sums;
+            report.tokens += gradient.tokens;
+            shares += 1.0;
+            let step = policy.step(update, settings.lr, update.grad_clip)?;
+            report.skipped += u32::from(step.skipped);
+            if !step.skipped {
+                report.steps += 1;
+                report.grad_norm += step.grad_norm;
+            }
+        }
+    }
+    report.sums = report.sums * (1.0 / f64::max(shares, 1.0));
+    report.grad_norm /= f64::from(report.steps.max(1));
+    Ok(report)
+}
 
-    /// Clips and applies the gradient sums; true where the step was made.
-    ///
-    /// # Errors
-    /// When [`MOST_SKIPPED`] gradients in a row were not finite.
-    pub fn optimizer_step(&mut self, update: &Update, lr: f64, report: &mut UpdateReport) -> Result<()> {
-        let [beta1, beta2] = update.betas;
-        let options = AdamW { lr, beta1, beta2, weight_decay: update.weight_decay, eps: 1e-8 };
-        let step = self.optimizer.step(&options, update.grad_clip)?;
-        if step.skipped {
-            report.skipped += 1;
-            self.skipped_in_a_row += 1;
-            if self.skipped_in_a_row >= MOST_SKIPPED {
-                bail!(
-                    "{MOST_SKIPPED} gradients in a row were not finite (norm {}): lower update.lr, or start from a \
-                     checkpoint whose weights are sound",
-                    step.grad_norm
+/// What the gradient of one mini-batch saw.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct GradientReport {
+    /// Its losses.
+    pub sums: LossSums,
+    /// Tokens that went through the backward pass.
+    pub tokens: u64,
+    /// Mean and largest |behaviour - update| log-prob.
+    pub logprob_diff: Difference,
+}
+
+/// Leaves the gradient of the mini-batch of these sequences in the optimiser's gradient sums.
+pub fn gradients(policy: &mut Network, batch: &Batch, indices: &[usize], settings: &UpdateSettings) -> GradientReport {
+    let update = settings.update;
+    let lengths = indices.iter().flat_map(|&i| &batch.sequences[i].rows).map(|&row| batch.rows.response(row).len());
+    let shares = Shares::new(update, lengths, settings.max_response_tokens);
+    let options = PassOptions { temperature: settings.temperature, recompute: update.recompute };
+
+    policy.optimizer.zero_grad();
+    let mut report = GradientReport::default();
+    let mut differences = Vec::new();
+    for micro in micro_batches(batch, indices, update.micro_batch_tokens) {
+        let sequences: Vec<_> = micro.iter().map(|&i| &batch.sequences[i]).collect();
+        let packed = Packed::new(&sequences, &batch.rows, policy.model.device());
+        let behaviour = packed.pick(&batch.rows.logprobs);
+        let old = packed.pick(batch.old_logprobs());
+        let advantages = packed.pick(&batch.rows.advantages);
+        let reference = batch.rows.ref_logprobs.as_ref().map(|column| packed.pick(column));
+        let (responses, weights) = (packed.responses(), packed.per_response(|length| shares.of(length)));
+        let sums = policy_gradients(&policy.model, &packed, options, &mut policy.optimizer.grads, |stats| {
+            differences.push((&stats.logprobs - &behaviour).abs());
+            differentiate(stats, update.entropy != 0.0, |logprobs, entropy| {
+                let outputs = policy_loss(
+                    &LossInputs {
+                        logprobs,
+                        entropy,
+                        old_logprobs: &old,
+                        behaviour: &behaviour,
+                        advantages: &advantages,
+                        ref_logprobs: reference.as_ref(),
+                        responses: &responses,
+                        weights: &weights,
+                        mean: shares.mean(),
+                    },
+                    update,
                 );
-            }
-            return Ok(());
-        }
-        self.skipped_in_a_row = 0;
-        report.steps += 1;
-        report.grad_norm += step.grad_norm;
-        if self.model.kind() != Kind::Float {
-            self.model.load_flats(&self.optimizer.masters)?;
-        }
-        Ok(())
+                (outputs.loss, outputs.sums)
+            })
+        });
+        report.sums += sums;
+        report.tokens += packed.packing.tokens() as u64;
+        failpoint("mid-mini-batch");
     }
-
-    /// One iteration's update on a scored batch.
-    pub fn update(&mut self, batch: &Batch, settings: &UpdateSettings) -> Result<UpdateReport> {
-        let update = settings.update;
-        let mut report = UpdateReport::default();
-        let old = match update.old_logprobs {
-            OldLogprobs::Rollout => batch.rows.logprobs.clone(),
-            OldLogprobs::Recompute => {
-                let old = ragged_logprobs(&self.model, batch, update.micro_batch_tokens, settings.temperature);
-                report.logprob_diff = difference(&batch.rows.logprobs, &old);
-                old
-            }
-        };
-        let mut shares = 0.0;
-        for epoch in 0..update.epochs {
-            for indices in mini_batches(batch, update, settings.seed.wrapping_add(u64::from(epoch))) {
-                let first = report.steps + report.skipped == 0;
-                let step = self.mini_batch(batch, &indices, &old, settings)?;
-                if first && update.old_logprobs == OldLogprobs::Rollout {
-                    report.logprob_diff = step.logprob_diff;
-                }
-                report.sums += step.sums;
-                report.tokens += step.tokens;
-                shares += 1.0;
-                self.optimizer_step(update, settings.lr, &mut report)?;
-            }
-        }
-        report.sums = report.sums * (1.0 / f64::max(shares, 1.0));
-        report.grad_norm /= f64::from(report.steps.max(1));
-        Ok(report)
-    }
-
-    /// Leaves the gradient of the whole batch, taken as one mini-batch, in the optimiser's gradient sums.
-    pub fn gradients(&mut self, batch: &Batch, settings: &UpdateSettings) -> Result<UpdateReport> {
-        let all: Vec<usize> = (0..batch.sequences.len()).collect();
-        self.mini_batch(batch, &all, &batch.rows.logprobs, settings)
-    }
-
-    /// Sums the gradient of one mini-batch.
-    fn mini_batch(
-        &mut self,
-        batch: &Batch,
-        indices: &[usize],
-        old: &[f32],
-        settings: &UpdateSettings,
-    ) -> Result<UpdateReport> {
-        let update = settings.update;
-        let rows: usize = indices.iter().map(|&i| batch.sequences[i].rows.len()).sum();
-        let response_tokens: u64 = indices.iter().map(|&i| response_tokens(batch, i)).sum();
-        let full = match update.short_mini_batch {
-            ShortMiniBatch::Mean => 1.0,
-            ShortMiniBatch::Reference => rows as f64 / update.mini_batch as f64,
-        };
-        let weight = full / response_tokens.max(1) as f64;
-        let options = PassOptions { temperature: settings.temperature, recompute: update.recompute };
-
-        self.optimizer.zero_grad();
-        let mut report = UpdateReport::default();
-        let mut differences = Vec::new();
-        for micro in micro_batches(batch, indices, update.micro_batch_tokens) {
-            let sequences: Vec<_> = micro.iter().map(|&i| &batch.sequences[i]).collect();
-            let packed = Packed::new(&sequences, &batch.rows, self.model.device());
-            let behaviour = packed.pick(&batch.rows.logprobs);
-            let old = packed.pick(old);
-            let advantages = packed.pick(&batch.rows.advantages);
-            let reference = batch.rows.ref_logprobs.as_ref().map(|column| packed.pick(column));
-            let sums = accumulate_gradients(&self.model, &packed, options, &mut self.optimizer.grads, |stats| {
-                differences.push((&stats.logprobs - &behaviour).abs());
-                let weights = Tensor::full_like(&stats.logprobs, weight);
-                differentiate(stats, update.entropy != 0.0, |logprobs, entropy| {
-                    let outputs = policy_loss(
-                        &LossInputs {
-                            logprobs,
-                            entropy,
-                            old_logprobs: &old,
-                            advantages: &advantages,
-                            ref_logprobs: reference.as_ref(),
-                            weights: &weights,
-                        },
-                        update,
-                    );
-                    (outputs.loss, outputs.sums)
-                })
-            });
-            report.sums += sums;
-            report.tokens += packed.packing.tokens() as u64;
-            failpoint("mid-mini-batch");
-        }
-        let differences = Tensor::cat(&differences, 0);
-        report.logprob_diff = Difference {
-            mean: differences.mean(Kind::Double).double_value(&[]),
-            max: differences.max().double_value(&[]),
-        };
-        Ok(report)
-    }
+    let differences = Tensor::cat(&differences, 0);
+    report.logprob_diff =
+        Difference { mean: differences.mean(Kind::Double).double_value(&[]), max: differences.max().double_value(&[]) };
+    report
 }
 
 /// Differentiates a loss of the token statistics; gives its gradients and the loss's own second result.
@@ -246,11 +194,6 @@ fn cut(items: &[usize], budget: usize, size: impl Fn(usize) -> usize) -> Vec<Vec
     parts
 }
 
-fn response_tokens(batch: &Batch, sequence: usize) -> u64 {
-    let offsets = &batch.rows.token_offsets;
-    batch.sequences[sequence].rows.iter().map(|&r| offsets[r as usize + 1] - offsets[r as usize]).sum()
-}
-
 /// Log-probs of every response token of a batch under a network, as a ragged column.
 pub fn ragged_logprobs(model: &Model, batch: &Batch, micro_batch_tokens: usize, temperature: f64) -> Vec<f32> {
     let mut column = vec![0f32; batch.rows.logprobs.len()];
@@ -258,13 +201,7 @@ pub fn ragged_logprobs(model: &Model, batch: &Batch, micro_batch_tokens: usize, 
     for micro in micro_batches(batch, &all, micro_batch_tokens) {
         let sequences: Vec<_> = micro.iter().map(|&i| &batch.sequences[i]).collect();
         let packed = Packed::new(&sequences, &batch.rows, model.device());
-        let logprobs = token_stats(model, &packed, temperature).logprobs;
-        let mut values = vec![0f32; packed.token_index.len()];
-        let count = values.len();
-        logprobs.copy_data(&mut values, count);
-        for (&index, value) in packed.token_index.iter().zip(values) {
-            column[index] = value;
-        }
+        packed.put(&token_stats(model, &packed, temperature).logprobs, &mut column);
     }
     column
 }

@@ -136,6 +136,7 @@ fn problem(recipe: &Recipe) -> Option<Problem> {
         .or_else(|| plugin_config("estimator.config", &r.estimator))
         .or_else(|| rollout(&r.rollout))
         .or_else(|| update(&r.update, r.iterations))
+        .or_else(|| r.critic.as_ref().and_then(|c| critic(c, r.iterations)))
         .or_else(|| r.warm_start.as_ref().and_then(warm_start))
         .or_else(|| least("eval.tasks", r.eval.tasks as usize, 1, "must be at least 1"))
         .or_else(|| range("eval.temperature", r.eval.temperature, r.eval.temperature >= 0.0, "0 (greedy) or more"))
@@ -239,6 +240,45 @@ fn update(u: &Update, iterations: u64) -> Option<Problem> {
         .or_else(|| {
             let coef = u.kl.as_ref()?.coef;
             range("update.kl.coef", coef, coef >= 0.0, "0 or more")
+        })
+        .or_else(|| u.kl_in_reward.as_ref().and_then(kl_in_reward))
+        .or_else(|| {
+            let cap = u.importance_cap?;
+            range("update.importance_cap", cap, cap > 0.0, "greater than 0")
+        })
+        .or_else(|| if u.loss == PolicyLoss::Gspo { gspo(u) } else { None })
+}
+
+/// What GSPO's ratio of whole responses needs.
+fn gspo(u: &Update) -> Option<Problem> {
+    let needs = |good: bool, key: &str, message: &str| {
+        (!good).then(|| (format!("update.{key}"), format!("{message} with `update.loss: gspo`")))
+    };
+    // Its clip range is about 3e-4: the engine's log-probs differ from the update's by more than that.
+    needs(u.old_logprobs == OldLogprobs::Recompute, "old_logprobs", "must be `recompute`")
+        .or_else(|| {
+            needs(u.aggregation == Aggregation::SeqMeanTokenMean, "aggregation", "must be `seq-mean-token-mean`")
+        })
+        .or_else(|| needs(u.importance_cap.is_none(), "importance_cap", "must be left out"))
+}
+
+fn kl_in_reward(kl: &KlInReward) -> Option<Problem> {
+    let adaptive = kl.adaptive.as_ref();
+    range("update.kl_in_reward.coef", kl.coef, kl.coef >= 0.0, "0 or more")
+        .or_else(|| {
+            let target = adaptive?.target;
+            range("update.kl_in_reward.adaptive.target", target, target > 0.0, "greater than 0")
+        })
+        .or_else(|| least("update.kl_in_reward.adaptive.horizon", adaptive?.horizon as usize, 1, "must be at least 1"))
+}
+
+fn critic(c: &Critic, iterations: u64) -> Option<Problem> {
+    range("critic.lr", c.lr, c.lr > 0.0, "greater than 0")
+        .or_else(|| range("critic.clip", c.clip, c.clip > 0.0, "greater than 0"))
+        .or_else(|| range("critic.grad_clip", c.grad_clip, c.grad_clip > 0.0, "greater than 0"))
+        .or_else(|| {
+            let fits = c.warmup <= iterations;
+            range("critic.warmup", c.warmup as f64, fits, &format!("at most `iterations` ({iterations})"))
         })
 }
 

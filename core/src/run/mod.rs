@@ -12,14 +12,17 @@ use rand_chacha::rand_core::Rng;
 use serde::{Deserialize, Serialize};
 
 use crate::agent::{PlaySettings, Player, Success, TaskCursor, eval_plan, pack, plan, write_rollouts};
-use crate::checkpoint::Checkpoints;
+use crate::checkpoint::{Checkpoints, Saved};
 use crate::data::{Batch, Episode};
 use crate::engine::{NoiseKey, noise};
 use crate::model::Model;
 use crate::plugin::Estimator;
+use crate::policy::Network;
+use crate::policy::critic::{self, CriticReport, ragged_values};
+use crate::policy::reward::{KlCoefficient, subtract_kl};
 use crate::policy::schedule::learning_rate;
-use crate::policy::update::{Policy, UpdateReport, UpdateSettings, ragged_logprobs};
-use crate::recipe::Recipe;
+use crate::policy::update::{self, UpdateReport, UpdateSettings, ragged_logprobs};
+use crate::recipe::{OldLogprobs, Recipe};
 use crate::track::{Metrics, Phases, Tracker, rss_bytes};
 
 /// Where a run lives and whether it goes on.
@@ -47,17 +50,57 @@ struct State {
     iteration: u64,
     /// Where in the training tasks the run is.
     tasks: TaskCursor,
+    /// Of the policy's optimiser.
+    policy: Counters,
+    /// Of the critic's, where there is one.
+    critic: Option<Counters>,
+    /// Coefficient of KL in the reward, where there is one.
+    kl_coefficient: Option<KlCoefficient>,
+}
+
+impl State {
+    /// Before the first iteration.
+    fn new(tasks: TaskCursor) -> Self {
+        Self { iteration: 0, tasks, policy: Counters::default(), critic: None, kl_coefficient: None }
+    }
+}
+
+/// What a checkpoint holds of an optimiser beside its moments.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+struct Counters {
     /// Optimiser steps done.
     optimizer_steps: u64,
     /// Optimiser steps skipped since the last good one.
     skipped_in_a_row: u32,
 }
 
+impl Counters {
+    fn of(network: &Network) -> Self {
+        Self { optimizer_steps: network.optimizer.steps, skipped_in_a_row: network.skipped_in_a_row }
+    }
+
+    fn restore(self, network: &mut Network) {
+        network.optimizer.steps = self.optimizer_steps;
+        network.skipped_in_a_row = self.skipped_in_a_row;
+    }
+}
+
+/// What one iteration's update saw: of the policy, unless the critic still warms up, and of the critic, where there is
+/// one.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Update {
+    /// Of the policy.
+    pub policy: Option<UpdateReport>,
+    /// Of the critic.
+    pub critic: Option<CriticReport>,
+}
+
 /// A run between two iterations.
 pub struct Run {
     recipe: Recipe,
     dir: PathBuf,
-    policy: Policy,
+    policy: Network,
+    critic: Option<Network>,
     reference: Option<Model>,
     player: Player,
     estimator: Estimator,
@@ -102,13 +145,29 @@ impl Run {
         Ok(pack(episodes, &self.recipe.rollout))
     }
 
-    /// Adds the reference's log-probs, where the recipe has a KL loss.
+    /// Adds, where the recipe asks: the update's own log-probs, the reference's, the critic's values; and takes KL off
+    /// the rewards.
     pub fn reference(&mut self, batch: &mut Batch) -> Result<()> {
-        let Some(reference) = &self.reference else { return Ok(()) };
-        self.phases.start("reference");
-        let tokens = self.recipe.update.micro_batch_tokens;
-        let column = ragged_logprobs(reference, batch, tokens, self.recipe.rollout.temperature);
-        batch.rows.ref_logprobs = Some(column);
+        let update = &self.recipe.update;
+        let (tokens, temperature) = (update.micro_batch_tokens, self.recipe.rollout.temperature);
+        if update.old_logprobs == OldLogprobs::Recompute {
+            self.phases.start("old_logprobs");
+            batch.recomputed = Some(ragged_logprobs(&self.policy.model, batch, tokens, temperature));
+        }
+        if let Some(reference) = &self.reference {
+            self.phases.start("reference");
+            batch.rows.ref_logprobs = Some(ragged_logprobs(reference, batch, tokens, temperature));
+        }
+        if let Some(critic) = &self.critic {
+            self.phases.start("values");
+            batch.rows.values = Some(ragged_values(&critic.model, batch, tokens));
+        }
+        if let (Some(section), Some(coefficient)) = (&update.kl_in_reward, &mut self.state.kl_coefficient) {
+            let kl = subtract_kl(batch, section, *coefficient);
+            self.metrics.set("reward/kl", kl);
+            self.metrics.set("reward/kl_coef", coefficient.0);
+            coefficient.update(section, kl, batch.rows.len());
+        }
         Ok(())
     }
 
@@ -118,29 +177,40 @@ impl Run {
         self.estimator.score(&mut batch.rows)
     }
 
-    /// Updates the policy on a scored batch.
-    pub fn update(&mut self, iteration: u64, batch: &Batch) -> Result<UpdateReport> {
-        self.phases.start("update");
+    /// Updates the critic, then the policy, on a scored batch.
+    pub fn update(&mut self, iteration: u64, batch: &Batch) -> Result<Update> {
         let lr = learning_rate(&self.recipe.update, iteration - 1, self.recipe.iterations);
         let settings = UpdateSettings {
             update: &self.recipe.update,
             lr,
             temperature: self.recipe.rollout.temperature,
+            max_response_tokens: self.recipe.rollout.max_response_tokens,
             seed: stream_seed(self.recipe.seed, noise::SHUFFLE, iteration),
         };
-        let report = self.policy.update(batch, &settings)?;
-        let seconds = self.phases.seconds("update").max(1e-9);
-        self.metrics.set("update/tokens_per_s", report.tokens as f64 / seconds);
-        self.metrics.set("lr", lr);
+        let mut report = Update::default();
+        let mut policy_learns = true;
+        if let (Some(critic), Some(section)) = (&mut self.critic, &self.recipe.critic) {
+            self.phases.start("critic");
+            report.critic = Some(critic::update(critic, batch, section, &settings)?);
+            policy_learns = iteration > section.warmup;
+        }
+        if policy_learns {
+            self.phases.start("update");
+            let policy = update::update(&mut self.policy, batch, &settings)?;
+            let seconds = self.phases.seconds("update").max(1e-9);
+            self.metrics.set("update/tokens_per_s", policy.tokens as f64 / seconds);
+            self.metrics.set("lr", lr);
+            report.policy = Some(policy);
+        }
         Ok(report)
     }
 
     /// Gathers the iteration's metrics and writes its episodes.
-    pub fn track(&mut self, iteration: u64, episodes: &[Episode], batch: &Batch, update: &UpdateReport) -> Result<()> {
+    pub fn track(&mut self, iteration: u64, episodes: &[Episode], batch: &Batch, update: &Update) -> Result<()> {
         self.phases.start("track");
         report::episodes(&mut self.metrics, episodes, self.player.tokenizer().eos());
         report::rows(&mut self.metrics, &batch.rows);
-        report::update(&mut self.metrics, update, &self.recipe.update);
+        report::update(&mut self.metrics, update, &batch.rows);
         let every = self.recipe.checkpoint.rollouts_every;
         if every > 0 && iteration.is_multiple_of(every) {
             let dir = self.dir.join("rollouts");
@@ -223,10 +293,10 @@ impl Run {
     /// Saves a checkpoint; its time counts into the next row.
     fn save(&mut self) -> Result<()> {
         self.phases.start("checkpoint");
-        self.state.optimizer_steps = self.policy.optimizer.steps;
-        self.state.skipped_in_a_row = self.policy.skipped_in_a_row;
-        let keep = self.recipe.checkpoint.keep;
-        self.checkpoints.save(self.state.iteration, &self.policy, &self.state, &self.model_files, keep)?;
+        self.state.policy = Counters::of(&self.policy);
+        self.state.critic = self.critic.as_ref().map(Counters::of);
+        let saved = Saved { policy: &self.policy, critic: self.critic.as_ref(), model_files: &self.model_files };
+        self.checkpoints.save(self.state.iteration, &saved, &self.state, self.recipe.checkpoint.keep)?;
         self.saved = Some(self.state.iteration);
         self.phases.stop();
         Ok(())

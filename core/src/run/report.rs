@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 
+use super::Update;
 use crate::agent::Success;
 use crate::data::{Episode, Rows};
+use crate::policy::critic::{explained_variance, token_values};
 use crate::policy::update::UpdateReport;
-use crate::recipe::Update;
 use crate::track::Metrics;
 
 fn mean(values: impl Iterator<Item = f64>) -> f64 {
@@ -55,10 +56,24 @@ pub fn rows(metrics: &mut Metrics, rows: &Rows) {
 }
 
 /// What the update did.
-pub fn update(metrics: &mut Metrics, report: &UpdateReport, options: &Update) {
+pub fn update(metrics: &mut Metrics, update: &Update, rows: &Rows) {
+    if let Some(report) = &update.policy {
+        policy(metrics, report);
+    }
+    if let Some(report) = &update.critic {
+        metrics.set("loss/value", report.loss);
+        metrics.set("value/clip_fraction", report.clip_fraction);
+        metrics.set("value/explained_variance", explained_variance(rows));
+        metrics.set("value/mean", mean(token_values(rows).map(f64::from)));
+        metrics.set("value/return_mean", mean(rows.returns.iter().map(|&r| f64::from(r))));
+        metrics.set("value/grad_norm", report.grad_norm);
+        metrics.set("value/grad_skipped", f64::from(report.skipped));
+    }
+}
+
+fn policy(metrics: &mut Metrics, report: &UpdateReport) {
     let sums = &report.sums;
-    let kl = options.kl.as_ref().map_or(0.0, |kl| kl.coef * sums.kl);
-    metrics.set("loss/total", sums.policy - options.entropy * sums.entropy + kl);
+    metrics.set("loss/total", sums.total);
     metrics.set("loss/policy", sums.policy);
     metrics.set("loss/kl", sums.kl);
     metrics.set("policy/entropy", sums.entropy);

@@ -15,9 +15,11 @@ use crate::checkpoint::Checkpoints;
 use crate::engine::noise;
 use crate::files;
 use crate::input_error;
+use crate::model::config::Output;
 use crate::model::{Config, device, kind, make_deterministic, new, weights};
-use crate::plugin::{Plugins, World};
-use crate::policy::update::Policy;
+use crate::plugin::{Estimator, Plugins, World};
+use crate::policy::Network;
+use crate::policy::reward::KlCoefficient;
 use crate::recipe::{NewModel, Recipe};
 use crate::tokenizer::Tokenizer;
 use crate::track::{Metrics, Phases, Tracker};
@@ -35,13 +37,7 @@ impl Run {
         let plugins = Plugins::discover()?;
         let world = plugins.world(&recipe.env).context("recipe key `env`")?;
         let estimator = plugins.estimator(&recipe.estimator).context("recipe key `estimator`")?;
-        if estimator.needs().values {
-            return Err(input_error!(
-                "recipe key `estimator.plugin`: `{}` asks for a critic's values, and this version trains no critic; \
-                 choose an estimator without one",
-                estimator.id()
-            ));
-        }
+        check_critic(&recipe, &estimator)?;
         let count = count_tasks(&world, "rollout.split", &recipe.rollout.split)?;
         count_tasks(&world, "eval.split", &recipe.eval.split)?;
         let device = device(recipe.device)?;
@@ -78,13 +74,22 @@ impl Run {
             seed: recipe.seed,
             deterministic: recipe.deterministic,
         })?;
-        let mut policy = Policy::new(model);
-        let mut state = State { iteration: 0, tasks, optimizer_steps: 0, skipped_in_a_row: 0 };
+        let mut policy = Network::new(model);
+        let mut critic = None;
+        let mut state = State::new(tasks);
         if let Some(path) = &newest {
-            state = Checkpoints::load(path, &mut policy)?;
-            policy.optimizer.steps = state.optimizer_steps;
-            policy.skipped_in_a_row = state.skipped_in_a_row;
+            critic = recipe.critic.as_ref().map(|_| Network::critic_of(&policy));
+            state = Checkpoints::load(path, &mut policy, critic.as_mut())?;
+            state.policy.restore(&mut policy);
+            if let (Some(critic), Some(counters)) = (&mut critic, state.critic) {
+                counters.restore(critic);
+            }
         }
+        // A run may take up KL in the reward, or give it up, when it is resumed.
+        state.kl_coefficient = recipe.update.kl_in_reward.as_ref().map(|section| {
+            let adapted = state.kl_coefficient.filter(|_| section.adaptive.is_some());
+            adapted.unwrap_or(KlCoefficient(section.coef))
+        });
         let kept = newest.is_some().then_some(state.iteration);
         let tracker = Tracker::open(&dir, recipe.iterations, kept)?;
         let mut run = Self {
@@ -94,6 +99,7 @@ impl Run {
             recipe,
             dir,
             policy,
+            critic,
             player,
             estimator,
             tracker,
@@ -113,6 +119,7 @@ impl Run {
         }
         run.freeze_reference(newest.is_some())?;
         if newest.is_none() {
+            run.critic = run.recipe.critic.as_ref().map(|_| Network::critic_of(&run.policy));
             run.evaluate()?;
             run.record()?;
             run.baseline = true;
@@ -176,14 +183,16 @@ impl Run {
 
     /// The reference is the policy that reinforcement learning starts from.
     fn freeze_reference(&mut self, resumed: bool) -> Result<()> {
-        if self.recipe.update.kl.is_none() && !self.estimator.needs().reference {
+        let update = &self.recipe.update;
+        if update.kl.is_none() && update.kl_in_reward.is_none() && !self.estimator.needs().reference {
             return Ok(());
         }
         self.phases.start("checkpoint");
         let mut reference = self.policy.model.copy(self.policy.model.kind());
         if resumed && !self.checkpoints.has_reference() {
             return Err(input_error!(
-                "this run began without a frozen reference: resume without `update.kl`, or start another run"
+                "this run began without a frozen reference: resume without `update.kl` and `update.kl_in_reward`, or \
+                 start another run"
             ));
         }
         if resumed {
@@ -223,6 +232,22 @@ fn run_dir(name: &str, args: &TrainArgs) -> Result<PathBuf> {
         ));
     }
     Ok(dir)
+}
+
+/// A critic stands in the recipe where the estimator asks for values, and only there.
+fn check_critic(recipe: &Recipe, estimator: &Estimator) -> Result<()> {
+    let id = estimator.id();
+    match (estimator.needs().values, &recipe.critic) {
+        (true, None) => Err(input_error!(
+            "recipe key `estimator.plugin`: `{id}` asks for a critic's values, and the recipe has no critic; add the \
+             section `critic: {{}}` (or --set critic={{}})"
+        )),
+        (false, Some(_)) => Err(input_error!(
+            "recipe key `critic`: estimator `{id}` does not ask for values, so the critic would be trained for nothing; \
+             remove the section (or --set critic=null)"
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Number of tasks of a split; none is the recipe's mistake.
@@ -293,6 +318,7 @@ fn config(model: &NewModel, tokenizer: &Tokenizer, recipe: &Recipe) -> Config {
         rms_norm_eps: 1e-6,
         tie_word_embeddings: true,
         initializer_range: model.initializer_range,
+        output: Output::Tokens,
     }
 }
 

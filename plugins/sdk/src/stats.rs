@@ -118,6 +118,15 @@ pub fn episode_advantages(rows: &Rows<'_>, norm: Norm, weighting: Weighting) -> 
     advantages
 }
 
+/// Makes mean 0 and variance 1 of all tokens' values: (x - mean) / sqrt(var + 1e-8), the variance with n - 1. Equal
+/// values, and a single one, become 0.
+pub fn whiten(values: &mut [f64]) {
+    let Some(Summary { mean, std, .. }) = Summary::of(values) else { return };
+    for value in values {
+        *value = if std == 0.0 { 0.0 } else { (*value - mean) / (std * std + 1e-8).sqrt() };
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -128,6 +137,31 @@ mod tests {
         let summary = Summary::of(&[8.145063; 173]).unwrap();
         assert_eq!(summary.advantage(8.145063, Norm::Std), 0.0);
         assert_eq!(summary.advantage(8.145063, Norm::None), 0.0);
+    }
+
+    /// `masked_whiten` of `tests/fixtures/loss_cases.json`: the reference implementation's results.
+    #[test]
+    fn whitening_equals_the_reference() {
+        let cases: serde_json::Value =
+            serde_json::from_str(include_str!("../../../tests/fixtures/loss_cases.json")).unwrap();
+        for case in cases["masked_whiten"].as_array().unwrap() {
+            let numbers = |key: &str| -> Vec<f64> {
+                let rows = case[key].as_array().unwrap().iter().flat_map(|row| row.as_array().unwrap());
+                rows.map(|x| x.as_f64().unwrap()).collect()
+            };
+            let mask = numbers("mask");
+            let masked = |key: &str| -> Vec<f64> {
+                numbers(key).into_iter().zip(&mask).filter(|(_, m)| **m == 1.0).map(|(x, _)| x).collect()
+            };
+            let mut got = masked("values");
+            whiten(&mut got);
+            for (got, want) in got.iter().zip(masked("whitened")) {
+                assert!((got - want).abs() <= 1e-4 * (1.0 + want.abs()), "{got}, the reference has {want}");
+            }
+        }
+        let mut equal = [0.1; 7];
+        whiten(&mut equal);
+        assert_eq!(equal, [0.0; 7]);
     }
 
     #[test]

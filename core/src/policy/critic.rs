@@ -1,0 +1,158 @@
+//! The critic's update: clipped value loss on the same mini-batches as the policy.
+//!
+//! With v the value, v_o the value before the update and R the return that the estimator gave as target,
+//!
+//! ```text
+//! max((v - R)^2, (clip(v, v_o - c, v_o + c) - R)^2)     without a factor 1/2, as the reference implementation has it
+//! ```
+//!
+//! for the state before each response token, and with target 0 for the state after the last one.
+
+use anyhow::{Context, Result};
+use tch::{Kind, Tensor};
+
+use super::aggregate::Shares;
+use super::head::{value_gradients, values};
+use super::network::Network;
+use super::packed::Packed;
+use super::update::{UpdateSettings, micro_batches, mini_batches};
+use crate::data::{Batch, Rows};
+use crate::model::Model;
+use crate::recipe::Critic;
+
+/// What one iteration's update of a critic saw.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct CriticReport {
+    /// Value loss, averaged over mini-batches.
+    pub loss: f64,
+    /// Share of states where the clipped term is the larger.
+    pub clip_fraction: f64,
+    /// Gradient norm before clipping, averaged over the optimiser steps that were made.
+    pub grad_norm: f64,
+    /// Optimiser steps made.
+    pub steps: u32,
+    /// Optimiser steps skipped because the gradient was not finite.
+    pub skipped: u32,
+}
+
+/// What a value loss may look at, one entry per state, float32 (N).
+#[derive(Debug)]
+pub struct ValueInputs<'a> {
+    /// The critic's values; what is differentiated.
+    pub values: &'a Tensor,
+    /// Values before the update.
+    pub old_values: &'a Tensor,
+    /// Targets.
+    pub returns: &'a Tensor,
+    /// Share of each state in the loss.
+    pub weights: &'a Tensor,
+}
+
+/// The scalar to differentiate, and the states (N) where the clipped term is the larger.
+pub fn value_loss(inputs: &ValueInputs, clip: f64) -> (Tensor, Tensor) {
+    let ValueInputs { values, old_values, returns, weights } = *inputs;
+    let clipped = values.maximum(&(old_values - clip)).minimum(&(old_values + clip));
+    let (free, bound) = ((values - returns).square(), (clipped - returns).square());
+    ((free.maximum(&bound) * weights).sum(Kind::Float), bound.gt_tensor(&free))
+}
+
+/// A critic's values of every state of a batch, as the column `values` of [`Rows`].
+pub fn ragged_values(critic: &Model, batch: &Batch, micro_batch_tokens: usize) -> Vec<f32> {
+    let mut column = vec![0f32; batch.rows.token_rewards.len() + batch.rows.len()];
+    let all: Vec<usize> = (0..batch.sequences.len()).collect();
+    for micro in micro_batches(batch, &all, micro_batch_tokens) {
+        let sequences: Vec<_> = micro.iter().map(|&i| &batch.sequences[i]).collect();
+        let packed = Packed::with_values(&sequences, &batch.rows, critic.device());
+        packed.put(&values(critic, &packed), &mut column);
+    }
+    column
+}
+
+/// One iteration's update of the critic on a batch with values and returns.
+pub fn update(
+    critic: &mut Network,
+    batch: &Batch,
+    section: &Critic,
+    settings: &UpdateSettings,
+) -> Result<CriticReport> {
+    let mut report = CriticReport::default();
+    let mut shares = 0.0;
+    for epoch in 0..settings.update.epochs {
+        for indices in mini_batches(batch, settings.update, settings.seed.wrapping_add(u64::from(epoch))) {
+            let (loss, clip_fraction) = gradients(critic, batch, &indices, section.clip, settings)?;
+            report.loss += loss;
+            report.clip_fraction += clip_fraction;
+            shares += 1.0;
+            let step = critic.step(settings.update, section.lr, section.grad_clip).context("updating the critic")?;
+            report.skipped += u32::from(step.skipped);
+            if !step.skipped {
+                report.steps += 1;
+                report.grad_norm += step.grad_norm;
+            }
+        }
+    }
+    report.loss /= f64::max(shares, 1.0);
+    report.clip_fraction /= f64::max(shares, 1.0);
+    report.grad_norm /= f64::from(report.steps.max(1));
+    Ok(report)
+}
+
+/// Leaves the gradient of the mini-batch of these sequences in the optimiser's gradient sums; gives the loss and the
+/// share of states where the clipped term is the larger.
+pub fn gradients(
+    critic: &mut Network,
+    batch: &Batch,
+    indices: &[usize],
+    clip: f64,
+    settings: &UpdateSettings,
+) -> Result<(f64, f64)> {
+    let old = batch.rows.values.as_ref().context("the batch has no values")?;
+    let targets = targets(&batch.rows);
+    let lengths = indices.iter().flat_map(|&i| &batch.sequences[i].rows).map(|&row| batch.rows.response(row).len() + 1);
+    let shares = Shares::new(settings.update, lengths, settings.max_response_tokens);
+    critic.optimizer.zero_grad();
+    let mut sums = (0.0, 0.0);
+    for micro in micro_batches(batch, indices, settings.update.micro_batch_tokens) {
+        let sequences: Vec<_> = micro.iter().map(|&i| &batch.sequences[i]).collect();
+        let packed = Packed::with_values(&sequences, &batch.rows, critic.model.device());
+        let (old_values, returns) = (packed.pick(old), packed.pick(&targets));
+        let weights = packed.per_response(|length| shares.of(length));
+        let recompute = settings.update.recompute;
+        let (loss, clipped) =
+            value_gradients(&critic.model, &packed, recompute, &mut critic.optimizer.grads, |values| {
+                let inputs = ValueInputs { values, old_values: &old_values, returns: &returns, weights: &weights };
+                let (loss, clipped) = value_loss(&inputs, clip);
+                let sums = (loss.detach().double_value(&[]), clipped.sum(Kind::Float).double_value(&[]));
+                (loss, sums)
+            });
+        sums.0 += loss;
+        sums.1 += clipped * shares.mean();
+    }
+    Ok(sums)
+}
+
+/// The column of targets: a row's returns, then 0.
+fn targets(rows: &Rows) -> Vec<f32> {
+    (0..rows.len() as u32).flat_map(|row| rows.returns[rows.response(row)].iter().copied().chain([0.0])).collect()
+}
+
+/// The values of the states before each response token, in the order of the token columns.
+pub fn token_values(rows: &Rows) -> impl Iterator<Item = f32> {
+    let all = rows.values.as_deref().unwrap_or_default();
+    (0..rows.len()).flat_map(move |row| {
+        let tokens = rows.response(row as u32);
+        all[tokens.start + row..tokens.end + row].iter().copied()
+    })
+}
+
+/// How much of the returns' variance the values explain, over response tokens: 1 - Var(R - v) / Var(R).
+pub fn explained_variance(rows: &Rows) -> f64 {
+    let variance = |numbers: &[f64]| {
+        let mean = numbers.iter().sum::<f64>() / numbers.len() as f64;
+        numbers.iter().map(|x| (x - mean).powi(2)).sum::<f64>()
+    };
+    let returns: Vec<f64> = rows.returns.iter().map(|&r| f64::from(r)).collect();
+    let errors: Vec<f64> = returns.iter().zip(token_values(rows)).map(|(r, v)| r - f64::from(v)).collect();
+    // Nothing to explain: a NaN would be no number in the metrics.
+    if variance(&returns) == 0.0 { 0.0 } else { 1.0 - variance(&errors) / variance(&returns) }
+}

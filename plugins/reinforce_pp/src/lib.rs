@@ -1,0 +1,109 @@
+//! REINFORCE++ (Hu 2025, arXiv:2501.03262): no critic, no comparison inside a group, but advantages whitened over the
+//! whole batch,
+//!
+//! ```text
+//! A_k = whiten(G_k),   G_k = r_k + gamma G_{k+1}      baseline: none; k runs over a step's response tokens
+//! A_i = whiten(S_i - mean_G S)                        baseline: group; the same for all tokens of row i
+//! ```
+//!
+//! S_i is the sum of row i's token rewards; the group's mean counts every step, and a group of one step has none.
+//! Whitening counts every response token, so long responses weigh more.
+
+use anyhow::{Result, ensure};
+use nestor_plugin::stats::{Summary, group_by, row_scores, whiten};
+use nestor_plugin::{Estimator, Needs, Rows, Scores};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+/// The estimator.
+pub struct ReinforcePp {
+    config: Config,
+}
+
+/// The keys of `estimator.config`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Discount per token of `baseline: none`; a group's baseline compares undiscounted scores.
+    #[serde(default = "one")]
+    gamma: f64,
+    /// What is subtracted before whitening.
+    #[serde(default)]
+    baseline: Baseline,
+}
+
+/// What is subtracted before whitening.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Baseline {
+    /// Nothing.
+    #[default]
+    None,
+    /// The mean score of the group's steps.
+    Group,
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+impl Estimator for ReinforcePp {
+    const ID: &'static str = "reinforce_pp";
+    const DOC: &'static str = "REINFORCE++: returns whitened over the whole batch";
+    type Config = Config;
+
+    fn open(config: Config) -> Result<Self> {
+        ensure!((0.0..=1.0).contains(&config.gamma), "config key `gamma` must lie in 0 to 1, not {}", config.gamma);
+        Ok(Self { config })
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::default()
+    }
+
+    fn score(&self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
+        let returns = match self.config.baseline {
+            Baseline::None => token_returns(rows, self.config.gamma),
+            Baseline::Group => against_the_group(rows),
+        };
+        let mut advantages = returns.clone();
+        whiten(&mut advantages);
+        for (token, (advantage, value)) in advantages.iter().zip(returns).enumerate() {
+            out.advantages[token] = *advantage as f32;
+            out.returns[token] = value as f32;
+        }
+        Ok(())
+    }
+}
+
+/// G of every token.
+fn token_returns(rows: &Rows<'_>, gamma: f64) -> Vec<f64> {
+    let mut returns = rows.token_rewards.to_vec();
+    for row in 0..rows.len() {
+        let mut next = 0.0;
+        for value in returns[rows.tokens(row)].iter_mut().rev() {
+            *value += gamma * next;
+            next = *value;
+        }
+    }
+    returns
+}
+
+/// S less the mean of its group, for every token.
+fn against_the_group(rows: &Rows<'_>) -> Vec<f64> {
+    let scores = row_scores(rows);
+    let mut centred = vec![0.0; rows.token_rewards.len()];
+    for members in group_by(rows.group) {
+        let of_group: Vec<f64> = members.iter().map(|&row| scores[row]).collect();
+        let mean = Summary::of(&of_group).filter(|summary| summary.count > 1).map_or(0.0, |summary| summary.mean);
+        for row in members {
+            centred[rows.tokens(row)].fill(scores[row] - mean);
+        }
+    }
+    centred
+}
+
+nestor_plugin::export! { estimators: [ReinforcePp] }
+
+#[cfg(test)]
+mod tests;

@@ -10,7 +10,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, AutoTokenizer
 
 # The names that other programs rely on, in the rows of reinforcement learning.
 NAMES = {"eval/success", "episode/success", "episode/return", "episode/length", "loss/policy", "loss/kl",
@@ -18,6 +18,7 @@ NAMES = {"eval/success", "episode/success", "episode/return", "episode/length", 
          "update/tokens_per_s", "time/rollout_s", "time/update_s", "time/evaluate_s", "time/iteration_s"}
 # A longer warm start than the smoke recipes': enough that responses are read and advantages are not all zero.
 TAUGHT = ["--set", "warm_start.steps=60", "--set", "warm_start.lr=1e-2"]
+ESTIMATORS = ["gigpo", "grpo", "rloo", "ppo", "reinforce_pp"]
 TASKS, GROUP_SIZE, EVAL_TASKS = 4, 4, 10
 # Two different numbers from 0 to 5.
 PAIRS = 30
@@ -51,7 +52,7 @@ def finished(run, root, tmp_path_factory):
     return call
 
 
-@pytest.mark.parametrize("estimator", ["gigpo", "grpo", "rloo"])
+@pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_metrics(estimator, finished, root):
     run_dir, _ = finished(estimator)
     rows = read_rows(run_dir)
@@ -62,6 +63,9 @@ def test_metrics(estimator, finished, root):
         assert row["rollout/logprob_diff_max"] < 1e-4
         assert row["advantage/max"] > 0, "the run teaches nothing, so it shows nothing"
         assert row["grad/norm"] > 0 and row["grad/skipped"] == 0
+        if estimator == "ppo":
+            assert {"loss/value", "value/explained_variance", "time/critic_s", "time/values_s"} <= row.keys()
+            assert row["loss/value"] > 0 and row["value/grad_norm"] > 0
     for row in rows:
         assert [k for k, v in row.items() if not isinstance(v, int | float) or not math.isfinite(v)] == []
 
@@ -77,7 +81,7 @@ def test_metrics(estimator, finished, root):
     assert 0.97 * whole <= phases <= 1.001 * whole
 
 
-@pytest.mark.parametrize("estimator", ["gigpo", "grpo", "rloo"])
+@pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_rollouts_hold_the_episodes(estimator, finished):
     run_dir, _ = finished(estimator)
     rollouts, rows = read_rollouts(run_dir), read_rows(run_dir)
@@ -101,6 +105,56 @@ def test_rollouts_hold_the_episodes(estimator, finished):
                 assert isinstance(step["advantage"], float)
     largest = [max(abs(s["advantage"]) for e in episodes for s in e["steps"]) for episodes in rollouts.values()]
     assert largest == pytest.approx([row["advantage/max"] for row in rows[1:]], rel=1e-5)
+
+
+GSPO = ["loss=gspo", "aggregation=seq-mean-token-mean", "old_logprobs=recompute", "clip_low=3e-4", "clip_high=4e-4"]
+
+
+@pytest.mark.parametrize("keys", [
+    GSPO,
+    ["aggregation=seq-mean-token-sum-norm"],
+    ["importance_cap=2", "old_logprobs=rollout"],
+    ["importance_cap=2", "old_logprobs=recompute", "aggregation=seq-mean-token-sum"],
+    ["kl=null", "kl_in_reward={coef: 0.5, adaptive: {target: 0.001, horizon: 100}}"],
+], ids=" ".join)
+def test_every_loss_trains(keys, run, root, tmp_path):
+    sets = [word for key in keys for word in ("--set", f"update.{key}")]
+    done = run("train", root / "recipes/smoke/gigpo.yaml", *TAUGHT, *sets, "--run-dir", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    first, second = read_rows(tmp_path / "run")[1:]
+    for row in (first, second):
+        assert row["grad/norm"] > 0 and math.isfinite(row["loss/total"])
+        assert row["rollout/logprob_diff_max"] < 1e-4
+    if "kl=null" in keys:
+        # In the first iteration the policy is the reference; then it is not, and the coefficient has moved: at most by a
+        # fifth for every 100 of the iteration's steps.
+        assert first["reward/kl"] == pytest.approx(0, abs=1e-5) and abs(second["reward/kl"]) > 1e-4
+        assert first["reward/kl_coef"] == 0.5 and 0 < second["reward/kl_coef"] < 0.5
+
+
+def test_the_policy_waits_while_the_critic_warms_up(run, root, tmp_path):
+    done = run("train", root / "recipes/smoke/ppo.yaml", *TAUGHT, "--set", "critic.warmup=1", "--set",
+               "checkpoint.keep=3", "--run-dir", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    before, first, second = [load_file(path / "policy.safetensors") for path in checkpoints(tmp_path / "run")]
+    assert all(torch.equal(before[name], first[name]) for name in before)
+    assert any(not torch.equal(before[name], second[name]) for name in before)
+    rows = read_rows(tmp_path / "run")
+    assert "loss/policy" not in rows[1] and "loss/policy" in rows[2]
+    assert all(row["loss/value"] > 0 for row in rows[1:])
+
+
+def test_a_critic_is_exported_as_transformers_has_it(finished, run, tmp_path):
+    checkpoint = checkpoints(finished("ppo")[0])[-1]
+    assert run("export", checkpoint, tmp_path / "critic", "--critic").returncode == 0
+    model, notes = AutoModelForTokenClassification.from_pretrained(tmp_path / "critic", dtype=torch.float32,
+                                                                   output_loading_info=True)
+    assert not any(notes.values()), notes
+    assert model.config.num_labels == 1 and model.score.weight.norm() > 0
+    trained = load_file(checkpoint / "critic.safetensors")
+    assert torch.equal(model.score.weight, trained["score.weight"])
+    none = run("export", checkpoints(finished("grpo")[0])[-1], tmp_path / "none", "--critic")
+    assert none.returncode == 2 and "holds no critic" in none.stderr
 
 
 def starts(episodes):

@@ -6,13 +6,17 @@ fn main() {
     println!("cargo:rerun-if-changed=cpp");
     let lib = PathBuf::from(std::env::var("DEP_TCH_LIBTORCH_LIB").expect("torch-sys names libtorch's library folder"));
     let include = lib.join("../include");
+    // The CUDA and NCCL headers of that torch are packages beside it.
+    let packages = lib.canonicalize().expect("libtorch's library folder is there").join("../../nvidia");
     cc::Build::new()
         .cpp(true)
         .std("c++17")
         .define("_GLIBCXX_USE_CXX11_ABI", "1")
         .includes([include.clone(), include.join("torch/csrc/api/include")])
+        .includes(["cu13/include", "cu13/include/cccl", "nccl/include"].map(|headers| packages.join(headers)))
+        .include("cpp/gloo_stub")
         .warnings(false)
-        .file("cpp/ops.cpp")
+        .files(["cpp/ops.cpp", "cpp/group.cpp"])
         .compile("nestor_c10d");
     // Only for this package's own tests; RUNPATH, so that LD_LIBRARY_PATH wins.
     println!("cargo:rustc-link-arg=-Wl,--enable-new-dtags,-rpath,{}", lib.display());

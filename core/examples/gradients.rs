@@ -1,6 +1,6 @@
 //! Gradients of the packed, block-wise update for `tests/test_gradients.py`, which compares them with PyTorch.
 //!
-//! usage: gradients MODEL_DIR BATCH.json OUT.safetensors
+//! usage: gradients MODEL_DIR BATCH.json OUT.safetensors [cpu|cuda]
 //!
 //! BATCH holds `sequences` (`{"prompt": [ids], "response": [ids], "old": […], "ref": […], "advantage": a}`), `update` (a
 //! recipe's section) and `temperature`. Writes one float32 tensor per parameter and prints the loss sums.
@@ -34,9 +34,14 @@ struct Row {
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [model, batch, out] = &arguments[..] else { anyhow::bail!("usage: gradients MODEL_DIR BATCH.json OUT") };
+    let (model, batch, out, device) = match &arguments[..] {
+        [model, batch, out] => (model, batch, out, Device::Cpu),
+        [model, batch, out, device] if device == "cpu" => (model, batch, out, Device::Cpu),
+        [model, batch, out, device] if device == "cuda" => (model, batch, out, Device::Cuda(0)),
+        _ => anyhow::bail!("usage: gradients MODEL_DIR BATCH.json OUT [cpu|cuda]"),
+    };
     let input: Input = serde_json::from_str(&std::fs::read_to_string(batch)?).context("reading the batch")?;
-    let model = weights::load(Path::new(model), Kind::Float, Device::Cpu)?;
+    let model = weights::load(Path::new(model), Kind::Float, device)?;
     let mut policy = Network::new(model);
     let settings = UpdateSettings {
         update: &input.update,
@@ -50,7 +55,9 @@ fn main() -> Result<()> {
     let report = gradients(&mut policy, &batch, &all, &settings);
     let mut named: Vec<(String, Tensor)> = Vec::new();
     for (layout, grad) in policy.model.layouts.iter().zip(&policy.optimizer.grads) {
-        named.extend(layout.params.iter().map(|p| (p.name.clone(), layout.view(grad, p).contiguous())));
+        named.extend(
+            layout.params.iter().map(|p| (p.name.clone(), layout.view(grad, p).to_device(Device::Cpu).contiguous())),
+        );
     }
     Tensor::write_safetensors(&named, out)?;
     println!(

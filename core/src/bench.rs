@@ -2,12 +2,14 @@
 //! that does not count.
 
 use std::path::PathBuf;
-use std::time::Instant;
+use std::str::FromStr;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use nestor_c10d::{Backend, Group, Rendezvous};
 use rand_chacha::rand_core::Rng;
 use serde_json::{Value, json};
-use tch::{Device, Kind};
+use tch::{Device, Kind, Tensor};
 
 use crate::data::{Batch, Rows, Sequence};
 use crate::engine::{Engine, EngineOptions, NoiseKey, Request, Sampling};
@@ -88,6 +90,70 @@ pub fn update(options: &BenchOptions) -> Result<Value> {
     let mut report = report("update", options, options.batch * length, seconds)?;
     report["recompute"] = serde_json::to_value(options.recompute)?;
     Ok(report)
+}
+
+/// What `nestor bench collective` measures.
+#[derive(Debug, Clone, Copy)]
+pub struct CollectiveOptions {
+    /// The library.
+    pub backend: Backend,
+    /// Size of the float32 tensor.
+    pub mib: usize,
+    /// Repetitions that count.
+    pub repeats: usize,
+}
+
+/// All-reduce of a tensor over the group that torchrun's variables name (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), or
+/// a group of one; the sum is checked.
+pub fn collective(options: &CollectiveOptions) -> Result<Value> {
+    let CollectiveOptions { backend, mib, repeats } = *options;
+    if mib == 0 || repeats == 0 {
+        return Err(input_error!("--mib and --repeats must be at least 1"));
+    }
+    let at = rendezvous()?;
+    let device = match backend {
+        Backend::Gloo => Device::Cpu,
+        Backend::Nccl if tch::Cuda::is_available() => Device::Cuda(variable("LOCAL_RANK", 0)?),
+        Backend::Nccl => return Err(input_error!("--backend nccl needs a GPU, and libtorch finds none: use gloo")),
+    };
+    let mut group = Group::join(backend, &at)?;
+    let elements = (mib << 18) as i64;
+    let mut tensor = Tensor::zeros([elements], (Kind::Float, device));
+    let seconds = median_seconds(repeats, || {
+        let _ = tensor.fill_(f64::from(at.rank + 1));
+        group.all_reduce(&mut tensor)?;
+        let sum = f64::from(at.world * (at.world + 1) / 2);
+        // Reading a number waits for the GPU.
+        let (least, most) = (tensor.min().double_value(&[]), tensor.max().double_value(&[]));
+        ensure!((least, most) == (sum, sum), "the sum over ranks is {least} to {most}, not {sum}");
+        Ok(())
+    })?;
+    Ok(json!({
+        "work": "collective",
+        "backend": if backend == Backend::Nccl { "nccl" } else { "gloo" },
+        "world": at.world,
+        "mib": mib,
+        "repeats": repeats,
+        "seconds": seconds,
+        "gb_per_s": (elements * 4) as f64 / 1e9 / seconds,
+    }))
+}
+
+/// Where torchrun's variables say that the ranks meet; without them a group of one on a port that is free.
+fn rendezvous() -> Result<Rendezvous> {
+    let host = std::env::var("MASTER_ADDR").unwrap_or_else(|_| "127.0.0.1".into());
+    let (rank, world, port) = (variable("RANK", 0)?, variable("WORLD_SIZE", 1)?, variable("MASTER_PORT", 0)?);
+    if rank >= world {
+        return Err(input_error!("RANK is {rank}, but WORLD_SIZE is {world}: ranks count from 0"));
+    }
+    Ok(Rendezvous { host, port, rank, world, timeout: Duration::from_secs(60) })
+}
+
+fn variable<T: FromStr>(name: &str, default: T) -> Result<T> {
+    match std::env::var(name) {
+        Ok(text) => text.parse().map_err(|_| input_error!("the variable {name} must be a number, not `{text}`")),
+        Err(_) => Ok(default),
+    }
 }
 
 /// One row per sequence, everything after the prompt a response; old log-probs are those of a uniform policy.

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use nestor::agent::play::{PlayArgs, play};
-use nestor::bench::{self, BenchOptions};
+use nestor::bench::{self, BenchOptions, CollectiveOptions};
 use nestor::checkpoint;
 use nestor::engine::Sampling;
 use nestor::error::{InputError, brief};
@@ -21,6 +21,7 @@ use nestor::recipe::{self, DeviceChoice, Dtype, Recompute};
 use nestor::run::{Ending, TrainArgs};
 use nestor::tokenizer::tokenize;
 use nestor::train::train;
+use nestor_c10d::Backend;
 use serde_json::Value;
 
 /// Trains LLM agents by reinforcement learning over many turns
@@ -210,6 +211,29 @@ enum BenchCommand {
     Score(Bench),
     /// One optimiser step on sequences of --prompt + --new tokens
     Update(Bench),
+    /// Sum a tensor over the ranks of torchrun's variables, or of a group of one
+    Collective {
+        /// The library: gloo (CPU) or nccl (GPU)
+        #[arg(long, value_parser = backend)]
+        backend: Backend,
+        /// Size of the tensor
+        #[arg(long, value_name = "N", default_value_t = 64)]
+        mib: usize,
+        /// Repetitions, of which the median counts
+        #[arg(long, value_name = "R", default_value_t = 5)]
+        repeats: usize,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+fn backend(text: &str) -> Result<Backend, String> {
+    match text {
+        "gloo" => Ok(Backend::Gloo),
+        "nccl" => Ok(Backend::Nccl),
+        _ => Err("expected gloo or nccl".into()),
+    }
 }
 
 #[derive(Args)]
@@ -321,6 +345,10 @@ fn run(command: Command) -> Result<Ending> {
         Command::Bench(BenchCommand::Generate(args)) => run_bench(args, bench::generate)?,
         Command::Bench(BenchCommand::Score(args)) => run_bench(args, bench::score)?,
         Command::Bench(BenchCommand::Update(args)) => run_bench(args, bench::update)?,
+        Command::Bench(BenchCommand::Collective { backend, mib, repeats, json }) => {
+            let measured = bench::collective(&CollectiveOptions { backend, mib, repeats })?;
+            print(json, &measured, || format!("{} s, {} GB/s", measured["seconds"], measured["gb_per_s"]))?;
+        }
         Command::Plugin(PluginCommand::List { json }) => list_plugins(json)?,
     }
     Ok(Ending::Done)

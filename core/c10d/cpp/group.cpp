@@ -52,12 +52,11 @@ int nestor_group_join(bool nccl, const nestor_rendezvous* at, Group** group, cha
   });
 }
 
-// Sums a tensor over all ranks, in place.
+// Sums a tensor over all ranks, in place; on a GPU in the order of its current stream.
 int nestor_group_all_reduce(Group* group, at::Tensor* tensor, char* message, size_t message_size) {
   return guarded(message, message_size, [&] {
     std::vector<at::Tensor> list{*tensor};
     group->backend->allreduce(list)->wait();
-    if (tensor->is_cuda()) c10::cuda::getCurrentCUDAStream(tensor->device().index()).synchronize();
   });
 }
 

@@ -1,31 +1,14 @@
 // Operations of libtorch that tch does not wrap. Tensors cross as the pointers that tch holds (at::Tensor*).
-// Every function returns 0, or 1 after writing a message of at most `message_size` bytes.
 
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_fused_adamw.h>
 
-#include <cstring>
-#include <exception>
 #include <vector>
 
-namespace {
+#include "guarded.h"
 
-template <typename F>
-int guarded(char* message, size_t message_size, F&& body) {
-  try {
-    body();
-    return 0;
-  } catch (const c10::Error& e) {
-    std::strncpy(message, e.what_without_backtrace(), message_size - 1);
-  } catch (const std::exception& e) {
-    std::strncpy(message, e.what(), message_size - 1);
-  } catch (...) {
-    std::strncpy(message, "unknown C++ exception", message_size - 1);
-  }
-  message[message_size - 1] = '\0';
-  return 1;
-}
+namespace {
 
 std::vector<at::Tensor> tensors(at::Tensor* const* pointers, size_t n) {
   std::vector<at::Tensor> list;

@@ -1,9 +1,13 @@
-//! A thin shim over libtorch: operations that tch lacks. Tensors cross by pointer.
+//! A thin shim over libtorch: operations that tch lacks, and c10d's process groups. Tensors cross by pointer.
+
+mod group;
 
 use std::ffi::{CStr, c_char, c_int};
 
 use anyhow::{Result, bail, ensure};
 use tch::Tensor;
+
+pub use group::{Backend, Group, Rendezvous};
 
 /// Settings of one AdamW step (decoupled weight decay, bias correction as in `torch.optim.AdamW`).
 #[repr(C)]

@@ -356,13 +356,13 @@ pub enum PolicyLoss {
 pub enum KlKind {
     /// x - y.
     K1,
-    /// |x - y|.
-    Abs,
     /// (x - y)^2 / 2.
     K2,
     /// exp(y - x) - (y - x) - 1, clamped to [-10, 10].
     #[default]
     K3,
+    /// |x - y|.
+    Abs,
 }
 
 /// How token losses become one number.

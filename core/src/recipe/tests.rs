@@ -140,7 +140,7 @@ fn errors_name_place_key_and_remedy() {
         (
             "coef: 0.01",
             "coef: 0.01, kind: k4",
-            &["r.yaml:20:20", "`update.kl.kind` must be `k1`, `k2` or `k3`", "\"k4\""],
+            &["r.yaml:20:20", "`update.kl.kind` must be `k1`, `k2`, `k3` or `abs`", "\"k4\""],
         ),
         ("iterations: 20\n", "", &["r.yaml:1:1", "the key `iterations` is missing", "a whole number"]),
         ("  mini_batch: 32\n", "", &["r.yaml:16:1", "the key `update.mini_batch` is missing"]),

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Checks Nestor on a machine with a CUDA GPU and torch 2.11, without compiler or cargo, and prints one table.
+#   scripts/gpu_check.sh --pack           where it was built: strips the program, its plugins and what the check drives
+#                                         into target/gpu_check (under 60 MB); carry that folder with a checkout
+#   scripts/gpu_check.sh [--out DIR]      on the GPU machine; DIR gets table.md and the runs
+#   scripts/gpu_check.sh --device cpu     a rehearsal on small shapes, without a GPU
+set -euo pipefail
+cd "$(dirname "$0")/.."
+fail() { echo "gpu_check: $1" >&2; exit 1; }
+
+if [ "${1-}" = --pack ]; then
+    [ -x target/release/nestor ] || fail "build first: scripts/setup.sh"
+    cargo build --quiet --locked --release --workspace --example gradients
+    rm -rf target/gpu_check
+    mkdir -p target/gpu_check/examples
+    cp target/release/nestor target/release/libnestor_*.so target/gpu_check/
+    cp target/release/examples/gradients target/gpu_check/examples/
+    strip target/gpu_check/nestor target/gpu_check/*.so target/gpu_check/examples/gradients
+    du -sh target/gpu_check
+    exit
+fi
+
+folder=target/gpu_check
+[ -x $folder/nestor ] || folder=target/release
+[ -x $folder/nestor ] || fail "there is no $folder/nestor: run scripts/gpu_check.sh --pack where it was built, and carry target/gpu_check"
+python=.venv/bin/python
+[ -x $python ] || python=python3
+lib=$($python -c 'import pathlib, torch
+assert torch.__version__.startswith("2.11."), f"torch is {torch.__version__}, not 2.11"
+print(pathlib.Path(torch.__file__).parent / "lib")') || fail "$python has no torch 2.11: pip install torch==2.11.0"
+# The libraries that pip installs beside torch.
+beside=$(find "$lib/../../nvidia" -maxdepth 3 -type d -name lib 2>/dev/null | tr '\n' ':')
+export LD_LIBRARY_PATH="$lib:$beside${LD_LIBRARY_PATH-}"
+exec "$python" scripts/gpu_check.py "$folder" "$@"

@@ -8,12 +8,14 @@ import pytest
 
 SETTINGS = ["deterministic=true", "dtype=float32", "device=cpu", "iterations=4", "checkpoint.every=1", "eval.every=2",
             "update.epochs=2", "update.shuffle=true", "update.kl={coef: 0.01}"]
+# Four groups of four with two rounds: the places below lie in later rounds too.
+SAMPLING = ["rollout.dynamic_sampling={rounds: 3}", "warm_start.steps=20"]
 FAILPOINTS = ["mid-rollout:3", "mid-rollout:70", "mid-mini-batch:5", "mid-checkpoint:1", "mid-checkpoint:3",
               "before-rename:2", "before-rename:4", "after-rename:1", "after-rename:3"]
 
 
-def train(run, recipe, run_dir, *args, failpoint=None):
-    sets = [word for s in SETTINGS for word in ("--set", s)]
+def train(run, recipe, run_dir, *args, failpoint=None, settings=SETTINGS):
+    sets = [word for s in settings for word in ("--set", s)]
     env = dict(os.environ)
     if failpoint:
         env["NESTOR_FAILPOINT"] = failpoint

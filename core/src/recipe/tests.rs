@@ -174,6 +174,31 @@ fn errors_name_place_key_and_remedy() {
             "group_size: 1073741824",
             &["r.yaml:12:3", "`rollout.group_size` times `tasks` (4) must be less than 2^32"],
         ),
+        (
+            "mini_batch: 32",
+            "mini_batch: 321",
+            &["r.yaml:17:3", "`update.mini_batch` must be at most", "(320)", "is 321"],
+        ),
+        (
+            "mini_batch: 32",
+            "mini_batch: 32\n  micro_batch_tokens: 143",
+            &["r.yaml:18:3", "`update.micro_batch_tokens` must be at least `max_prompt_tokens`", "(144), but is 143"],
+        ),
+        (
+            "tasks: 4",
+            "tasks: 4\n  dynamic_sampling: {rounds: 1}",
+            &["r.yaml:12:22", "`rollout.dynamic_sampling.rounds` must be at least 2"],
+        ),
+        (
+            "tasks: 4",
+            "tasks: 4\n  dynamic_sampling: {rounds: 134217728}",
+            &["`rollout.dynamic_sampling.rounds` times `tasks` and `group_size` must be less than 2^32"],
+        ),
+        (
+            "group_size: 8",
+            "group_size: 1\n  dynamic_sampling: {rounds: 2}",
+            &["r.yaml:13:3", "`rollout.dynamic_sampling` needs `rollout.group_size` of at least 2"],
+        ),
         ("kv_heads: 2", "kv_heads: 3", &["`model.new.kv_heads` must divide `heads` (4)"]),
         ("model:\n", "model:\n  path: x\n", &["r.yaml:2:1", "`model` holds both `path` and `new`"]),
         ("lr: 1e-3\n  betas", "lr: .inf\n  betas", &["r.yaml:18:7", "not a finite number"]),

@@ -124,6 +124,12 @@ fn describe(root: &Node, path: &[String]) -> String {
 /// What the tokenizer of a new model needs at least.
 const SMALLEST_VOCABULARY: i64 = 259;
 
+/// Beyond any network, request or thread count that a machine holds: a number with a digit too many is refused here,
+/// where its key can be named, and not when memory runs out.
+const LARGEST_SIZE: i64 = 1 << 20;
+const MOST_SLOTS: usize = 1 << 16;
+const MOST_ENV_THREADS: usize = 1 << 10;
+
 type Problem = (String, String);
 
 /// The first value out of range, with its path and what it must be.
@@ -165,6 +171,9 @@ fn model(source: &ModelSource) -> Option<Problem> {
     if let Some((key, value)) = sizes.iter().find(|(_, value)| *value < 1) {
         return Some((format!("model.new.{key}"), format!("must be at least 1, but is {value}")));
     }
+    if let Some((key, value)) = sizes.iter().find(|(_, value)| *value > LARGEST_SIZE) {
+        return Some((format!("model.new.{key}"), format!("must be at most {LARGEST_SIZE}, but is {value}")));
+    }
     let NewModel { hidden_size, heads, kv_heads, vocab_size, initializer_range, .. } = new;
     if *vocab_size < SMALLEST_VOCABULARY {
         let message = format!("must be at least {SMALLEST_VOCABULARY} (256 bytes and three special tokens)");
@@ -200,6 +209,8 @@ fn rollout(r: &Rollout) -> Option<Problem> {
     counts
         .iter()
         .find_map(|(key, value)| least(&format!("rollout.{key}"), *value, 1, "must be at least 1"))
+        .or_else(|| most("rollout.slots", r.slots, MOST_SLOTS))
+        .or_else(|| most("rollout.env_threads", r.env_threads, MOST_ENV_THREADS))
         .or_else(|| {
             let message = format!("times `tasks` ({}) must be less than 2^32 episodes", r.tasks);
             let fits = r.tasks.checked_mul(r.group_size).is_some();
@@ -330,6 +341,10 @@ fn warm_start(w: &WarmStart) -> Option<Problem> {
 
 fn least(path: &str, value: usize, least: usize, message: &str) -> Option<Problem> {
     (value < least).then(|| (path.into(), message.into()))
+}
+
+fn most(path: &str, value: usize, most: usize) -> Option<Problem> {
+    (value > most).then(|| (path.into(), format!("must be at most {most}, but is {value}")))
 }
 
 fn range(path: &str, value: f64, good: bool, wanted: &str) -> Option<Problem> {

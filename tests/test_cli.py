@@ -56,8 +56,6 @@ def one_message(done, code, *parts):
     ("mini_batch: 4", "mini_batch: 5", ["recipe.yaml:16:3", "`update.mini_batch` must be at most", "(4), but is 5"]),
     ("  lr: 1e-3", "  lr: 1e-3\n  micro_batch_tokens: 515",
      ["recipe.yaml:18:3", "`update.micro_batch_tokens` must be at least", "(516), but is 515"]),
-    ("max_prompt_tokens: 512", "max_prompt_tokens: 8",
-     ["step 1 of episode ", "task ", "seed ", "rollout.max_prompt_tokens is 8"]),
     ("  tasks: 2", "  tasks: 2\n  split: evla", ["recipe key `eval.split`", "did you mean `eval`?"]),
     ("plugin: gigpo", "plugin: gigpoo", ["gigpoo", "gigpo"]),
     ("plugin: numberline", "plugin: atlantis", ["atlantis", "numberline"]),
@@ -78,6 +76,11 @@ def test_wrong_argument(recipe, run, tmp_path):
     one_message(run("model", "new", tmp_path / "m", "--shape", "9b"), 2, '"9b"', "0.5b")
     usage = run("trian", recipe)
     assert usage.returncode == 2 and "train" in usage.stderr
+
+
+def test_a_prompt_that_is_too_long(recipe, run, tmp_path):
+    done = run("train", recipe, "--run-dir", tmp_path / "run", "--set", "rollout.max_prompt_tokens=8")
+    one_message(done, 2, "step 1 of episode ", "task ", "seed ", "rollout.max_prompt_tokens is 8", "rollout.truncation")
 
 
 def test_two_plugins_with_one_id(recipe, run, root, tmp_path):

@@ -114,7 +114,7 @@ mod tests {
         let plan = plan_from(groups.start, &tasks, 2, 0, 0);
         let episode = |p: &EpisodePlan| {
             let reward = if differs(p.group) { 0.1 * f64::from(p.episode % 2) } else { 0.1 };
-            let step = Step { reward, valid: p.episode % 2 == 0, ..Step::default() };
+            let step = Step { reward, valid: p.episode.is_multiple_of(2), ..Step::default() };
             Episode { group: p.group, episode: p.episode, task: p.task, steps: vec![step], ..Episode::default() }
         };
         selection.add(plan.iter().map(episode).collect());

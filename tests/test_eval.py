@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-SETTINGS = ["--set", "deterministic=true", "--set", "iterations=3", "--set", "warm_start.steps=60", "--set",
+SETTINGS = ["--set", "deterministic=true", "--set", "iterations=2", "--set", "warm_start.steps=60", "--set",
             "warm_start.lr=1e-2", "--set", "eval.tasks=24", "--set", "checkpoint.keep=9"]
 EVALUATED = ("eval/success", "eval/return", "eval/length")
 
@@ -34,7 +34,7 @@ def test_a_checkpoint_gets_the_number_that_its_run_wrote(finished, run_json):
         assert [got["success"], got["return"], got["length"]] == [row[name] for name in EVALUATED]
         assert (got["episodes"], got["split"], got["temperature"]) == (24, "eval", 1.0)
     newest = run_json("eval", finished / "recipe.yaml", "--model", finished, "--json")
-    assert newest == got and newest["model"].endswith("iteration-000003")
+    assert newest == got and newest["model"].endswith("iteration-000002")
 
 
 def test_evaluation_leaves_no_trace_in_a_run(finished, run, root, tmp_path):
@@ -42,13 +42,13 @@ def test_evaluation_leaves_no_trace_in_a_run(finished, run, root, tmp_path):
     without = train(run, root, tmp_path / "run", "--set", f"dtype={dtype}", "--set", "eval.every=0")
     timing = ("time/", "memory/", "rollout/tokens_per_s", "update/tokens_per_s")
     for mine, other in zip(rows_of(finished), rows_of(without), strict=True):
-        evaluated = mine["iteration"] in (0, 3)
+        evaluated = mine["iteration"] in (0, 2)
         assert ("eval/success" in mine, "eval/success" in other) == (True, evaluated)
         kept = timing if evaluated else (*timing, "eval/")
         assert {k: v for k, v in mine.items() if not k.startswith(kept)} == \
                {k: v for k, v in other.items() if not k.startswith(kept)}
     for name in ("policy.safetensors", "exp_avg.safetensors", "exp_avg_sq.safetensors", "state.json"):
-        mine, other = (folder / "checkpoints/iteration-000003" / name for folder in (finished, without))
+        mine, other = (folder / "checkpoints/iteration-000002" / name for folder in (finished, without))
         assert mine.read_bytes() == other.read_bytes(), name
 
 
@@ -59,6 +59,7 @@ def wilson(won, n):
     return [(center - spread) / (1 + z * z / n), (center + spread) / (1 + z * z / n)]
 
 
+@pytest.mark.parametrize("finished", ["float32"], indirect=True)
 def test_by_type_with_intervals(finished, root, run, run_json, tmp_path):
     """The scripted environment has three kinds of tasks, in turn, and tells what was won. A Hugging Face folder and a
     model that the recipe names are evaluated too."""
@@ -83,6 +84,7 @@ def test_by_type_with_intervals(finished, root, run, run_json, tmp_path):
     assert "\n  coin " in named.stdout and str(finished / "model") in named.stdout
 
 
+@pytest.mark.parametrize("finished", ["float32"], indirect=True)
 def test_refusals(finished, run, root, tmp_path):
     def refused(*args):
         done = run("eval", root / "recipes/smoke/gigpo.yaml", *args)

@@ -53,6 +53,10 @@ def one_message(done, code, *parts):
     ("  lr: 1e-3", "", ["recipe.yaml:15:1", "`update.lr` is missing"]),
     ("device: cpu", "device: tpu", ["recipe.yaml:2:1", "`device` must be `auto`, `cpu` or `cuda`"]),
     ("group_size: 2", "group_size: 0", ["recipe.yaml:11:3", "`rollout.group_size` must be at least 1"]),
+    ("mini_batch: 4", "mini_batch: 5", ["recipe.yaml:16:3", "`update.mini_batch` must be at most", "(4), but is 5"]),
+    ("  lr: 1e-3", "  lr: 1e-3\n  micro_batch_tokens: 515",
+     ["recipe.yaml:18:3", "`update.micro_batch_tokens` must be at least", "(516), but is 515"]),
+    ("  tasks: 2", "  tasks: 2\n  split: evla", ["recipe key `eval.split`", "did you mean `eval`?"]),
     ("plugin: gigpo", "plugin: gigpoo", ["gigpoo", "gigpo"]),
     ("plugin: numberline", "plugin: atlantis", ["atlantis", "numberline"]),
 ])
@@ -72,6 +76,21 @@ def test_wrong_argument(recipe, run, tmp_path):
     one_message(run("model", "new", tmp_path / "m", "--shape", "9b"), 2, '"9b"', "0.5b")
     usage = run("trian", recipe)
     assert usage.returncode == 2 and "train" in usage.stderr
+
+
+def test_a_prompt_that_is_too_long(recipe, run, tmp_path):
+    done = run("train", recipe, "--run-dir", tmp_path / "run", "--set", "rollout.max_prompt_tokens=8")
+    one_message(done, 2, "step 1 of episode ", "task ", "seed ", "rollout.max_prompt_tokens is 8", "rollout.truncation")
+
+
+def test_two_plugins_with_one_id(recipe, run, root, tmp_path):
+    plugin = root / "target/release/examples/libtoy.so"
+    assert plugin.exists(), "build first: cargo build --release --examples --workspace"
+    for name in ("libone.so", "libtwo.so"):
+        shutil.copy(plugin, tmp_path / name)
+    env = os.environ | {"NESTOR_PLUGIN_PATH": str(tmp_path)}
+    done = run("train", recipe, "--run-dir", tmp_path / "run", "--set", "env={plugin: toy}", env=env)
+    one_message(done, 2, "recipe key `env`", "two plugins have the id `toy`", "libone.so", "libtwo.so")
 
 
 def test_plugins_of_another_kind_of_file(recipe, run, tmp_path):

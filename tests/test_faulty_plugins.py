@@ -58,6 +58,21 @@ def test_an_environment_that_panics_while_it_opens(faulty, run, tmp_path):
     assert code == 1 and "told to panic while opening" in message, message
 
 
+@pytest.mark.parametrize("fault, words", [
+    ("panic", ["panicked", "told to panic"]),
+    ("error", ["told to fail"]),
+    ("nan_reward", ["NaN", "not finite"]),
+])
+def test_an_environment_that_fails_in_a_step(fault, words, faulty, run, tmp_path):
+    config, actions = tmp_path / "config.json", tmp_path / "actions.jsonl"
+    config.write_text(f'{{"fault": "{fault}"}}')
+    actions.write_text('"now"\n')
+    done = run("play", faulty, "--config", config, "--task", 3, "--seed", 7, "--actions", actions)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
+    for word in ["error: ", "faulty", "task 3 of split train", "seed 7", "step 0", *words]:
+        assert word in done.stderr
+
+
 def test_a_plugin_of_another_border(faulty, root, run, tmp_path):
     library = tmp_path / "libother.so"
     data = bytearray(faulty.read_bytes())

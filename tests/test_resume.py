@@ -8,12 +8,15 @@ import pytest
 
 SETTINGS = ["deterministic=true", "dtype=float32", "device=cpu", "iterations=4", "checkpoint.every=1", "eval.every=2",
             "update.epochs=2", "update.shuffle=true", "update.kl={coef: 0.01}"]
+# Pairs of short episodes, whose returns are often equal.
+SAMPLING = [*SETTINGS, "rollout.dynamic_sampling={rounds: 3}", "rollout.tasks=6", "rollout.group_size=2",
+            "rollout.max_steps=3"]
 FAILPOINTS = ["mid-rollout:3", "mid-rollout:70", "mid-mini-batch:5", "mid-checkpoint:1", "mid-checkpoint:3",
               "before-rename:2", "before-rename:4", "after-rename:1", "after-rename:3"]
 
 
-def train(run, recipe, run_dir, *args, failpoint=None):
-    sets = [word for s in SETTINGS for word in ("--set", s)]
+def train(run, recipe, run_dir, *args, failpoint=None, settings=SETTINGS):
+    sets = [word for s in settings for word in ("--set", s)]
     env = dict(os.environ)
     if failpoint:
         env["NESTOR_FAILPOINT"] = failpoint
@@ -25,7 +28,7 @@ def outcome(run_dir):
     last = sorted((run_dir / "checkpoints").glob("iteration-*"))[-1]
     assert last.name == "iteration-000004"
     files = {name: (last / name).read_bytes()
-             for name in ("policy.safetensors", "exp_avg.safetensors", "exp_avg_sq.safetensors")}
+             for name in ("policy.safetensors", "exp_avg.safetensors", "exp_avg_sq.safetensors", "state.json")}
     rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     timing = ("time/", "memory/", "rollout/tokens_per_s", "update/tokens_per_s")
     return files, [{k: v for k, v in row.items() if not k.startswith(timing)} for row in rows]
@@ -39,19 +42,34 @@ def whole(run, root, tmp_path_factory):
     return outcome(run_dir)
 
 
-@pytest.mark.parametrize("failpoint", FAILPOINTS)
-def test_killed_and_resumed(failpoint, whole, run, root, tmp_path):
-    run_dir = tmp_path / "run"
-    recipe = root / "recipes/smoke/gigpo.yaml"
-    killed = train(run, recipe, run_dir, failpoint=failpoint)
+def kill_and_resume(run, recipe, run_dir, failpoint, settings, want):
+    killed = train(run, recipe, run_dir, failpoint=failpoint, settings=settings)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    resumed = train(run, recipe, run_dir, "--resume")
+    resumed = train(run, recipe, run_dir, "--resume", settings=settings)
     assert resumed.returncode == 0, resumed.stderr
     files, rows = outcome(run_dir)
-    want_files, want_rows = whole
+    want_files, want_rows = want
     assert rows == want_rows
     for name in want_files:
         assert files[name] == want_files[name], name
+
+
+@pytest.mark.parametrize("failpoint", FAILPOINTS)
+def test_killed_and_resumed(failpoint, whole, run, root, tmp_path):
+    kill_and_resume(run, root / "recipes/smoke/gigpo.yaml", tmp_path / "run", failpoint, SETTINGS, whole)
+
+
+def test_dynamic_sampling_killed_and_resumed(run, root, tmp_path):
+    """Every iteration plays further rounds, so each kill leaves the task cursor elsewhere than the checkpoint."""
+    recipe = root / "recipes/smoke/gigpo.yaml"
+    done = train(run, recipe, tmp_path / "whole", settings=SAMPLING)
+    assert done.returncode == 0, done.stderr
+    files, rows = outcome(tmp_path / "whole")
+    assert all(row["rollout/groups_dropped"] > 0 for row in rows[1:]), rows
+    assert json.loads(files["state.json"])["tasks"]["position"] == sum(row["rollout/groups_played"] for row in rows[1:])
+    for failpoint in ("mid-rollout:110", "mid-rollout:190", "before-rename:3"):
+        run_dir = tmp_path / failpoint.replace(":", "-")
+        kill_and_resume(run, recipe, run_dir, failpoint, SAMPLING, (files, rows))
 
 
 def test_a_damaged_checkpoint_is_passed_over(whole, run, root, tmp_path):

@@ -167,7 +167,7 @@ def test_held_out_tasks_start_no_episode(finished, run, root, tmp_path):
         run_dir = tmp_path / split
         done = run("train", root / "recipes/smoke/gigpo.yaml", "--run-dir", run_dir, "--set", "warm_start=null",
                    "--set", f"rollout.split={split}", "--set", f"rollout.tasks={tasks}", "--set", "iterations=1",
-                   "--set", "rollout.group_size=2", "--set", "rollout.max_steps=1")
+                   "--set", "rollout.group_size=2", "--set", "rollout.max_steps=1", "--set", "update.mini_batch=8")
         assert done.returncode == 0, done.stderr
         return starts(sum(read_rollouts(run_dir).values(), []))
 

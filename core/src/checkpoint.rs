@@ -153,10 +153,14 @@ impl Checkpoints {
     }
 }
 
-/// Writes a checkpoint as a Hugging Face folder in the given type: its policy, or its critic (as transformers'
-/// token classification with one label).
-pub fn export(checkpoint: &Path, dir: &Path, output: Output, kind: Kind) -> Result<()> {
-    if !checkpoint.join(MANIFEST).exists() {
+/// Whether a directory is a checkpoint that was written whole.
+pub fn is_checkpoint(dir: &Path) -> bool {
+    dir.join(MANIFEST).exists()
+}
+
+/// The policy of a checkpoint, or its critic, the float32 masters rounded to the given type as a run does.
+pub fn load_model(checkpoint: &Path, output: Output, kind: Kind, device: Device) -> Result<Model> {
+    if !is_checkpoint(checkpoint) {
         return Err(input_error!(
             "{} is no checkpoint (it has no {MANIFEST}): name a directory like RUN/checkpoints/iteration-000100",
             checkpoint.display()
@@ -171,8 +175,15 @@ pub fn export(checkpoint: &Path, dir: &Path, output: Output, kind: Kind) -> Resu
         return Err(input_error!("{} holds no critic: export its policy", checkpoint.display()));
     }
     let config = Config { output, ..Config::load(checkpoint)? };
-    let mut model = Model::empty(config, Kind::Float, Device::Cpu);
+    let mut model = Model::empty(config, kind, device);
     read_tensors(&checkpoint.join(masters), &model.layouts, &mut model.flats)?;
+    Ok(model)
+}
+
+/// Writes a checkpoint as a Hugging Face folder in the given type: its policy, or its critic (as transformers'
+/// token classification with one label).
+pub fn export(checkpoint: &Path, dir: &Path, output: Output, kind: Kind) -> Result<()> {
+    let model = load_model(checkpoint, output, Kind::Float, Device::Cpu)?;
     weights::save_pretrained(&model, dir, Some(checkpoint), kind)
 }
 

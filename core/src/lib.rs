@@ -15,6 +15,7 @@
 pub mod train;
 pub mod run;
 pub mod warm_start;
+pub mod eval;
 pub mod checkpoint;
 pub mod bench;
 pub mod generate;

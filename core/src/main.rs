@@ -12,6 +12,7 @@ use nestor::bench::{self, BenchOptions, CollectiveOptions};
 use nestor::checkpoint;
 use nestor::engine::Sampling;
 use nestor::error::{InputError, brief};
+use nestor::eval::{EvalArgs, eval};
 use nestor::generate::{GenerateOptions, Source, generate};
 use nestor::model::config::Output;
 use nestor::model::{Config, device, kind, new};
@@ -36,6 +37,8 @@ struct Cli {
 enum Command {
     /// Run a recipe
     Train(Train),
+    /// Measure a model's success on a recipe's evaluation tasks
+    Eval(Eval),
     /// Play an environment by hand or from a file
     Play(PlayArgs),
     /// Run an advantage estimator on recorded steps
@@ -72,6 +75,24 @@ struct Train {
     /// Go on from the newest whole checkpoint
     #[arg(long)]
     resume: bool,
+}
+
+#[derive(Args)]
+struct Eval {
+    /// The recipe; RUN/recipe.yaml is one
+    recipe: PathBuf,
+    /// Replace one value of the recipe; the value is YAML
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    sets: Vec<String>,
+    /// A run directory (its newest whole checkpoint), a checkpoint, or a Hugging Face folder; by default the recipe's
+    #[arg(long, value_name = "DIR")]
+    model: Option<PathBuf>,
+    /// Episodes to play instead of the recipe's eval.tasks
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    episodes: Option<u32>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Args)]
@@ -320,6 +341,11 @@ fn fail(error: &anyhow::Error) -> ExitCode {
 fn run(command: Command) -> Result<Ending> {
     match command {
         Command::Train(args) => return run_train(args),
+        Command::Eval(args) => {
+            let recipe = recipe::load(&args.recipe, &args.sets)?;
+            let report = eval(&recipe, &EvalArgs { model: args.model, episodes: args.episodes })?;
+            print(args.json, &report.to_json(), || report.to_string())?;
+        }
         Command::Play(args) => play(&Plugins::discover()?, &args, &mut std::io::stdout())?,
         Command::Advantage(args) => {
             let scores = advantage(&Plugins::discover()?, &args.estimator, &args.config, &args.rows)?;

@@ -45,13 +45,18 @@ impl Success {
     /// Counts episodes.
     pub fn of(episodes: &[Episode]) -> Self {
         let mut success = Self::default();
+        success.add(episodes);
+        success
+    }
+
+    /// Counts further episodes.
+    pub fn add(&mut self, episodes: &[Episode]) {
         for episode in episodes {
-            success.all.add(episode.won);
+            self.all.add(episode.won);
             if let Some(kind) = &episode.task_type {
-                success.by_type.entry(kind.clone()).or_default().add(episode.won);
+                self.by_type.entry(kind.clone()).or_default().add(episode.won);
             }
         }
-        success
     }
 }
 

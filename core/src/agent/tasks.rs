@@ -1,9 +1,20 @@
 //! Which tasks are played, and with which seeds.
 
+use anyhow::{Context, Result};
 use rand_chacha::rand_core::Rng;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::{NoiseKey, noise};
+use crate::input_error;
+use crate::plugin::World;
+
+/// Number of tasks of the split that a recipe's `key` names; none is the recipe's mistake.
+pub fn count_tasks(world: &World, key: &str, split: &str) -> Result<u64> {
+    match world.tasks(split).with_context(|| format!("recipe key `{key}`"))? {
+        0 => Err(input_error!("recipe key `{key}`: split `{split}` of environment `{}` has no tasks", world.id())),
+        count => Ok(count),
+    }
+}
 
 /// One episode that is to be played.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,8 +36,14 @@ fn seed_of(seed: u64, stream: u32, iteration: u64, group: u32) -> u64 {
 
 /// One group of `group_size` episodes per task.
 pub fn plan(tasks: &[u64], group_size: u32, seed: u64, iteration: u64) -> Vec<EpisodePlan> {
-    let group = |(group, &task): (usize, &u64)| {
-        let group = group as u32;
+    plan_from(0, tasks, group_size, seed, iteration)
+}
+
+/// The same, the groups numbered from `first`: a later round of an iteration, whose episodes share no address with
+/// those of the rounds before it.
+pub fn plan_from(first: u32, tasks: &[u64], group_size: u32, seed: u64, iteration: u64) -> Vec<EpisodePlan> {
+    let group = |(index, &task): (usize, &u64)| {
+        let group = first + index as u32;
         let seed = seed_of(seed, noise::ENVIRONMENTS, iteration, group);
         (0..group_size).map(move |i| EpisodePlan { group, episode: group * group_size + i, task, seed })
     };
@@ -144,6 +161,8 @@ mod tests {
         let plan = plan(&[5, 6], 3, 1, 2);
         assert_eq!(plan.iter().map(|p| (p.group, p.episode, p.task)).nth(4), Some((1, 4, 6)));
         assert!(plan[..3].iter().all(|p| p.seed == plan[0].seed) && plan[3].seed != plan[0].seed);
+        let later = plan_from(1, &[6], 3, 1, 2);
+        assert_eq!(later, plan[3..]);
         let eval = eval_plan(2, 4, 1);
         assert_eq!(eval, eval_plan(2, 4, 1));
         assert_eq!(eval.iter().map(|p| p.task).collect::<Vec<_>>(), [0, 1, 0, 1]);

@@ -12,7 +12,7 @@ pub use config::Config;
 pub use qwen2::{Model, Rope};
 
 use crate::input_error;
-use crate::recipe::{DeviceChoice, Dtype};
+use crate::recipe::{DeviceChoice, Dtype, Recipe};
 
 /// The tensor type of a compute type.
 pub fn kind(dtype: Dtype) -> Kind {
@@ -56,6 +56,20 @@ pub fn device(choice: DeviceChoice) -> Result<Device> {
             Err(input_error!("device cuda is asked for, but libtorch finds no GPU: use cpu or auto"))
         }
     }
+}
+
+/// The device that a recipe means; where it asks for bit-identical runs, the process computes so from here on.
+pub fn prepare(recipe: &Recipe) -> Result<Device> {
+    let device = device(recipe.device)?;
+    if recipe.deterministic {
+        if device.is_cuda() {
+            return Err(input_error!(
+                "recipe key `deterministic`: bit-identical runs are for the CPU in this version; set device to cpu"
+            ));
+        }
+        make_deterministic()?;
+    }
+    Ok(device)
 }
 
 /// Makes the rest of the process compute the same bits from the same input: deterministic kernels, and one thread on a

@@ -124,6 +124,12 @@ fn describe(root: &Node, path: &[String]) -> String {
 /// What the tokenizer of a new model needs at least.
 const SMALLEST_VOCABULARY: i64 = 259;
 
+/// Beyond any network, request or thread count that a machine holds: a number with a digit too many is refused here,
+/// where its key can be named, and not when memory runs out.
+const LARGEST_SIZE: i64 = 1 << 20;
+const MOST_SLOTS: usize = 1 << 16;
+const MOST_ENV_THREADS: usize = 1 << 10;
+
 type Problem = (String, String);
 
 /// The first value out of range, with its path and what it must be.
@@ -136,6 +142,7 @@ fn problem(recipe: &Recipe) -> Option<Problem> {
         .or_else(|| plugin_config("estimator.config", &r.estimator))
         .or_else(|| rollout(&r.rollout))
         .or_else(|| update(&r.update, r.iterations))
+        .or_else(|| batches(&r.rollout, &r.update))
         .or_else(|| r.critic.as_ref().and_then(|c| critic(c, r.iterations)))
         .or_else(|| r.warm_start.as_ref().and_then(warm_start))
         .or_else(|| least("eval.tasks", r.eval.tasks as usize, 1, "must be at least 1"))
@@ -163,6 +170,9 @@ fn model(source: &ModelSource) -> Option<Problem> {
     ];
     if let Some((key, value)) = sizes.iter().find(|(_, value)| *value < 1) {
         return Some((format!("model.new.{key}"), format!("must be at least 1, but is {value}")));
+    }
+    if let Some((key, value)) = sizes.iter().find(|(_, value)| *value > LARGEST_SIZE) {
+        return Some((format!("model.new.{key}"), format!("must be at most {LARGEST_SIZE}, but is {value}")));
     }
     let NewModel { hidden_size, heads, kv_heads, vocab_size, initializer_range, .. } = new;
     if *vocab_size < SMALLEST_VOCABULARY {
@@ -199,11 +209,14 @@ fn rollout(r: &Rollout) -> Option<Problem> {
     counts
         .iter()
         .find_map(|(key, value)| least(&format!("rollout.{key}"), *value, 1, "must be at least 1"))
+        .or_else(|| most("rollout.slots", r.slots, MOST_SLOTS))
+        .or_else(|| most("rollout.env_threads", r.env_threads, MOST_ENV_THREADS))
         .or_else(|| {
             let message = format!("times `tasks` ({}) must be less than 2^32 episodes", r.tasks);
             let fits = r.tasks.checked_mul(r.group_size).is_some();
             (!fits).then(|| ("rollout.group_size".into(), format!("{message}, but is {}", r.group_size)))
         })
+        .or_else(|| dynamic_sampling(r, r.dynamic_sampling.as_ref()?))
         .or_else(|| range("rollout.temperature", r.temperature, r.temperature > 0.0, "greater than 0"))
         .or_else(|| range("rollout.top_k", r.top_k as f64, r.top_k >= 0, "0 (off) or more"))
         .or_else(|| range("rollout.top_p", r.top_p, r.top_p > 0.0 && r.top_p <= 1.0, "greater than 0 and at most 1"))
@@ -212,6 +225,40 @@ fn rollout(r: &Rollout) -> Option<Problem> {
             range("rollout.invalid_action_penalty", penalty, penalty >= 0.0, "0 or more: it is subtracted")
         })
         .or_else(|| least("rollout.split", r.split.len(), 1, "must name a split"))
+}
+
+fn dynamic_sampling(r: &Rollout, d: &DynamicSampling) -> Option<Problem> {
+    let rounds = "rollout.dynamic_sampling.rounds";
+    let last = "must be at least 2: the last round is kept as it is, so that one round drops nothing";
+    let fits = (r.tasks * r.group_size).checked_mul(d.rounds).is_some();
+    least(rounds, d.rounds as usize, 2, &format!("{last}; it is {}", d.rounds))
+        .or_else(|| {
+            let message = "needs `rollout.group_size` of at least 2: the only return of a group is equal to itself";
+            (r.group_size < 2).then(|| ("rollout.dynamic_sampling".into(), message.into()))
+        })
+        .or_else(|| {
+            let message = "times `tasks` and `group_size` must be less than 2^32 episodes";
+            (!fits).then(|| (rounds.into(), format!("{message}, but is {}", d.rounds)))
+        })
+}
+
+/// Whether an iteration's steps fill a mini-batch, and a sequence fits into a micro-batch.
+fn batches(r: &Rollout, u: &Update) -> Option<Problem> {
+    let steps = u64::from(r.tasks) * u64::from(r.group_size) * u64::from(r.max_steps);
+    let sequence = r.max_prompt_tokens.saturating_add(r.max_response_tokens);
+    None.or_else(|| {
+        let message =
+            "must be at most `tasks` * `group_size` * `max_steps` of the rollout, the most steps of an iteration";
+        (u.mini_batch as u64 > steps)
+            .then(|| ("update.mini_batch".into(), format!("{message} ({steps}), but is {}", u.mini_batch)))
+    })
+    .or_else(|| {
+        let message =
+            "must be at least `max_prompt_tokens` + `max_response_tokens` of the rollout, the longest sequence";
+        let tokens = u.micro_batch_tokens;
+        (tokens < sequence)
+            .then(|| ("update.micro_batch_tokens".into(), format!("{message} ({sequence}), but is {tokens}")))
+    })
 }
 
 fn update(u: &Update, iterations: u64) -> Option<Problem> {
@@ -294,6 +341,10 @@ fn warm_start(w: &WarmStart) -> Option<Problem> {
 
 fn least(path: &str, value: usize, least: usize, message: &str) -> Option<Problem> {
     (value < least).then(|| (path.into(), message.into()))
+}
+
+fn most(path: &str, value: usize, most: usize) -> Option<Problem> {
+    (value > most).then(|| (path.into(), format!("must be at most {most}, but is {value}")))
 }
 
 fn range(path: &str, value: f64, good: bool, wanted: &str) -> Option<Problem> {

@@ -135,6 +135,9 @@ pub struct Rollout {
     pub tasks: u32,
     /// Episodes per task.
     pub group_size: u32,
+    /// Trains only on groups whose episodes differ in return: others are dropped and further tasks played.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dynamic_sampling: Option<DynamicSampling>,
     /// Steps after which an episode is cut.
     pub max_steps: u32,
     /// Longest prompt in tokens.
@@ -171,6 +174,14 @@ pub struct Rollout {
     /// Split of the environment that training tasks come from.
     #[serde(default = "train_split")]
     pub split: String,
+}
+
+/// Replacing groups whose episodes all have the same return, penalties left out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DynamicSampling {
+    /// Rounds of an iteration at most; the last is kept as it is, so that `tasks` groups are trained on in any case.
+    pub rounds: u32,
 }
 
 /// What of the episode so far a prompt holds.
@@ -455,7 +466,7 @@ pub struct Checkpoint {
     /// Checkpoints kept.
     #[serde(default = "default_keep")]
     pub keep: usize,
-    /// Iterations between saved rollouts (episodes as JSONL); 0 saves none.
+    /// Iterations between saved rollouts (the episodes trained on, as JSONL); 0 saves none.
     #[serde(default = "one_u64")]
     pub rollouts_every: u64,
 }

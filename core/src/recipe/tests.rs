@@ -1,5 +1,8 @@
 use std::path::PathBuf;
 
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
 use super::*;
 use crate::error::InputError;
 
@@ -156,6 +159,9 @@ fn errors_name_place_key_and_remedy() {
         ),
         ("tasks: 4", "tasks: 4\n  top_p: 1.5", &["`rollout.top_p` must be greater than 0 and at most 1, but is 1.5"]),
         ("tasks: 4", "tasks: 4\n  slots: 0", &["`rollout.slots` must be at least 1"]),
+        ("tasks: 4", "tasks: 4\n  slots: 99999999", &["r.yaml:12:3", "`rollout.slots` must be at most 65536"]),
+        ("tasks: 4", "tasks: 4\n  env_threads: 99999", &["`rollout.env_threads` must be at most 1024, but is 99999"]),
+        ("layers: 2", "layers: 9000000000000", &["r.yaml:3:50", "`model.new.layers` must be at most 1048576"]),
         ("mini_batch: 32", "mini_batch: 0", &["r.yaml:17:3", "`update.mini_batch`"]),
         ("mini_batch: 32", "mini_batch: 32\n  warmup: 21", &["r.yaml:18:3", "at most `iterations` (20), but is 21"]),
         ("mini_batch: 32", "mini_batch: 32\n  clip_low: 1", &["`update.clip_low` must be between 0 and 1"]),
@@ -174,6 +180,31 @@ fn errors_name_place_key_and_remedy() {
             "group_size: 1073741824",
             &["r.yaml:12:3", "`rollout.group_size` times `tasks` (4) must be less than 2^32"],
         ),
+        (
+            "mini_batch: 32",
+            "mini_batch: 321",
+            &["r.yaml:17:3", "`update.mini_batch` must be at most", "(320)", "is 321"],
+        ),
+        (
+            "mini_batch: 32",
+            "mini_batch: 32\n  micro_batch_tokens: 143",
+            &["r.yaml:18:3", "`update.micro_batch_tokens` must be at least `max_prompt_tokens`", "(144), but is 143"],
+        ),
+        (
+            "tasks: 4",
+            "tasks: 4\n  dynamic_sampling: {rounds: 1}",
+            &["r.yaml:12:22", "`rollout.dynamic_sampling.rounds` must be at least 2"],
+        ),
+        (
+            "tasks: 4",
+            "tasks: 4\n  dynamic_sampling: {rounds: 134217728}",
+            &["`rollout.dynamic_sampling.rounds` times `tasks` and `group_size` must be less than 2^32"],
+        ),
+        (
+            "group_size: 8",
+            "group_size: 1\n  dynamic_sampling: {rounds: 2}",
+            &["r.yaml:13:3", "`rollout.dynamic_sampling` needs `rollout.group_size` of at least 2"],
+        ),
         ("kv_heads: 2", "kv_heads: 3", &["`model.new.kv_heads` must divide `heads` (4)"]),
         ("model:\n", "model:\n  path: x\n", &["r.yaml:2:1", "`model` holds both `path` and `new`"]),
         ("lr: 1e-3\n  betas", "lr: .inf\n  betas", &["r.yaml:18:7", "not a finite number"]),
@@ -186,6 +217,79 @@ fn errors_name_place_key_and_remedy() {
         failures.extend(missing.map(|part| format!("{new:?}: {part} is not in {message:?}")));
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// What stands in place of one key or value: other types, numbers beyond every range, YAML's own syntax.
+const DAMAGE: &[&str] = &[
+    "",
+    "~",
+    "-1",
+    "0",
+    "1.5",
+    "-0.0",
+    "1e400",
+    ".nan",
+    "-.inf",
+    "18446744073709551615",
+    "18446744073709551616",
+    "-9223372036854775809",
+    "4294967295",
+    "yes",
+    "x",
+    "''",
+    "\"\\u0000\"",
+    "\"open",
+    "[1, 2",
+    "[]",
+    "{}",
+    "{a: {b: [c]}}",
+    "&a [*a]",
+    "*none",
+    "!!int x",
+    "!new {}",
+    "|",
+    "? [a]",
+    "@",
+    "\t",
+    "# gone",
+    "--- 1",
+    "\u{feff}\u{202e}ключ",
+    "- 1",
+    ": :",
+];
+
+#[test]
+fn a_thousand_damages_are_all_the_users_error() -> Result<()> {
+    let folder = Folder::new();
+    let whole = load(&folder.write("r.yaml", WHOLE), &[])?.to_yaml()?;
+    let lines: Vec<&str> = whole.lines().filter(|line| !line.trim_start().starts_with('-')).collect();
+    let mut rng = ChaCha8Rng::seed_from_u64(3);
+    let mut refused = 0;
+    for _ in 0..1000 {
+        let line = lines[rng.random_range(0..lines.len())];
+        let damage = DAMAGE[rng.random_range(0..DAMAGE.len())];
+        let indent = &line[..line.len() - line.trim_start().len()];
+        let (key, value) = line.trim_start().split_once(':').expect("a key");
+        let damaged = match rng.random_range(0..6) {
+            0 => format!("{indent}{damage}:{value}"),
+            1 => format!("{indent}{}:{value}", &key[1..]),
+            2 => String::new(),
+            3 => format!("{line}\n{line}"),
+            _ => format!("{indent}{key}: {damage}"),
+        };
+        let path = folder.write("damaged.yaml", &whole.replacen(line, &damaged, 1));
+        match load(&path, &[]) {
+            Ok(recipe) => assert_eq!(load(&folder.write("again.yaml", &recipe.to_yaml()?), &[])?, recipe, "{damaged}"),
+            Err(error) => {
+                refused += 1;
+                let message = format!("{error:#}");
+                assert!(error.chain().any(|cause| cause.is::<InputError>()), "{damaged:?}: {message}");
+                assert!(message.contains("damaged.yaml"), "{damaged:?}: {message}");
+            }
+        }
+    }
+    assert!(refused > 700, "only {refused} of 1000 were refused");
+    Ok(())
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! A run: what the training loop's parts do, and everything they hold between iterations.
 
 mod report;
+mod sampling;
 mod start;
 
 use std::path::PathBuf;
@@ -11,10 +12,11 @@ use anyhow::{Context, Result};
 use rand_chacha::rand_core::Rng;
 use serde::{Deserialize, Serialize};
 
-use crate::agent::{PlaySettings, Player, Success, TaskCursor, eval_plan, pack, plan, write_rollouts};
+use crate::agent::{PlaySettings, Player, TaskCursor, pack, plan_from, write_rollouts};
 use crate::checkpoint::{Checkpoints, Saved};
 use crate::data::{Batch, Episode};
 use crate::engine::{NoiseKey, noise};
+use crate::eval::evaluate;
 use crate::model::Model;
 use crate::plugin::Estimator;
 use crate::policy::Network;
@@ -24,6 +26,7 @@ use crate::policy::schedule::learning_rate;
 use crate::policy::update::{self, UpdateReport, UpdateSettings, ragged_logprobs};
 use crate::recipe::{OldLogprobs, Recipe};
 use crate::track::{Metrics, Phases, Tracker, rss_bytes};
+use sampling::Selection;
 
 /// Where a run lives and whether it goes on.
 #[derive(Debug, Clone, Default)]
@@ -126,17 +129,24 @@ impl Run {
         (next <= self.recipe.iterations && !self.stop.load(Ordering::Relaxed)).then_some(next)
     }
 
-    /// Plays one group of episodes for each of the next tasks.
+    /// Plays one group of episodes for each of the next tasks, and more in place of those that dynamic sampling drops.
     pub fn collect(&mut self, iteration: u64) -> Result<Vec<Episode>> {
         self.phases.start("rollout");
         let rollout = &self.recipe.rollout;
-        let tasks = self.state.tasks.next(rollout.tasks as usize);
-        let plan = plan(&tasks, rollout.group_size, self.recipe.seed, iteration);
         let settings = PlaySettings::train(rollout, iteration);
-        let episodes = self.player.play(&self.policy.model, &plan, &settings).context("playing episodes")?;
+        let mut selection = Selection::new(rollout);
+        while let Some(groups) = selection.missing() {
+            let tasks = self.state.tasks.next(groups.len());
+            let plan = plan_from(groups.start, &tasks, rollout.group_size, self.recipe.seed, iteration);
+            let episodes = self.player.play(&self.policy.model, &plan, &settings).context("playing episodes")?;
+            selection.add(episodes);
+        }
+        if rollout.dynamic_sampling.is_some() {
+            selection.report(&mut self.metrics);
+        }
         let seconds = self.phases.seconds("rollout").max(1e-9);
         self.metrics.set("rollout/tokens_per_s", self.player.take_counters().generated as f64 / seconds);
-        Ok(episodes)
+        Ok(selection.into_episodes())
     }
 
     /// Episodes as sequences and rows.
@@ -262,21 +272,11 @@ impl Run {
         Ok(Ending::Done)
     }
 
-    /// Success on the fixed task list. Its random streams are its own, so training does not notice.
+    /// Success on the fixed task list.
     fn evaluate(&mut self) -> Result<()> {
         self.phases.start("evaluate");
-        let eval = &self.recipe.eval;
-        let plan = eval_plan(self.player.world().tasks(&eval.split)?, eval.tasks, self.recipe.seed);
-        let episodes = self.player.play(&self.policy.model, &plan, &PlaySettings::eval(eval)).context("evaluating")?;
-        self.player.take_counters();
-        let success = Success::of(&episodes);
-        self.metrics.set("eval/success", success.all.rate());
-        for (kind, count) in &success.by_type {
-            self.metrics.set(format!("eval/success/{kind}"), count.rate());
-        }
-        let n = episodes.len().max(1) as f64;
-        self.metrics.set("eval/return", episodes.iter().map(Episode::episode_return).sum::<f64>() / n);
-        self.metrics.set("eval/length", episodes.iter().map(|e| e.steps.len() as f64).sum::<f64>() / n);
+        let evaluation = evaluate(&mut self.player, &self.policy.model, &self.recipe.eval, self.recipe.seed)?;
+        report::evaluation(&mut self.metrics, &evaluation);
         Ok(())
     }
 

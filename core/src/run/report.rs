@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use super::Update;
 use crate::agent::Success;
 use crate::data::{Episode, Rows};
+use crate::eval::Evaluation;
 use crate::policy::critic::{explained_variance, token_values};
 use crate::policy::update::UpdateReport;
 use crate::track::Metrics;
@@ -12,6 +13,16 @@ use crate::track::Metrics;
 fn mean(values: impl Iterator<Item = f64>) -> f64 {
     let (sum, n) = values.fold((0.0, 0usize), |(sum, n), v| (sum + v, n + 1));
     sum / n.max(1) as f64
+}
+
+/// What was won on the fixed task list.
+pub fn evaluation(metrics: &mut Metrics, evaluation: &Evaluation) {
+    metrics.set("eval/success", evaluation.success.all.rate());
+    for (kind, count) in &evaluation.success.by_type {
+        metrics.set(format!("eval/success/{kind}"), count.rate());
+    }
+    metrics.set("eval/return", evaluation.mean_return);
+    metrics.set("eval/length", evaluation.mean_length);
 }
 
 /// What was played.

@@ -10,13 +10,13 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use tch::{Device, Kind};
 
 use super::{Run, State, TrainArgs, stream_seed};
-use crate::agent::{Player, PlayerOptions, TaskCursor, plan, texts};
+use crate::agent::{Player, PlayerOptions, TaskCursor, count_tasks, plan, texts};
 use crate::checkpoint::Checkpoints;
 use crate::engine::noise;
 use crate::files;
 use crate::input_error;
 use crate::model::config::Output;
-use crate::model::{Config, device, kind, make_deterministic, new, weights};
+use crate::model::{Config, kind, new, prepare, weights};
 use crate::plugin::{Estimator, Plugins, World};
 use crate::policy::Network;
 use crate::policy::reward::KlCoefficient;
@@ -40,15 +40,7 @@ impl Run {
         check_critic(&recipe, &estimator)?;
         let count = count_tasks(&world, "rollout.split", &recipe.rollout.split)?;
         count_tasks(&world, "eval.split", &recipe.eval.split)?;
-        let device = device(recipe.device)?;
-        if recipe.deterministic {
-            if device.is_cuda() {
-                return Err(input_error!(
-                    "recipe key `deterministic`: bit-identical runs are for the CPU in this version; set device to cpu"
-                ));
-            }
-            make_deterministic()?;
-        }
+        let device = prepare(&recipe)?;
         if let Some(path) = recipe.model.path.as_deref().map(Path::new) {
             new::check_vocabulary(&Config::load(path)?, &Tokenizer::load(path)?)?;
         }
@@ -247,14 +239,6 @@ fn check_critic(recipe: &Recipe, estimator: &Estimator) -> Result<()> {
              remove the section (or --set critic=null)"
         )),
         _ => Ok(()),
-    }
-}
-
-/// Number of tasks of a split; none is the recipe's mistake.
-fn count_tasks(world: &World, key: &str, split: &str) -> Result<u64> {
-    match world.tasks(split).with_context(|| format!("recipe key `{key}`"))? {
-        0 => Err(input_error!("recipe key `{key}`: split `{split}` of environment `{}` has no tasks", world.id())),
-        count => Ok(count),
     }
 }
 

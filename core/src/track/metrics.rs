@@ -25,7 +25,7 @@ pub const METRICS: &[Metric] = table! {
     "eval/success/<task_type>", "share", "the same for one kind of task";
     "eval/return", "reward", "mean undiscounted return of evaluation episodes";
     "eval/length", "steps", "mean length of evaluation episodes";
-    "episode/success", "share", "won episodes among those played for training";
+    "episode/success", "share", "won episodes among those trained on (without those that dynamic sampling dropped)";
     "episode/success/<task_type>", "share", "the same for one kind of task";
     "episode/return", "reward", "mean undiscounted return of training episodes, before penalties";
     "episode/length", "steps", "mean length of training episodes";
@@ -35,6 +35,10 @@ pub const METRICS: &[Metric] = table! {
     "prompt/length_max", "tokens", "the longest prompt";
     "response/length", "tokens", "mean length of responses";
     "response/clipped_ratio", "share", "responses that reached the token limit";
+    "rollout/rounds", "count", "rounds that dynamic sampling played in the iteration";
+    "rollout/groups_played", "count", "groups played, those that dynamic sampling dropped included";
+    "rollout/groups_dropped", "count", "groups that dynamic sampling dropped: their episodes had equal returns";
+    "rollout/success", "share", "won episodes among all played, dropped groups included; written with dynamic sampling";
     "rollout/tokens_per_s", "tokens/s", "response tokens over the seconds of the rollout";
     "rollout/logprob_diff_mean", "nats", "mean |difference| between the engine's log-probs and the update's";
     "rollout/logprob_diff_max", "nats", "the largest such difference";

@@ -1,0 +1,197 @@
+//! Success on a recipe's fixed task list: while training, and as `nestor eval`.
+
+use std::fmt::{self, Display, Formatter};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde_json::{Map, Value, json};
+use tch::{Device, Kind};
+
+use crate::agent::{Count, PlaySettings, Player, PlayerOptions, Success, count_tasks, eval_plan};
+use crate::checkpoint::{self, Checkpoints};
+use crate::data::Episode;
+use crate::input_error;
+use crate::model::config::Output;
+use crate::model::{self, Model, kind, new, weights};
+use crate::plugin::Plugins;
+use crate::recipe::{Eval, Recipe};
+use crate::tokenizer::Tokenizer;
+
+/// The normal quantile of a two-sided 95 % interval.
+const Z: f64 = 1.959963984540054;
+
+/// What the episodes of an evaluation came to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Evaluation {
+    /// Episodes won.
+    pub success: Success,
+    /// Mean undiscounted return.
+    pub mean_return: f64,
+    /// Mean number of steps.
+    pub mean_length: f64,
+}
+
+/// Plays the fixed task list. Its tasks, seeds and noise are its own, so that a run goes on as if it had not been played.
+pub fn evaluate(player: &mut Player, model: &Model, eval: &Eval, seed: u64) -> Result<Evaluation> {
+    let plan = eval_plan(player.world().tasks(&eval.split)?, eval.tasks, seed);
+    let episodes = player.play(model, &plan, &PlaySettings::eval(eval)).context("evaluating")?;
+    player.take_counters();
+    let n = episodes.len().max(1) as f64;
+    Ok(Evaluation {
+        success: Success::of(&episodes),
+        mean_return: episodes.iter().map(Episode::episode_return).sum::<f64>() / n,
+        mean_length: episodes.iter().map(|e| e.steps.len() as f64).sum::<f64>() / n,
+    })
+}
+
+/// What `nestor eval` evaluates.
+#[derive(Debug, Clone, Default)]
+pub struct EvalArgs {
+    /// A run directory (its newest whole checkpoint), a checkpoint, or a Hugging Face folder; by default the recipe's.
+    pub model: Option<PathBuf>,
+    /// Replaces `eval.tasks`.
+    pub episodes: Option<u32>,
+}
+
+/// A finished `nestor eval`.
+#[derive(Debug, Clone)]
+pub struct EvalReport {
+    /// The folder of the model.
+    pub model: PathBuf,
+    /// What was played.
+    pub settings: Eval,
+    /// What came of it.
+    pub evaluation: Evaluation,
+}
+
+/// Evaluates a model as a run of this recipe would.
+pub fn eval(recipe: &Recipe, args: &EvalArgs) -> Result<EvalReport> {
+    let settings = Eval { tasks: args.episodes.unwrap_or(recipe.eval.tasks), ..recipe.eval.clone() };
+    let folder = folder(recipe, args)?;
+    let world = Plugins::discover()?.world(&recipe.env).context("recipe key `env`")?;
+    count_tasks(&world, "eval.split", &settings.split)?;
+    let model = load(&folder, kind(recipe.dtype), model::prepare(recipe)?)?;
+    let tokenizer = Tokenizer::load(&folder)?;
+    new::check_vocabulary(&model.config, &tokenizer)?;
+    let (rollout, seed, deterministic) = (recipe.rollout.clone(), recipe.seed, recipe.deterministic);
+    let mut player = Player::new(PlayerOptions { tokenizer, world, rollout, seed, deterministic })?;
+    let evaluation = evaluate(&mut player, &model, &settings, seed)?;
+    Ok(EvalReport { model: folder, settings, evaluation })
+}
+
+/// The folder of the model that is meant.
+fn folder(recipe: &Recipe, args: &EvalArgs) -> Result<PathBuf> {
+    let Some(named) = &args.model else {
+        return recipe.model.path.as_ref().map(PathBuf::from).ok_or_else(|| {
+            input_error!(
+                "recipe key `model.new`: a run of this recipe makes its own model; name what to evaluate by --model (a \
+                 run directory, a checkpoint such as RUN/checkpoints/iteration-000100, or a Hugging Face folder)"
+            )
+        });
+    };
+    if checkpoint::is_checkpoint(named) || named.join("config.json").exists() {
+        return Ok(named.clone());
+    }
+    match Checkpoints::new(named).newest(|line| eprintln!("warning: {line}"))? {
+        Some(newest) => Ok(newest),
+        None => Err(input_error!(
+            "--model {}: neither a run directory with a checkpoint, nor a checkpoint such as \
+             RUN/checkpoints/iteration-000100, nor a Hugging Face folder with config.json",
+            named.display()
+        )),
+    }
+}
+
+/// The policy of a checkpoint, or the model of a Hugging Face folder.
+fn load(folder: &Path, kind: Kind, device: Device) -> Result<Model> {
+    if checkpoint::is_checkpoint(folder) {
+        return checkpoint::load_model(folder, Output::Tokens, kind, device);
+    }
+    weights::load(folder, kind, device)
+}
+
+/// The 95 % interval of a success rate: Wilson's score interval (E. B. Wilson, "Probable inference, the law of
+/// succession, and statistical inference", JASA 22, 1927). With p = won / n and z = 1.96 it is
+/// (p + z²/2n ± z sqrt(p (1 - p) / n + z²/4n²)) / (1 + z²/n); of no episode it is everything.
+pub fn wilson(count: Count) -> [f64; 2] {
+    if count.played == 0 {
+        return [0.0, 1.0];
+    }
+    let (n, p) = (count.played as f64, count.rate());
+    let center = p + Z * Z / (2.0 * n);
+    let spread = Z * (p * (1.0 - p) / n + Z * Z / (4.0 * n * n)).sqrt();
+    let scale = 1.0 + Z * Z / n;
+    [((center - spread) / scale).max(0.0), ((center + spread) / scale).min(1.0)]
+}
+
+fn count_json(count: Count) -> Map<String, Value> {
+    let value = json!({
+        "success": count.rate(),
+        "interval": wilson(count),
+        "won": count.won,
+        "episodes": count.played,
+    });
+    value.as_object().cloned().unwrap_or_default()
+}
+
+impl EvalReport {
+    /// As one JSON object.
+    pub fn to_json(&self) -> Value {
+        let Evaluation { success, mean_return, mean_length } = &self.evaluation;
+        let mut report = count_json(success.all);
+        report.insert("return".into(), json!(mean_return));
+        report.insert("length".into(), json!(mean_length));
+        let by_type = success.by_type.iter().map(|(kind, &count)| (kind.clone(), count_json(count).into()));
+        report.insert("by_type".into(), Value::Object(by_type.collect()));
+        report.insert("model".into(), json!(self.model));
+        report.insert("split".into(), json!(self.settings.split));
+        report.insert("temperature".into(), json!(self.settings.temperature));
+        report.into()
+    }
+}
+
+impl Display for EvalReport {
+    fn fmt(&self, f: &mut Formatter) -> fmt::Result {
+        let line = |count: Count| {
+            let [low, high] = wilson(count);
+            format!(
+                "{:.3} (95 % interval {low:.3} to {high:.3}, {} of {} episodes)",
+                count.rate(),
+                count.won,
+                count.played
+            )
+        };
+        let Evaluation { success, mean_return, mean_length } = &self.evaluation;
+        write!(f, "success {}", line(success.all))?;
+        for (kind, &count) in &success.by_type {
+            write!(f, "\n  {kind} {}", line(count))?;
+        }
+        write!(f, "\nreturn {mean_return:.3} | length {mean_length:.1} | model {}", self.model.display())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Published examples: R. G. Newcombe, "Two-sided confidence intervals for the single proportion", Statistics in
+    /// Medicine 17 (1998), table I, method 3. The last two are the same
+    /// formula in Python.
+    #[test]
+    fn wilson_equals_published_examples() {
+        let cases = [
+            (81, 263, [0.2553, 0.3662]),
+            (15, 148, [0.0624, 0.1605]),
+            (0, 20, [0.0, 0.1611]),
+            (1, 29, [0.0061, 0.1718]),
+            (20, 20, [0.8389, 1.0]),
+            (84, 200, [0.3537, 0.4893]),
+        ];
+        for (won, played, expected) in cases {
+            let got = wilson(Count { won, played });
+            let near = got.iter().zip(expected).all(|(a, b): (&f64, f64)| (a - b).abs() <= 5e-5);
+            assert!(near, "{won} of {played}: {got:?} is not {expected:?}");
+        }
+        assert_eq!(wilson(Count::default()), [0.0, 1.0]);
+    }
+}

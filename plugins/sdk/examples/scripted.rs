@@ -1,0 +1,121 @@
+//! An environment of one step whose return is a known function of task and response, written down as it is played: for
+//! tests of what a run does with returns, which can so be computed from outside.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use nestor_plugin::{Environment, Expert, Instance, Observation, Start};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::json;
+
+/// Tasks of each split.
+const TASKS: u64 = 60;
+/// The kinds of tasks, by their number modulo 3.
+const KINDS: [&str; 3] = ["same", "coin", "rare"];
+/// The expert's response; it is not written down.
+const EXPERT: &str = "expert";
+
+struct Scripted {
+    config: ScriptedConfig,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ScriptedConfig {
+    /// A file that takes a line of JSON for each episode: split, task, seed and return.
+    log: PathBuf,
+}
+
+impl Environment for Scripted {
+    const ID: &'static str = "scripted";
+    const DOC: &'static str = "One step whose return is a known function of task and response.";
+    type Config = ScriptedConfig;
+    type Instance = Play;
+
+    fn open(config: ScriptedConfig) -> Result<Self> {
+        Ok(Self { config })
+    }
+
+    fn template(&self) -> String {
+        "{{ observation }}".into()
+    }
+
+    fn tasks(&self, split: &str) -> Result<u64> {
+        match split {
+            "train" | "eval" => Ok(TASKS),
+            _ => Err(nestor_plugin::unknown_split(split, &["train", "eval"])),
+        }
+    }
+
+    fn spawn(&self) -> Result<Play> {
+        Ok(Play { split: String::new(), task: 0, seed: 0 })
+    }
+}
+
+struct Play {
+    split: String,
+    task: u64,
+    seed: u64,
+}
+
+impl Play {
+    /// Tasks of the first kind have one return each, whatever the response; of the second, half of the responses win;
+    /// of the third, one in sixteen.
+    fn outcome(&self, response: &str) -> f64 {
+        let sum: u64 = response.bytes().map(u64::from).sum();
+        match self.task % 3 {
+            0 => self.task as f64 / 10.0,
+            1 => f64::from(u8::from(sum.is_multiple_of(2))),
+            _ => f64::from(u8::from(sum.is_multiple_of(16))),
+        }
+    }
+
+    fn observation(&self) -> Observation {
+        let info = json!({ "task_type": KINDS[(self.task % 3) as usize] });
+        Observation {
+            text: format!("task {}", self.task),
+            valid: true,
+            info: info.as_object().cloned().unwrap_or_default(),
+            ..Observation::default()
+        }
+    }
+}
+
+impl Instance for Play {
+    type World = Scripted;
+
+    fn reset(&mut self, world: &Scripted, start: Start<'_>) -> Result<Observation> {
+        ensure!(start.task < world.tasks(start.split)?, "there is no task {}", start.task);
+        *self = Play { split: start.split.into(), task: start.task, seed: start.seed };
+        Ok(self.observation())
+    }
+
+    fn step(&mut self, world: &Scripted, response: &str) -> Result<Observation> {
+        let reward = self.outcome(response);
+        if response != EXPERT {
+            let Play { split, task, seed } = self;
+            let line = json!({ "split": split, "task": task, "seed": seed, "return": reward }).to_string() + "\n";
+            let log = OpenOptions::new().create(true).append(true).open(&world.config.log);
+            log.and_then(|mut log| log.write_all(line.as_bytes())).context("writing the log")?;
+        }
+        let mut seen = self.observation();
+        seen.info.insert("won".into(), json!(reward >= 1.0));
+        // Every second response counts as badly formed, so that penalties differ where returns do not.
+        Ok(Observation { reward, terminated: true, valid: response.len().is_multiple_of(2), ..seen })
+    }
+}
+
+impl Expert for Play {
+    fn next_action(&mut self, _world: &Scripted) -> Result<String> {
+        Ok(EXPERT.into())
+    }
+
+    fn response(&self, _world: &Scripted, action: &str) -> String {
+        action.into()
+    }
+}
+
+nestor_plugin::export! { environments: [Scripted + expert], estimators: [] }

@@ -66,6 +66,38 @@ def test_damaged_recipe(old, new, parts, recipe, run, tmp_path):
     assert not (tmp_path / "run/metrics.jsonl").exists()
 
 
+TRANSCRIPT = ["--set", "rollout.history.mode=transcript"]
+LIMIT = ["--set", "rollout.max_sequence_tokens=600"]
+
+
+@pytest.mark.parametrize("sets, parts", [
+    (LIMIT, ["`rollout.max_sequence_tokens` belongs to `rollout.history.mode: transcript`", "leave it out"]),
+    (TRANSCRIPT, ["`rollout.max_sequence_tokens` must be at least", "(516)", "is missing"]),
+    ([*TRANSCRIPT, "--set", "rollout.max_sequence_tokens=515"], ["`rollout.max_sequence_tokens` must be", "but is 515"]),
+    ([*TRANSCRIPT, *LIMIT, "--set", "rollout.history.length=1"], ["`rollout.history.length` must be 0 or left out"]),
+    ([*TRANSCRIPT, *LIMIT, "--set", "rollout.truncation=middle"], ["`rollout.truncation` must be `error`"]),
+    ([*TRANSCRIPT, *LIMIT, "--set", "update.mini_batch=1"], ["`update.mini_batch`", "`rollout.max_steps` (2)", "is 1"]),
+    ([*TRANSCRIPT, *LIMIT, "--set", "warm_start={steps: 1, batch: 1, lr: 1e-3}"], ["`warm_start.batch`", "is 1"]),
+    ([*TRANSCRIPT, *LIMIT, "--set", "rollout.max_prompt_tokens=60"], ["step 1 of", "max_prompt_tokens is 60"]),
+])
+def test_transcript_refuses(sets, parts, recipe, run, tmp_path):
+    done = run("train", recipe, "--run-dir", tmp_path / "run", *sets)
+    done.stderr = done.stderr.strip().splitlines()[-1]  # the last case has begun
+    one_message(done, 2, *parts)
+
+
+def test_transcript_refuses_a_model(recipe, run, tmp_path):
+    """A chat template that does not only append, and a conversation longer than the model was made for."""
+    assert run("train", recipe, "--run-dir", tmp_path / "made", "--set", "iterations=0").returncode == 0
+    model = tmp_path / "made/model"
+    settings = [*TRANSCRIPT, *LIMIT, "--set", f"model={{path: {model}}}", "--run-dir", tmp_path / "run"]
+    one_message(run("train", recipe, *settings), 2, "`rollout.max_sequence_tokens` is 600", "max_position_embeddings is 516")
+    (model / "chat_template.jinja").write_text("{{ messages[-1].content }}")
+    one_message(run("train", recipe, *settings, "--set", "rollout.max_sequence_tokens=516"), 2,
+                "chat template", "leaves out an earlier response", "set the mode to window")
+    assert not (tmp_path / "run").exists()
+
+
 def test_wrong_argument(recipe, run, tmp_path):
     one_message(run("train", tmp_path / "none.yaml"), 2, "there is no recipe", "none.yaml")
     one_message(run("train", recipe, "--set", "update.lrr=1"), 2, "--set update.lrr=1", "`update.lr`?")

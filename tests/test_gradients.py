@@ -1,7 +1,7 @@
 """Gradients of the packed, block-wise update against autograd of transformers' model on right-padded rows, float32.
 
-Each tensor must agree within 1e-4 relative (L2), the whole within 1e-5; tied and untied embeddings, one-token
-responses, KL and entropy terms on, ratios away from 1, everything or nothing recomputed, several micro-batches.
+Each tensor must agree within 1e-4 relative (L2), the whole within 1e-5; tied and untied embeddings, one response in a
+sequence and conversations with several (the loss is on responses alone, each with its own advantage), one-token responses, KL and entropy terms on, ratios away from 1, everything or nothing recomputed, several micro-batches.
 """
 import json
 
@@ -31,31 +31,36 @@ def make_model(tied, directory):
     return model
 
 
-def make_rows():
+SINGLE = [[(5, 1)], [(40, 7)], [(17, 12)], [(33, 1)], [(8, 20)], [(40, 3)], [(90, 9)]]
+# Turns of (new tokens, response tokens); responses of one token, and follow-ups of one token between two responses.
+CONVERSATIONS = [[(5, 1), (4, 3), (1, 1)], [(40, 7)], [(17, 12), (8, 20)], [(6, 1), (1, 5), (30, 2), (3, 9)], [(20, 4)]]
+
+
+def make_sequences(shapes):
     g = torch.Generator().manual_seed(2)
-    rows = []
-    for prompt, response in [(5, 1), (40, 7), (17, 12), (33, 1), (8, 20), (40, 3), (90, 9)]:
+    def turn(prompt, response):
         ids = torch.randint(0, 300, (prompt + response,), generator=g).tolist()
-        rows.append({"prompt": ids[:prompt], "response": ids[prompt:],
-                     "advantage": float(torch.randn((), generator=g)) * 2})
-    return rows
+        return {"prompt": ids[:prompt], "response": ids[prompt:], "advantage": float(torch.randn((), generator=g)) * 2}
+    return [[turn(*shape) for shape in turns] for turns in shapes]
 
 
-def padded_stats(model, rows):
-    """Log-probs and entropies of the response tokens, one padded row each: lists of (L) tensors."""
-    length = max(len(r["prompt"]) + len(r["response"]) for r in rows)
-    ids = torch.zeros(len(rows), length, dtype=torch.long)
-    mask = torch.zeros(len(rows), length, dtype=torch.long)
-    for i, r in enumerate(rows):
-        tokens = torch.tensor(r["prompt"] + r["response"])
-        ids[i, : len(tokens)], mask[i, : len(tokens)] = tokens, 1
+def padded_stats(model, sequences):
+    """Log-probs and entropies of the response tokens, one padded row for each sequence: (L) tensors, turn by turn."""
+    tokens = [sum((turn["prompt"] + turn["response"] for turn in turns), []) for turns in sequences]
+    length = max(map(len, tokens))
+    ids = torch.tensor([t + [0] * (length - len(t)) for t in tokens])
+    mask = torch.tensor([[1] * len(t) + [0] * (length - len(t)) for t in tokens])
     logits = model(ids, attention_mask=mask, use_cache=False).logits.float() / TEMPERATURE
     logp = torch.log_softmax(logits, -1)
     out = []
-    for i, r in enumerate(rows):
-        p, n = len(r["prompt"]), len(r["response"])
-        at = logp[i, p - 1 : p + n - 1]
-        out.append((at.gather(-1, torch.tensor(r["response"])[:, None])[:, 0], -(at.exp() * at).sum(-1)))
+    for i, turns in enumerate(sequences):
+        start = 0
+        for turn in turns:
+            start += len(turn["prompt"])
+            end = start + len(turn["response"])
+            at = logp[i, start - 1 : end - 1]
+            out.append((at.gather(-1, torch.tensor(turn["response"])[:, None])[:, 0], -(at.exp() * at).sum(-1)))
+            start = end
     return out
 
 
@@ -76,17 +81,20 @@ def reference_loss(stats, rows):
     return policy - ENTROPY * entropy + KL * kl, policy, kl, entropy
 
 
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("recompute", ["all", "none", 2])
-def test_gradients_equal_autograd(tied, recompute, tmp_path, example):
+@pytest.mark.parametrize("shapes, tied, recompute", [
+    *((SINGLE, tied, recompute) for tied in (True, False) for recompute in ("all", "none", 2)),
+    (CONVERSATIONS, True, "all"), (CONVERSATIONS, False, "none"),
+])
+def test_gradients_equal_autograd(shapes, tied, recompute, tmp_path, example):
     model = make_model(tied, tmp_path / "model")
-    rows = make_rows()
+    sequences = make_sequences(shapes)
+    rows = sum(sequences, [])
     with torch.no_grad():
         g = torch.Generator().manual_seed(3)
-        for (logp, _), r in zip(padded_stats(model, rows), rows):
+        for (logp, _), r in zip(padded_stats(model, sequences), rows, strict=True):
             r["old"] = (logp + 0.3 * torch.randn(logp.shape, generator=g)).tolist()
             r["ref"] = (logp + 0.5 * torch.randn(logp.shape, generator=g)).tolist()
-    loss, policy, kl, entropy = reference_loss(padded_stats(model, rows), rows)
+    loss, policy, kl, entropy = reference_loss(padded_stats(model, sequences), rows)
     loss.backward()
     want = {name: p.grad for name, p in model.named_parameters()}
 
@@ -94,7 +102,7 @@ def test_gradients_equal_autograd(tied, recompute, tmp_path, example):
               "clip_high": CLIP_HIGH, "dual_clip": DUAL_CLIP, "entropy": ENTROPY, "recompute": recompute,
               "kl": {"coef": KL, "kind": "k3"}}
     batch = tmp_path / "batch.json"
-    batch.write_text(json.dumps({"sequences": rows, "update": update, "temperature": TEMPERATURE}))
+    batch.write_text(json.dumps({"sequences": sequences, "update": update, "temperature": TEMPERATURE}))
     out = tmp_path / "gradients.safetensors"
     sums = json.loads(example("gradients", tmp_path / "model", batch, out))
     got = load_file(out)

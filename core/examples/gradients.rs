@@ -2,8 +2,8 @@
 //!
 //! usage: gradients MODEL_DIR BATCH.json OUT.safetensors [cpu|cuda]
 //!
-//! BATCH holds `sequences` (`{"prompt": [ids], "response": [ids], "old": […], "ref": […], "advantage": a}`), `update` (a
-//! recipe's section) and `temperature`. Writes one float32 tensor per parameter and prints the loss sums.
+//! BATCH holds `sequences` (lists of turns `{"prompt": [ids], "response": [ids], "old": […], "ref": […], "advantage": a}`),
+//! `update` (a recipe's section) and `temperature`. Writes one float32 tensor per parameter and prints the loss sums.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ use tch::{Device, Kind, Tensor};
 
 #[derive(Deserialize)]
 struct Input {
-    sequences: Vec<Row>,
+    sequences: Vec<Vec<Row>>,
     update: Update,
     temperature: f64,
 }
@@ -67,17 +67,23 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-fn pack(sequences: &[Row]) -> Batch {
+fn pack(sequences: &[Vec<Row>]) -> Batch {
     let mut rows = Rows { token_offsets: vec![0], ref_logprobs: Some(Vec::new()), ..Rows::default() };
     let mut packed = Vec::new();
-    for (i, row) in sequences.iter().enumerate() {
-        packed.push(Sequence { tokens: [&row.prompt[..], &row.response].concat(), rows: vec![i as u32] });
-        rows.group.push(0);
-        rows.span_start.push(row.prompt.len() as u32);
-        rows.token_offsets.push(rows.token_offsets[i] + row.response.len() as u64);
-        rows.logprobs.extend(&row.old);
-        rows.ref_logprobs.get_or_insert_default().extend(&row.r#ref);
-        rows.advantages.extend(std::iter::repeat_n(row.advantage, row.response.len()));
+    for turns in sequences {
+        let mut sequence = Sequence::default();
+        for row in turns {
+            sequence.rows.push(rows.len() as u32);
+            sequence.tokens.extend(&row.prompt);
+            rows.group.push(0);
+            rows.span_start.push(sequence.tokens.len() as u32);
+            sequence.tokens.extend(&row.response);
+            rows.logprobs.extend(&row.old);
+            rows.token_offsets.push(rows.logprobs.len() as u64);
+            rows.ref_logprobs.get_or_insert_default().extend(&row.r#ref);
+            rows.advantages.extend(std::iter::repeat_n(row.advantage, row.response.len()));
+        }
+        packed.push(sequence);
     }
     Batch { sequences: packed, rows, recomputed: None }
 }

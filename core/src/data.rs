@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 /// One environment step: one prompt, one response, one reward.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Step {
-    /// Token ids of the prompt, chat template included.
+    /// Token ids of the prompt, chat template included. In a transcript those that this step added to the conversation:
+    /// prompts and responses of an episode, in turn, are then the whole of it.
     pub prompt: Vec<u32>,
     /// Token ids the policy sampled, the end-of-sequence token included when it was sampled.
     pub response: Vec<u32>,
@@ -29,7 +30,7 @@ pub struct Step {
     pub valid: bool,
     /// The episode ended here by the environment's own rules.
     pub terminated: bool,
-    /// The episode was cut here (step limit, or a limit of the environment).
+    /// The episode was cut here (step limit, no room in the conversation, or a limit of the environment).
     pub truncated: bool,
 }
 

@@ -17,8 +17,10 @@ use crate::files::{read_object, write_json};
 use crate::input_error;
 
 mod template;
+mod turns;
 
 use template::Template;
+pub use turns::Turns;
 
 /// Everything of a tokenizer that travels with a model, where it exists.
 const FILES: [&str; 8] = [

@@ -9,13 +9,17 @@ use anyhow::Result;
 use tch::Kind;
 
 use crate::agent::{Player, TaskCursor, pack, plan};
-use crate::data::{Batch, Episode, Step};
+use crate::data::{Batch, Episode};
 use crate::policy::update::{differentiate, micro_batches};
 use crate::policy::{Network, Packed, PassOptions, policy_gradients};
 use crate::recipe::{Rollout, Update, WarmStart};
 
 /// Episodes the expert plays at once.
 const EPISODES: usize = 32;
+
+fn steps_of(episodes: &[Episode]) -> usize {
+    episodes.iter().map(|e| e.steps.len()).sum()
+}
 
 /// What the warm start works with.
 pub struct Teacher<'a> {
@@ -44,12 +48,17 @@ impl Teacher<'_> {
         let mut played = Vec::new();
         let mut round = 0;
         for step in 1..=self.settings.steps {
-            while played.len() < self.settings.batch {
+            while steps_of(&played) < self.settings.batch {
                 played.extend(self.play(round)?);
                 round += 1;
             }
-            let steps: Vec<Step> = played.drain(..self.settings.batch).collect();
-            let batch = pack(&[Episode { steps, ..Episode::default() }], self.rollout);
+            let mut steps = 0;
+            let fit = played.iter().take_while(|part| {
+                steps += part.steps.len();
+                steps <= self.settings.batch
+            });
+            let parts: Vec<Episode> = played.drain(..fit.count()).collect();
+            let batch = pack(&parts, self.rollout);
             if progress(step, self.imitate(policy, &batch)?)?.is_break() {
                 break;
             }
@@ -58,11 +67,15 @@ impl Teacher<'_> {
         Ok(())
     }
 
-    /// Steps of some episodes that the expert plays.
-    fn play(&mut self, round: u64) -> Result<Vec<Step>> {
+    /// Some episodes that the expert plays: whole in a transcript, else in parts of one step each.
+    fn play(&mut self, round: u64) -> Result<Vec<Episode>> {
         let plan = plan(&self.tasks.next(EPISODES), 1, self.seed, round);
         let episodes = self.player.demonstrate(&plan, self.settings.expert_noise, self.seed)?;
-        Ok(episodes.into_iter().flat_map(|e| e.steps).collect())
+        if self.rollout.is_transcript() {
+            return Ok(episodes);
+        }
+        let part = |step| Episode { steps: vec![step], ..Episode::default() };
+        Ok(episodes.into_iter().flat_map(|e| e.steps).map(part).collect())
     }
 
     /// One optimiser step of maximum likelihood; gives the mean negative log-likelihood of a token.

@@ -7,20 +7,13 @@ mod support;
 use nestor::agent::{EpisodePlan, PlaySettings, Player, PlayerOptions, pack, plan, texts, write_rollouts};
 use nestor::data::Episode;
 use nestor::error::InputError;
-use nestor::model::{Config, Model, make_deterministic};
-use nestor::plugin::{Plugins, World};
-use nestor::recipe::{PluginChoice, Rollout};
+use nestor::model::{Model, make_deterministic};
+use nestor::recipe::Rollout;
 use nestor::tokenizer::{Message, Tokenizer};
 use serde_json::{Value, json};
-use tch::{Device, Kind};
+use support::toy;
 
 const VOCABULARY: usize = 280;
-
-fn world() -> World {
-    let file = support::example_plugins().join("libtoy.so");
-    let choice = PluginChoice { plugin: file.display().to_string(), config: json!({ "max_steps": 9 }) };
-    Plugins::default().world(&choice).unwrap()
-}
 
 /// A rollout section with these changes.
 fn rollout(changes: Value) -> Rollout {
@@ -38,34 +31,17 @@ fn episodes() -> Vec<EpisodePlan> {
 
 fn player(rollout: Rollout, deterministic: bool) -> Player {
     let tokenizer =
-        Tokenizer::train(texts(&world(), &rollout, &episodes(), 0.0, 1).unwrap().into_iter(), VOCABULARY).unwrap();
-    Player::new(PlayerOptions { tokenizer, world: world(), rollout, seed: 5, deterministic }).unwrap()
+        Tokenizer::train(texts(&toy(), &rollout, &episodes(), 0.0, 1).unwrap().into_iter(), VOCABULARY).unwrap();
+    Player::new(PlayerOptions { tokenizer, world: toy(), rollout, seed: 5, deterministic }).unwrap()
 }
 
 fn model() -> Model {
-    let config = Config {
-        vocab_size: VOCABULARY as i64,
-        hidden_size: 32,
-        intermediate_size: 48,
-        num_hidden_layers: 2,
-        num_attention_heads: 4,
-        num_key_value_heads: 2,
-        max_position_embeddings: 512,
-        rope_theta: 10_000.0,
-        rms_norm_eps: 1e-6,
-        tie_word_embeddings: true,
-        initializer_range: 0.02,
-        output: nestor::model::config::Output::Tokens,
-    };
-    tch::manual_seed(1);
-    let mut model = Model::empty(config, Kind::Float, Device::Cpu);
-    model.flats.iter_mut().for_each(|flat| drop(flat.normal_(0.0, 0.2)));
-    model
+    support::model(VOCABULARY)
 }
 
 /// An episode is what the environment says when its responses are played again.
 fn check(player: &Player, episode: &Episode) {
-    let mut env = world().spawn().unwrap();
+    let mut env = toy().spawn().unwrap();
     let mut seen = env.reset("train", episode.task, episode.seed).unwrap();
     for (i, step) in episode.steps.iter().enumerate() {
         assert_eq!((&step.observation, &step.anchor), (&seen.text, &seen.anchor));
@@ -160,7 +136,7 @@ fn a_bad_recipe_is_the_users_error_and_names_the_step() {
         let tokenizer = Tokenizer::train(["a".to_string()].into_iter(), 259).unwrap();
         let rollout = rollout(changes);
         let settings = PlaySettings::train(&rollout, 0);
-        let options = PlayerOptions { tokenizer, world: world(), rollout, seed: 5, deterministic: false };
+        let options = PlayerOptions { tokenizer, world: toy(), rollout, seed: 5, deterministic: false };
         let mut player = Player::new(options).unwrap();
         let error = player.play(&model, &episodes(), &settings).unwrap_err();
         let message = format!("{error:#}");

@@ -8,7 +8,7 @@ use rand::RngExt;
 use super::playing::Playing;
 use super::pool::{Outcome, Pool, Start, Work};
 use super::prompt::PromptTemplate;
-use super::{EpisodePlan, Player, template_of};
+use super::{EpisodePlan, Player, Turn, template_of};
 use crate::data::Episode;
 use crate::engine::{NoiseKey, noise};
 use crate::input_error;
@@ -120,12 +120,13 @@ pub fn texts(world: &World, rollout: &Rollout, plan: &[EpisodePlan], noise: f64,
 
 /// The prompt text of an episode as it stands.
 pub fn render(playing: &Playing, template: &PromptTemplate, rollout: &Rollout) -> Result<String> {
-    template.render(&playing.variables(rollout.history.length)).with_context(|| playing.next_step())
+    template.render(&playing.variables(rollout)).with_context(|| playing.next_step())
 }
 
 impl Player {
     /// The expert plays the plan; `noise` is the share of its actions that are replaced by a random possible one. Steps
-    /// hold prompt and response ids (an end-of-sequence token last), no log-probs.
+    /// hold prompt and response ids (an end-of-sequence token last), no log-probs. A conversation without room for more
+    /// ends its episode, as in [`Player::play`].
     pub fn demonstrate(&mut self, plan: &[EpisodePlan], noise: f64, seed: u64) -> Result<Vec<Episode>> {
         let settings = ExpertSettings { noise, seed };
         require_expert(&self.world)?;
@@ -139,7 +140,7 @@ impl Player {
             let mut playing = Playing::new(*plan);
             playing.begin(played.first);
             for (text, seen) in played.steps {
-                let prompt = self.prompt(&playing)?;
+                let Some(Turn { new: prompt, .. }) = self.turn(&mut playing)? else { break };
                 let mut response = self.tokenizer.encode(&text).with_context(|| playing.next_step())?;
                 response.push(eos);
                 let limit = self.rollout.max_response_tokens;

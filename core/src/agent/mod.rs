@@ -29,7 +29,7 @@ use crate::input_error;
 use crate::model::Model;
 use crate::plugin::World;
 use crate::recipe::{Eval, Rollout};
-use crate::tokenizer::{Message, Tokenizer};
+use crate::tokenizer::{Message, Tokenizer, Turns};
 
 /// How long to wait for environments before the first pass, whose duration is not known.
 const FIRST_PATIENCE: Duration = Duration::from_millis(5);
@@ -83,6 +83,8 @@ pub struct Player {
     rollout: Rollout,
     deterministic: bool,
     template: PromptTemplate,
+    /// How a conversation goes on, where an episode is one.
+    turns: Option<Turns>,
     engine: Engine,
     pool: Pool,
 }
@@ -101,14 +103,15 @@ impl Player {
         let PlayerOptions { tokenizer, world, rollout, seed, deterministic } = options;
         let engine = Engine::new(EngineOptions {
             slots: rollout.slots,
-            capacity: rollout.max_prompt_tokens + rollout.max_response_tokens,
+            capacity: rollout.max_tokens(),
             deterministic,
             eos: tokenizer.eos().to_vec(),
             seed,
         });
         let template = template_of(&world, &rollout)?;
+        let turns = if rollout.is_transcript() { Some(Turns::new(&tokenizer)?) } else { None };
         let pool = Pool::new(&world, rollout.env_threads)?;
-        Ok(Self { tokenizer, world, rollout, deterministic, template, engine, pool })
+        Ok(Self { tokenizer, world, rollout, deterministic, template, turns, engine, pool })
     }
 
     /// The policy's tokenizer.
@@ -153,12 +156,11 @@ impl Player {
             for answer in self.pool.collect(self.engine.is_idle(), wait)? {
                 let Outcome::Seen(env, seen) = answer.outcome else { bail!("a step came back as an expert's episode") };
                 let table = &mut tables[answer.index];
-                if table.take(seen, self.rollout.max_steps)? {
+                if table.take(seen, self.rollout.max_steps)? || !self.ask(table, settings)? {
                     self.pool.keep(env);
                     left -= 1;
                 } else {
                     table.env = Some(env);
-                    self.ask(table, settings)?;
                 }
             }
             if self.engine.is_idle() {
@@ -179,28 +181,55 @@ impl Player {
         Ok(tables.into_iter().map(|table| table.playing.finish()).collect())
     }
 
-    /// Queues the next step of an episode.
-    fn ask(&mut self, table: &mut Table, settings: &PlaySettings) -> Result<()> {
-        table.prompt = self.prompt(&table.playing)?;
+    /// Queues the next step of an episode; false where it was cut instead, for lack of room.
+    fn ask(&mut self, table: &mut Table, settings: &PlaySettings) -> Result<bool> {
+        let Some(Turn { before, new }) = self.turn(&mut table.playing)? else { return Ok(false) };
+        let prompt = [&before[..], &new].concat();
+        table.prompt = new;
         let episode = table.playing.number();
         let key =
             NoiseKey { stream: settings.stream, iteration: settings.iteration, episode, step: table.playing.step() };
-        let (prompt, max_new_tokens) = (table.prompt.clone(), self.rollout.max_response_tokens);
+        let max_new_tokens = self.rollout.max_response_tokens;
         self.engine
             .submit(Request { key, prompt, max_new_tokens, sampling: settings.sampling })
-            .with_context(|| table.playing.next_step())
+            .with_context(|| table.playing.next_step())?;
+        Ok(true)
     }
 
-    /// The prompt ids of an episode's next step: one user message, cut to the recipe's limit.
+    /// What an episode's next response answers. None where a conversation has no room for it and a response: the
+    /// episode ends with its last step.
+    fn turn(&self, playing: &mut Playing) -> Result<Option<Turn>> {
+        let new = self.prompt(playing)?;
+        let before = if self.turns.is_some() { playing.conversation() } else { Vec::new() };
+        if before.len() + new.len() + self.rollout.max_response_tokens > self.rollout.max_tokens() {
+            playing.cut();
+            return Ok(None);
+        }
+        Ok(Some(Turn { before, new }))
+    }
+
+    /// The prompt ids of an episode's next step, one user message, cut to the recipe's limit. In a conversation they go
+    /// on after the last response.
     fn prompt(&self, playing: &Playing) -> Result<Vec<u32>> {
         let text = expert::render(playing, &self.template, &self.rollout)?;
-        let chat = [Message::new("user", text)];
-        let tokens = self.tokenizer.chat(&chat, true).with_context(|| playing.next_step())?;
-        match prompt::fit(tokens, self.rollout.max_prompt_tokens, self.rollout.truncation) {
+        let tokens = match (&self.turns, playing.last_step()) {
+            (Some(turns), Some(last)) => turns.follow_up(&self.tokenizer, &last.response, &text),
+            _ => self.tokenizer.chat(&[Message::new("user", text)], true),
+        };
+        let tokens = tokens.with_context(|| playing.next_step())?;
+        match prompt::fit(tokens, &self.rollout) {
             Ok(tokens) if tokens.is_empty() => Err(input_error!("{}: the prompt is empty", playing.next_step())),
             fitted => fitted.with_context(|| playing.next_step()),
         }
     }
+}
+
+/// Token ids before a response.
+struct Turn {
+    /// The conversation so far; nothing where each prompt is built afresh.
+    before: Vec<u32>,
+    /// The step's own.
+    new: Vec<u32>,
 }
 
 /// An episode under way, its environment while no thread has it, and the prompt that is being answered.

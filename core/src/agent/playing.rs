@@ -7,6 +7,7 @@ use super::EpisodePlan;
 use super::prompt::{PromptVariables, history};
 use crate::data::{Episode, Step};
 use crate::plugin::Observation;
+use crate::recipe::Rollout;
 
 /// Whether the environment counts the episode as won: `won` in its info, a truth value or a number over 0.
 pub fn won(seen: &Observation) -> bool {
@@ -42,21 +43,39 @@ impl Playing {
     }
 
     /// What the prompt of the next step is rendered from.
-    pub fn variables(&self, length: usize) -> PromptVariables<'_> {
+    pub fn variables(&self, rollout: &Rollout) -> PromptVariables<'_> {
         let steps = &self.episode.steps;
         PromptVariables {
             observation: &self.now.text,
             task: &self.now.task,
             admissible: &self.now.admissible,
-            history: history(steps, length),
+            history: history(steps, rollout.history_length()),
             step: steps.len() + 1,
             steps_taken: steps.len(),
+            follow_up: rollout.is_transcript() && !steps.is_empty(),
         }
     }
 
     /// Number of the current step, from 0.
     pub fn step(&self) -> u32 {
         self.episode.steps.len() as u32
+    }
+
+    /// The step before the one that is to be prompted.
+    pub fn last_step(&self) -> Option<&Step> {
+        self.episode.steps.last()
+    }
+
+    /// What was said so far, all of it: in a transcript each step's `prompt` holds what it added.
+    pub fn conversation(&self) -> Vec<u32> {
+        self.episode.steps.iter().flat_map(|s| s.prompt.iter().chain(&s.response)).copied().collect()
+    }
+
+    /// Ends the episode with its last step, though the environment would go on.
+    pub fn cut(&mut self) {
+        if let Some(step) = self.episode.steps.last_mut() {
+            step.truncated = true;
+        }
     }
 
     /// Number of the episode inside the iteration.

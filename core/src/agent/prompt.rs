@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::data::Step;
 use crate::input_error;
-use crate::recipe::Truncation;
+use crate::recipe::{Rollout, Truncation};
 
 /// A prompt template. It needs no tokenizer, so that a tokenizer can be trained on what it renders.
 #[derive(Debug)]
@@ -32,6 +32,9 @@ pub struct PromptVariables<'a> {
     pub step: usize,
     /// Number of steps before this one.
     pub steps_taken: usize,
+    /// Whether the prompt goes on with a conversation (a transcript's second turn and later ones): what was said at its
+    /// start need not be said again.
+    pub follow_up: bool,
 }
 
 /// A step of the history.
@@ -76,23 +79,28 @@ impl PromptTemplate {
     fn explain(&self, error: &minijinja::Error) -> anyhow::Error {
         input_error!(
             "{}: {error}; a prompt template may use observation, task, admissible, history (step, observation, action), \
-             step and steps_taken",
+             step, steps_taken and follow_up",
             self.origin
         )
     }
 }
 
-/// Cuts a prompt to `limit` tokens, or says by how much it is too long.
-pub fn fit(mut tokens: Vec<u32>, limit: usize, truncation: Truncation) -> Result<Vec<u32>> {
+/// Cuts a prompt to the recipe's limit, or says by how much it is too long.
+pub fn fit(mut tokens: Vec<u32>, rollout: &Rollout) -> Result<Vec<u32>> {
+    let limit = rollout.max_prompt_tokens;
     let excess = tokens.len().saturating_sub(limit);
     if excess == 0 {
         return Ok(tokens);
     }
-    match truncation {
+    match rollout.truncation {
         Truncation::Error => {
+            let remedy = if rollout.is_transcript() {
+                "or shorten the template"
+            } else {
+                "shorten rollout.history.length or the template, or set rollout.truncation to left, right or middle"
+            };
             return Err(input_error!(
-                "the prompt has {} tokens, rollout.max_prompt_tokens is {limit}; raise it, shorten rollout.history.length \
-                 or the template, or set rollout.truncation to left, right or middle",
+                "the prompt has {} tokens, rollout.max_prompt_tokens is {limit}; raise it, {remedy}",
                 tokens.len()
             ));
         }
@@ -106,6 +114,7 @@ pub fn fit(mut tokens: Vec<u32>, limit: usize, truncation: Truncation) -> Result
 
 #[cfg(test)]
 mod tests {
+    use super::super::rows::tests::rollout;
     use super::*;
 
     fn step(observation: &str, action: &str) -> Step {
@@ -128,6 +137,7 @@ mod tests {
                 history: history(&steps, length),
                 step: 4,
                 steps_taken: 3,
+                follow_up: false,
             })
         };
         assert_eq!(render(2)?, "go 4/3 2:b>right 3:c> now <d> [left, right]");
@@ -146,6 +156,7 @@ mod tests {
             history: Vec::new(),
             step: 1,
             steps_taken: 0,
+            follow_up: false,
         };
         let message = template.render(&variables).expect_err("undefined").to_string();
         assert!(
@@ -159,7 +170,8 @@ mod tests {
     #[test]
     fn truncation_keeps_what_its_name_says() -> Result<()> {
         let tokens: Vec<u32> = (0..10).collect();
-        let cut = |limit, how| fit(tokens.clone(), limit, how);
+        let cut =
+            |limit, truncation| fit(tokens.clone(), &Rollout { max_prompt_tokens: limit, truncation, ..rollout(0.0) });
         assert_eq!(cut(3, Truncation::Left)?, [7, 8, 9]);
         assert_eq!(cut(3, Truncation::Right)?, [0, 1, 2]);
         assert_eq!(cut(5, Truncation::Middle)?, [0, 1, 7, 8, 9]);

@@ -3,7 +3,8 @@
 use crate::data::{Batch, Episode, Sequence};
 use crate::recipe::Rollout;
 
-/// One sequence and one row per step, episode by episode, steps ascending (window history).
+/// One row per step, episode by episode, steps ascending. A sequence holds one step, or in a transcript all steps of an
+/// episode.
 ///
 /// The episode's return stands on the last token of every step, less the penalty where the step was invalid.
 pub fn pack(episodes: &[Episode], rollout: &Rollout) -> Batch {
@@ -11,6 +12,7 @@ pub fn pack(episodes: &[Episode], rollout: &Rollout) -> Batch {
     let rows = &mut batch.rows;
     rows.token_offsets.push(0);
     for episode in episodes {
+        let mut sequence = Sequence::default();
         let episode_return = episode.episode_return();
         for (number, step) in episode.steps.iter().enumerate() {
             let row = rows.group.len() as u32;
@@ -18,8 +20,11 @@ pub fn pack(episodes: &[Episode], rollout: &Rollout) -> Batch {
             rows.group.push(episode.group);
             rows.episode.push(episode.episode);
             rows.step.push(number as u32);
-            rows.sequence.push(row);
-            rows.span_start.push(step.prompt.len() as u32);
+            sequence.tokens.extend(&step.prompt);
+            sequence.rows.push(row);
+            rows.sequence.push(batch.sequences.len() as u32);
+            rows.span_start.push(sequence.tokens.len() as u32);
+            sequence.tokens.extend(&step.response);
             rows.reward.push(step.reward);
             rows.penalty.push(penalty);
             rows.valid.push(step.valid);
@@ -36,8 +41,9 @@ pub fn pack(episodes: &[Episode], rollout: &Rollout) -> Batch {
             rows.logprobs.extend(&step.logprobs);
             // A demonstration has none.
             rows.logprobs.resize(end, 0.0);
-            let tokens = [&step.prompt[..], &step.response].concat();
-            batch.sequences.push(Sequence { tokens, rows: vec![row] });
+            if !rollout.is_transcript() || number + 1 == episode.steps.len() {
+                batch.sequences.push(std::mem::take(&mut sequence));
+            }
         }
     }
     batch
@@ -46,7 +52,8 @@ pub fn pack(episodes: &[Episode], rollout: &Rollout) -> Batch {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::data::Step;
+    use crate::data::{Rows, Step};
+    use crate::recipe::HistoryMode;
 
     /// A rollout section with the given penalty.
     pub(crate) fn rollout(invalid_action_penalty: f64) -> Rollout {
@@ -73,7 +80,8 @@ pub(crate) mod tests {
         };
         let second =
             Episode { group: 1, episode: 1, steps: vec![step(&[7], &[8, 9], -1.0, false)], ..Episode::default() };
-        let batch = pack(&[first, second], &rollout(0.25));
+        let episodes = [first, second];
+        let batch = pack(&episodes, &rollout(0.25));
         let rows = &batch.rows;
         assert_eq!(rows.token_offsets, [0, 3, 4, 6]);
         assert_eq!(rows.token_rewards, [0.0, 0.0, 1.5, 1.25, 0.0, -1.25]);
@@ -86,5 +94,14 @@ pub(crate) mod tests {
         );
         assert_eq!((rows.group.clone(), rows.episode.clone()), (vec![0, 0, 1], vec![0, 0, 1]));
         assert_eq!(batch.sequences[0], Sequence { tokens: vec![1, 2, 3, 4, 5], rows: vec![0] });
+
+        let mut transcript = rollout(0.25);
+        transcript.history.mode = HistoryMode::Transcript;
+        let whole = pack(&episodes, &transcript);
+        let sequences = [(vec![1, 2, 3, 4, 5, 1, 6], vec![0, 1]), (vec![7, 8, 9], vec![2])];
+        assert_eq!(whole.sequences, sequences.map(|(tokens, rows)| Sequence { tokens, rows }));
+        assert_eq!((&whole.rows.span_start[..], &whole.rows.sequence[..]), (&[2, 6, 1][..], &[0, 0, 1][..]));
+        let same = Rows { span_start: rows.span_start.clone(), sequence: rows.sequence.clone(), ..whole.rows };
+        assert_eq!(&same, rows);
     }
 }

@@ -145,6 +145,7 @@ fn problem(recipe: &Recipe) -> Option<Problem> {
         .or_else(|| batches(&r.rollout, &r.update))
         .or_else(|| r.critic.as_ref().and_then(|c| critic(c, r.iterations)))
         .or_else(|| r.warm_start.as_ref().and_then(warm_start))
+        .or_else(|| transcript(r))
         .or_else(|| least("eval.tasks", r.eval.tasks as usize, 1, "must be at least 1"))
         .or_else(|| range("eval.temperature", r.eval.temperature, r.eval.temperature >= 0.0, "0 (greedy) or more"))
         .or_else(|| least("eval.split", r.eval.split.len(), 1, "must name a split"))
@@ -245,7 +246,7 @@ fn dynamic_sampling(r: &Rollout, d: &DynamicSampling) -> Option<Problem> {
 /// Whether an iteration's steps fill a mini-batch, and a sequence fits into a micro-batch.
 fn batches(r: &Rollout, u: &Update) -> Option<Problem> {
     let steps = u64::from(r.tasks) * u64::from(r.group_size) * u64::from(r.max_steps);
-    let sequence = r.max_prompt_tokens.saturating_add(r.max_response_tokens);
+    let sequence = r.max_tokens();
     None.or_else(|| {
         let message =
             "must be at most `tasks` * `group_size` * `max_steps` of the rollout, the most steps of an iteration";
@@ -259,6 +260,39 @@ fn batches(r: &Rollout, u: &Update) -> Option<Problem> {
         (tokens < sequence)
             .then(|| ("update.micro_batch_tokens".into(), format!("{message} ({sequence}), but is {tokens}")))
     })
+}
+
+/// What belongs to one mode of history alone, and what a transcript needs.
+fn transcript(recipe: &Recipe) -> Option<Problem> {
+    let r = &recipe.rollout;
+    let problem = |path: &str, message: String| Some((path.to_string(), message));
+    let mode = "`rollout.history.mode: transcript`";
+    if !r.is_transcript() {
+        let limit = r.max_sequence_tokens?;
+        return problem("rollout.max_sequence_tokens", format!("belongs to {mode}; leave it out (it is {limit})"));
+    }
+    if let Some(length @ 1..) = r.history.length {
+        let message = format!("must be 0 or left out with {mode}, which holds all steps, but is {length}");
+        return problem("rollout.history.length", message);
+    }
+    if r.truncation != Truncation::Error {
+        return problem("rollout.truncation", format!("must be `error` with {mode}: a conversation is never cut"));
+    }
+    let least = r.max_prompt_tokens.saturating_add(r.max_response_tokens);
+    let limit = r.max_sequence_tokens;
+    if limit.is_none_or(|limit| limit < least) {
+        let found = limit.map_or("missing".into(), |limit| limit.to_string());
+        let message = format!("must be at least `max_prompt_tokens` + `max_response_tokens` ({least}) with {mode}");
+        return problem("rollout.max_sequence_tokens", format!("{message}, but is {found}"));
+    }
+    let steps = r.max_steps as usize;
+    let batches = [
+        ("update.mini_batch", recipe.update.mini_batch),
+        ("warm_start.batch", recipe.warm_start.as_ref().map_or(steps, |w| w.batch)),
+    ];
+    let (path, batch) = batches.into_iter().find(|(_, batch)| *batch < steps)?;
+    let message = format!("must be at least `rollout.max_steps` ({steps}) with {mode}, since episodes stay whole");
+    problem(path, format!("{message}, but is {batch}"))
 }
 
 fn update(u: &Update, iterations: u64) -> Option<Problem> {

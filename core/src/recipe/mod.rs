@@ -60,6 +60,23 @@ impl Recipe {
     }
 }
 
+impl Rollout {
+    /// Whether an episode is one conversation.
+    pub fn is_transcript(&self) -> bool {
+        self.history.mode == HistoryMode::Transcript
+    }
+
+    /// Steps of history that a prompt template gets: none in a transcript.
+    pub fn history_length(&self) -> usize {
+        if self.is_transcript() { 0 } else { self.history.length.unwrap_or(2) }
+    }
+
+    /// Longest sequence in tokens, the last response included.
+    pub fn max_tokens(&self) -> usize {
+        self.max_sequence_tokens.unwrap_or(self.max_prompt_tokens.saturating_add(self.max_response_tokens))
+    }
+}
+
 /// One file with everything it extends; `open` holds the files that are being read, outermost first.
 fn read_file(path: &Path, from: Option<&Place>, open: &mut Vec<PathBuf>) -> Result<Node> {
     let name = path.display().to_string();

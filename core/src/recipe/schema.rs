@@ -140,10 +140,13 @@ pub struct Rollout {
     pub dynamic_sampling: Option<DynamicSampling>,
     /// Steps after which an episode is cut.
     pub max_steps: u32,
-    /// Longest prompt in tokens.
+    /// Longest prompt in tokens; in a transcript, the longest new part of it.
     pub max_prompt_tokens: usize,
     /// Longest response in tokens.
     pub max_response_tokens: usize,
+    /// Longest conversation in tokens; `history.mode: transcript` needs it, and ends an episode that has no room left.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_sequence_tokens: Option<usize>,
     /// Sampling temperature.
     #[serde(default = "one")]
     pub temperature: f64,
@@ -185,24 +188,26 @@ pub struct DynamicSampling {
 }
 
 /// What of the episode so far a prompt holds.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct History {
-    /// `window`: each prompt is built afresh with the last steps.
+    /// How a prompt is built from an episode.
     #[serde(default)]
     pub mode: HistoryMode,
-    /// Steps of history in a prompt.
-    #[serde(default = "default_history")]
-    pub length: usize,
+    /// Steps of history in a prompt, 2 if left out; for `mode: window`, since a transcript holds them all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub length: Option<usize>,
 }
 
 /// How a prompt is built from an episode.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum HistoryMode {
-    /// Each step's prompt is built afresh (the paper's way).
+    /// Each step's prompt is built afresh with the last steps (the paper's way).
     #[default]
     Window,
+    /// An episode is one conversation: what was sampled stays in it as it is, and each step adds a turn.
+    Transcript,
 }
 
 /// What to do with a prompt that is too long.
@@ -477,12 +482,6 @@ impl Default for Checkpoint {
     }
 }
 
-impl Default for History {
-    fn default() -> Self {
-        Self { mode: HistoryMode::Window, length: default_history() }
-    }
-}
-
 fn empty_map() -> serde_json::Value {
     serde_json::Value::Object(serde_json::Map::new())
 }
@@ -509,9 +508,6 @@ fn train_split() -> String {
 }
 fn eval_split() -> String {
     "eval".into()
-}
-fn default_history() -> usize {
-    2
 }
 fn default_micro_batch_tokens() -> usize {
     16_384

@@ -293,6 +293,36 @@ fn a_thousand_damages_are_all_the_users_error() -> Result<()> {
 }
 
 #[test]
+fn a_transcript_takes_what_it_needs_and_nothing_else() -> Result<()> {
+    let folder = Folder::new();
+    let mode = "rollout.history.mode=transcript";
+    let limit = "rollout.max_sequence_tokens=600";
+    let text = WHOLE.replace("batch: 16", "batch: 64");
+    let load =
+        |sets: &[&str]| load(&folder.write("t.yaml", &text), &sets.iter().map(|s| s.to_string()).collect::<Vec<_>>());
+    let recipe = load(&[mode, limit, "rollout.history.length=0"])?;
+    assert_eq!((recipe.rollout.max_tokens(), recipe.rollout.history_length()), (600, 0));
+    let window = load(&[])?.rollout;
+    let longest = window.max_prompt_tokens + window.max_response_tokens;
+    assert_eq!((window.max_tokens(), window.history_length()), (longest, 2));
+    let small = format!("rollout.max_sequence_tokens={}", longest - 1);
+    let least = format!("`max_prompt_tokens` + `max_response_tokens` ({longest})");
+    for (sets, parts) in [
+        (&[limit][..], &["`rollout.max_sequence_tokens` belongs to `rollout.history.mode: transcript`", "600"][..]),
+        (&[mode], &["`rollout.max_sequence_tokens` must be at least", &least, "is missing"]),
+        (&[mode, &small], &["`rollout.max_sequence_tokens` must be at least", &least]),
+        (&[mode, limit, "rollout.history.length=2"], &["`rollout.history.length` must be 0 or left out", "but is 2"]),
+        (&[mode, limit, "rollout.truncation=left"], &["`rollout.truncation` must be `error`"]),
+        (&[mode, limit, "update.mini_batch=5"], &["`update.mini_batch` must be at least `rollout.max_steps`", "is 5"]),
+        (&[mode, limit, "warm_start.batch=5"], &["`warm_start.batch` must be at least `rollout.max_steps`", "is 5"]),
+    ] {
+        let message = folder.error(&text, sets);
+        assert!(parts.iter().all(|part| message.contains(part)), "{message}");
+    }
+    Ok(())
+}
+
+#[test]
 fn errors_name_the_argument_and_the_extended_file() {
     let folder = Folder::new();
     let cases: &[(&[&str], &str)] = &[

@@ -21,7 +21,7 @@ use crate::plugin::{Estimator, Plugins, World};
 use crate::policy::Network;
 use crate::policy::reward::KlCoefficient;
 use crate::recipe::{NewModel, Recipe};
-use crate::tokenizer::Tokenizer;
+use crate::tokenizer::{Tokenizer, Turns};
 use crate::track::{Metrics, Phases, Tracker};
 use crate::warm_start::Teacher;
 
@@ -42,7 +42,9 @@ impl Run {
         count_tasks(&world, "eval.split", &recipe.eval.split)?;
         let device = prepare(&recipe)?;
         if let Some(path) = recipe.model.path.as_deref().map(Path::new) {
-            new::check_vocabulary(&Config::load(path)?, &Tokenizer::load(path)?)?;
+            let (config, tokenizer) = (Config::load(path)?, Tokenizer::load(path)?);
+            new::check_vocabulary(&config, &tokenizer)?;
+            check_conversation(&recipe, &config, &tokenizer)?;
         }
         let checkpoints = Checkpoints::new(&dir);
         let newest = if args.resume { checkpoints.newest(|line| eprintln!("warning: {line}"))? } else { None };
@@ -260,6 +262,19 @@ fn check_same_run(recipe: &Recipe, dir: &Path) -> Result<()> {
     }
 }
 
+/// A transcript needs a chat template that goes on turn by turn, and a model made for so many tokens.
+fn check_conversation(recipe: &Recipe, config: &Config, tokenizer: &Tokenizer) -> Result<()> {
+    let Some(tokens) = recipe.rollout.max_sequence_tokens else { return Ok(()) };
+    let limit = config.max_position_embeddings;
+    if i64::try_from(tokens).is_ok_and(|tokens| tokens <= limit) {
+        return Turns::new(tokenizer).map(drop);
+    }
+    Err(input_error!(
+        "recipe key `rollout.max_sequence_tokens` is {tokens}, but the model's max_position_embeddings is {limit}; \
+         lower it, or choose another model"
+    ))
+}
+
 /// The Hugging Face folder of the policy; a new model is made in the run directory first.
 fn model_files(recipe: &Recipe, world: &World, dir: &Path, resumed: bool) -> Result<PathBuf> {
     if let Some(path) = &recipe.model.path {
@@ -297,7 +312,7 @@ fn config(model: &NewModel, tokenizer: &Tokenizer, recipe: &Recipe) -> Config {
         num_hidden_layers: model.layers,
         num_attention_heads: model.heads,
         num_key_value_heads: model.kv_heads,
-        max_position_embeddings: (rollout.max_prompt_tokens + rollout.max_response_tokens) as i64,
+        max_position_embeddings: rollout.max_tokens() as i64,
         rope_theta: 1e6,
         rms_norm_eps: 1e-6,
         tie_word_embeddings: true,

@@ -31,8 +31,8 @@ pub const METRICS: &[Metric] = table! {
     "episode/length", "steps", "mean length of training episodes";
     "episode/truncated", "share", "training episodes cut by a limit";
     "episode/valid_action_ratio", "share", "steps whose response the environment could read";
-    "prompt/length", "tokens", "mean length of prompts";
-    "prompt/length_max", "tokens", "the longest prompt";
+    "prompt/length", "tokens", "mean length of prompts; in a transcript of what each step adds";
+    "prompt/length_max", "tokens", "the longest prompt; in a transcript the most that a step adds";
     "response/length", "tokens", "mean length of responses";
     "response/clipped_ratio", "share", "responses that reached the token limit";
     "rollout/rounds", "count", "rounds that dynamic sampling played in the iteration";

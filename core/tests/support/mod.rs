@@ -6,6 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use nestor::model::{Config, Model};
+use nestor::plugin::{Plugins, World};
+use nestor::recipe::PluginChoice;
+use serde_json::json;
+use tch::{Device, Kind};
+
 /// A directory with the SDK's example plugins (`toy`, `faulty`).
 pub fn example_plugins() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
@@ -41,4 +47,33 @@ pub fn build(what: &[&str]) -> &'static Path {
 /// The repository's root.
 pub fn workspace() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a directory")
+}
+
+/// The SDK's toy environment; its own limit of steps is 9.
+pub fn toy() -> World {
+    let file = example_plugins().join("libtoy.so");
+    let choice = PluginChoice { plugin: file.display().to_string(), config: json!({ "max_steps": 9 }) };
+    Plugins::default().world(&choice).expect("the toy environment")
+}
+
+/// A tiny network with large random weights, so that its log-probs tell contexts apart.
+pub fn model(vocab_size: usize) -> Model {
+    let config = Config {
+        vocab_size: vocab_size as i64,
+        hidden_size: 32,
+        intermediate_size: 48,
+        num_hidden_layers: 2,
+        num_attention_heads: 4,
+        num_key_value_heads: 2,
+        max_position_embeddings: 512,
+        rope_theta: 10_000.0,
+        rms_norm_eps: 1e-6,
+        tie_word_embeddings: true,
+        initializer_range: 0.02,
+        output: nestor::model::config::Output::Tokens,
+    };
+    tch::manual_seed(1);
+    let mut model = Model::empty(config, Kind::Float, Device::Cpu);
+    model.flats.iter_mut().for_each(|flat| drop(flat.normal_(0.0, 0.2)));
+    model
 }

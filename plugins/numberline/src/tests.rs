@@ -158,11 +158,16 @@ fn a_wrong_config_is_told() {
 fn the_default_prompt_shows_the_numbers_and_the_last_steps() {
     let world = open(json!({ "max": 7 })).unwrap();
     let past = minijinja::context! { step => 1, observation => "THEN", action => "+" };
-    let values = minijinja::context! {
-        observation => "NOW", task => "TASK", admissible => ["-", "+"], history => [past], step => 2, steps_taken => 1,
+    let render = |history: &[minijinja::Value], follow_up: bool| {
+        let values = minijinja::context! {
+            observation => "NOW", task => "TASK", admissible => ["-", "+"], history, step => 2, steps_taken => 1, follow_up,
+        };
+        minijinja::Environment::new().render_str(&world.template(), values).unwrap()
     };
-    let prompt = minijinja::Environment::new().render_str(&world.template(), values).unwrap();
+    let prompt = render(&[past], false);
     assert!(prompt.contains("from 0 to 7.\n\nTask: TASK\n"), "{prompt}");
     assert!(prompt.contains("Step 1:\nTHEN\nAction: +\n\nStep 2. The numbers now:\nNOW\n"), "{prompt}");
     assert!(prompt.contains("\"thoughts\""), "{prompt}");
+    let next = render(&[], true);
+    assert!(next.starts_with("Step 2. The numbers now:\nNOW\n") && next.contains("\"thoughts\""), "{next}");
 }

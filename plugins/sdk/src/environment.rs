@@ -24,7 +24,8 @@ pub trait Environment: Sized + Send + Sync + 'static {
 
     /// Checks the config and loads what is needed. Errors count as the user's.
     fn open(config: Self::Config) -> anyhow::Result<Self>;
-    /// The default prompt template (minijinja).
+    /// The default prompt template (minijinja); sees observation, task, admissible, history (step, observation, action),
+    /// step, steps_taken, and follow_up (whether it goes on with a conversation that holds the earlier steps).
     fn template(&self) -> String;
     /// Number of tasks in a split. An unknown split is an error that names the known ones ([`crate::unknown_split`]).
     fn tasks(&self, split: &str) -> anyhow::Result<u64>;

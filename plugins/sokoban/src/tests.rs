@@ -263,15 +263,18 @@ fn a_wrong_config_is_told() {
 fn the_default_prompt_shows_the_grid_and_the_last_steps() {
     let world = open(json!({})).unwrap();
     let (_, first) = begin(&world, "train", 0);
-    let render = |history: &[minijinja::Value]| {
+    let render = |history: &[minijinja::Value], follow_up: bool| {
         let values = minijinja::context! {
             observation => &first.text, task => &first.task, admissible => &first.admissible,
-            history, step => 2, steps_taken => 1,
+            history, step => 2, steps_taken => 1, follow_up,
         };
         minijinja::Environment::new().render_str(&world.template(), values).unwrap()
     };
-    let prompt = render(&[minijinja::context! { step => 1, observation => "THEN", action => "" }]);
+    let prompt = render(&[minijinja::context! { step => 1, observation => "THEN", action => "" }], false);
     assert!(prompt.contains(&first.text) && prompt.contains("up, down, left, right.") && prompt.contains("<action>"));
     assert!(prompt.contains("Step 1:\nTHEN\nAction: none that was understood\n\nStep 2. The grid now:\n"), "{prompt}");
-    assert!(render(&[]).contains("stuck for good.\n\nStep 2. The grid now:\n"), "{}", render(&[]));
+    let first_turn = render(&[], false);
+    assert!(first_turn.contains("stuck for good.\n\nStep 2. The grid now:\n"), "{first_turn}");
+    let next = render(&[], true);
+    assert!(next.starts_with("Step 2. The grid now:\n") && next.contains("<action>"), "{next}");
 }

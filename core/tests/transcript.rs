@@ -247,12 +247,12 @@ fn deterministic_play_depends_on_neither_threads_nor_company() {
 #[test]
 fn a_turn_over_the_limit_is_the_users_error() {
     // The first prompt fits, what a step adds does not.
-    let long = "{% if follow_up %}{{ observation * 9 }}{% endif %}"
-        .replace("observation * 9", &["observation"; 9].join(" ~ "));
-    let rollout = rollout(json!({ "template": long }));
+    let long = ["observation"; 30].join(" ~ ");
+    let rollout = rollout(json!({ "template": format!("{{% if follow_up %}}{{{{ {long} }}}}{{% endif %}}") }));
     let mut player = player(&rollout, false);
     let settings = PlaySettings::train(&rollout, 0);
-    let error = player.play(&support::model(VOCABULARY), &episodes(), &settings).unwrap_err();
+    let played = player.play(&support::model(VOCABULARY), &episodes(), &settings);
+    let error = played.err().unwrap();
     let message = format!("{error:#}");
     let words = ["step 2 of episode", "rollout.max_prompt_tokens is 90", "or shorten the template"];
     assert!(words.iter().all(|word| message.contains(word)) && !message.contains("truncation"), "{message}");

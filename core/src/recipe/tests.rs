@@ -297,9 +297,8 @@ fn a_transcript_takes_what_it_needs_and_nothing_else() -> Result<()> {
     let folder = Folder::new();
     let mode = "rollout.history.mode=transcript";
     let limit = "rollout.max_sequence_tokens=600";
-    let text = WHOLE.replace("batch: 16", "batch: 64");
     let load =
-        |sets: &[&str]| load(&folder.write("t.yaml", &text), &sets.iter().map(|s| s.to_string()).collect::<Vec<_>>());
+        |sets: &[&str]| load(&folder.write("t.yaml", WHOLE), &sets.iter().map(|s| s.to_string()).collect::<Vec<_>>());
     let recipe = load(&[mode, limit, "rollout.history.length=0"])?;
     assert_eq!((recipe.rollout.max_tokens(), recipe.rollout.history_length()), (600, 0));
     let window = load(&[])?.rollout;
@@ -316,7 +315,7 @@ fn a_transcript_takes_what_it_needs_and_nothing_else() -> Result<()> {
         (&[mode, limit, "update.mini_batch=5"], &["`update.mini_batch` must be at least `rollout.max_steps`", "is 5"]),
         (&[mode, limit, "warm_start.batch=5"], &["`warm_start.batch` must be at least `rollout.max_steps`", "is 5"]),
     ] {
-        let message = folder.error(&text, sets);
+        let message = folder.error(WHOLE, sets);
         assert!(parts.iter().all(|part| message.contains(part)), "{message}");
     }
     Ok(())

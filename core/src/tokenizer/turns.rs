@@ -42,8 +42,9 @@ impl Turns {
             let Some((before, after)) = longer.rsplit_once(RESPONSE) else {
                 return Err(fails("it leaves out an earlier response".into()));
             };
-            // A generation prompt may open a response with more than the template keeps of it later.
-            if !before.starts_with(&render(turns, false)?) || !render(turns, true)?.starts_with(before) {
+            // A generation prompt may open a response with more than the template keeps of it later, and leave a blank
+            // before it to the model.
+            if !before.starts_with(&render(turns, false)?) || !render(turns, true)?.starts_with(before.trim_end()) {
                 return Err(fails(format!("what it writes of {turns} turn(s) changes when another one follows")));
             }
             follow_ups.push(after.replace(SAID[turns], SAID[0]));

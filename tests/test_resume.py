@@ -72,6 +72,20 @@ def test_dynamic_sampling_killed_and_resumed(run, root, tmp_path):
         kill_and_resume(run, recipe, run_dir, failpoint, SAMPLING, (files, rows))
 
 
+def test_a_transcript_killed_and_resumed(run, root, tmp_path):
+    recipe = tmp_path / "transcript.yaml"
+    recipe.write_text(f"extends: {root}/recipes/smoke/gigpo.yaml\n"
+                      "rollout: {history: {mode: transcript}, max_sequence_tokens: 200}\n")
+    assert train(run, recipe, tmp_path / "whole").returncode == 0
+    run_dir = tmp_path / "run"
+    assert train(run, recipe, run_dir, failpoint="mid-rollout:70").returncode == -signal.SIGKILL
+    resumed = train(run, recipe, run_dir, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert outcome(run_dir) == outcome(tmp_path / "whole")
+    episode = json.loads((run_dir / "rollouts/iteration-000001.jsonl").read_text().splitlines()[0])
+    assert not any("assistant" in step["prompt"].rsplit("<|im_start|>", 1)[0] for step in episode["steps"])
+
+
 def test_a_damaged_checkpoint_is_passed_over(whole, run, root, tmp_path):
     run_dir = tmp_path / "run"
     recipe = root / "recipes/smoke/gigpo.yaml"

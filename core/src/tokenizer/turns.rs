@@ -37,7 +37,7 @@ impl Turns {
             tokenizer.render(&conversation(&SAID[..turns]), prompt).map_err(|error| fails(format!("{error:#}")))
         };
         let mut follow_ups = Vec::new();
-        for turns in 1..SAID.len() {
+        for (turns, said) in SAID.into_iter().enumerate().skip(1) {
             let longer = render(turns + 1, true)?;
             let Some((before, after)) = longer.rsplit_once(RESPONSE) else {
                 return Err(fails("it leaves out an earlier response".into()));
@@ -47,7 +47,7 @@ impl Turns {
             if !before.starts_with(&render(turns, false)?) || !render(turns, true)?.starts_with(before.trim_end()) {
                 return Err(fails(format!("what it writes of {turns} turn(s) changes when another one follows")));
             }
-            follow_ups.push(after.replace(SAID[turns], SAID[0]));
+            follow_ups.push(after.replace(said, SAID[0]));
         }
         if follow_ups[0] != follow_ups[1] {
             return Err(fails("what it writes for a turn depends on the turns before".into()));

@@ -313,6 +313,7 @@ fn a_transcript_takes_what_it_needs_and_nothing_else() -> Result<()> {
         (&[mode, limit, "rollout.history.length=2"], &["`rollout.history.length` must be 0 or left out", "but is 2"]),
         (&[mode, limit, "rollout.truncation=left"], &["`rollout.truncation` must be `error`"]),
         (&[mode, limit, "update.mini_batch=5"], &["`update.mini_batch` must be at least `rollout.max_steps`", "is 5"]),
+        (&[mode, limit, "update.micro_batch_tokens=599"], &["`update.micro_batch_tokens` must be at least", "(600)"]),
         (&[mode, limit, "warm_start.batch=5"], &["`warm_start.batch` must be at least `rollout.max_steps`", "is 5"]),
     ] {
         let message = folder.error(WHOLE, sets);

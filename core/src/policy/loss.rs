@@ -118,7 +118,7 @@ pub fn policy_loss(inputs: &LossInputs, options: &Update) -> LossOutputs {
     if let (Some(options), Some(reference)) = (&options.kl, inputs.ref_logprobs) {
         let kl = kl(options.kind, inputs.logprobs, reference);
         sums.kl = mean(&kl);
-        loss = loss + weighted(&kl) * options.coef;
+        loss += weighted(&kl) * options.coef;
     }
     sums.total = value(&loss);
     LossOutputs { loss, sums }

@@ -231,7 +231,7 @@ fn rollout(r: &Rollout) -> Option<Problem> {
 fn dynamic_sampling(r: &Rollout, d: &DynamicSampling) -> Option<Problem> {
     let rounds = "rollout.dynamic_sampling.rounds";
     let last = "must be at least 2: the last round is kept as it is, so that one round drops nothing";
-    let fits = (r.tasks * r.group_size).checked_mul(d.rounds).is_some();
+    let fits = u64::from(r.tasks) * u64::from(r.group_size) <= u64::from(u32::MAX / d.rounds.max(1));
     least(rounds, d.rounds as usize, 2, &format!("{last}; it is {}", d.rounds))
         .or_else(|| {
             let message = "needs `rollout.group_size` of at least 2: the only return of a group is equal to itself";

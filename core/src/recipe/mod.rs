@@ -10,6 +10,7 @@ mod schema;
 #[cfg(test)]
 mod tests;
 mod tree;
+mod update;
 
 use std::path::{Path, PathBuf};
 
@@ -19,6 +20,7 @@ pub use keys::{Key, json_schema, keys, markdown};
 pub use recompute::Recompute;
 pub use schema::*;
 use tree::{Node, Place};
+pub use update::*;
 
 use crate::input_error;
 

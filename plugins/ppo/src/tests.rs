@@ -78,7 +78,7 @@ fn over_an_episode_by_hand() {
         ..row("a", vec![0.0, 7.0 - penalty], vec![value, 9.0, 9.0])
     });
     let (gamma, lambda) = (0.9, 0.8);
-    let deltas = [1.0 + gamma * 1.0 - 0.5, 1.5 + gamma * -1.0 - 1.0, 4.0 - -1.0];
+    let deltas = [1.0 + gamma - 0.5, 1.5 - gamma - 1.0, 4.0 - -1.0];
     let last = deltas[2];
     let middle = deltas[1] + gamma * lambda * last;
     let first = deltas[0] + gamma * lambda * middle;

@@ -27,8 +27,8 @@ def outcome(run_dir):
     """Final parameters and moments as bytes, and the metrics that are not times."""
     last = sorted((run_dir / "checkpoints").glob("iteration-*"))[-1]
     assert last.name == "iteration-000004"
-    files = {name: (last / name).read_bytes()
-             for name in ("policy.safetensors", "exp_avg.safetensors", "exp_avg_sq.safetensors", "state.json")}
+    files = {path.name: path.read_bytes() for path in [*last.glob("*.safetensors"), last / "state.json"]}
+    assert {"policy.safetensors", "exp_avg.safetensors", "exp_avg_sq.safetensors"} <= files.keys()
     rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     timing = ("time/", "memory/", "rollout/tokens_per_s", "update/tokens_per_s")
     return files, [{k: v for k, v in row.items() if not k.startswith(timing)} for row in rows]
@@ -70,6 +70,22 @@ def test_dynamic_sampling_killed_and_resumed(run, root, tmp_path):
     for failpoint in ("mid-rollout:110", "mid-rollout:190", "before-rename:3"):
         run_dir = tmp_path / failpoint.replace(":", "-")
         kill_and_resume(run, recipe, run_dir, failpoint, SAMPLING, (files, rows))
+
+
+def test_a_critic_and_an_adaptive_coefficient_killed_and_resumed(run, root, tmp_path):
+    recipe = root / "recipes/smoke/ppo.yaml"
+    settings = [*SETTINGS, "critic.warmup=1", "update.old_logprobs=recompute",
+                "update.kl_in_reward={coef: 0.05, adaptive: {target: 0.01, horizon: 100}}"]
+    assert train(run, recipe, tmp_path / "whole", settings=settings).returncode == 0
+    files, rows = outcome(tmp_path / "whole")
+    assert {"critic.safetensors", "critic_exp_avg.safetensors", "critic_exp_avg_sq.safetensors"} <= files.keys()
+    assert len({row["reward/kl_coef"] for row in rows[1:]}) == 4
+    for failpoint in ("mid-mini-batch:14", "before-rename:4"):
+        kill_and_resume(run, recipe, tmp_path / failpoint[:6], failpoint, settings, (files, rows))
+    without = train(run, root / "recipes/smoke/gigpo.yaml", tmp_path / "none")
+    assert without.returncode == 0, without.stderr
+    taken_up = train(run, recipe, tmp_path / "none", "--resume", settings=[*settings, "iterations=5"])
+    assert taken_up.returncode == 2 and "holds no critic" in taken_up.stderr
 
 
 def test_a_transcript_killed_and_resumed(run, root, tmp_path):

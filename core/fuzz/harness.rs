@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use nestor::error::{InputError, message};
-use nestor::model::{Architecture, Config, Model, weights};
+use nestor::model::config::Output;
+use nestor::model::{Architecture, Config, weights};
 use nestor::recipe::load_with;
 use tch::{Device, Kind};
 
@@ -37,14 +38,14 @@ pub fn safetensors(data: &[u8]) {
         }
         return;
     }
-    let mut model = Model::empty(small(), Kind::Float, Device::Cpu);
-    value_or_message(weights::fill_flats(Path::new("file"), data, &model.layouts, &mut model.flats));
+    value_or_message(weights::model_of(Path::new("file"), data, small(), (Kind::Float, Device::Cpu)));
 }
 
 /// The network that [`safetensors`] reads files for.
 pub fn small() -> Config {
     Config {
         architecture: Architecture::Qwen3,
+        output: Output::Tokens,
         vocab_size: 4,
         hidden_size: 2,
         intermediate_size: 2,

@@ -89,7 +89,7 @@ fn damage(recipe: &mut Value, rng: &mut ChaCha8Rng) -> String {
 fn keys(value: &Value, path: &[Value]) -> Vec<Vec<Value>> {
     let empty = Mapping::new();
     let below = |(key, value): (&Value, &Value)| {
-        let path = [path, &[key.clone()]].concat();
+        let path = [path, std::slice::from_ref(key)].concat();
         [vec![path.clone()], keys(value, &path)].concat()
     };
     value.as_mapping().unwrap_or(&empty).iter().flat_map(below).collect()

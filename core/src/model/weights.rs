@@ -49,15 +49,30 @@ pub fn load(dir: &Path, kind: Kind, device: Device) -> Result<Model> {
 /// Fills flat tensors from a file that [`write_flats`] wrote: it must hold exactly the parameters of these layouts.
 pub fn read_flats(path: &Path, layouts: &[Layout], flats: &mut [Tensor]) -> Result<()> {
     let (path, map) = map_file(path.to_path_buf())?;
-    fill_flats(&path, &map, layouts, flats)
+    copy(&of_one_file(&path, &map, layouts)?, layouts, flats)
 }
 
-/// [`read_flats`] of a file's bytes; `path` names them in errors.
-pub fn fill_flats(path: &Path, file: &[u8], layouts: &[Layout], flats: &mut [Tensor]) -> Result<()> {
+/// The network in a file that [`write_flats`] wrote. Nothing is allocated before the file was found right.
+pub fn read_model(path: &Path, config: Config, kind: Kind, device: Device) -> Result<Model> {
+    let (path, map) = map_file(path.to_path_buf())?;
+    model_of(&path, &map, config, (kind, device))
+}
+
+/// [`read_model`] of a file's bytes; `path` names them in errors.
+pub fn model_of(path: &Path, file: &[u8], config: Config, (kind, device): (Kind, Device)) -> Result<Model> {
+    let layouts = super::qwen2::layouts(&config);
+    let found = of_one_file(path, file, &layouts)?;
+    let mut model = Model::empty(config, kind, device);
+    copy(&found, &layouts, &mut model.flats)?;
+    Ok(model)
+}
+
+/// The tensors of one file, found to be exactly the parameters of these layouts.
+fn of_one_file<'a>(path: &'a Path, file: &'a [u8], layouts: &[Layout]) -> Result<Found<'a>> {
     let mut found = Found::new();
     parse(path, file, &mut found)?;
     check(path, false, layouts, &found)?;
-    copy(&found, layouts, flats)
+    Ok(found)
 }
 
 /// Tensors by name, each with the file it lies in.

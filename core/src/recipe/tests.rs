@@ -355,8 +355,8 @@ fn what_grows_without_bound_is_refused() {
     let folder = Folder::new();
     let lists = |count: usize| format!("a: &a {}{}\n", "[".repeat(count), "]".repeat(count));
     let cases = [
-        (format!("{}b: &b {}*a{}\n", lists(60), "[".repeat(60), "]".repeat(60)), "r.yaml:2:66: this alias makes"),
-        (lists(70), "r.yaml:1:70: nested too deeply"),
+        (format!("{}b: &b {}*a{}\n", lists(60), "[".repeat(60), "]".repeat(60)), "r.yaml:2:67: this alias makes"),
+        (lists(70), "r.yaml:1:71: nested too deeply"),
         (
             [
                 "a: &a [x, x, x, x, x, x, x, x, x, x]",

@@ -7,23 +7,30 @@ import json
 
 import pytest
 import torch
-from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM
+from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 NEW = 16
 SHAPES = {
     "tied": dict(num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=True),
     "untied": dict(num_attention_heads=6, num_key_value_heads=1, tie_word_embeddings=False),
+    "qwen3 tied": dict(num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=True, head_dim=32),
+    "qwen3 untied": dict(num_attention_heads=6, num_key_value_heads=1, tie_word_embeddings=False, head_dim=12),
 }
 
 
 def make_model(shape):
     torch.manual_seed(3)
-    config = Qwen2Config(vocab_size=512, hidden_size=96, intermediate_size=160, num_hidden_layers=3,
-                         max_position_embeddings=4096, rope_theta=1e6, rms_norm_eps=1e-6, **SHAPES[shape])
-    model = Qwen2ForCausalLM._from_config(config, dtype=torch.float32)
+    settings = dict(vocab_size=512, hidden_size=96, intermediate_size=160, num_hidden_layers=3,
+                    max_position_embeddings=4096, rope_theta=1e6, rms_norm_eps=1e-6, **SHAPES[shape])
+    if shape.startswith("qwen3"):
+        model = Qwen3ForCausalLM._from_config(Qwen3Config(**settings), dtype=torch.float32)
+    else:
+        model = Qwen2ForCausalLM._from_config(Qwen2Config(**settings), dtype=torch.float32)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "norm" not in name:
+            if name.endswith(("q_norm.weight", "k_norm.weight")):
+                parameter.normal_(1.0, 0.3)
+            elif "norm" not in name:
                 parameter.normal_(0.0, 0.1 if name.endswith("bias") else 0.08)
     return model.eval()
 
@@ -51,7 +58,8 @@ def generate(run_json, tmp_path):
     return call
 
 
-@pytest.mark.parametrize("shape, count", [("tied", 70), ("untied", 12)])  # 70: more than nestor decodes at once
+# 70: more than nestor decodes at once
+@pytest.mark.parametrize("shape, count", [("tied", 70), ("untied", 12), ("qwen3 tied", 24), ("qwen3 untied", 12)])
 def test_greedy_tokens_equal_transformers(shape, count, tmp_path, generate):
     model, prompts, folder = make_model(shape), make_prompts(count), tmp_path / "model"
     free = reference(model, prompts)
@@ -68,8 +76,9 @@ def test_greedy_tokens_equal_transformers(shape, count, tmp_path, generate):
     assert got["finished"] == ["eos" if row[-1] in eos else "length" for row in want]
 
 
-def test_recorded_logprobs_are_those_of_the_whole_distribution(tmp_path, generate, score):
-    model, prompts, folder = make_model("tied"), make_prompts(12), tmp_path / "model"
+@pytest.mark.parametrize("shape", ["tied", "qwen3 tied"])
+def test_recorded_logprobs_are_those_of_the_whole_distribution(shape, tmp_path, generate, score):
+    model, prompts, folder = make_model(shape), make_prompts(12), tmp_path / "model"
     model.save_pretrained(folder)
     got = generate(folder, prompts, "--temperature", 1, "--top-k", 20, "--top-p", 0.9, "--seed", 5)
     rows = [p + t for p, t in zip(prompts, got["tokens"])]

@@ -3,22 +3,26 @@
 Each tensor must agree within 1e-4 relative (L2), the whole within 1e-5; tied and untied embeddings, one response in a
 sequence and conversations with several (the loss is on responses alone, each with its own advantage), one-token responses, KL and entropy terms on, ratios away from 1, everything or nothing recomputed, several micro-batches.
 """
+import itertools
 import json
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 CLIP_LOW, CLIP_HIGH, DUAL_CLIP, ENTROPY, KL, TEMPERATURE = 0.2, 0.28, 3.0, 0.01, 0.05, 0.9
 
 
-def make_model(tied, directory):
+def make_model(architecture, tied, directory):
     torch.manual_seed(1)
-    config = Qwen2Config(vocab_size=300, hidden_size=64, intermediate_size=112, num_hidden_layers=3,
-                         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512, rope_theta=1e6,
-                         rms_norm_eps=1e-6, tie_word_embeddings=tied)
-    model = Qwen2ForCausalLM(config)
+    settings = dict(vocab_size=300, hidden_size=64, intermediate_size=112, num_hidden_layers=3, num_attention_heads=4,
+                    num_key_value_heads=2, max_position_embeddings=512, rope_theta=1e6, rms_norm_eps=1e-6,
+                    tie_word_embeddings=tied)
+    if architecture == "qwen3":
+        model = Qwen3ForCausalLM(Qwen3Config(**settings, head_dim=24))
+    else:
+        model = Qwen2ForCausalLM(Qwen2Config(**settings))
     with torch.no_grad():
         for name, p in model.named_parameters():
             if name.endswith("norm.weight"):
@@ -81,12 +85,13 @@ def reference_loss(stats, rows):
     return policy - ENTROPY * entropy + KL * kl, policy, kl, entropy
 
 
-@pytest.mark.parametrize("shapes, tied, recompute", [
-    *((SINGLE, tied, recompute) for tied in (True, False) for recompute in ("all", "none", 2)),
-    (CONVERSATIONS, True, "all"), (CONVERSATIONS, False, "none"),
+@pytest.mark.parametrize("architecture, shapes, tied, recompute", [
+    *(("qwen2", SINGLE, tied, recompute) for tied in (True, False) for recompute in ("all", "none", 2)),
+    ("qwen2", CONVERSATIONS, True, "all"), ("qwen2", CONVERSATIONS, False, "none"),
+    ("qwen3", SINGLE, True, "all"), ("qwen3", CONVERSATIONS, False, 2),
 ])
-def test_gradients_equal_autograd(shapes, tied, recompute, tmp_path, example):
-    model = make_model(tied, tmp_path / "model")
+def test_gradients_equal_autograd(architecture, shapes, tied, recompute, tmp_path, example):
+    model = make_model(architecture, tied, tmp_path / "model")
     sequences = make_sequences(shapes)
     rows = sum(sequences, [])
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""`nestor score`, `nestor model new` and safetensors in and out against transformers' Qwen2ForCausalLM.
+"""`nestor score`, `nestor model new` and safetensors in and out against transformers' Qwen2ForCausalLM and Qwen3ForCausalLM.
 
 Weights are random with projections four times larger than the usual initialisation, random biases and norms, so that
 every part of the network moves the result; float32 noise is then about 2e-5.
@@ -12,25 +12,41 @@ from contextlib import contextmanager
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM
+from transformers import (AutoModelForCausalLM, GenerationConfig, Qwen2Config, Qwen2ForCausalLM, Qwen3Config,
+                          Qwen3ForCausalLM)
 
 TOLERANCE, FAULT = 1e-4, 1e-2
-COMMON = dict(max_position_embeddings=32768, rope_theta=1e6, rms_norm_eps=1e-6)
+COMMON = dict(rope_theta=1e6, rms_norm_eps=1e-6)
+QWEN2, QWEN3 = dict(max_position_embeddings=32768), dict(max_position_embeddings=40960)
 SHAPES = {
     "tiny": dict(vocab_size=512, hidden_size=64, intermediate_size=176, num_hidden_layers=2, num_attention_heads=4,
-                 num_key_value_heads=2, tie_word_embeddings=True),
+                 num_key_value_heads=2, tie_word_embeddings=True, **QWEN2),
     "0.5b": dict(vocab_size=151936, hidden_size=896, intermediate_size=4864, num_hidden_layers=24,
-                 num_attention_heads=14, num_key_value_heads=2, tie_word_embeddings=True),
+                 num_attention_heads=14, num_key_value_heads=2, tie_word_embeddings=True, **QWEN2),
     "7b-2-layers": dict(vocab_size=4000, hidden_size=3584, intermediate_size=18944, num_hidden_layers=2,
-                        num_attention_heads=28, num_key_value_heads=4, tie_word_embeddings=False),
+                        num_attention_heads=28, num_key_value_heads=4, tie_word_embeddings=False, **QWEN2),
+    # Heads are of a size of their own: larger and smaller than hidden_size / num_attention_heads.
+    "qwen3-tiny": dict(vocab_size=512, hidden_size=64, intermediate_size=176, num_hidden_layers=2, head_dim=32,
+                       num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=True, **QWEN3),
+    "qwen3-untied": dict(vocab_size=4000, hidden_size=320, intermediate_size=640, num_hidden_layers=3, head_dim=48,
+                         num_attention_heads=6, num_key_value_heads=3, tie_word_embeddings=False, **QWEN3),
+    "qwen3-0.6b": dict(vocab_size=151936, hidden_size=1024, intermediate_size=3072, num_hidden_layers=28, head_dim=128,
+                       num_attention_heads=16, num_key_value_heads=8, tie_word_embeddings=True, **QWEN3),
 }
-LENGTHS = {"tiny": [1, 2, 7, 33, 4200, 260, 34, 1000], "0.5b": [5, 40, 17], "7b-2-layers": [3, 120, 41, 40, 1]}
+LENGTHS = {"tiny": [1, 2, 7, 33, 4200, 260, 34, 1000], "0.5b": [5, 40, 17], "7b-2-layers": [3, 120, 41, 40, 1],
+           "qwen3-tiny": [1, 2, 7, 33, 4200, 260, 34, 1000], "qwen3-untied": [3, 120, 41, 40, 1],
+           "qwen3-0.6b": [5, 40, 17]}
+
+
+def classes(shape):
+    return (Qwen3Config, Qwen3ForCausalLM) if shape.startswith("qwen3") else (Qwen2Config, Qwen2ForCausalLM)
 
 
 def make_model(shape, **changes):
     generator = torch.Generator().manual_seed(0)
+    config, network = classes(shape)
     with torch.device("meta"):
-        model = Qwen2ForCausalLM(Qwen2Config(**COMMON, **SHAPES[shape] | changes))
+        model = network(config(**COMMON, **SHAPES[shape] | changes))
     # Without the initial values that would only be overwritten; the rotary frequencies are not parameters.
     model = model.to_empty(device="cpu")
     model.model.rotary_emb = type(model.model.rotary_emb)(model.config)
@@ -71,7 +87,7 @@ def largest(got, want):
 
 # What the faults touch is a small file of its own, so that a faulty model shares the large one.
 DAMAGED, WHOLE = "damaged.safetensors", "whole.safetensors"
-TOUCHED = re.compile(r"(q_proj\.bias|[kv]_proj\.(weight|bias))$")
+TOUCHED = re.compile(r"(q_proj\.bias|[qk]_norm\.weight|[kv]_proj\.(weight|bias))$")
 
 
 def save_in_two_files(model, folder):
@@ -87,6 +103,11 @@ def save_in_two_files(model, folder):
 
 def without_query_bias(tensors, config):
     return {name: value * 0 if name.endswith("q_proj.bias") else value for name, value in tensors.items()}
+
+
+def with_exchanged_head_norms(tensors, config):
+    other = lambda name: name.replace("q_norm", "k_norm") if "q_norm" in name else name.replace("k_norm", "q_norm")
+    return {name: tensors[other(name)] for name in tensors}
 
 
 def with_other_key_value_heads(tensors, config):
@@ -118,6 +139,9 @@ def damaged(folder, fault):
     ("tiny", (without_query_bias, with_other_key_value_heads, with_other_rope_theta)),
     ("7b-2-layers", (without_query_bias, with_other_key_value_heads, with_other_rope_theta)),
     ("0.5b", ()),
+    ("qwen3-tiny", (with_exchanged_head_norms, with_other_key_value_heads, with_other_rope_theta)),
+    ("qwen3-untied", (with_exchanged_head_norms, with_other_key_value_heads, with_other_rope_theta)),
+    ("qwen3-0.6b", ()),
 ])
 def test_score_equals_transformers_and_sees_faults(shape, faults, tmp_path, score):
     model, rows, folder = make_model(shape), make_rows(shape), tmp_path / "model"
@@ -142,11 +166,12 @@ def test_positions_beyond_4096(tmp_path, score):
     shutil.rmtree(folder)
 
 
-def test_bfloat16_score_is_as_near_to_float32_as_transformers(tmp_path, score):
-    model, rows, folder = make_model("tiny"), make_rows("tiny"), tmp_path / "model"
+@pytest.mark.parametrize("shape", ["tiny", "qwen3-tiny"])
+def test_bfloat16_score_is_as_near_to_float32_as_transformers(shape, tmp_path, score):
+    model, rows, folder = make_model(shape), make_rows(shape), tmp_path / "model"
     model.save_pretrained(folder)
     # Loaded, not converted: `model.to` would round the rotary frequencies too.
-    half = Qwen2ForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    half = classes(shape)[1].from_pretrained(folder, dtype=torch.bfloat16)
     exact = [p for row in reference(model, rows) for p in row]
     theirs = [p for row in reference(half, rows) for p in row]
     ours = [p for row in score(folder, rows, "bfloat16") for p in row]
@@ -175,9 +200,10 @@ def test_a_tied_model_may_carry_its_head(tmp_path, score):
     assert largest(score(tmp_path, rows), reference(model, rows)) <= TOLERANCE
 
 
-def test_old_and_new_forms_of_the_configuration_are_the_same_model(tmp_path, score):
-    make_model("tiny").save_pretrained(tmp_path)
-    rows, path = make_rows("tiny")[:4], tmp_path / "config.json"
+@pytest.mark.parametrize("shape", ["tiny", "qwen3-tiny"])
+def test_old_and_new_forms_of_the_configuration_are_the_same_model(shape, tmp_path, score):
+    make_model(shape).save_pretrained(tmp_path)
+    rows, path = make_rows(shape)[:4], tmp_path / "config.json"
     new = json.loads(path.read_text())
     assert new["rope_parameters"]["rope_theta"] == 1e6
     want = score(tmp_path, rows)
@@ -186,15 +212,16 @@ def test_old_and_new_forms_of_the_configuration_are_the_same_model(tmp_path, sco
     assert score(tmp_path, rows) == want
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_new_model_is_what_transformers_would_make(dtype, tmp_path, score, run):
-    folder = tmp_path / "new"
-    assert run("model", "new", folder, "--shape", "tiny", "--seed", 5, "--dtype", dtype).returncode == 0
-    model, notes = Qwen2ForCausalLM.from_pretrained(folder, output_loading_info=True)
-    assert not any(notes.values()), notes
+@pytest.mark.parametrize("shape, dtype", [("tiny", "float32"), ("tiny", "bfloat16"), ("qwen3-tiny", "bfloat16")])
+def test_a_new_model_is_what_transformers_would_make(shape, dtype, tmp_path, score, run):
+    folder, (config, network) = tmp_path / "new", classes(shape)
+    make = lambda name, seed: run("model", "new", tmp_path / name, "--shape", shape, "--seed", seed, "--dtype", dtype)
+    assert make("new", 5).returncode == 0
+    model, notes = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    assert isinstance(model, network) and not any(notes.values()), notes
     assert model.dtype == getattr(torch, dtype)
-    want = Qwen2Config(**COMMON, **SHAPES["tiny"])
-    for key in SHAPES["tiny"] | dict(rope_parameters=0, rms_norm_eps=0, max_position_embeddings=0):
+    want = config(**COMMON, **SHAPES[shape])
+    for key in SHAPES[shape] | dict(rope_parameters=0, rms_norm_eps=0):
         assert getattr(model.config, key) == getattr(want, key), key
     for name, parameter in model.named_parameters():
         value = parameter.float()
@@ -206,12 +233,11 @@ def test_a_new_model_is_what_transformers_would_make(dtype, tmp_path, score, run
             assert abs(value.std() / 0.02 - 1) < 0.05 and abs(value.mean()) < 0.002, name
             # Even the smallest matrix has 2,048 entries: its largest lies beyond 2.5 standard deviations.
             assert 2.5 < value.abs().max() / 0.02 < 6, name
-    rows = make_rows("tiny")[:4]
-    wide = Qwen2ForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    rows = make_rows(shape)[:4]
+    wide = network.from_pretrained(folder, dtype=torch.float32)
     assert largest(score(folder, rows), reference(wide, rows)) <= TOLERANCE
 
-    assert run("model", "new", tmp_path / "again", "--shape", "tiny", "--seed", 5, "--dtype", dtype).returncode == 0
-    assert run("model", "new", tmp_path / "other", "--shape", "tiny", "--seed", 6, "--dtype", dtype).returncode == 0
+    assert make("again", 5).returncode == make("other", 6).returncode == 0
     read = lambda name: (tmp_path / name / "model.safetensors").read_bytes()
     assert read("new") == read("again") != read("other")
 

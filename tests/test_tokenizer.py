@@ -1,15 +1,26 @@
-"""Tokenizer and chat template against transformers, with the real Qwen2.5 tokenizer and template."""
+"""Tokenizer and chat template against transformers, with the real Qwen2.5 tokenizer and the templates of Qwen2.5 and Qwen3."""
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from chats import CHATS, TEXTS
+from chats import CHATS, TEXTS, chat
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as RustTokenizer
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 TEMPLATE = ROOT / "core" / "src" / "tokenizer" / "qwen2.5_chat_template.jinja"
+QWEN3_TEMPLATE = ROOT / "core" / "src" / "tokenizer" / "qwen3_chat_template.jinja"
+# What Qwen3's tokenizer has beyond Qwen2.5's, by its published tokenizer_config.json.
+QWEN3_ADDED = ["<tool_response>", "</tool_response>", "<think>", "</think>"]
+THOUGHTS = [
+    chat("Which way?", "<think>\nThe box is left.\n</think>\n\ngo left", "And now?"),
+    chat("Which way?", "<think>\n\n</think>\n\ngo left"),
+    chat("Which way?", "<think>\nOne.\n", "Think on.", "Two.\n</think>\n\n\nright", system="Be brief."),
+    chat("<tool_response>\n3\n</tool_response>", "<think>four</think> 4", "<tool_response>5</tool_response>"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -26,17 +37,30 @@ def qwen(tmp_path_factory):
     return folder
 
 
-def by_transformers(folder, chats):
+@pytest.fixture(scope="module")
+def qwen3(qwen, tmp_path_factory):
+    """A folder as Qwen3's, without weights: Qwen2.5's tokenizer with four more tokens, and Qwen3's template."""
+    folder = tmp_path_factory.mktemp("qwen3")
+    tokenizer = RustTokenizer.from_file(str(qwen / "tokenizer.json"))
+    tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in QWEN3_ADDED])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = json.loads((qwen / "tokenizer_config.json").read_text())
+    settings["chat_template"] = QWEN3_TEMPLATE.read_text()
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+def by_transformers(folder, chats, **switches):
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    return [tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=True, return_dict=False)
+    return [tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=True, return_dict=False, **switches)
             for chat in chats]
 
 
-def render(example, folder, chats, scratch):
+def render(example, folder, chats, scratch, *thinking):
     """Ids of many chats by what `nestor tokenize` calls for one."""
     file = scratch / "chats.json"
     file.write_text(json.dumps(chats))
-    return json.loads(example("tokens", "--chats", folder, file))
+    return json.loads(example("tokens", "--chats", folder, file, *thinking))
 
 
 def inspect(example, folder, texts, scratch):
@@ -52,6 +76,32 @@ def test_twenty_chats_are_transformers_token_for_token(qwen, tmp_path, example, 
         assert ours == theirs, chat
     (tmp_path / "chat.json").write_text(json.dumps(CHATS[3]))
     assert run_json("tokenize", qwen, "--chat", tmp_path / "chat.json", "--json")["ids"] == want[3]
+
+
+def test_thinking_is_switched_as_in_transformers(qwen3, tmp_path, example, run_json):
+    chats, rendered = CHATS + THOUGHTS, {}
+    for words, switches in (((), {}), (("true",), {"enable_thinking": True}), (("false",), {"enable_thinking": False})):
+        want = by_transformers(qwen3, chats, **switches)
+        rendered[words] = want
+        for chat, ours, theirs in zip(chats, render(example, qwen3, chats, tmp_path, *words), want, strict=True):
+            assert ours == theirs, (words, chat)
+    assert rendered[()] == rendered[("true",)] != rendered[("false",)]
+    assert rendered[("false",)][0][-4:] == [151667, 271, 151668, 271]  # <think>, two lines, </think>, two lines
+
+    file = tmp_path / "chat.json"
+    file.write_text(json.dumps(THOUGHTS[0]))
+    for value, want in (("true", rendered[("true",)]), ("false", rendered[("false",)])):
+        got = run_json("tokenize", qwen3, "--chat", file, "--thinking", value, "--json")["ids"]
+        assert got == want[len(CHATS)]
+
+
+def test_a_thinking_switch_that_would_be_ignored_is_refused(qwen, tmp_path, run):
+    (tmp_path / "chat.json").write_text(json.dumps(CHATS[0]))
+    done = run("tokenize", qwen, "--chat", tmp_path / "chat.json", "--thinking", "false")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "thinking cannot be set to false" in done.stderr and "enable_thinking" in done.stderr
+    done = run("generate", qwen, "--prompt", "x", "--thinking", "false")
+    assert done.returncode == 2 and "'--thinking <true|false>' cannot be used with '--prompt" in done.stderr
 
 
 @pytest.mark.parametrize("template", [
@@ -101,6 +151,28 @@ def test_a_new_model_takes_the_tokenizer_if_it_fits(qwen, tmp_path, example, run
     assert (config.eos_token_id, generation.eos_token_id, generation.pad_token_id) == (499, [499, 497], 497)
     assert AutoTokenizer.from_pretrained(folder).chat_template == TEMPLATE.read_text()
     assert render(example, folder, CHATS, tmp_path) == by_transformers(folder, CHATS)
+
+
+def test_a_new_qwen3_model_has_its_template(qwen3, tmp_path, example, run, run_json):
+    """The small tokenizer has Qwen3's tokens, so the folder gets Qwen3's template, and `generate --chat` the switch."""
+    (tmp_path / "small").mkdir()
+    (tmp_path / "corpus.json").write_text(json.dumps(TEXTS))
+    example("tokens", "--train", tmp_path / "small", tmp_path / "corpus.json", 500)
+    small, folder = tmp_path / "small" / "tokenizer.json", tmp_path / "new"
+    tokenizer = RustTokenizer.from_file(str(small))
+    tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in QWEN3_ADDED])
+    tokenizer.save(str(small))
+    assert run("model", "new", folder, "--shape", "qwen3-tiny", "--tokenizer", small, "--dtype", "float32").returncode == 0
+    assert AutoTokenizer.from_pretrained(folder).chat_template == QWEN3_TEMPLATE.read_text()
+    assert AutoConfig.from_pretrained(folder).model_type == "qwen3"
+    continued = {}
+    for value in ("true", "false"):
+        want = by_transformers(folder, [CHATS[0]], enable_thinking=value == "true")
+        (tmp_path / "rows.json").write_text(json.dumps({"rows": want}))
+        options = ["--max-new-tokens", 8, "--temperature", 0, "--json"]
+        continued[value] = run_json("generate", folder, "--chat", CHATS[0][0]["content"], "--thinking", value, *options)
+        assert continued[value] == run_json("generate", folder, "--tokens", tmp_path / "rows.json", *options)
+    assert continued["true"]["tokens"] != continued["false"]["tokens"]
 
 
 def test_a_trained_tokenizer_is_the_same_in_transformers(tmp_path, example):

@@ -1,9 +1,9 @@
 //! Tokenizers for `tests/test_tokenizer.py`, which compares them with transformers.
 //!
-//! usage: tokens MODEL_DIR TEXTS.json · tokens --chats MODEL_DIR CHATS.json · tokens --train OUT_DIR TEXTS.json VOCAB_SIZE
+//! usage: tokens MODEL_DIR TEXTS.json · tokens --chats MODEL_DIR CHATS.json [true|false] · tokens --train OUT_DIR TEXTS.json VOCAB_SIZE
 //!
 //! TEXTS is a list of strings, CHATS a list of chats. The first form prints the ids of texts and what those decode to,
-//! the second the ids of chats, the third trains a tokenizer.
+//! the second the ids of chats (with the thinking switch on or off), the third trains a tokenizer.
 
 use std::path::Path;
 
@@ -18,8 +18,9 @@ fn main() -> Result<()> {
         ["--train", out, texts, size] => {
             Tokenizer::train(read(texts)?.into_iter(), size.parse()?)?.save(Path::new(out))
         }
-        ["--chats", model, chats] => {
-            let tokenizer = Tokenizer::load(Path::new(model))?;
+        ["--chats", model, chats, ref thinking @ ..] => {
+            let thinking = thinking.first().map(|text| text.parse()).transpose()?;
+            let tokenizer = Tokenizer::load(Path::new(model))?.with_thinking(thinking)?;
             let chats: Vec<Vec<Message>> = serde_json::from_str(&std::fs::read_to_string(chats)?)?;
             let ids: Vec<_> = chats.iter().map(|chat| tokenizer.chat(chat, true)).collect::<Result<_>>()?;
             println!("{}", json!(ids));

@@ -14,18 +14,20 @@ use anyhow::{Context, Result, ensure};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use tch::{Device, Kind, Tensor, no_grad};
+use tch::{Device, Kind};
 
 use crate::failpoint::failpoint;
 use crate::input_error;
 use crate::model::config::Output;
-use crate::model::{Config, Model, weights};
+use crate::model::weights::{self, read_flats, write_flats};
+use crate::model::{Config, Model};
 use crate::policy::Network;
-use crate::shard::Layout;
 use crate::tokenizer;
 
 const MANIFEST: &str = "manifest.json";
 const STATE: &str = "state.json";
+const CONFIG: &str = "config.json";
+const TOKENIZER: &str = "tokenizer.json";
 
 /// Files of a network: masters, first and second moments.
 type NetworkFiles = [&'static str; 3];
@@ -66,16 +68,18 @@ impl Checkpoints {
         let path = self.dir.join(format!("iteration-{iteration:06}"));
         let (policy, files) = (&saved.policy, saved.model_files);
         write_whole(&path, |dir| {
-            write_tensors(&dir.join(POLICY[0]), &policy.model.layouts, &policy.optimizer.masters)?;
+            write_flats(&dir.join(POLICY[0]), &policy.model.layouts, &policy.optimizer.masters)?;
             failpoint("mid-checkpoint");
             write_moments(dir, POLICY, policy)?;
             if let Some(critic) = saved.critic {
-                write_tensors(&dir.join(CRITIC[0]), &critic.model.layouts, &critic.optimizer.masters)?;
+                write_flats(&dir.join(CRITIC[0]), &critic.model.layouts, &critic.optimizer.masters)?;
                 write_moments(dir, CRITIC, critic)?;
             }
             tokenizer::copy_files(files, dir)?;
-            fs::copy(files.join("config.json"), dir.join("config.json")).context("copying config.json")?;
-            fs::write(dir.join(STATE), serde_json::to_vec_pretty(state)?).context("writing state.json")
+            fs::copy(files.join(CONFIG), dir.join(CONFIG))
+                .with_context(|| format!("writing {}", dir.join(CONFIG).display()))?;
+            let path = dir.join(STATE);
+            fs::write(&path, serde_json::to_vec_pretty(state)?).with_context(|| format!("writing {}", path.display()))
         })?;
         for old in self.list()?.iter().rev().skip(keep.max(1)) {
             fs::remove_dir_all(old).with_context(|| format!("removing the old checkpoint {}", old.display()))?;
@@ -86,7 +90,7 @@ impl Checkpoints {
     /// Saves the frozen reference, once per run.
     pub fn save_reference(&self, reference: &Model) -> Result<()> {
         write_whole(&self.reference_dir(), |dir| {
-            write_tensors(&dir.join(POLICY[0]), &reference.layouts, &reference.flats)
+            write_flats(&dir.join(POLICY[0]), &reference.layouts, &reference.flats)
         })
     }
 
@@ -94,7 +98,7 @@ impl Checkpoints {
     pub fn load_reference(&self, reference: &mut Model) -> Result<()> {
         let dir = self.reference_dir();
         verify(&dir)?;
-        read_tensors(&dir.join(POLICY[0]), &reference.layouts, &mut reference.flats)
+        read_flats(&dir.join(POLICY[0]), &reference.layouts, &mut reference.flats)
     }
 
     /// The newest checkpoint whose files are whole, if there is any. Damaged ones are named on `warn` and passed over.
@@ -116,6 +120,24 @@ impl Checkpoints {
     /// Whether the run kept a frozen reference.
     pub fn has_reference(&self) -> bool {
         self.reference_dir().exists()
+    }
+
+    /// Refuses a checkpoint of another model than the one in the folder `model_files`: of another network, or with other
+    /// tokens.
+    pub fn check_model(path: &Path, model_files: &Path) -> Result<()> {
+        let file = if Config::load(path)? != Config::load(model_files)? {
+            CONFIG
+        } else if sha256(&path.join(TOKENIZER))? != sha256(&model_files.join(TOKENIZER))? {
+            TOKENIZER
+        } else {
+            return Ok(());
+        };
+        Err(input_error!(
+            "{} belongs to another model: its {file} differs from that of {}; put the model back that the run began \
+             with, or start another run",
+            path.display(),
+            model_files.display()
+        ))
     }
 
     /// Loads the networks' masters and moments from a checkpoint, and the run's state beside them.
@@ -175,9 +197,8 @@ pub fn load_model(checkpoint: &Path, output: Output, kind: Kind, device: Device)
         return Err(input_error!("{} holds no critic: export its policy", checkpoint.display()));
     }
     let config = Config { output, ..Config::load(checkpoint)? };
-    let mut model = Model::empty(config, kind, device);
-    read_tensors(&checkpoint.join(masters), &model.layouts, &mut model.flats)?;
-    Ok(model)
+    weights::read_model(&checkpoint.join(masters), config, kind, device)
+        .with_context(|| format!("{} is damaged, or its files are of two models", checkpoint.display()))
 }
 
 /// Writes a checkpoint as a Hugging Face folder in the given type: its policy, or its critic (as transformers'
@@ -190,16 +211,16 @@ pub fn export(checkpoint: &Path, dir: &Path, output: Output, kind: Kind) -> Resu
 /// Writes the moments of a network's optimiser.
 fn write_moments(dir: &Path, [_, first, second]: NetworkFiles, network: &Network) -> Result<()> {
     let (layouts, optimizer) = (&network.model.layouts, &network.optimizer);
-    write_tensors(&dir.join(first), layouts, &optimizer.exp_avgs)?;
-    write_tensors(&dir.join(second), layouts, &optimizer.exp_avg_sqs)
+    write_flats(&dir.join(first), layouts, &optimizer.exp_avgs)?;
+    write_flats(&dir.join(second), layouts, &optimizer.exp_avg_sqs)
 }
 
 /// Fills a network and its optimiser's moments.
 fn read_network(dir: &Path, [masters, first, second]: NetworkFiles, network: &mut Network) -> Result<()> {
     let (layouts, optimizer) = (&network.model.layouts, &mut network.optimizer);
-    read_tensors(&dir.join(masters), layouts, &mut optimizer.masters)?;
-    read_tensors(&dir.join(first), layouts, &mut optimizer.exp_avgs)?;
-    read_tensors(&dir.join(second), layouts, &mut optimizer.exp_avg_sqs)?;
+    read_flats(&dir.join(masters), layouts, &mut optimizer.masters)?;
+    read_flats(&dir.join(first), layouts, &mut optimizer.exp_avgs)?;
+    read_flats(&dir.join(second), layouts, &mut optimizer.exp_avg_sqs)?;
     network.model.load_flats(&network.optimizer.masters)
 }
 
@@ -215,25 +236,35 @@ fn write_whole(path: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()
     fs::create_dir_all(parent).with_context(context)?;
     remove_if_there(&temporary)?;
     fs::create_dir(&temporary).with_context(context)?;
-    fill(&temporary).with_context(context)?;
-
-    let mut files = BTreeMap::new();
-    for entry in fs::read_dir(&temporary).with_context(context)? {
-        let file = entry.with_context(context)?.path();
-        File::open(&file).and_then(|f| f.sync_all()).with_context(context)?;
-        let name = file.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-        files.insert(name, sha256(&file)?);
+    let filled = fill(&temporary).and_then(|()| add_manifest(&temporary));
+    if filled.is_err() {
+        // The first error is the one to report. Half a checkpoint only takes room, which may be what was missing.
+        let _ = fs::remove_dir_all(&temporary);
     }
-    let mut manifest = File::create(temporary.join(MANIFEST)).with_context(context)?;
-    manifest.write_all(&serde_json::to_vec_pretty(&Manifest { files })?).with_context(context)?;
-    manifest.sync_all().with_context(context)?;
-    File::open(&temporary).and_then(|d| d.sync_all()).with_context(context)?;
+    filled.with_context(context)?;
     failpoint("before-rename");
     remove_if_there(path)?;
     fs::rename(&temporary, path).with_context(context)?;
     File::open(parent).and_then(|d| d.sync_all()).with_context(context)?;
     failpoint("after-rename");
     Ok(())
+}
+
+/// Flushes every file of a directory to disk and writes their checksums beside them.
+fn add_manifest(dir: &Path) -> Result<()> {
+    let mut files = BTreeMap::new();
+    for entry in fs::read_dir(dir)? {
+        let file = entry?.path();
+        File::open(&file).and_then(|f| f.sync_all()).with_context(|| format!("flushing {}", file.display()))?;
+        let name = file.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        files.insert(name, sha256(&file)?);
+    }
+    let path = dir.join(MANIFEST);
+    let context = || format!("writing {}", path.display());
+    let mut manifest = File::create(&path).with_context(context)?;
+    manifest.write_all(&serde_json::to_vec_pretty(&Manifest { files })?).with_context(context)?;
+    manifest.sync_all().with_context(context)?;
+    File::open(dir).and_then(|d| d.sync_all()).with_context(|| format!("flushing {}", dir.display()))
 }
 
 fn remove_if_there(dir: &Path) -> Result<()> {
@@ -247,10 +278,16 @@ fn remove_if_there(dir: &Path) -> Result<()> {
 pub fn verify(dir: &Path) -> Result<()> {
     let path = dir.join(MANIFEST);
     let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-    let manifest: Manifest = serde_json::from_str(&text).with_context(|| format!("reading {}", path.display()))?;
+    let manifest: Manifest =
+        serde_json::from_str(&text).map_err(|error| input_error!("{}: damaged ({error})", path.display()))?;
     for (name, want) in &manifest.files {
-        let got = sha256(&dir.join(name))?;
-        ensure!(&got == want, "{name} does not have the checksum that was written with it");
+        let path = dir.join(name);
+        if &sha256(&path)? != want {
+            return Err(input_error!(
+                "{}: damaged: it does not have the checksum that was written with it",
+                path.display()
+            ));
+        }
     }
     Ok(())
 }
@@ -267,35 +304,4 @@ fn sha256(path: &Path) -> Result<String> {
         }
         hasher.update(&buffer[..n]);
     }
-}
-
-/// Writes flat tensors under their parameters' names, float32.
-fn write_tensors(path: &Path, layouts: &[Layout], flats: &[Tensor]) -> Result<()> {
-    let mut named = Vec::new();
-    for (layout, flat) in layouts.iter().zip(flats) {
-        for param in &layout.params {
-            named.push((param.name.as_str(), layout.view(flat, param).detach().to_kind(Kind::Float)));
-        }
-    }
-    Tensor::write_safetensors(&named, path).with_context(|| format!("writing {}", path.display()))
-}
-
-/// Fills flat tensors from a file written by [`write_tensors`].
-fn read_tensors(path: &Path, layouts: &[Layout], flats: &mut [Tensor]) -> Result<()> {
-    let named: BTreeMap<String, Tensor> =
-        Tensor::read_safetensors(path).with_context(|| format!("reading {}", path.display()))?.into_iter().collect();
-    for (layout, flat) in layouts.iter().zip(flats) {
-        for param in &layout.params {
-            let tensor = named.get(&param.name).filter(|t| t.size() == param.shape).ok_or_else(|| {
-                input_error!(
-                    "{}: {} is missing or has another shape than {:?}: this checkpoint belongs to another model",
-                    path.display(),
-                    param.name,
-                    param.shape
-                )
-            })?;
-            no_grad(|| layout.view(flat, param).copy_(tensor));
-        }
-    }
-    Ok(())
 }

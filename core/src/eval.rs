@@ -72,7 +72,8 @@ pub fn eval(recipe: &Recipe, args: &EvalArgs) -> Result<EvalReport> {
     count_tasks(&world, "eval.split", &settings.split)?;
     let model = load(&folder, kind(recipe.dtype), model::prepare(recipe)?)?;
     let tokenizer = Tokenizer::load(&folder)?;
-    new::check_vocabulary(&model.config, &tokenizer)?;
+    new::check_vocabulary(&model.config, &tokenizer)
+        .map_err(|error| input_error!("{}: {error:#}", folder.display()))?;
     let (rollout, seed, deterministic) = (recipe.rollout.clone(), recipe.seed, recipe.deterministic);
     let mut player = Player::new(PlayerOptions { tokenizer, world, rollout, seed, deterministic })?;
     let evaluation = evaluate(&mut player, &model, &settings, seed)?;

@@ -13,6 +13,9 @@ pub fn read_object(path: &Path) -> Result<Option<Map<String, Value>>> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+            return Err(input_error!("{}: not UTF-8 text; fetch the file again", path.display()));
+        }
         Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
     };
     match serde_json::from_str(&text) {
@@ -46,7 +49,10 @@ pub fn write_json(path: &Path, value: &Value) -> Result<()> {
 pub fn write_whole(path: &Path, content: impl AsRef<[u8]>) -> Result<()> {
     let mut partial = path.as_os_str().to_owned();
     partial.push(".partial");
-    std::fs::write(&partial, content)
-        .and_then(|()| std::fs::rename(&partial, path))
-        .with_context(|| format!("cannot write {}", path.display()))
+    let written = std::fs::write(&partial, content).and_then(|()| std::fs::rename(&partial, path));
+    if written.is_err() {
+        // The first error is the one to report; on a full disk the leftover would only take room.
+        let _ = std::fs::remove_file(&partial);
+    }
+    written.with_context(|| format!("cannot write {}", path.display()))
 }

@@ -10,7 +10,7 @@ use tch::{Device, Kind};
 use crate::engine::{Completion, Engine, EngineOptions, Finish, NoiseKey, Request, Sampling, noise};
 use crate::files::read_tokens;
 use crate::input_error;
-use crate::model::{Model, weights};
+use crate::model::{Config, Model, new, weights};
 use crate::tokenizer::{Message, Tokenizer, eos_ids};
 
 /// Requests decoded at once.
@@ -22,7 +22,12 @@ pub enum Source {
     /// Raw text.
     Text(String),
     /// A user's message, put through the chat template.
-    Chat(String),
+    Chat {
+        /// The message.
+        text: String,
+        /// The template's thinking switch; none leaves its default.
+        thinking: Option<bool>,
+    },
     /// A file `{"rows": [[ids…], …]}`; works without a tokenizer too.
     Tokens(PathBuf),
 }
@@ -64,7 +69,12 @@ pub fn generate(options: &GenerateOptions) -> Result<Generated> {
     check_options(options)?;
     let has_tokenizer = options.dir.join("tokenizer.json").exists();
     let optional = matches!(options.source, Source::Tokens(_)) && !has_tokenizer;
-    let tokenizer = if optional { None } else { Some(Tokenizer::load(&options.dir)?) };
+    let thinking = if let Source::Chat { thinking, .. } = options.source { thinking } else { None };
+    let tokenizer = if optional { None } else { Some(Tokenizer::load(&options.dir)?.with_thinking(thinking)?) };
+    if let Some(tokenizer) = &tokenizer {
+        new::check_vocabulary(&Config::load(&options.dir)?, tokenizer)
+            .map_err(|error| input_error!("{}: {error:#}", options.dir.display()))?;
+    }
     let prompts = prompts(options, tokenizer.as_ref())?;
     let model = weights::load(&options.dir, options.kind, options.device)?;
     if let Some(row) = prompts.iter().position(Vec::is_empty) {
@@ -108,7 +118,7 @@ fn check_options(options: &GenerateOptions) -> Result<()> {
 fn prompts(options: &GenerateOptions, tokenizer: Option<&Tokenizer>) -> Result<Vec<Vec<u32>>> {
     match (&options.source, tokenizer) {
         (Source::Text(text), Some(tokenizer)) => Ok(vec![tokenizer.encode(text)?]),
-        (Source::Chat(text), Some(tokenizer)) => Ok(vec![tokenizer.chat(&[Message::new("user", text)], true)?]),
+        (Source::Chat { text, .. }, Some(tokenizer)) => Ok(vec![tokenizer.chat(&[Message::new("user", text)], true)?]),
         (Source::Tokens(path), _) => read_tokens(path),
         (_, None) => Err(input_error!("{}: has no tokenizer.json; give --tokens instead", options.dir.display())),
     }

@@ -11,7 +11,7 @@ use nestor::agent::play::{PlayArgs, play};
 use nestor::bench::{self, BenchOptions, CollectiveOptions};
 use nestor::checkpoint;
 use nestor::engine::Sampling;
-use nestor::error::{InputError, brief};
+use nestor::error::{InputError, brief, message};
 use nestor::eval::{EvalArgs, eval};
 use nestor::generate::{GenerateOptions, Source, generate};
 use nestor::model::config::Output;
@@ -141,6 +141,9 @@ struct Generate {
     model_dir: PathBuf,
     #[command(flatten)]
     prompt: Prompt,
+    /// Whether the chat template asks the model to think first; without it the template's default
+    #[arg(long, value_name = "true|false", conflicts_with_all = ["prompt", "tokens"])]
+    thinking: Option<bool>,
     /// Longest continuation
     #[arg(long, value_name = "N", default_value_t = 256)]
     max_new_tokens: usize,
@@ -184,6 +187,9 @@ struct Tokenize {
     /// The chat: [{"role": …, "content": …}, …]
     #[arg(long, value_name = "FILE")]
     chat: PathBuf,
+    /// Whether the chat template asks the model to think first; without it the template's default
+    #[arg(long, value_name = "true|false")]
+    thinking: Option<bool>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -195,10 +201,10 @@ enum ModelCommand {
     New {
         /// The folder to make
         dir: PathBuf,
-        /// Size of the network: tiny, 0.5b, 1.5b, 3b or 7b
+        /// Size of the network: tiny, 0.5b, 1.5b, 3b, 7b, qwen3-tiny, qwen3-0.6b or qwen3-1.7b
         #[arg(long)]
         shape: String,
-        /// A tokenizer.json with Qwen2.5's tokens
+        /// A tokenizer.json with Qwen's tokens
         #[arg(long, value_name = "FILE")]
         tokenizer: Option<PathBuf>,
         /// Seed of the weights
@@ -334,7 +340,7 @@ fn fail(error: &anyhow::Error) -> ExitCode {
     if error.chain().filter_map(|cause| cause.downcast_ref()).any(closed) {
         return ExitCode::SUCCESS; // the reader of a pipe, such as `head`, has seen enough
     }
-    eprintln!("error: {}", brief(&format!("{error:#}")));
+    eprintln!("error: {}", message(error));
     ExitCode::from(if error.chain().any(|cause| cause.is::<InputError>()) { 2 } else { 1 })
 }
 
@@ -357,7 +363,7 @@ fn run(command: Command) -> Result<Ending> {
         }
         Command::Generate(args) => run_generate(args)?,
         Command::Tokenize(args) => {
-            let ids = tokenize(&args.model_dir, &args.chat)?;
+            let ids = tokenize(&args.model_dir, &args.chat, args.thinking)?;
             print(args.json, &ids, || words(&ids["ids"]))?;
         }
         Command::Model(ModelCommand::New { dir, shape, tokenizer, seed, dtype }) => {
@@ -389,7 +395,7 @@ fn run_train(args: Train) -> Result<Ending> {
 fn run_generate(args: Generate) -> Result<()> {
     let source = match args.prompt {
         Prompt { prompt: Some(text), .. } => Source::Text(text),
-        Prompt { chat: Some(text), .. } => Source::Chat(text),
+        Prompt { chat: Some(text), .. } => Source::Chat { text, thinking: args.thinking },
         Prompt { tokens, .. } => Source::Tokens(tokens.expect("clap asks for one of the three")),
     };
     let generated = generate(&GenerateOptions {

@@ -13,7 +13,7 @@ use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::{AddedToken, SplitDelimiterBehavior};
 
-use crate::files::{read_object, write_json};
+use crate::files::{read_object, write_json, write_whole};
 use crate::input_error;
 
 mod template;
@@ -131,28 +131,40 @@ impl Tokenizer {
         Ok(Self { inner, template, eos, settings })
     }
 
-    /// The tokenizer in one `tokenizer.json`, with Qwen2.5's settings and chat template where it has Qwen's tokens.
+    /// The tokenizer in one `tokenizer.json` of a Qwen model, with Qwen's settings and the chat template of Qwen3 where it
+    /// has Qwen3's tokens, else of Qwen2.5.
     pub fn from_file(path: &Path) -> Result<Self> {
         let inner = read_tokenizer(path)?;
         let ids: Vec<_> = ["<|im_end|>", "<|endoftext|>"].iter().map(|text| inner.token_to_id(text)).collect();
         let eos: Vec<u32> = ids.iter().flatten().copied().collect();
         if eos.len() < 2 || inner.token_to_id("<|im_start|>").is_none() {
             return Err(input_error!(
-                "{}: has no {}; take the tokenizer.json of a Qwen2.5 model",
+                "{}: has no {}; take the tokenizer.json of a Qwen model",
                 path.display(),
                 SPECIAL.join(", ")
             ));
         }
         let mut settings = trained_settings(&inner)?;
-        settings.insert("chat_template".into(), template::QWEN.into());
-        let template = Template::new(template::QWEN, &settings)?;
+        let source = if inner.token_to_id("<think>").is_some() { template::QWEN3 } else { template::QWEN };
+        settings.insert("chat_template".into(), source.into());
+        let template = Template::new(source, &settings)?;
         Ok(Self { inner, template, eos, settings })
+    }
+
+    /// Sets whether the chat template asks the model to think before it answers; without a choice the template's default
+    /// stays. A template without that switch is refused.
+    pub fn with_thinking(mut self, thinking: Option<bool>) -> Result<Self> {
+        if let Some(thinking) = thinking {
+            self.template.set_thinking(thinking)?;
+        }
+        Ok(self)
     }
 
     /// Writes `tokenizer.json`, `tokenizer_config.json` (with the chat template) and `generation_config.json`.
     pub fn save(&self, dir: &Path) -> Result<()> {
         let path = dir.join("tokenizer.json");
-        self.inner.save(&path, false).map_err(plain).with_context(|| format!("cannot write {}", path.display()))?;
+        let text = self.inner.to_string(false).map_err(plain).context("cannot write a tokenizer as JSON")?;
+        write_whole(&path, text)?;
         write_json(&dir.join("tokenizer_config.json"), &Value::Object(self.settings.clone()))?;
         write_json(&dir.join("generation_config.json"), &generation_config(&self.eos))
     }
@@ -217,7 +229,8 @@ pub fn copy_files(source: &Path, dir: &Path) -> Result<Vec<u32>> {
     for file in FILES {
         let from = source.join(file);
         if from.exists() {
-            std::fs::copy(&from, dir.join(file)).with_context(|| format!("cannot copy {}", from.display()))?;
+            let to = dir.join(file);
+            std::fs::copy(&from, &to).with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
         }
     }
     let eos = eos_ids(source)?;
@@ -234,8 +247,8 @@ fn generation_config(eos: &[u32]) -> Value {
 }
 
 /// Ids of the chat in a JSON file (`[{"role", "content"}, …]`), generation prompt included: `{"ids": […]}`.
-pub fn tokenize(dir: &Path, chat: &Path) -> Result<Value> {
-    let tokenizer = Tokenizer::load(dir)?;
+pub fn tokenize(dir: &Path, chat: &Path, thinking: Option<bool>) -> Result<Value> {
+    let tokenizer = Tokenizer::load(dir)?.with_thinking(thinking)?;
     let text = std::fs::read_to_string(chat).map_err(|error| input_error!("{}: {error}", chat.display()))?;
     let messages: Vec<Message> = serde_json::from_str(&text)
         .map_err(|error| input_error!("{}: {error}; a chat is [{{\"role\": …, \"content\": …}}, …]", chat.display()))?;

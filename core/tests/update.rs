@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // a test may fail so
 
 use nestor::data::{Batch, Rows, Sequence};
-use nestor::model::{Config, Model, new};
+use nestor::model::{Architecture, Config, Model, new};
 use nestor::policy::Network;
 use nestor::policy::update::{UpdateReport, UpdateSettings, gradients, mini_batches, update as update_policy};
 use nestor::recipe::Update;
@@ -13,12 +13,14 @@ use tch::{Device, Kind, Tensor};
 
 fn model() -> Model {
     let config = Config {
+        architecture: Architecture::Qwen2,
         vocab_size: 61,
         hidden_size: 32,
         intermediate_size: 48,
         num_hidden_layers: 2,
         num_attention_heads: 4,
         num_key_value_heads: 2,
+        head_dim: None,
         max_position_embeddings: 128,
         rope_theta: 10_000.0,
         rms_norm_eps: 1e-6,

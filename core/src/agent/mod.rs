@@ -101,6 +101,7 @@ impl Player {
     /// A player; starts the environment threads.
     pub fn new(options: PlayerOptions) -> Result<Self> {
         let PlayerOptions { tokenizer, world, rollout, seed, deterministic } = options;
+        let tokenizer = tokenizer.with_thinking(rollout.thinking).context("recipe key `rollout.thinking`")?;
         let engine = Engine::new(EngineOptions {
             slots: rollout.slots,
             capacity: rollout.max_tokens(),

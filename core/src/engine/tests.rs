@@ -6,17 +6,19 @@ use anyhow::Result;
 use tch::{Device, Kind, Tensor};
 
 use super::*;
-use crate::model::Config;
+use crate::model::{Architecture, Config};
 
 /// A network of random weights whose distributions are neither flat nor certain.
 pub(crate) fn tiny(kv_heads: i64, tied: bool) -> Model {
     let config = Config {
+        architecture: Architecture::Qwen2,
         vocab_size: 61,
         hidden_size: 32,
         intermediate_size: 48,
         num_hidden_layers: 2,
         num_attention_heads: 4,
         num_key_value_heads: kv_heads,
+        head_dim: None,
         max_position_embeddings: 256,
         rope_theta: 10_000.0,
         rms_norm_eps: 1e-6,

@@ -11,9 +11,41 @@ use super::StoredType;
 use crate::files::read_object;
 use crate::input_error;
 
-/// The fields of a Qwen2 `config.json` that shape the network, under their Hugging Face names.
+/// The networks that are built; they differ in the attention of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Architecture {
+    /// Qwen2 and Qwen2.5: queries, keys and values have biases.
+    Qwen2,
+    /// Qwen3: no biases; queries and keys are normalised head by head.
+    Qwen3,
+}
+
+impl Architecture {
+    const ALL: [Self; 2] = [Self::Qwen2, Self::Qwen3];
+
+    /// Its `model_type` in `config.json`.
+    pub fn model_type(self) -> &'static str {
+        match self {
+            Self::Qwen2 => "qwen2",
+            Self::Qwen3 => "qwen3",
+        }
+    }
+
+    /// Its name in the `architectures` of `config.json`.
+    fn class(self) -> &'static str {
+        match self {
+            Self::Qwen2 => "Qwen2ForCausalLM",
+            Self::Qwen3 => "Qwen3ForCausalLM",
+        }
+    }
+}
+
+/// The fields of a `config.json` that shape the network, under their Hugging Face names.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Config {
+    /// Which network the sizes below belong to.
+    pub architecture: Architecture,
     /// Rows of the embedding.
     pub vocab_size: i64,
     /// Width of the residual stream, E.
@@ -26,6 +58,8 @@ pub struct Config {
     pub num_attention_heads: i64,
     /// Number of key and value heads, K.
     pub num_key_value_heads: i64,
+    /// Size of one head, D, where it is not `hidden_size` / `num_attention_heads`.
+    pub head_dim: Option<i64>,
     /// Longest sequence the model was made for.
     pub max_position_embeddings: i64,
     /// Base of the rotary embedding.
@@ -51,7 +85,13 @@ pub enum Output {
 }
 
 /// The names [`Config::shape`] knows.
-pub const SHAPES: [&str; 5] = ["tiny", "0.5b", "1.5b", "3b", "7b"];
+pub const SHAPES: [&str; 8] = ["tiny", "0.5b", "1.5b", "3b", "7b", "qwen3-tiny", "qwen3-0.6b", "qwen3-1.7b"];
+
+/// More blocks than any model of this kind has; bounds what a wrong `config.json` makes us allocate.
+const MOST_BLOCKS: i64 = 1_000;
+
+/// More parameters than any model of this kind has.
+const MOST_PARAMETERS: f64 = 1e13;
 
 impl Config {
     /// Refuses token ids that the embedding has no row for; `what` and a row's number name it in the error.
@@ -67,27 +107,37 @@ impl Config {
 
     /// Size of one head, D.
     pub fn head_dim(&self) -> i64 {
-        self.hidden_size / self.num_attention_heads
+        self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads)
     }
 
-    /// The shape of a Qwen2.5 model by its size, or `tiny` for trials.
+    /// The shape of a Qwen2.5 or Qwen3 model by its size, or a `tiny` one for trials. The sizes are those of the
+    /// `config.json` that Qwen publishes with each model (Qwen/Qwen2.5-0.5B, Qwen/Qwen3-0.6B and so on).
     pub fn shape(name: &str) -> Result<Self> {
         let [vocab, hidden, ffn, layers, heads, kv_heads] = match name {
-            "tiny" => [512, 64, 176, 2, 4, 2],
+            "tiny" | "qwen3-tiny" => [512, 64, 176, 2, 4, 2],
             "0.5b" => [151_936, 896, 4_864, 24, 14, 2],
             "1.5b" => [151_936, 1_536, 8_960, 28, 12, 2],
             "3b" => [151_936, 2_048, 11_008, 36, 16, 2],
             "7b" => [152_064, 3_584, 18_944, 28, 28, 4],
+            "qwen3-0.6b" => [151_936, 1_024, 3_072, 28, 16, 8],
+            "qwen3-1.7b" => [151_936, 2_048, 6_144, 28, 16, 8],
             other => return Err(input_error!("unknown shape \"{other}\"; known shapes: {}", SHAPES.join(", "))),
         };
+        let (architecture, head_dim, max_position_embeddings) = match name {
+            "qwen3-tiny" => (Architecture::Qwen3, Some(32), 40_960),
+            _ if name.starts_with("qwen3") => (Architecture::Qwen3, Some(128), 40_960),
+            _ => (Architecture::Qwen2, None, 32_768),
+        };
         Ok(Self {
+            architecture,
             vocab_size: vocab,
             hidden_size: hidden,
             intermediate_size: ffn,
             num_hidden_layers: layers,
             num_attention_heads: heads,
             num_key_value_heads: kv_heads,
-            max_position_embeddings: 32_768,
+            head_dim,
+            max_position_embeddings,
             rope_theta: 1e6,
             rms_norm_eps: 1e-6,
             tie_word_embeddings: name != "7b",
@@ -111,6 +161,7 @@ impl Config {
 
     /// Reads a `config.json` object; what is absent gets the default that transformers gives it.
     pub fn from_json(json: &Map<String, Value>) -> Result<Self> {
+        let architecture = architecture(json)?;
         refuse_what_is_not_built(json)?;
         let fields = Fields(json);
         let heads = fields.required("num_attention_heads")?;
@@ -118,13 +169,19 @@ impl Config {
             Some(Value::Null) => heads,
             _ => fields.integer("num_key_value_heads")?.unwrap_or(32),
         };
+        let head_dim = match architecture {
+            Architecture::Qwen2 => fields.integer("head_dim")?,
+            Architecture::Qwen3 => Some(fields.integer("head_dim")?.unwrap_or(128)),
+        };
         let config = Self {
+            architecture,
             vocab_size: fields.required("vocab_size")?,
             hidden_size: fields.required("hidden_size")?,
             intermediate_size: fields.required("intermediate_size")?,
             num_hidden_layers: fields.required("num_hidden_layers")?,
             num_attention_heads: heads,
             num_key_value_heads: kv_heads,
+            head_dim,
             max_position_embeddings: fields.integer("max_position_embeddings")?.unwrap_or(32_768),
             rope_theta: rope_theta(json)?,
             rms_norm_eps: fields.number("rms_norm_eps")?.unwrap_or(1e-6),
@@ -133,14 +190,6 @@ impl Config {
             output: Output::Tokens,
         };
         config.check()?;
-        if let Some(dim) = fields.integer("head_dim")?
-            && dim != config.head_dim()
-        {
-            return Err(input_error!(
-                "head_dim is {dim}, but only hidden_size / num_attention_heads = {} is supported",
-                config.head_dim()
-            ));
-        }
         Ok(config)
     }
 
@@ -161,16 +210,34 @@ impl Config {
             }
         }
         let (heads, kv_heads) = (self.num_attention_heads, self.num_key_value_heads);
-        if self.hidden_size % (2 * heads) != 0 {
-            return Err(input_error!(
-                "hidden_size {} does not divide into {heads} heads of an even size; choose a multiple of {}",
-                self.hidden_size,
-                2 * heads
-            ));
+        match self.head_dim {
+            Some(dim) if dim < 2 || dim % 2 != 0 => {
+                return Err(input_error!("head_dim is {dim}; it must be even and at least 2"));
+            }
+            None if self.hidden_size % heads != 0 || (self.hidden_size / heads) % 2 != 0 => {
+                return Err(input_error!(
+                    "hidden_size {} does not divide into {heads} heads of an even size; choose a multiple of twice \
+                     num_attention_heads",
+                    self.hidden_size
+                ));
+            }
+            _ => {}
         }
         if heads % kv_heads != 0 {
             return Err(input_error!(
                 "num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}, so heads cannot share them"
+            ));
+        }
+        // In floating point, where nothing overflows.
+        let size = |n: i64| n as f64;
+        let attention = 2.0 * (size(heads) + size(kv_heads)) * size(self.head_dim());
+        let block = size(self.hidden_size) * (attention + 3.0 * size(self.intermediate_size));
+        let outer = 2.0 * size(self.vocab_size) * size(self.hidden_size);
+        let parameters = outer + size(self.num_hidden_layers) * block;
+        if self.num_hidden_layers > MOST_BLOCKS || parameters > MOST_PARAMETERS {
+            return Err(input_error!(
+                "these sizes make a network of {parameters:.0e} parameters in {} blocks, which no model of this kind has",
+                self.num_hidden_layers
             ));
         }
         let positive = |x: f64| x.is_finite() && x > 0.0;
@@ -184,11 +251,11 @@ impl Config {
         Ok(())
     }
 
-    /// The `config.json` object of this network, in the form every transformers version with Qwen2 reads.
+    /// The `config.json` object of this network, in the form that every transformers version that has it reads.
     pub fn to_json(&self, eos: &[u32], kind: Kind) -> Result<Value> {
         let mut json = json!({
-            "architectures": ["Qwen2ForCausalLM"],
-            "model_type": "qwen2",
+            "architectures": [self.architecture.class()],
+            "model_type": self.architecture.model_type(),
             "vocab_size": self.vocab_size,
             "hidden_size": self.hidden_size,
             "intermediate_size": self.intermediate_size,
@@ -207,8 +274,14 @@ impl Config {
             "eos_token_id": eos.first(),
             "torch_dtype": StoredType::of(kind)?.name,
         });
+        if let Some(dim) = self.head_dim {
+            json["head_dim"] = dim.into();
+        }
+        if self.architecture == Architecture::Qwen3 {
+            json["attention_bias"] = false.into();
+        }
         if self.output == Output::Value {
-            json["architectures"] = json!(["Qwen2ForTokenClassification"]);
+            json["architectures"] = json!([self.architecture.class().replace("CausalLM", "TokenClassification")]);
             json["tie_word_embeddings"] = json!(false);
             json["num_labels"] = json!(1);
             json["id2label"] = json!({ "0": "value" });
@@ -250,22 +323,31 @@ impl Fields<'_> {
     }
 
     fn required(&self, name: &str) -> Result<i64> {
-        self.integer(name)?
-            .ok_or_else(|| input_error!("{name} is missing; take the config.json of a whole Qwen2.5 model"))
+        self.integer(name)?.ok_or_else(|| input_error!("{name} is missing; take the config.json of a whole model"))
     }
+}
+
+/// The network that `model_type` and `architectures` name.
+fn architecture(json: &Map<String, Value>) -> Result<Architecture> {
+    let model_type = Fields(json).text("model_type")?.unwrap_or_default();
+    let named = json.get("architectures").and_then(Value::as_array).filter(|list| !list.is_empty());
+    let fits = |known: &Architecture| {
+        model_type == known.model_type() && named.is_none_or(|list| list.iter().any(|name| name == known.class()))
+    };
+    Architecture::ALL.into_iter().find(fits).ok_or_else(|| {
+        input_error!(
+            "architecture {} (model_type \"{model_type}\") is not supported; use a Qwen2, Qwen2.5 or Qwen3 causal \
+             language model",
+            named.map_or("unnamed".to_string(), |list| Value::from(list.clone()).to_string())
+        )
+    })
 }
 
 /// Refuses networks that would load and then compute something else than transformers does.
 fn refuse_what_is_not_built(json: &Map<String, Value>) -> Result<()> {
     let fields = Fields(json);
-    let model_type = fields.text("model_type")?.unwrap_or_default();
-    let named = json.get("architectures").and_then(Value::as_array).filter(|list| !list.is_empty());
-    let other = named.is_some_and(|list| !list.iter().any(|a| a == "Qwen2ForCausalLM"));
-    if model_type != "qwen2" || other {
-        return Err(input_error!(
-            "architecture {} (model_type \"{model_type}\") is not supported; use a Qwen2 or Qwen2.5 causal language model",
-            named.map_or("unnamed".to_string(), |list| Value::from(list.clone()).to_string())
-        ));
+    if fields.boolean("attention_bias")?.unwrap_or(false) && fields.text("model_type")?.as_deref() == Some("qwen3") {
+        return Err(input_error!("attention_bias is not supported; no published Qwen3 model has it"));
     }
     if let Some(act) = fields.text("hidden_act")?
         && act != "silu"
@@ -326,7 +408,19 @@ mod tests {
 
     #[test]
     fn what_we_write_reads_back() {
-        assert_eq!(read(json!({})).expect("read"), Config::shape("tiny").expect("tiny"));
+        for name in SHAPES {
+            let shape = Config::shape(name).expect(name);
+            let json = shape.to_json(&[], Kind::Float).expect(name);
+            assert_eq!(Config::from_json(json.as_object().expect("an object")).expect(name), shape);
+        }
+    }
+
+    #[test]
+    fn heads_may_have_a_size_of_their_own() {
+        assert_eq!(read(json!({})).expect("read").head_dim(), 16);
+        assert_eq!(read(json!({"head_dim": 32})).expect("read").head_dim(), 32);
+        let qwen3 = json!({"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]});
+        assert_eq!(read(qwen3).expect("read").head_dim(), 128, "the default of transformers");
     }
 
     #[test]
@@ -359,7 +453,17 @@ mod tests {
             (json!({"num_key_value_heads": 3}), "num_key_value_heads"),
             (json!({"hidden_size": 66}), "hidden_size"),
             (json!({"hidden_size": "64"}), "whole number"),
-            (json!({"head_dim": 32}), "head_dim"),
+            (json!({"head_dim": 33}), "head_dim"),
+            (json!({"head_dim": 0}), "head_dim"),
+            (json!({"model_type": "qwen3"}), "Qwen2ForCausalLM"),
+            (
+                json!({"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "attention_bias": true}),
+                "attention_bias",
+            ),
+            (json!({"vocab_size": i64::MAX}), "parameters"),
+            (json!({"num_attention_heads": 1_i64 << 62}), "hidden_size"),
+            (json!({"num_attention_heads": 1_i64 << 62, "num_key_value_heads": null, "head_dim": 2}), "parameters"),
+            (json!({"num_hidden_layers": 1_i64 << 40}), "blocks"),
         ] {
             let error = read(change.clone()).expect_err("refused").to_string();
             assert!(error.contains(word), "{change}: {error}");

@@ -1,6 +1,7 @@
-//! The policy network: configuration, weights in and out, and the Qwen2 forward pass.
+//! The policy network: configuration, weights in and out, and the forward pass of Qwen2 and Qwen3.
 
 pub mod config;
+pub mod header;
 pub mod new;
 pub mod qwen2;
 pub mod weights;
@@ -8,7 +9,7 @@ pub mod weights;
 use anyhow::{Context, Result};
 use tch::{Device, Kind};
 
-pub use config::Config;
+pub use config::{Architecture, Config};
 pub use qwen2::{Model, Rope};
 
 use crate::input_error;

@@ -50,15 +50,22 @@ pub fn create(dir: &Path, new: &NewModel) -> Result<()> {
     })
 }
 
-/// Whether the network has an embedding row for every token.
+/// Whether the network has an embedding row for every token, and for every end-of-sequence id.
 pub fn check_vocabulary(config: &Config, tokenizer: &Tokenizer) -> Result<()> {
     let (rows, ids) = (config.vocab_size, tokenizer.vocab_size());
     if ids as i64 > rows {
         return Err(input_error!(
-            "the tokenizer has {ids} ids, but the model's vocab_size is {rows}; take a larger shape or a smaller tokenizer"
+            "the tokenizer has {ids} ids, but the model's vocab_size is {rows}; take tokenizer and model that belong \
+             together"
         ));
     }
-    Ok(())
+    match tokenizer.eos().iter().find(|&&id| i64::from(id) >= rows) {
+        Some(id) => Err(input_error!(
+            "the end-of-sequence id {id} is beyond the model's vocab_size {rows}; mend eos_token_id in \
+             generation_config.json"
+        )),
+        None => Ok(()),
+    }
 }
 
 /// A network with normal weights of standard deviation `initializer_range`, zero biases and norms of one. The weights

@@ -1,19 +1,20 @@
-//! Qwen2 (Qwen2.5 in every size), on one packed token axis.
+//! Qwen2 (Qwen2.5 in every size) and Qwen3, on one packed token axis.
 //!
 //! Tokens of all sequences lie end to end; which tokens may see each other is decided by the `attend` function that
 //! the caller passes to [`Model::block`]: packed causal attention in the update, the KV cache in generation. So there
-//! is one block, and training and generation cannot drift apart. Follows `modeling_qwen2.py` of transformers.
+//! is one block, and training and generation cannot drift apart. Follows `modeling_qwen2.py` and `modeling_qwen3.py` of
+//! transformers. The two differ in a block's attention: Qwen2 adds biases to queries, keys and values, Qwen3 normalises
+//! each head of queries and keys.
 
 use anyhow::Result;
 use tch::{Device, Kind, Tensor};
 
-use super::Config;
 use super::config::Output;
+use super::{Architecture, Config};
 use crate::shard::Layout;
 
-/// A Qwen2 network whose parameters are one flat tensor per unit: unit 0 is the embedding (with the final norm, and
-/// with the head where it is not tied to the embedding; a critic's head is a linear layer to one value), unit `1 + i` is
-/// block `i`.
+/// A network whose parameters are one flat tensor per unit: unit 0 is the embedding (with the final norm, and with the
+/// head where it is not tied to the embedding; a critic's head is a linear layer to one value), unit `1 + i` is block `i`.
 #[derive(Debug)]
 pub struct Model {
     /// The shape of the network.
@@ -60,42 +61,57 @@ pub fn layouts(c: &Config) -> Vec<Layout> {
     }
     let mut units = vec![Layout::new("outer", outer)];
     for layer in 0..c.num_hidden_layers {
-        let name = |rest: &str| format!("model.layers.{layer}.{rest}");
+        let name = |(rest, shape): (&str, Vec<i64>)| (format!("model.layers.{layer}.{rest}"), shape);
         // Query, key and value (and gate and up) lie side by side, so that one product makes them all.
-        units.push(Layout::new(
-            format!("block {layer}"),
-            vec![
-                (name("input_layernorm.weight"), vec![hidden]),
-                (name("self_attn.q_proj.weight"), vec![q, hidden]),
-                (name("self_attn.k_proj.weight"), vec![kv, hidden]),
-                (name("self_attn.v_proj.weight"), vec![kv, hidden]),
-                (name("self_attn.q_proj.bias"), vec![q]),
-                (name("self_attn.k_proj.bias"), vec![kv]),
-                (name("self_attn.v_proj.bias"), vec![kv]),
-                (name("self_attn.o_proj.weight"), vec![hidden, q]),
-                (name("post_attention_layernorm.weight"), vec![hidden]),
-                (name("mlp.gate_proj.weight"), vec![ffn, hidden]),
-                (name("mlp.up_proj.weight"), vec![ffn, hidden]),
-                (name("mlp.down_proj.weight"), vec![hidden, ffn]),
+        let projections = vec![
+            ("input_layernorm.weight", vec![hidden]),
+            ("self_attn.q_proj.weight", vec![q, hidden]),
+            ("self_attn.k_proj.weight", vec![kv, hidden]),
+            ("self_attn.v_proj.weight", vec![kv, hidden]),
+        ];
+        let own = match c.architecture {
+            Architecture::Qwen2 => vec![
+                ("self_attn.q_proj.bias", vec![q]),
+                ("self_attn.k_proj.bias", vec![kv]),
+                ("self_attn.v_proj.bias", vec![kv]),
             ],
-        ));
+            Architecture::Qwen3 => {
+                vec![("self_attn.q_norm.weight", vec![c.head_dim()]), ("self_attn.k_norm.weight", vec![c.head_dim()])]
+            }
+        };
+        let rest = vec![
+            ("self_attn.o_proj.weight", vec![hidden, q]),
+            ("post_attention_layernorm.weight", vec![hidden]),
+            ("mlp.gate_proj.weight", vec![ffn, hidden]),
+            ("mlp.up_proj.weight", vec![ffn, hidden]),
+            ("mlp.down_proj.weight", vec![hidden, ffn]),
+        ];
+        let params = projections.into_iter().chain(own).chain(rest).map(name).collect();
+        units.push(Layout::new(format!("block {layer}"), params));
     }
     units
 }
 
 /// Shapes of a block's tensors as the forward pass uses them, end to end over the block's flat tensor.
-fn block_spans(c: &Config) -> [Vec<i64>; 7] {
+fn block_spans(c: &Config) -> Vec<Vec<i64>> {
     let (hidden, ffn) = (c.hidden_size, c.intermediate_size);
     let (q, kv) = (c.num_attention_heads * c.head_dim(), c.num_key_value_heads * c.head_dim());
-    [
+    let own = match c.architecture {
+        Architecture::Qwen2 => vec![vec![q + 2 * kv]], // biases of query, key, value
+        Architecture::Qwen3 => vec![vec![c.head_dim()]; 2], // query norm, key norm
+    };
+    let mut spans = vec![
         vec![hidden],             // input norm
         vec![q + 2 * kv, hidden], // query, key, value
-        vec![q + 2 * kv],         // their biases
-        vec![hidden, q],          // output
-        vec![hidden],             // post-attention norm
-        vec![2 * ffn, hidden],    // gate, up
-        vec![hidden, ffn],        // down
-    ]
+    ];
+    spans.extend(own);
+    spans.extend([
+        vec![hidden, q],       // output
+        vec![hidden],          // post-attention norm
+        vec![2 * ffn, hidden], // gate, up
+        vec![hidden, ffn],     // down
+    ]);
+    spans
 }
 
 /// Cuts a flat tensor into consecutive views of the given shapes.
@@ -240,15 +256,24 @@ impl Model {
         rope: &Rope,
         attend: impl FnOnce(&Tensor, &Tensor, &Tensor) -> Tensor,
     ) -> Tensor {
-        let [norm_in, qkv, qkv_bias, out, norm_post, gate_up, down] = &weights.tensors[..] else {
-            unreachable!("a block has seven tensors")
+        let [norm_in, qkv, own @ .., out, norm_post, gate_up, down] = &weights.tensors[..] else {
+            unreachable!("a block has at least six tensors")
+        };
+        let (bias, head_norms) = match own {
+            [q_norm, k_norm] => (None, Some((q_norm, k_norm))),
+            own => (own.first(), None),
         };
         let c = &self.config;
         let (heads, kv_heads, dim) = (c.num_attention_heads, c.num_key_value_heads, c.head_dim());
 
         let h = rms_norm(x, norm_in, c.rms_norm_eps);
-        let h = h.linear(qkv, Some(qkv_bias)).view([-1, heads + 2 * kv_heads, dim]); // (T, H + 2K, D)
-        let rotated = rotate(&h.narrow(1, 0, heads + kv_heads), rope);
+        let h = h.linear(qkv, bias).view([-1, heads + 2 * kv_heads, dim]); // (T, H + 2K, D)
+        let mut qk = h.narrow(1, 0, heads + kv_heads);
+        if let Some((q_norm, k_norm)) = head_norms {
+            let scales = [q_norm.expand([heads, dim], false), k_norm.expand([kv_heads, dim], false)];
+            qk = rms_norm(&qk, &Tensor::cat(&scales, 0), c.rms_norm_eps);
+        }
+        let rotated = rotate(&qk, rope);
         let q = rotated.narrow(1, 0, heads);
         let k = rotated.narrow(1, heads, kv_heads);
         let v = h.narrow(1, heads + kv_heads, kv_heads);

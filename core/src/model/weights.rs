@@ -7,14 +7,16 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use memmap2::Mmap;
-use safetensors::tensor::{TensorView, View};
-use safetensors::{Dtype, SafeTensors};
+use safetensors::tensor::View;
+use safetensors::{Dtype, SafeTensorError};
 use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
 
+use super::header::{self, Entry};
 use super::{Config, Model, StoredType};
 use crate::files::{read_object, write_json};
 use crate::input_error;
+use crate::shard::Layout;
 use crate::tokenizer::copy_files;
 
 const ONE_FILE: &str = "model.safetensors";
@@ -31,27 +33,61 @@ const SHARD_BYTES: usize = 4 << 30;
 pub fn load(dir: &Path, kind: Kind, device: Device) -> Result<Model> {
     let config = Config::load(dir)?;
     let maps = map_files(dir)?;
-    let files: Vec<(&Path, SafeTensors)> =
-        maps.iter().map(|(path, map)| Ok((path.as_path(), parse(path, map)?))).collect::<Result<_>>()?;
-    let mut found = BTreeMap::new();
-    for (path, file) in &files {
-        for (name, view) in file.iter() {
-            found.insert(name.to_string(), (*path, view));
-        }
+    let mut found = Found::new();
+    for (path, map) in &maps {
+        parse(path, map, &mut found)?;
     }
     check_index(dir, &found)?;
     let layouts = super::qwen2::layouts(&config);
-    check(dir, &config, &layouts, &found)?;
+    check(dir, config.tie_word_embeddings, &layouts, &found)?;
 
     let mut model = Model::empty(config, kind, device);
-    for (layout, flat) in layouts.iter().zip(&mut model.flats) {
+    copy(&found, &layouts, &mut model.flats)?;
+    Ok(model)
+}
+
+/// Fills flat tensors from a file that [`write_flats`] wrote: it must hold exactly the parameters of these layouts.
+pub fn read_flats(path: &Path, layouts: &[Layout], flats: &mut [Tensor]) -> Result<()> {
+    let (path, map) = map_file(path.to_path_buf())?;
+    copy(&of_one_file(&path, &map, layouts)?, layouts, flats)
+}
+
+/// The network in a file that [`write_flats`] wrote. Nothing is allocated before the file was found right.
+pub fn read_model(path: &Path, config: Config, kind: Kind, device: Device) -> Result<Model> {
+    let (path, map) = map_file(path.to_path_buf())?;
+    model_of(&path, &map, config, (kind, device))
+}
+
+/// [`read_model`] of a file's bytes; `path` names them in errors.
+pub fn model_of(path: &Path, file: &[u8], config: Config, (kind, device): (Kind, Device)) -> Result<Model> {
+    let layouts = super::qwen2::layouts(&config);
+    let found = of_one_file(path, file, &layouts)?;
+    let mut model = Model::empty(config, kind, device);
+    copy(&found, &layouts, &mut model.flats)?;
+    Ok(model)
+}
+
+/// The tensors of one file, found to be exactly the parameters of these layouts.
+fn of_one_file<'a>(path: &'a Path, file: &'a [u8], layouts: &[Layout]) -> Result<Found<'a>> {
+    let mut found = Found::new();
+    parse(path, file, &mut found)?;
+    check(path, false, layouts, &found)?;
+    Ok(found)
+}
+
+/// Tensors by name, each with the file it lies in.
+type Found<'a> = BTreeMap<String, (&'a Path, Entry<'a>)>;
+
+/// Copies what was found right into flat tensors.
+fn copy(found: &Found, layouts: &[Layout], flats: &mut [Tensor]) -> Result<()> {
+    for (layout, flat) in layouts.iter().zip(flats) {
         for param in &layout.params {
-            let (path, view) = &found[&param.name];
-            fill(flat, param.offset, view)
+            let (path, entry) = &found[&param.name];
+            fill(flat, param.offset, entry)
                 .with_context(|| format!("cannot read {} from {}", param.name, path.display()))?;
         }
     }
-    Ok(model)
+    Ok(())
 }
 
 /// The safetensors files of a folder, mapped into memory.
@@ -87,20 +123,34 @@ fn read_index(dir: &Path) -> Result<Option<BTreeMap<String, String>>> {
     let map = json.get("weight_map").cloned().unwrap_or_default();
     let map: BTreeMap<String, String> = serde_json::from_value(map)
         .map_err(|_| input_error!("{}: weight_map must name a file for each tensor; fetch it again", path.display()))?;
-    if map.values().any(|file| file.contains(['/', '\\'])) {
-        return Err(input_error!("{}: weight_map names a file outside the folder; fetch it again", path.display()));
+    if map.values().any(|file| file.contains(['/', '\\']) || !file.ends_with(".safetensors")) {
+        return Err(input_error!(
+            "{}: weight_map names something else than safetensors files of the folder; fetch it again",
+            path.display()
+        ));
     }
     Ok(Some(map))
 }
 
-fn parse<'a>(path: &Path, map: &'a Mmap) -> Result<SafeTensors<'a>> {
-    SafeTensors::deserialize(map).map_err(|error| {
-        input_error!("{}: truncated or damaged ({} bytes; {error}); fetch the file again", path.display(), map.len())
-    })
+/// Adds the tensors of a file to those found so far.
+fn parse<'a>(path: &'a Path, file: &'a [u8], found: &mut Found<'a>) -> Result<()> {
+    let entries = header::read(file).map_err(|why| {
+        input_error!("{}: truncated or damaged ({} bytes; {why}); fetch the file again", path.display(), file.len())
+    })?;
+    for (name, entry) in entries {
+        if let Some((other, _)) = found.insert(name.clone(), (path, entry)) {
+            return Err(input_error!(
+                "{}: tensor {name} is in {} too; fetch index and files of one model again",
+                path.display(),
+                other.display()
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Every tensor the index promises must be in the file it names.
-fn check_index(dir: &Path, found: &BTreeMap<String, (&Path, TensorView)>) -> Result<()> {
+fn check_index(dir: &Path, found: &Found) -> Result<()> {
     for (name, file) in read_index(dir)?.unwrap_or_default() {
         let path = dir.join(&file);
         if found.get(&name).is_none_or(|(place, _)| *place != path) {
@@ -113,40 +163,34 @@ fn check_index(dir: &Path, found: &BTreeMap<String, (&Path, TensorView)>) -> Res
     Ok(())
 }
 
-/// Compares what the files hold with what the configuration wants.
-fn check(
-    dir: &Path,
-    config: &Config,
-    layouts: &[crate::shard::Layout],
-    found: &BTreeMap<String, (&Path, TensorView)>,
-) -> Result<()> {
+/// Compares what the files hold with what the layouts want; `tied`: a head may be there, and is not needed.
+fn check(place: &Path, tied: bool, layouts: &[Layout], found: &Found) -> Result<()> {
     let wanted: HashMap<&str, &[i64]> =
         layouts.iter().flat_map(|l| &l.params).map(|p| (p.name.as_str(), p.shape.as_slice())).collect();
-    for (name, (path, view)) in found {
+    for (name, (path, entry)) in found {
         // Old files carry the rotary frequencies, and tied models may carry the head as a copy of the embedding.
-        let tied_head = config.tie_word_embeddings && name == "lm_head.weight";
-        if tied_head || name.ends_with(".rotary_emb.inv_freq") {
+        if (tied && name == "lm_head.weight") || name.ends_with(".rotary_emb.inv_freq") {
             continue;
         }
         let Some(shape) = wanted.get(name.as_str()) else {
             return Err(input_error!(
                 "{}: unexpected tensor {name} (shape {:?}); config.json describes another network: take both from one model",
                 path.display(),
-                view.shape()
+                entry.shape
             ));
         };
-        if !view.shape().iter().map(|&n| n as i64).eq(shape.iter().copied()) {
+        if !entry.shape.iter().map(|&n| n as i64).eq(shape.iter().copied()) {
             return Err(input_error!(
                 "{}: tensor {name} has shape {:?}, but config.json wants {shape:?}; take both from one model",
                 path.display(),
-                view.shape()
+                entry.shape
             ));
         }
-        element_kind(view.dtype()).ok_or_else(|| {
+        element_kind(entry.dtype).ok_or_else(|| {
             input_error!(
                 "{}: tensor {name} is stored as {}; only F32, F16 and BF16 can be read",
                 path.display(),
-                view.dtype()
+                entry.dtype
             )
         })?;
     }
@@ -155,8 +199,8 @@ fn check(
         if !found.contains_key(&param.name) {
             let tie = if param.name == "lm_head.weight" { " (or set tie_word_embeddings to true)" } else { "" };
             return Err(input_error!(
-                "{}: tensor {} of shape {:?} is missing; fetch the whole model again{tie}",
-                dir.display(),
+                "{}: tensor {} of shape {:?} is missing; take it and config.json from one whole model{tie}",
+                place.display(),
                 param.name,
                 param.shape
             ));
@@ -170,11 +214,11 @@ fn element_kind(dtype: Dtype) -> Option<Kind> {
 }
 
 /// Copies a stored tensor to `offset` of a flat one, slice by slice, converting the type.
-fn fill(flat: &mut Tensor, offset: i64, view: &TensorView) -> Result<()> {
-    let kind = element_kind(view.dtype()).context("unreadable type")?;
+fn fill(flat: &mut Tensor, offset: i64, entry: &Entry) -> Result<()> {
+    let kind = element_kind(entry.dtype).context("unreadable type")?;
     let width = kind.elt_size_in_bytes();
     let mut at = offset;
-    for bytes in view.data().chunks(SLICE * width) {
+    for bytes in entry.data.chunks(SLICE * width) {
         let count = (bytes.len() / width) as i64;
         let slice = Tensor::f_from_data_size(bytes, &[count], kind)?;
         tch::no_grad(|| flat.f_narrow(0, at, count)?.f_copy_(&slice))?;
@@ -223,6 +267,13 @@ struct Stored {
     shape: Vec<usize>,
 }
 
+impl Stored {
+    fn new(tensor: Tensor, kind: Kind) -> Result<Self> {
+        let shape = tensor.size().iter().map(|&n| n as usize).collect();
+        Ok(Self { tensor, dtype: StoredType::of(kind)?.dtype, kind, shape })
+    }
+}
+
 impl View for &Stored {
     fn dtype(&self) -> Dtype {
         self.dtype
@@ -246,12 +297,10 @@ impl View for &Stored {
 
 /// Writes the parameters as one file, or as several of at most `limit` bytes (but never less than one tensor).
 fn write_weights(model: &Model, dir: &Path, kind: Kind, limit: usize) -> Result<()> {
-    let dtype = StoredType::of(kind)?.dtype;
     let mut shards: Vec<Vec<(String, Stored)>> = vec![Vec::new()];
     let (mut total, mut filled) = (0, 0);
     for (name, tensor) in model.named_parameters() {
-        let shape = tensor.size().iter().map(|&n| n as usize).collect();
-        let stored = Stored { tensor, dtype, kind, shape };
+        let stored = Stored::new(tensor, kind)?;
         let bytes = (&stored).data_len();
         if filled > 0 && filled + bytes > limit {
             shards.push(Vec::new());
@@ -276,14 +325,30 @@ fn write_weights(model: &Model, dir: &Path, kind: Kind, limit: usize) -> Result<
     Ok(())
 }
 
+/// Writes flat tensors in float32 as one file, under the names of their parameters.
+pub fn write_flats(path: &Path, layouts: &[Layout], flats: &[Tensor]) -> Result<()> {
+    let mut named = Vec::new();
+    for (layout, flat) in layouts.iter().zip(flats) {
+        for param in &layout.params {
+            named.push((param.name.clone(), Stored::new(layout.view(flat, param), Kind::Float)?));
+        }
+    }
+    write_shard(path, &named)
+}
+
 fn write_shard(path: &Path, shard: &[(String, Stored)]) -> Result<()> {
     // transformers asks for this note on which library's tensors a file holds.
     let note = HashMap::from([("format".to_string(), "pt".to_string())]);
-    // Writes under a temporary name and renames; the temporary file is private, so it gets a usual file's mode after.
+    let context = || format!("cannot write {}", path.display());
+    // The library writes a private temporary file and renames it; the file it replaces says what a usual file's mode is.
+    let usual = File::create(path).and_then(|file| file.metadata()).with_context(context)?.permissions();
     safetensors::serialize_to_file(shard.iter().map(|(name, stored)| (name, stored)), Some(note), path)
-        .with_context(|| format!("cannot write {}", path.display()))?;
-    let usual = path.with_file_name("config.json").metadata()?.permissions();
-    std::fs::set_permissions(path, usual).with_context(|| format!("cannot set the mode of {}", path.display()))
+        .map_err(|error| match error {
+            SafeTensorError::IoError(error) => error.into(),
+            error => anyhow::Error::new(error),
+        })
+        .with_context(context)?;
+    std::fs::set_permissions(path, usual).with_context(context)
 }
 
 #[cfg(test)]

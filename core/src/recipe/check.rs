@@ -113,6 +113,9 @@ fn describe(root: &Node, path: &[String]) -> String {
         Node::Scalar(_) => None,
     });
     match node {
+        Some(Node::Scalar(serde_json::Value::String(text))) if text.chars().count() > 80 => {
+            format!("a text that begins \"{}\"", text.chars().take(60).collect::<String>())
+        }
         Some(Node::Scalar(serde_json::Value::String(text))) => format!("the text \"{text}\""),
         Some(Node::Scalar(serde_json::Value::Null)) | None => "empty".into(),
         Some(Node::Scalar(value)) => value.to_string(),
@@ -124,11 +127,12 @@ fn describe(root: &Node, path: &[String]) -> String {
 /// What the tokenizer of a new model needs at least.
 const SMALLEST_VOCABULARY: i64 = 259;
 
-/// Beyond any network, request or thread count that a machine holds: a number with a digit too many is refused here,
-/// where its key can be named, and not when memory runs out.
-const LARGEST_SIZE: i64 = 1 << 20;
+/// Beyond any request or thread count that a machine holds: a number with a digit too many is refused here, where its
+/// key can be named, and not when memory runs out.
 const MOST_SLOTS: usize = 1 << 16;
 const MOST_ENV_THREADS: usize = 1 << 10;
+const MOST_TOKENS: usize = 1 << 24;
+const MOST_EPISODES: usize = 1 << 20;
 
 type Problem = (String, String);
 
@@ -141,12 +145,17 @@ fn problem(recipe: &Recipe) -> Option<Problem> {
         .or_else(|| plugin_config("env.config", &r.env))
         .or_else(|| plugin_config("estimator.config", &r.estimator))
         .or_else(|| rollout(&r.rollout))
+        .or_else(|| {
+            let message =
+                "is for a model with a thinking switch in its chat template, and that of `model.new` has none";
+            (r.rollout.thinking.is_some() && r.model.new.is_some()).then(|| ("rollout.thinking".into(), message.into()))
+        })
         .or_else(|| update(&r.update, r.iterations))
         .or_else(|| batches(&r.rollout, &r.update))
         .or_else(|| r.critic.as_ref().and_then(|c| critic(c, r.iterations)))
         .or_else(|| r.warm_start.as_ref().and_then(warm_start))
         .or_else(|| transcript(r))
-        .or_else(|| least("eval.tasks", r.eval.tasks as usize, 1, "must be at least 1"))
+        .or_else(|| count("eval.tasks", r.eval.tasks as usize, MOST_EPISODES))
         .or_else(|| range("eval.temperature", r.eval.temperature, r.eval.temperature >= 0.0, "0 (greedy) or more"))
         .or_else(|| least("eval.split", r.eval.split.len(), 1, "must name a split"))
         .or_else(|| least("checkpoint.keep", r.checkpoint.keep, 1, "must be at least 1"))
@@ -162,18 +171,15 @@ fn model(source: &ModelSource) -> Option<Problem> {
         }
     };
     let sizes = [
-        ("hidden_size", new.hidden_size),
-        ("intermediate_size", new.intermediate_size),
-        ("layers", new.layers),
-        ("heads", new.heads),
-        ("kv_heads", new.kv_heads),
-        ("vocab_size", new.vocab_size),
+        ("hidden_size", new.hidden_size, 1 << 16),
+        ("intermediate_size", new.intermediate_size, 1 << 20),
+        ("layers", new.layers, 1_000),
+        ("heads", new.heads, 1 << 10),
+        ("kv_heads", new.kv_heads, 1 << 10),
+        ("vocab_size", new.vocab_size, 1 << 20),
     ];
-    if let Some((key, value)) = sizes.iter().find(|(_, value)| *value < 1) {
-        return Some((format!("model.new.{key}"), format!("must be at least 1, but is {value}")));
-    }
-    if let Some((key, value)) = sizes.iter().find(|(_, value)| *value > LARGEST_SIZE) {
-        return Some((format!("model.new.{key}"), format!("must be at most {LARGEST_SIZE}, but is {value}")));
+    if let Some((key, value, most)) = sizes.iter().find(|(_, value, most)| !(1..=*most).contains(value)) {
+        return Some((format!("model.new.{key}"), format!("must be from 1 to {most}, but is {value}")));
     }
     let NewModel { hidden_size, heads, kv_heads, vocab_size, initializer_range, .. } = new;
     if *vocab_size < SMALLEST_VOCABULARY {
@@ -199,22 +205,20 @@ fn plugin_config(path: &str, choice: &PluginChoice) -> Option<Problem> {
 
 fn rollout(r: &Rollout) -> Option<Problem> {
     let counts = [
-        ("tasks", r.tasks as usize),
-        ("group_size", r.group_size as usize),
-        ("max_steps", r.max_steps as usize),
-        ("max_prompt_tokens", r.max_prompt_tokens),
-        ("max_response_tokens", r.max_response_tokens),
-        ("slots", r.slots),
-        ("env_threads", r.env_threads),
+        ("tasks", r.tasks as usize, MOST_EPISODES),
+        ("group_size", r.group_size as usize, MOST_EPISODES),
+        ("max_steps", r.max_steps as usize, 1 << 20),
+        ("max_prompt_tokens", r.max_prompt_tokens, MOST_TOKENS),
+        ("max_response_tokens", r.max_response_tokens, MOST_TOKENS),
+        ("slots", r.slots, MOST_SLOTS),
+        ("env_threads", r.env_threads, MOST_ENV_THREADS),
     ];
     counts
         .iter()
-        .find_map(|(key, value)| least(&format!("rollout.{key}"), *value, 1, "must be at least 1"))
-        .or_else(|| most("rollout.slots", r.slots, MOST_SLOTS))
-        .or_else(|| most("rollout.env_threads", r.env_threads, MOST_ENV_THREADS))
+        .find_map(|(key, value, most)| count(&format!("rollout.{key}"), *value, *most))
         .or_else(|| {
-            let message = format!("times `tasks` ({}) must be less than 2^32 episodes", r.tasks);
-            let fits = r.tasks.checked_mul(r.group_size).is_some();
+            let message = format!("times `tasks` ({}) must be at most {MOST_EPISODES} episodes", r.tasks);
+            let fits = r.tasks as usize * r.group_size as usize <= MOST_EPISODES;
             (!fits).then(|| ("rollout.group_size".into(), format!("{message}, but is {}", r.group_size)))
         })
         .or_else(|| dynamic_sampling(r, r.dynamic_sampling.as_ref()?))
@@ -365,12 +369,16 @@ fn critic(c: &Critic, iterations: u64) -> Option<Problem> {
 
 fn warm_start(w: &WarmStart) -> Option<Problem> {
     least("warm_start.steps", w.steps as usize, 1, "must be at least 1; leave the section out for none")
-        .or_else(|| least("warm_start.batch", w.batch, 1, "must be at least 1"))
+        .or_else(|| count("warm_start.batch", w.batch, MOST_EPISODES))
         .or_else(|| range("warm_start.lr", w.lr, w.lr > 0.0, "greater than 0"))
         .or_else(|| {
             let noise = w.expert_noise;
             range("warm_start.expert_noise", noise, (0.0..=1.0).contains(&noise), "from 0 to 1")
         })
+}
+
+fn count(path: &str, value: usize, most: usize) -> Option<Problem> {
+    least(path, value, 1, "must be at least 1").or_else(|| self::most(path, value, most))
 }
 
 fn least(path: &str, value: usize, least: usize, message: &str) -> Option<Problem> {

@@ -24,9 +24,20 @@ pub use update::*;
 
 use crate::input_error;
 
+/// Most recipes in a chain of `extends`.
+const MAX_EXTENDS: usize = 16;
+
+/// Gives the text of a file, and the one path it is known by however it was named.
+pub type ReadText<'a> = &'a dyn Fn(&Path) -> std::io::Result<(PathBuf, String)>;
+
 /// Reads a recipe, lays it on those it extends, applies `--set key.path=value` arguments and checks every key.
 pub fn load(path: &Path, sets: &[String]) -> Result<Recipe> {
-    let mut root = read_file(path, None, &mut Vec::new())?;
+    load_with(path, sets, &|path| Ok((path.canonicalize()?, std::fs::read_to_string(path)?)))
+}
+
+/// [`load`] from files that need not lie on a disk.
+pub fn load_with(path: &Path, sets: &[String], read_text: ReadText) -> Result<Recipe> {
+    let mut root = read_file(path, None, read_text, &mut Vec::new())?;
     tree::set_all(&mut root, sets)?;
     check::read(&root, &Place::start_of(&path.display().to_string()))
 }
@@ -80,17 +91,19 @@ impl Rollout {
 }
 
 /// One file with everything it extends; `open` holds the files that are being read, outermost first.
-fn read_file(path: &Path, from: Option<&Place>, open: &mut Vec<PathBuf>) -> Result<Node> {
+fn read_file(path: &Path, from: Option<&Place>, read_text: ReadText, open: &mut Vec<PathBuf>) -> Result<Node> {
     let name = path.display().to_string();
     let start = Place::start_of(&name);
     let mention = from.map_or(String::new(), |place| format!("{place}: "));
-    let text = std::fs::read_to_string(path).map_err(|error| match error.kind() {
+    let (real, text) = read_text(path).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => input_error!("{mention}there is no recipe {name}"),
         _ => input_error!("{mention}could not read the recipe {name}: {error}"),
     })?;
-    let real = path.canonicalize().with_context(|| format!("could not resolve {name}"))?;
     if open.contains(&real) {
         return Err(input_error!("{mention}{name} extends itself"));
+    }
+    if open.len() == MAX_EXTENDS {
+        return Err(input_error!("{mention}{MAX_EXTENDS} recipes extend each other; lay some of them together"));
     }
     open.push(real);
 
@@ -104,7 +117,7 @@ fn read_file(path: &Path, from: Option<&Place>, open: &mut Vec<PathBuf>) -> Resu
             return Err(input_error!("{}: `extends` must be the path of one recipe", extends.place));
         };
         let base = path.parent().unwrap_or(Path::new("")).join(other);
-        node = tree::merge(read_file(&base, Some(&extends.place), open)?, node);
+        node = tree::merge(read_file(&base, Some(&extends.place), read_text, open)?, node);
     }
     open.pop();
     Ok(node)

@@ -168,6 +168,9 @@ pub struct Rollout {
     /// Replaces the environment's prompt template (minijinja).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
+    /// Whether the chat template asks the model to think before it answers; without it the template's default. The template must have the switch `enable_thinking`, as Qwen3's has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thinking: Option<bool>,
     /// What to do with a prompt over `max_prompt_tokens`.
     #[serde(default)]
     pub truncation: Truncation,

@@ -161,7 +161,8 @@ fn errors_name_place_key_and_remedy() {
         ("tasks: 4", "tasks: 4\n  slots: 0", &["`rollout.slots` must be at least 1"]),
         ("tasks: 4", "tasks: 4\n  slots: 99999999", &["r.yaml:12:3", "`rollout.slots` must be at most 65536"]),
         ("tasks: 4", "tasks: 4\n  env_threads: 99999", &["`rollout.env_threads` must be at most 1024, but is 99999"]),
-        ("layers: 2", "layers: 9000000000000", &["r.yaml:3:50", "`model.new.layers` must be at most 1048576"]),
+        ("layers: 2", "layers: 9000000000000", &["r.yaml:3:50", "`model.new.layers` must be from 1 to 1000"]),
+        ("tasks: 4", "tasks: 4\n  thinking: true", &["`rollout.thinking`", "`model.new` has none"]),
         ("mini_batch: 32", "mini_batch: 0", &["r.yaml:17:3", "`update.mini_batch`"]),
         ("mini_batch: 32", "mini_batch: 32\n  warmup: 21", &["r.yaml:18:3", "at most `iterations` (20), but is 21"]),
         ("mini_batch: 32", "mini_batch: 32\n  clip_low: 1", &["`update.clip_low` must be between 0 and 1"]),
@@ -177,8 +178,8 @@ fn errors_name_place_key_and_remedy() {
         ),
         (
             "group_size: 8",
-            "group_size: 1073741824",
-            &["r.yaml:12:3", "`rollout.group_size` times `tasks` (4) must be less than 2^32"],
+            "group_size: 1048576",
+            &["r.yaml:12:3", "`rollout.group_size` times `tasks` (4) must be at most 1048576 episodes, but is 1048576"],
         ),
         (
             "mini_batch: 32",
@@ -347,6 +348,37 @@ fn errors_name_the_argument_and_the_extended_file() {
     assert_eq!(folder.error("extends: none.yaml\n", &[]), "r.yaml:1:1: there is no recipe none.yaml");
     folder.write("a.yaml", "extends: r.yaml\n");
     assert_eq!(folder.error("extends: a.yaml\n", &[]), "a.yaml:1:1: r.yaml extends itself");
+}
+
+#[test]
+fn what_grows_without_bound_is_refused() {
+    let folder = Folder::new();
+    let lists = |count: usize| format!("a: &a {}{}\n", "[".repeat(count), "]".repeat(count));
+    let cases = [
+        (format!("{}b: &b {}*a{}\n", lists(60), "[".repeat(60), "]".repeat(60)), "r.yaml:2:67: this alias makes"),
+        (lists(70), "r.yaml:1:71: nested too deeply"),
+        (
+            [
+                "a: &a [x, x, x, x, x, x, x, x, x, x]",
+                "b: &b [*a, *a, *a, *a, *a, *a, *a, *a, *a, *a]",
+                "c: &c [*b, *b]",
+            ]
+            .join("\n")
+                + "\nd: &d [*c, *c, *c, *c, *c, *c, *c]\ne: &e [*d, *d, *d, *d, *d, *d, *d]",
+            "this alias makes the recipe too large",
+        ),
+        ("a: &a [*a]\n".into(), "r.yaml:1:8: this alias names an anchor that is not complete yet"),
+    ];
+    for (text, part) in cases {
+        let message = folder.error(&text, &[]);
+        assert!(message.contains(part), "{message}");
+    }
+    let message = folder.error(WHOLE, &[&format!("{}a=1", "a.".repeat(100))]);
+    assert!(message.contains("nested too deeply"), "{message}");
+    for number in 0..20 {
+        folder.write(&format!("{number}.yaml"), &format!("extends: {}.yaml\n", number + 1));
+    }
+    assert!(folder.error("extends: 0.yaml\n", &[]).contains("16 recipes extend each other"));
 }
 
 #[test]

@@ -11,6 +11,9 @@ use crate::input_error;
 /// Nesting deeper than this is refused rather than risked on the stack.
 const MAX_DEPTH: usize = 64;
 
+/// More values than this from aliases are refused: aliases of aliases grow a short text without bound.
+const MAX_COPIES: usize = 10_000;
+
 /// Where something was written: a place in a file, or a `--set` argument.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Place {
@@ -76,6 +79,24 @@ impl Node {
         }
     }
 
+    /// Number of values, itself included.
+    fn size(&self) -> usize {
+        self.children().map(Node::size).sum::<usize>() + 1
+    }
+
+    /// Number of values inside one another, itself included.
+    fn height(&self) -> usize {
+        self.children().map(Node::height).max().unwrap_or(0) + 1
+    }
+
+    fn children(&self) -> Box<dyn Iterator<Item = &Node> + '_> {
+        match self {
+            Node::Scalar(_) => Box::new(std::iter::empty()),
+            Node::List(items) => Box::new(items.iter().map(|(_, node)| node)),
+            Node::Map(map) => Box::new(map.iter().map(|entry| &entry.node)),
+        }
+    }
+
     fn is_null(&self) -> bool {
         matches!(self, Node::Scalar(serde_json::Value::Null))
     }
@@ -83,7 +104,7 @@ impl Node {
 
 /// Parses one YAML document; `origin` is the place of its first character.
 pub(super) fn parse(text: &str, origin: &Place) -> Result<Node> {
-    let mut reader = Reader { parser: Parser::new_from_str(text), origin, anchors: Vec::new() };
+    let mut reader = Reader { parser: Parser::new_from_str(text), origin, anchors: Vec::new(), copies: 0 };
     let mut root = Node::Scalar(serde_json::Value::Null);
     let mut documents = 0;
     loop {
@@ -104,6 +125,8 @@ struct Reader<'a> {
     parser: Parser<'a, StrInput<'a>>,
     origin: &'a Place,
     anchors: Vec<(usize, Node)>,
+    /// Values that came from aliases so far.
+    copies: usize,
 }
 
 impl<'a> Reader<'a> {
@@ -137,7 +160,13 @@ impl<'a> Reader<'a> {
             Event::SequenceStart(anchor, None) => (self.list(depth)?, anchor),
             Event::MappingStart(anchor, None) => (self.map(depth)?, anchor),
             Event::Alias(id) => match self.anchors.iter().find(|(anchor, _)| *anchor == id) {
-                Some((_, node)) => (node.clone(), 0),
+                Some((_, node)) => {
+                    self.copies += node.size();
+                    if self.copies > MAX_COPIES || depth + node.height() > MAX_DEPTH + 1 {
+                        return Err(self.fail(span, "this alias makes the recipe too large or nested too deeply"));
+                    }
+                    (node.clone(), 0)
+                }
                 None => return Err(self.fail(span, "this alias names an anchor that is not complete yet")),
             },
             _ => return Err(self.fail(span, "this is not valid YAML")),
@@ -245,6 +274,9 @@ impl Set {
         let path: Vec<String> = path.split('.').map(|key| key.trim().to_string()).collect();
         if path.iter().any(String::is_empty) {
             return Err(form());
+        }
+        if path.len() > MAX_DEPTH {
+            return Err(input_error!("{place}: nested too deeply"));
         }
         let value = parse(value, &place)?;
         Ok(Self { path, place, value })

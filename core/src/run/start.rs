@@ -16,7 +16,7 @@ use crate::engine::noise;
 use crate::files;
 use crate::input_error;
 use crate::model::config::Output;
-use crate::model::{Config, kind, new, prepare, weights};
+use crate::model::{Architecture, Config, kind, new, prepare, weights};
 use crate::plugin::{Estimator, Plugins, World};
 use crate::policy::Network;
 use crate::policy::reward::KlCoefficient;
@@ -43,7 +43,10 @@ impl Run {
         let device = prepare(&recipe)?;
         if let Some(path) = recipe.model.path.as_deref().map(Path::new) {
             let (config, tokenizer) = (Config::load(path)?, Tokenizer::load(path)?);
-            new::check_vocabulary(&config, &tokenizer)?;
+            new::check_vocabulary(&config, &tokenizer)
+                .with_context(|| format!("recipe key `model.path`: {}", path.display()))?;
+            let tokenizer =
+                tokenizer.with_thinking(recipe.rollout.thinking).context("recipe key `rollout.thinking`")?;
             check_conversation(&recipe, &config, &tokenizer)?;
         }
         let checkpoints = Checkpoints::new(&dir);
@@ -57,6 +60,9 @@ impl Run {
         std::fs::create_dir_all(&dir).with_context(|| format!("making {}", dir.display()))?;
         files::write_whole(&dir.join("recipe.yaml"), recipe.to_yaml()?)?;
         let model_files = model_files(&recipe, &world, &dir, newest.is_some())?;
+        if let Some(checkpoint) = &newest {
+            Checkpoints::check_model(checkpoint, &model_files)?;
+        }
 
         let model = weights::load(&model_files, kind(recipe.dtype), device)?;
         let tokenizer = Tokenizer::load(&model_files)?;
@@ -306,12 +312,14 @@ fn model_files(recipe: &Recipe, world: &World, dir: &Path, resumed: bool) -> Res
 fn config(model: &NewModel, tokenizer: &Tokenizer, recipe: &Recipe) -> Config {
     let rollout = &recipe.rollout;
     Config {
+        architecture: Architecture::Qwen2,
         vocab_size: tokenizer.vocab_size() as i64,
         hidden_size: model.hidden_size,
         intermediate_size: model.intermediate_size,
         num_hidden_layers: model.layers,
         num_attention_heads: model.heads,
         num_key_value_heads: model.kv_heads,
+        head_dim: None,
         max_position_embeddings: rollout.max_tokens() as i64,
         rope_theta: 1e6,
         rms_norm_eps: 1e-6,

@@ -21,6 +21,12 @@ pub(super) const CHATML: &str = "{%- for message in messages %}\n    \
 /// Qwen2.5-Instruct's template, for tokenizers made from its tokenizer.json alone.
 pub(super) const QWEN: &str = include_str!("qwen2.5_chat_template.jinja");
 
+/// Qwen3's template, for tokenizers with Qwen3's `<think>`; as TRL 1.16.0 (Apache-2.0) has it in `chat_templates`.
+pub(super) const QWEN3: &str = include_str!("qwen3_chat_template.jinja");
+
+/// The variable of Qwen3's template, and of others after it, that says whether the model shall think before it answers.
+const THINKING: &str = "enable_thinking";
+
 /// The special tokens transformers hands to a template by name.
 const SPECIAL: [&str; 7] = ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
@@ -28,7 +34,7 @@ const SPECIAL: [&str; 7] = ["bos_token", "eos_token", "unk_token", "sep_token", 
 #[derive(Debug)]
 pub(super) struct Template {
     environment: Environment<'static>,
-    /// What every rendering sees beside the chat: the special tokens.
+    /// What every rendering sees beside the chat: the special tokens, and the thinking switch where it is set.
     known: Map<String, Value>,
 }
 
@@ -49,6 +55,21 @@ impl Template {
             .filter_map(|&name| Some((name.to_string(), Value::from(special_token(settings, name)?))))
             .collect();
         Ok(Self { environment, known })
+    }
+
+    /// Sets the thinking switch of all renderings.
+    ///
+    /// # Errors
+    /// When the template has none: it would be ignored.
+    pub fn set_thinking(&mut self, thinking: bool) -> Result<()> {
+        let template = self.environment.get_template("chat").context("the template is compiled")?;
+        if !template.undeclared_variables(false).contains(THINKING) {
+            return Err(input_error!(
+                "thinking cannot be set to {thinking}: the model's chat template has no switch for it ({THINKING})"
+            ));
+        }
+        self.known.insert(THINKING.into(), thinking.into());
+        Ok(())
     }
 
     /// The text of a chat.

@@ -60,15 +60,14 @@ impl Tracker {
     pub fn say(&mut self, line: &str) -> Result<()> {
         // A console that was closed must not end the run.
         let _ = writeln!(std::io::stdout(), "{line}");
-        writeln!(self.log, "{line}").context("could not write log.txt")
+        writeln!(self.log, "{line}").with_context(|| self.cannot_write("log.txt"))
     }
 
     /// Writes the row of an iteration, its console line, and the curve now and then.
     pub fn record(&mut self, iteration: u64, metrics: &Metrics) -> Result<()> {
         // One write per row, so that a killed process leaves at most its last row incomplete.
         let row = metrics.to_json(iteration) + "\n";
-        self.rows.write_all(row.as_bytes()).context("could not write metrics.jsonl")?;
-        self.rows.flush().context("could not write metrics.jsonl")?;
+        self.rows.write_all(row.as_bytes()).with_context(|| self.cannot_write("metrics.jsonl"))?;
         self.seconds.extend(metrics.get("time/iteration_s").filter(|_| iteration > 0));
         self.say(&line(iteration, self.iterations, metrics, self.eta(iteration)))?;
 
@@ -89,6 +88,10 @@ impl Tracker {
     pub fn draw(&mut self) -> Result<()> {
         self.drawn = Instant::now();
         write_whole(&self.dir.join("curve.svg"), self.curve.svg(self.iterations)?)
+    }
+
+    fn cannot_write(&self, name: &str) -> String {
+        format!("cannot write {}", self.dir.join(name).display())
     }
 
     /// Seconds to the end, by the last iterations.

@@ -94,3 +94,20 @@ fn durations_read_well() {
 fn memory_is_told() {
     assert!(rss_bytes().is_none_or(|bytes| bytes > 1e6));
 }
+
+#[test]
+fn a_full_disk_is_named_with_the_file() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let full = || OpenOptions::new().append(true).open("/dev/full"); // a device that is always full
+    for file in ["metrics.jsonl", "log.txt"] {
+        let mut tracker = Tracker::open(folder.path(), 5, None)?;
+        match file {
+            "log.txt" => tracker.log = full()?,
+            _ => tracker.rows = full()?,
+        }
+        let text = crate::error::message(&tracker.record(1, &row(0.5)).expect_err("a full disk"));
+        assert!(text.contains(&folder.path().join(file).display().to_string()), "{text}");
+        assert!(text.contains("the disk is full"), "{text}");
+    }
+    Ok(())
+}

@@ -1,0 +1,75 @@
+//! What the fuzz targets do with their input, and the test that replays the kept seeds: whatever is read, a reader gives
+//! a value or says on one line what is wrong with it, and nothing else happens.
+
+use std::io::{Error, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use nestor::error::{InputError, message};
+use nestor::model::config::Output;
+use nestor::model::{Architecture, Config, weights};
+use nestor::recipe::load_with;
+use tch::{Device, Kind};
+
+/// A recipe, the recipe it may extend, and `--set` arguments, with a zero byte between them.
+pub fn recipe(data: &[u8]) {
+    let parts: Vec<&[u8]> = data.split(|&byte| byte == 0).collect();
+    let sets: Vec<String> = parts.iter().skip(2).map(|part| String::from_utf8_lossy(part).into()).collect();
+    let own = Path::new("recipe.yaml");
+    let read = |path: &Path| {
+        let index = usize::from(path != own);
+        let text = parts.get(index).ok_or(ErrorKind::NotFound)?;
+        let text = String::from_utf8(text.to_vec()).map_err(|error| Error::new(ErrorKind::InvalidData, error))?;
+        Ok((PathBuf::from(index.to_string()), text))
+    };
+    let Some(recipe) = value_or_message(load_with(own, &sets, &read)) else { return };
+    let _ = recipe.warnings();
+    let resolved = recipe.to_yaml().expect("a recipe can be written");
+    let again = load_with(own, &[], &|path| Ok((path.into(), resolved.clone()))).expect("what was written can be read");
+    assert_eq!(again, recipe, "{resolved}");
+}
+
+/// A safetensors file for a small network; or, where it begins with `{`, a `config.json`.
+pub fn safetensors(data: &[u8]) {
+    if data.first() == Some(&b'{') {
+        let Ok(serde_json::Value::Object(json)) = serde_json::from_slice(data) else { return };
+        if let Some(config) = value_or_message(Config::from_json(&json)) {
+            assert!(config.head_dim() > 0 && config.check().is_ok());
+        }
+        return;
+    }
+    value_or_message(weights::model_of(Path::new("file"), data, small(), (Kind::Float, Device::Cpu)));
+}
+
+/// The network that [`safetensors`] reads files for.
+pub fn small() -> Config {
+    Config {
+        architecture: Architecture::Qwen3,
+        output: Output::Tokens,
+        vocab_size: 4,
+        hidden_size: 2,
+        intermediate_size: 2,
+        num_hidden_layers: 1,
+        num_attention_heads: 2,
+        num_key_value_heads: 1,
+        head_dim: Some(2),
+        max_position_embeddings: 16,
+        rope_theta: 1e6,
+        rms_norm_eps: 1e-6,
+        tie_word_embeddings: true,
+        initializer_range: 0.02,
+    }
+}
+
+/// The value; or none, where the input was refused as it must be.
+fn value_or_message<T>(result: Result<T>) -> Option<T> {
+    match result {
+        Ok(value) => Some(value),
+        Err(error) => {
+            assert!(error.chain().any(|cause| cause.is::<InputError>()), "not the input's fault: {error:#}");
+            let text = message(&error);
+            assert!(!text.is_empty() && !text.contains('\n'), "{text}");
+            None
+        }
+    }
+}

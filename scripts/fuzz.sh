@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Fuzzes the readers of recipes and of model files, each for the given time. Needs a nightly Rust and cargo-fuzz
+# (cargo install cargo-fuzz --locked); builds for some minutes the first time. What it finds lies in core/fuzz/artifacts:
+# mend it and keep the input in core/fuzz/seeds, which the tests replay.
+#   scripts/fuzz.sh [SECONDS [TARGET…]]     default: 1800 seconds; the targets recipe and safetensors
+set -euo pipefail
+cd "$(dirname "$0")/.."
+fail() { echo "fuzz: $1" >&2; exit 1; }
+
+seconds=${1:-1800}
+targets=("${@:2}")
+[ ${#targets[@]} -gt 0 ] || targets=(recipe safetensors)
+command -v cargo-fuzz >/dev/null || fail "cargo-fuzz is missing; cargo install cargo-fuzz --locked"
+cargo +nightly --version >/dev/null 2>&1 || fail "a nightly Rust is missing; rustup toolchain install nightly"
+# Built code, grown corpora and logs; outside target/, whose lock other builds would hold.
+place=${NESTOR_FUZZ_DIR:-$PWD/core/fuzz/target}
+
+cd core
+cargo +nightly fuzz build --target-dir "$place"
+for target in "${targets[@]}"; do
+    corpus=$place/corpus/$target
+    mkdir -p "$corpus"
+    seeds=(fuzz/seeds/"$target")
+    [ "$target" != recipe ] || seeds+=(../recipes)
+    # Leaks are not looked for: libtorch keeps what it allocates at its start.
+    nice -n 10 cargo +nightly fuzz run --target-dir "$place" "$target" "$corpus" "${seeds[@]}" -- \
+        -max_total_time="$seconds" -max_len=16384 -timeout=10 -detect_leaks=0 >"$place/$target.log" 2>&1 &
+    echo "fuzz: $target for $seconds s, log $place/$target.log"
+done
+failed=false
+for job in $(jobs -p); do wait "$job" || failed=true; done
+for target in "${targets[@]}"; do tail -n 2 "$place/$target.log"; done
+if $failed; then fail "a target failed: see the logs and core/fuzz/artifacts"; fi

@@ -101,7 +101,7 @@ def test_a_thinking_switch_that_would_be_ignored_is_refused(qwen, tmp_path, run)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert "thinking cannot be set to false" in done.stderr and "enable_thinking" in done.stderr
     done = run("generate", qwen, "--prompt", "x", "--thinking", "false")
-    assert done.returncode == 2 and "'--thinking <true|false>' cannot be used with '--prompt" in done.stderr
+    assert done.returncode == 2 and "'--prompt <TEXT>' cannot be used with '--thinking" in done.stderr
 
 
 @pytest.mark.parametrize("template", [

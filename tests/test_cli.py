@@ -98,6 +98,26 @@ def test_transcript_refuses_a_model(recipe, run, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("sets, parts", [
+    (["estimator.plugin=ppo"], ["`estimator.plugin`: `ppo` asks for a critic's values", "--set critic={}"]),
+    (["critic={}"], ["recipe key `critic`: estimator `gigpo` does not ask for values", "--set critic=null"]),
+    (["critic={lr: 0}", "estimator.plugin=ppo"], ["--set critic={lr: 0}", "`critic.lr` must be greater than 0"]),
+    (["update.loss=gspo"], ["`update.old_logprobs` must be `recompute` with `update.loss: gspo`"]),
+    (["update.loss=gspo", "update.old_logprobs=recompute"],
+     ["`update.aggregation` must be `seq-mean-token-mean` with `update.loss: gspo`"]),
+    (["update.loss=gspo", "update.old_logprobs=recompute", "update.aggregation=seq-mean-token-mean",
+      "update.importance_cap=2"], ["`update.importance_cap` must be left out with `update.loss: gspo`"]),
+    (["update.importance_cap=0"], ["`update.importance_cap` must be greater than 0"]),
+    (["update.aggregation=mean"], ["`update.aggregation` must be `token-mean`"]),
+    (["update.kl_in_reward={adaptive: {target: 0}}"],
+     ["`update.kl_in_reward.adaptive.target` must be greater than 0"]),
+], ids=lambda value: " ".join(value) if isinstance(value, list) and "=" in value[0] else "")
+def test_losses_and_critics_that_do_not_fit(sets, parts, recipe, run, tmp_path):
+    sets = [word for s in sets for word in ("--set", s)]
+    one_message(run("train", recipe, *sets, "--run-dir", tmp_path / "run"), 2, *parts)
+    assert not (tmp_path / "run").exists()
+
+
 def test_wrong_argument(recipe, run, tmp_path):
     one_message(run("train", tmp_path / "none.yaml"), 2, "there is no recipe", "none.yaml")
     one_message(run("train", recipe, "--set", "update.lrr=1"), 2, "--set update.lrr=1", "`update.lr`?")

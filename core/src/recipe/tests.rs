@@ -1,6 +1,5 @@
 use std::path::PathBuf;
 
-
 use super::*;
 use crate::error::InputError;
 

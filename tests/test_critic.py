@@ -6,15 +6,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from test_gradients import make_model
-from transformers import Qwen2Config, Qwen2ForTokenClassification
+from transformers import AutoModelForTokenClassification
 
 CLIP = 0.5
 
 
 def make_critic(policy):
     """The policy's network under a random head."""
-    config = Qwen2Config(**{**policy.config.to_dict(), "num_labels": 1, "tie_word_embeddings": False})
-    critic = Qwen2ForTokenClassification(config).eval()
+    config = type(policy.config)(**{**policy.config.to_dict(), "num_labels": 1, "tie_word_embeddings": False})
+    critic = AutoModelForTokenClassification.from_config(config).eval()
     critic.model.load_state_dict(policy.model.state_dict())
     torch.manual_seed(4)
     with torch.no_grad():
@@ -49,10 +49,13 @@ def padded_values(critic, sequences):
             for i, s in enumerate(sequences) for span in s["spans"]]
 
 
-@pytest.mark.parametrize("aggregation", ["token-mean", "seq-mean-token-mean"])
-@pytest.mark.parametrize("recompute", ["all", "none"])
-def test_values_and_gradients_equal_autograd(aggregation, recompute, tmp_path, example):
-    policy = make_model(True, tmp_path / "model")
+@pytest.mark.parametrize("architecture, tied, aggregation, recompute", [
+    ("qwen2", True, "token-mean", "all"),
+    ("qwen2", False, "seq-mean-token-mean", "none"),
+    ("qwen3", True, "seq-mean-token-mean", 1),
+])
+def test_values_and_gradients_equal_autograd(architecture, tied, aggregation, recompute, tmp_path, example):
+    policy = make_model(architecture, tied, tmp_path / "model")
     critic, sequences = make_critic(policy), make_sequences()
     spans = [span for s in sequences for span in s["spans"]]
     values = padded_values(critic, sequences)

@@ -1,20 +1,23 @@
 """The critic against transformers' token classification with one label on padded rows, float32: values, clipped value
 loss and its gradients (per tensor 1e-4 relative, L2); sequences with one response and with several."""
+import itertools
 import json
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from test_gradients import make_model
-from transformers import Qwen2Config, Qwen2ForTokenClassification
+from transformers import (Qwen2Config, Qwen2ForTokenClassification, Qwen3Config,
+                          Qwen3ForTokenClassification)
 
 CLIP = 0.5
 
 
 def make_critic(policy):
     """The policy's network under a random head."""
-    config = Qwen2Config(**{**policy.config.to_dict(), "num_labels": 1, "tie_word_embeddings": False})
-    critic = Qwen2ForTokenClassification(config).eval()
+    qwen3 = policy.config.model_type == "qwen3"
+    make_config, network = (Qwen3Config, Qwen3ForTokenClassification) if qwen3 else (Qwen2Config, Qwen2ForTokenClassification)
+    critic = network(make_config(**{**policy.config.to_dict(), "num_labels": 1, "tie_word_embeddings": False})).eval()
     critic.model.load_state_dict(policy.model.state_dict())
     torch.manual_seed(4)
     with torch.no_grad():
@@ -49,10 +52,12 @@ def padded_values(critic, sequences):
             for i, s in enumerate(sequences) for span in s["spans"]]
 
 
-@pytest.mark.parametrize("aggregation", ["token-mean", "seq-mean-token-mean"])
-@pytest.mark.parametrize("recompute", ["all", "none"])
-def test_values_and_gradients_equal_autograd(aggregation, recompute, tmp_path, example):
-    policy = make_model(True, tmp_path / "model")
+@pytest.mark.parametrize("architecture, aggregation, recompute", [
+    *itertools.product(["qwen2"], ["token-mean", "seq-mean-token-mean"], ["all", "none"]),
+    ("qwen3", "token-mean", "all"),
+])
+def test_values_and_gradients_equal_autograd(architecture, aggregation, recompute, tmp_path, example):
+    policy = make_model(architecture, True, tmp_path / "model")
     critic, sequences = make_critic(policy), make_sequences()
     spans = [span for s in sequences for span in s["spans"]]
     values = padded_values(critic, sequences)

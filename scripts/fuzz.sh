@@ -12,6 +12,8 @@ targets=("${@:2}")
 [ ${#targets[@]} -gt 0 ] || targets=(recipe safetensors)
 command -v cargo-fuzz >/dev/null || fail "cargo-fuzz is missing; cargo install cargo-fuzz --locked"
 cargo +nightly --version >/dev/null 2>&1 || fail "a nightly Rust is missing; rustup toolchain install nightly"
+[ -e .venv/torch/lib/libtorch.so ] || fail ".venv holds no torch; run scripts/setup.sh first"
+export LD_LIBRARY_PATH=$PWD/.venv/torch/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 # Built code, grown corpora and logs; outside target/, whose lock other builds would hold.
 place=${NESTOR_FUZZ_DIR:-$PWD/core/fuzz/target}
 

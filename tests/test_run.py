@@ -2,6 +2,7 @@
 import json
 import math
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -224,6 +225,31 @@ def test_export_loads_in_transformers(finished, run, score, tmp_path):
         ids = torch.tensor(row)
         logits = torch.log_softmax(model(ids[None]).logits[0, :-1], -1)
         assert got == pytest.approx(logits.gather(-1, ids[1:, None])[:, 0].tolist(), abs=1e-4)
+
+
+@torch.no_grad()
+def test_a_qwen3_folder_is_trained_and_exported(finished, run, score, root, tmp_path):
+    """Policy and critic from a Qwen3 folder, whose heads have a size of their own, load in transformers."""
+    start, run_dir, folder = tmp_path / "start", tmp_path / "run", tmp_path / "exported"
+    assert run("model", "new", start, "--shape", "qwen3-tiny", "--dtype", "float32").returncode == 0
+    for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+        shutil.copy(finished("gigpo")[0] / "model" / name, start / name)
+    sets = ("model.new=null", f"model.path={start}", "warm_start=null", "iterations=1")
+    done = run("train", root / "recipes/smoke/ppo.yaml", *[word for s in sets for word in ("--set", s)], "--run-dir", run_dir)
+    assert done.returncode == 0, done.stderr
+    checkpoint = checkpoints(run_dir)[-1]
+    assert run("export", checkpoint, folder).returncode == 0
+    assert run("export", checkpoint, tmp_path / "critic", "--critic").returncode == 0
+
+    model, notes = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
+    assert model.config.model_type == "qwen3" and not any(notes.values()), notes
+    before = load_file(start / "model.safetensors")
+    assert all(not torch.equal(value, before[name]) for name, value in model.named_parameters())
+    ids = torch.tensor(list(range(5, 40)))
+    want = torch.log_softmax(model(ids[None]).logits[0, :-1], -1).gather(-1, ids[1:, None])[:, 0]
+    assert score(folder, [ids.tolist()])[0] == pytest.approx(want.tolist(), abs=1e-4)
+    critic, notes = AutoModelForTokenClassification.from_pretrained(tmp_path / "critic", output_loading_info=True)
+    assert critic.config.model_type == "qwen3" and not any(notes.values()), notes
 
 
 def test_deterministic_runs_are_bit_identical(run, root, tmp_path):

@@ -31,7 +31,8 @@ def call(*command):
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True,
                           env={**os.environ, "TOKENIZERS_PARALLELISM": "false"})
     if done.returncode != 0:
-        raise RuntimeError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit code {done.returncode}")
+        said = [line for line in done.stderr.splitlines() if line.lower().startswith("error")]
+        raise RuntimeError(said[0] if said else f"exit code {done.returncode}: {done.stderr.strip()[:200]}")
     return done.stdout
 
 
@@ -102,11 +103,12 @@ def _():
 def _():
     draw = random.Random(2)
     sequences = []
-    for prompt, response in [(20, 9), (64, 30), (7, 1)]:
-        sequences.append({"prompt": [draw.randrange(512) for _ in range(prompt)],
-                          "response": [draw.randrange(512) for _ in range(response)],
-                          "old": [-6 + draw.random() for _ in range(response)],
-                          "ref": [-6 + draw.random() for _ in range(response)], "advantage": draw.uniform(-2, 2)})
+    for turns in [[(20, 9)], [(64, 30), (5, 12)], [(7, 1)]]:
+        sequences.append([{"prompt": [draw.randrange(512) for _ in range(prompt)],
+                           "response": [draw.randrange(512) for _ in range(response)],
+                           "old": [-6 + draw.random() for _ in range(response)],
+                           "ref": [-6 + draw.random() for _ in range(response)], "advantage": draw.uniform(-2, 2)}
+                          for prompt, response in turns])
     batch = OUT / "batch.json"
     batch.write_text(json.dumps({"sequences": sequences, "temperature": 1.0,
                                  "update": {"mini_batch": 3, "lr": 1e-3, "entropy": 0.01, "kl": {"coef": 0.05}}}))

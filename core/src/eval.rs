@@ -176,8 +176,7 @@ mod tests {
     use super::*;
 
     /// Published examples: R. G. Newcombe, "Two-sided confidence intervals for the single proportion", Statistics in
-    /// Medicine 17 (1998), table I, method 3. The last two are the same
-    /// formula in Python.
+    /// Medicine 17 (1998), table I, method 3. The last two are the same formula in Python.
     #[test]
     fn wilson_equals_published_examples() {
         let cases = [

@@ -91,7 +91,7 @@ impl Counters {
 /// What one iteration's update saw: of the policy, unless the critic still warms up, and of the critic, where there is
 /// one.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Update {
+pub struct UpdateReports {
     /// Of the policy.
     pub policy: Option<UpdateReport>,
     /// Of the critic.
@@ -188,7 +188,7 @@ impl Run {
     }
 
     /// Updates the critic, then the policy, on a scored batch.
-    pub fn update(&mut self, iteration: u64, batch: &Batch) -> Result<Update> {
+    pub fn update(&mut self, iteration: u64, batch: &Batch) -> Result<UpdateReports> {
         let lr = learning_rate(&self.recipe.update, iteration - 1, self.recipe.iterations);
         let settings = UpdateSettings {
             update: &self.recipe.update,
@@ -197,7 +197,7 @@ impl Run {
             max_response_tokens: self.recipe.rollout.max_response_tokens,
             seed: stream_seed(self.recipe.seed, noise::SHUFFLE, iteration),
         };
-        let mut report = Update::default();
+        let mut report = UpdateReports::default();
         let mut policy_learns = true;
         if let (Some(critic), Some(section)) = (&mut self.critic, &self.recipe.critic) {
             self.phases.start("critic");
@@ -216,7 +216,7 @@ impl Run {
     }
 
     /// Gathers the iteration's metrics and writes its episodes.
-    pub fn track(&mut self, iteration: u64, episodes: &[Episode], batch: &Batch, update: &Update) -> Result<()> {
+    pub fn track(&mut self, iteration: u64, episodes: &[Episode], batch: &Batch, update: &UpdateReports) -> Result<()> {
         self.phases.start("track");
         report::episodes(&mut self.metrics, episodes, self.player.tokenizer().eos());
         report::rows(&mut self.metrics, &batch.rows);

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::Update;
+use super::UpdateReports;
 use crate::agent::Success;
 use crate::data::{Episode, Rows};
 use crate::eval::Evaluation;
@@ -67,7 +67,7 @@ pub fn rows(metrics: &mut Metrics, rows: &Rows) {
 }
 
 /// What the update did.
-pub fn update(metrics: &mut Metrics, update: &Update, rows: &Rows) {
+pub fn update(metrics: &mut Metrics, update: &UpdateReports, rows: &Rows) {
     if let Some(report) = &update.policy {
         policy(metrics, report);
     }

@@ -1,0 +1,4 @@
+//! ALFWorld's text games, read from their own game files (`game.tw-pddl`) and played without Python.
+
+pub mod generate;
+pub mod task_type;

@@ -1,0 +1,95 @@
+//! Conditions of PDDL over variables in slots, and whether they hold.
+
+use std::sync::Arc;
+
+use super::facts::{Arguments, Facts, Object};
+
+/// A variable's slot or an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Term {
+    /// The variable in this slot.
+    Slot(usize),
+    /// The object itself.
+    Object(Object),
+}
+
+impl Term {
+    /// The object it stands for.
+    pub fn value(self, slots: &[Object]) -> Object {
+        match self {
+            Term::Slot(slot) => slots[slot],
+            Term::Object(object) => object,
+        }
+    }
+}
+
+/// A predicate applied to terms.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Atom {
+    /// Number of the predicate.
+    pub predicate: usize,
+    /// Its arguments.
+    pub terms: Vec<Term>,
+}
+
+impl Atom {
+    /// The arguments with every variable's object in place.
+    pub fn ground(&self, slots: &[Object]) -> Arguments {
+        let mut arguments = Arguments::default();
+        for (argument, term) in arguments.iter_mut().zip(&self.terms) {
+            *argument = term.value(slots);
+        }
+        arguments
+    }
+}
+
+/// A condition.
+#[derive(Debug, Clone)]
+pub enum Formula {
+    /// All hold; true without any.
+    And(Vec<Formula>),
+    /// One holds.
+    Or(Vec<Formula>),
+    /// It does not hold.
+    Not(Box<Formula>),
+    /// One of these objects (in order) in this slot makes it hold.
+    Exists(usize, Arc<[Object]>, Box<Formula>),
+    /// It is a fact.
+    Fact(Atom),
+    /// Both are the same object.
+    Same(Term, Term),
+}
+
+impl Formula {
+    /// Whether it holds; the slots of its free variables must be filled. Slots of its own it overwrites. Joins work on
+    /// the facts instead; this is for what is left, conditions whose variables are bound, and goals.
+    pub fn holds(&self, facts: &Facts, slots: &mut [Object]) -> bool {
+        match self {
+            Formula::And(all) => all.iter().all(|f| f.holds(facts, slots)),
+            Formula::Or(any) => any.iter().any(|f| f.holds(facts, slots)),
+            Formula::Not(f) => !f.holds(facts, slots),
+            Formula::Fact(atom) => facts.contains(atom.predicate, &atom.ground(slots)),
+            Formula::Same(a, b) => a.value(slots) == b.value(slots),
+            Formula::Exists(slot, objects, body) => objects.iter().any(|&object| {
+                slots[*slot] = object;
+                body.holds(facts, slots)
+            }),
+        }
+    }
+
+    /// Whether every variable it uses freely has its slot filled.
+    pub fn is_bound(&self, bound: &[bool]) -> bool {
+        let term = |t: &Term| !matches!(t, Term::Slot(slot) if !bound[*slot]);
+        match self {
+            Formula::And(all) | Formula::Or(all) => all.iter().all(|f| f.is_bound(bound)),
+            Formula::Not(f) => f.is_bound(bound),
+            Formula::Fact(atom) => atom.terms.iter().all(term),
+            Formula::Same(a, b) => term(a) && term(b),
+            Formula::Exists(slot, _, body) => {
+                let mut inside = bound.to_vec();
+                inside[*slot] = true;
+                body.is_bound(&inside)
+            }
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Finds every assignment of variables that makes a condition hold, by joins over the facts: nothing is grounded ahead.
+//!
+//! A plan is made once a game. It takes the conditions in an order in which each is either a test of variables that are
+//! bound already or a walk over the facts of one predicate that binds more; the one expected to give the fewest is next.
+
+use std::sync::Arc;
+
+use anyhow::{Result, ensure};
+
+use super::facts::{Arguments, Facts, MOST_ARGUMENTS, Object};
+use super::formula::{Atom, Formula, Term};
+
+/// Facts looked at for one plan before the game is given up as unplayable; real games stay under 10,000.
+const MOST_WORK: usize = 5_000_000;
+
+/// The steps of a search.
+#[derive(Debug, Clone)]
+pub struct Plan(Vec<Step>);
+
+#[derive(Debug, Clone)]
+enum Step {
+    /// For every fact of the predicate that agrees with what is bound.
+    Walk { predicate: usize, arguments: Vec<Argument> },
+    /// Go on only if it holds.
+    Test(Formula),
+    /// For each of these objects.
+    Each(usize, Arc<[Object]>),
+    /// Go on with every one of the plans; nothing follows.
+    Branch(Vec<Plan>),
+}
+
+#[derive(Debug, Clone)]
+enum Argument {
+    /// Must be what the term stands for.
+    Is(Term),
+    /// Fills the slot, if it is one of these objects.
+    Fills(usize, Arc<[Object]>),
+}
+
+/// What a search needs to know about variables and facts.
+pub struct Planner<'a> {
+    /// The objects that each slot may hold, in order.
+    pub admitted: &'a [Arc<[Object]>],
+    /// Facts per predicate at the start, by which orders are compared.
+    pub counts: &'a [usize],
+}
+
+impl Planner<'_> {
+    /// A plan that fills the first `wanted` slots.
+    pub fn plan(&self, condition: &Formula, wanted: usize) -> Plan {
+        let mut bound = vec![false; self.admitted.len()];
+        Plan(self.order(vec![condition.clone()], &mut bound, wanted))
+    }
+
+    fn order(&self, mut open: Vec<Formula>, bound: &mut [bool], wanted: usize) -> Vec<Step> {
+        let mut steps = Vec::new();
+        loop {
+            // Conjunctions and quantifiers dissolve: a quantifier's slot is its own, so it is just one more variable.
+            while let Some(at) = open.iter().position(|f| matches!(f, Formula::And(_) | Formula::Exists(..))) {
+                match open.swap_remove(at) {
+                    Formula::And(all) => open.extend(all),
+                    Formula::Exists(_, _, body) => open.push(*body),
+                    _ => {}
+                }
+            }
+            if let Some(at) = open.iter().position(|f| f.is_bound(bound)) {
+                steps.push(Step::Test(open.swap_remove(at)));
+            } else if let Some(at) = self.cheapest(&open, bound) {
+                let Formula::Fact(atom) = open.swap_remove(at) else { continue };
+                steps.push(self.walk(&atom, bound));
+            } else if let Some(at) = open.iter().position(|f| matches!(f, Formula::Or(_))) {
+                let Formula::Or(any) = open.swap_remove(at) else { continue };
+                let branch = |one: Formula| {
+                    let mut rest = open.clone();
+                    rest.push(one);
+                    Plan(self.order(rest, &mut bound.to_vec(), wanted))
+                };
+                steps.push(Step::Branch(any.into_iter().map(branch).collect()));
+                return steps;
+            } else {
+                // What is left (a negation, an equality, a parameter that nothing mentions) needs its variables tried.
+                let used = |slot: usize| {
+                    let mut others = vec![true; bound.len()];
+                    others[slot] = false;
+                    open.iter().any(|f| !f.is_bound(&others))
+                };
+                let Some(slot) = (0..bound.len()).find(|&s| !bound[s] && (s < wanted || used(s))) else { return steps };
+                bound[slot] = true;
+                steps.push(Step::Each(slot, self.admitted[slot].clone()));
+            }
+        }
+    }
+
+    /// The fact whose walk is expected to give the fewest: the predicate's facts, fewer for every bound argument.
+    fn cheapest(&self, open: &[Formula], bound: &[bool]) -> Option<usize> {
+        let cost = |formula: &Formula| match formula {
+            Formula::Fact(atom) => {
+                let free = |t: &&Term| matches!(t, Term::Slot(slot) if !bound[*slot]);
+                let known = atom.terms.len() - atom.terms.iter().filter(free).count();
+                Some(self.counts[atom.predicate] >> (4 * known))
+            }
+            _ => None,
+        };
+        let costs = open.iter().enumerate().filter_map(|(at, formula)| Some((cost(formula)?, at)));
+        costs.min().map(|(_, at)| at)
+    }
+
+    fn walk(&self, atom: &Atom, bound: &mut [bool]) -> Step {
+        let argument = |term: &Term| match *term {
+            Term::Slot(slot) if !bound[slot] => {
+                bound[slot] = true;
+                Argument::Fills(slot, self.admitted[slot].clone())
+            }
+            term => Argument::Is(term),
+        };
+        Step::Walk { predicate: atom.predicate, arguments: atom.terms.iter().map(argument).collect() }
+    }
+}
+
+/// A search under way.
+struct Search<'a, F> {
+    facts: &'a Facts,
+    work: usize,
+    /// Gets the slots of every find and says whether to go on.
+    found: F,
+}
+
+impl Plan {
+    /// Calls `found` with the slots of every assignment, which may come more than once; it says whether to go on.
+    ///
+    /// # Errors
+    /// When the search is so large that the game cannot be meant to be played.
+    pub fn search(&self, facts: &Facts, slots: &mut [Object], found: impl FnMut(&[Object]) -> bool) -> Result<()> {
+        let mut search = Search { facts, work: 0, found };
+        search.run(&self.0, slots);
+        ensure!(search.work <= MOST_WORK, "its conditions need more than {MOST_WORK} facts to be looked at");
+        Ok(())
+    }
+}
+
+impl<F: FnMut(&[Object]) -> bool> Search<'_, F> {
+    /// Whether to go on.
+    fn run(&mut self, steps: &[Step], slots: &mut [Object]) -> bool {
+        let Some((step, rest)) = steps.split_first() else { return (self.found)(slots) };
+        match step {
+            Step::Test(formula) => {
+                self.work += 1;
+                self.work <= MOST_WORK && (!formula.holds(self.facts, slots) || self.run(rest, slots))
+            }
+            Step::Each(slot, objects) => objects.iter().all(|&object| {
+                self.work += 1;
+                slots[*slot] = object;
+                self.work <= MOST_WORK && self.run(rest, slots)
+            }),
+            Step::Branch(plans) => plans.iter().all(|plan| self.run(&plan.0, slots)),
+            Step::Walk { predicate, arguments } => {
+                let relation = self.facts.relation(*predicate, true);
+                let rows = match arguments.first() {
+                    Some(Argument::Is(term)) => relation.with_first(term.value(slots)),
+                    _ => relation.all(),
+                };
+                rows.iter().all(|row| {
+                    self.work += 1;
+                    self.work <= MOST_WORK && (!agrees(row, arguments, slots) || self.run(rest, slots))
+                })
+            }
+        }
+    }
+}
+
+/// Fills the slots from a fact; whether the fact agrees with what is bound.
+fn agrees(row: &Arguments, arguments: &[Argument], slots: &mut [Object]) -> bool {
+    debug_assert!(arguments.len() <= MOST_ARGUMENTS);
+    arguments.iter().zip(row).all(|(argument, &object)| match argument {
+        Argument::Is(term) => term.value(slots) == object,
+        Argument::Fills(slot, objects) => {
+            slots[*slot] = object;
+            objects.binary_search(&object).is_ok()
+        }
+    })
+}

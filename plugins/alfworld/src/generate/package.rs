@@ -1,0 +1,46 @@
+//! The two texts that every game file has and this repository has not: ALFWorld's domain and grammar.
+
+use anyhow::{Context, Result, ensure};
+use std::fs;
+use std::path::Path;
+
+/// What stands in the grammar for a game's task.
+pub(super) const TASK_PLACE: &str = "UNKNOWN GOAL";
+
+/// The domain and the grammar of the installed Python package `alfworld`.
+#[derive(Debug, Clone)]
+pub struct Package {
+    /// The PDDL domain (`data/alfred.pddl`).
+    pub domain: String,
+    /// The grammar of the texts (`data/alfred.twl2`), with a place for the task.
+    pub grammar: String,
+}
+
+impl Package {
+    /// Where `scripts/setup.sh` puts the package, below the repository's root.
+    pub const PATH: &str = ".venv/alfworld";
+
+    /// Reads the package's folder, the one that has `data/`.
+    ///
+    /// # Errors
+    /// A file is missing or not UTF-8, or the grammar has no place for the task.
+    pub fn read(path: &Path) -> Result<Package> {
+        let read = |name: &str| {
+            let file = path.join("data").join(name);
+            fs::read_to_string(&file).with_context(|| {
+                format!(
+                    "cannot read {}: run scripts/setup.sh, or `pip install --no-deps alfworld==0.4.2` and give the \
+                     folder of the package",
+                    file.display()
+                )
+            })
+        };
+        let package = Package { domain: read("alfred.pddl")?, grammar: read("alfred.twl2")? };
+        ensure!(
+            package.grammar.contains(TASK_PLACE),
+            "{} has no `{TASK_PLACE}` where a game's task goes: take the file of alfworld 0.4.2",
+            path.join("data/alfred.twl2").display()
+        );
+        Ok(package)
+    }
+}

@@ -1,5 +1,259 @@
-//! ALFWorld's text games, read from their own game files (`game.tw-pddl`) and played without Python.
+//! ALFWorld's text games, read from their own game files (`game.tw-pddl`) and played without Python: a household robot
+//! finds, carries, cleans, heats, cools and places objects. Shridhar et al. 2021, arXiv 2010.03768; the rules of play
+//! (prompt, answers, reward, step limit) are those of the GiGPO paper's reference implementation.
+//!
+//! Tasks are games in the order of their paths. The seed of a reset plays no part: nothing in a game is random.
 
 pub mod engine;
+mod expert;
+pub mod games;
 pub mod generate;
 pub mod task_type;
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use engine::{Game, Play as GamePlay};
+use games::{Chosen, Games, Generator};
+use generate::{Package, Size};
+use nestor_plugin::{Environment, Expert, Instance, Observation, Start};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use task_type::TaskType;
+
+/// What the recipe's `env.config` may say.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// A game file, a folder of games, or the folder that alfworld-download filled (or its json_2.1.1); without it and
+    /// without `generate`, that of the variable ALFWORLD_DATA, or ~/.cache/alfworld.
+    #[serde(default)]
+    pub games: Option<PathBuf>,
+    /// Play generated games instead of files.
+    #[serde(default)]
+    pub generate: Option<Generate>,
+    /// The task types to play, by name; all six if left out.
+    #[serde(default)]
+    pub task_types: Option<Vec<String>>,
+    /// Steps after which an episode is cut; 50 if left out, with raw_commands none.
+    #[serde(default)]
+    pub max_steps: Option<u32>,
+    /// Take each response as the command itself (`go to shelf 1`) instead of a tagged answer.
+    #[serde(default)]
+    pub raw_commands: bool,
+}
+
+/// Which games to generate.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Generate {
+    /// How large the households are.
+    pub size: Size,
+    /// Games of the split `train`.
+    #[serde(default = "default_train")]
+    pub train: u64,
+    /// Games of each other split.
+    #[serde(default = "default_eval")]
+    pub eval: u64,
+    /// Another seed gives other games.
+    #[serde(default)]
+    pub seed: u64,
+    /// The folder of the Python package `alfworld`, which has domain and grammar.
+    #[serde(default = "default_package")]
+    pub package: PathBuf,
+}
+
+/// As many as the real data has.
+fn default_train() -> u64 {
+    3553
+}
+
+fn default_eval() -> u64 {
+    140
+}
+
+fn default_package() -> PathBuf {
+    PathBuf::from(Package::PATH)
+}
+
+/// Steps of an episode in the reference implementation.
+const MAX_STEPS: u32 = 50;
+/// What a won game earns.
+const REWARD: f64 = 10.0;
+/// Of a response without tags this many characters count as its action.
+const TAIL: usize = 30;
+
+/// The world: the games, and how they are played.
+pub struct AlfWorld {
+    games: Games,
+    max_steps: u32,
+    raw_commands: bool,
+}
+
+fn task_types(names: Option<Vec<String>>) -> Result<Vec<TaskType>> {
+    let Some(names) = names else { return Ok(TaskType::ALL.to_vec()) };
+    ensure!(!names.is_empty(), "task_types is empty: name at least one, or leave it out");
+    let mut types: Vec<TaskType> =
+        names.iter().map(|name| TaskType::from_name(name)).collect::<Result<_>>().context("task_types")?;
+    types.sort_unstable();
+    types.dedup();
+    Ok(types)
+}
+
+impl Environment for AlfWorld {
+    const ID: &'static str = "alfworld";
+    const DOC: &'static str = "ALFWorld: household tasks in text, from the original game files";
+    type Config = Config;
+    type Instance = Play;
+
+    fn open(config: Config) -> Result<AlfWorld> {
+        ensure!(config.max_steps != Some(0), "max_steps must be at least 1");
+        let task_types = task_types(config.task_types)?;
+        let games = match (config.games, config.generate) {
+            (Some(_), Some(_)) => anyhow::bail!("games and generate exclude each other: leave one out"),
+            (Some(path), None) => Games::find(&path, &task_types)?,
+            (None, Some(generate)) => {
+                ensure!(generate.train > 0 && generate.eval > 0, "generate: train and eval must be at least 1");
+                let package = Package::read(&generate.package).context("generate.package")?;
+                let counts = [generate.train, generate.eval];
+                Games::Generated(Generator { package, size: generate.size, counts, seed: generate.seed, task_types })
+            }
+            (None, None) => {
+                let folder = std::env::var_os("ALFWORLD_DATA").map(PathBuf::from);
+                let folder = folder.or_else(|| Some(std::env::home_dir()?.join(".cache/alfworld")));
+                let folder = folder.context("say where games are: `games`, or the variable ALFWORLD_DATA")?;
+                Games::find(&folder, &task_types)
+                    .context("neither `games` nor `generate` is given, so the games of ALFWORLD_DATA are looked for")?
+            }
+        };
+        let unlimited = if config.raw_commands { u32::MAX } else { MAX_STEPS };
+        Ok(AlfWorld { games, max_steps: config.max_steps.unwrap_or(unlimited), raw_commands: config.raw_commands })
+    }
+
+    fn template(&self) -> String {
+        let answer = if self.raw_commands { include_str!("answer_raw.txt") } else { include_str!("answer_tagged.txt") };
+        format!("{}{answer}", include_str!("prompt.txt"))
+    }
+
+    fn tasks(&self, split: &str) -> Result<u64> {
+        self.games.count(split)
+    }
+
+    fn spawn(&self) -> Result<Play> {
+        Ok(Play { episode: None })
+    }
+}
+
+/// One environment: the episode it plays, if it was reset.
+pub struct Play {
+    episode: Option<Episode>,
+}
+
+struct Episode {
+    game: Game,
+    play: GamePlay,
+    /// Task type and name of the game.
+    labels: Map<String, Value>,
+    steps: u32,
+    over: bool,
+}
+
+impl Episode {
+    fn start(chosen: &Chosen) -> Result<Episode> {
+        let game = Game::new(&chosen.file).with_context(|| chosen.name.clone())?;
+        let play = game.play().with_context(|| chosen.name.clone())?;
+        let mut labels = Map::new();
+        if let Some(task_type) = chosen.task_type {
+            labels.insert("task_type".into(), task_type.name().into());
+        }
+        labels.insert("game".into(), chosen.name.clone().into());
+        Ok(Episode { game, play, labels, steps: 0, over: false })
+    }
+
+    fn observe(&self, text: String) -> Result<Observation> {
+        let won = self.play.won(&self.game)?;
+        let mut info = self.labels.clone();
+        info.insert("won".into(), won.into());
+        Ok(Observation {
+            anchor: text.clone().into_bytes(),
+            text,
+            task: self.game.task().to_owned(),
+            admissible: self.play.commands(),
+            terminated: won,
+            valid: true,
+            info,
+            ..Observation::default()
+        })
+    }
+}
+
+/// The episode, if it can go on.
+fn running(episode: &mut Option<Episode>) -> Result<&mut Episode> {
+    let episode = episode.as_mut().context("not reset yet")?;
+    ensure!(!episode.over, "the episode is over: reset before the next step");
+    Ok(episode)
+}
+
+impl Instance for Play {
+    type World = AlfWorld;
+
+    fn reset(&mut self, world: &AlfWorld, start: Start<'_>) -> Result<Observation> {
+        self.episode = None;
+        let episode = Episode::start(&world.games.choose(start.split, start.task)?)?;
+        let first = episode.observe(episode.game.intro.clone())?;
+        ensure!(!first.terminated, "{}: the game is won before it begins", episode.labels["game"]);
+        self.episode = Some(episode);
+        Ok(first)
+    }
+
+    fn step(&mut self, world: &AlfWorld, response: &str) -> Result<Observation> {
+        let episode = running(&mut self.episode)?;
+        let (action, valid) = if world.raw_commands {
+            (response.trim().to_owned(), true)
+        } else {
+            let read = nestor_plugin::parse::think_action(response, TAIL);
+            (read.text, read.valid)
+        };
+        let text = episode.play.step(&episode.game, &action)?;
+        episode.steps += 1;
+        let mut seen = episode.observe(text)?;
+        seen.action = action;
+        seen.valid = valid;
+        seen.reward = if seen.terminated { REWARD } else { 0.0 };
+        seen.truncated = !seen.terminated && episode.steps >= world.max_steps;
+        episode.over = seen.terminated || seen.truncated;
+        Ok(seen)
+    }
+}
+
+impl Expert for Play {
+    fn next_action(&mut self, _world: &AlfWorld) -> Result<String> {
+        let episode = running(&mut self.episode)?;
+        expert::next_command(&episode.game, &episode.play).with_context(|| episode.labels["game"].to_string())
+    }
+
+    fn response(&self, world: &AlfWorld, action: &str) -> String {
+        if world.raw_commands { action.into() } else { format!("<think></think><action>{action}</action>") }
+    }
+}
+
+/// Commands that win a game: the expert's.
+///
+/// # Errors
+/// The expert finds no way, or has not won after as many steps as an episode has.
+pub fn walkthrough(game: &Game) -> Result<Vec<String>> {
+    let mut play = game.play()?;
+    let mut commands = Vec::new();
+    while !play.won(game)? {
+        ensure!(commands.len() < MAX_STEPS as usize, "the expert has not won after {MAX_STEPS} steps");
+        let command = expert::next_command(game, &play)?;
+        play.step(game, &command)?;
+        commands.push(command);
+    }
+    Ok(commands)
+}
+
+nestor_plugin::export! { environments: [AlfWorld + expert] }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
 use super::facts::{Facts, Object};
@@ -39,19 +39,22 @@ impl GameFile {
     pub fn read(path: &Path) -> Result<GameFile> {
         let about = || path.display().to_string();
         let bytes = std::fs::read(path).with_context(about)?;
-        let text = String::from_utf8(bytes).map_err(|e| {
-            anyhow::anyhow!("{}: not UTF-8 (byte {})", path.display(), e.utf8_error().valid_up_to())
-        })?;
+        let text = String::from_utf8(bytes)
+            .map_err(|e| anyhow::anyhow!("{}: not UTF-8 (byte {})", path.display(), e.utf8_error().valid_up_to()))?;
         GameFile::parse(&text).with_context(about)
     }
 
     /// Reads the text of a file.
     pub fn parse(text: &str) -> Result<GameFile> {
-        let file: GameFile = serde_json::from_str(text).context("not a game file (JSON with pddl_domain, grammar, pddl_problem)")?;
+        let file: GameFile =
+            serde_json::from_str(text).context("not a game file (JSON with pddl_domain, grammar, pddl_problem)")?;
         for (key, value) in
             [("pddl_domain", &file.pddl_domain), ("grammar", &file.grammar), ("pddl_problem", &file.pddl_problem)]
         {
-            ensure!(!value.trim().is_empty(), "`{key}` is empty: take the file as alfworld-download or the generator made it");
+            ensure!(
+                !value.trim().is_empty(),
+                "`{key}` is empty: take the file as alfworld-download or the generator made it"
+            );
         }
         Ok(file)
     }
@@ -92,6 +95,7 @@ impl Game {
     pub fn play(&self) -> Result<Play> {
         let mut play = Play { facts: self.start.clone(), operators: Vec::new() };
         play.find_operators(self)?;
+        ensure!(!play.operators.is_empty(), "no command is possible at the start");
         Ok(play)
     }
 }
@@ -192,9 +196,6 @@ impl Play {
                 let command = game.texts.derive(command, &binding, &self.facts, &game.rules)?;
                 self.operators[at].command = command;
             }
-        }
-        if self.operators.is_empty() {
-            bail!("the game has no possible command");
         }
         Ok(())
     }

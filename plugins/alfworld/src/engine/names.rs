@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use super::facts::Object;
 
-const ESCAPES: [(&str, &str); 5] = [("_bar_", "|"), ("_minus_", "-"), ("_plus_", "+"), ("_dot_", "."), ("_comma_", ",")];
+const ESCAPES: [(&str, &str); 5] =
+    [("_bar_", "|"), ("_minus_", "-"), ("_plus_", "+"), ("_dot_", "."), ("_comma_", ",")];
 
 /// The names of the objects that occur in facts, by ALFWorld's rule: an object's class is what stands before the first
 /// bar (with `basin` after it if the id has that word); the objects of a class are numbered down from their count in the

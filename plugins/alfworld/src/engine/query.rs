@@ -42,10 +42,17 @@ impl Query {
     pub fn find(&self, facts: &Facts, rules: &Rules, bound: &Binding, limit: usize) -> Result<Vec<Binding>> {
         let mut found = Vec::new();
         let mut work = 0;
-        join(&self.0, facts, rules, &mut bound.clone(), &mut |binding| {
-            found.push(binding.clone());
-            found.len() < limit
-        }, &mut work);
+        join(
+            &self.0,
+            facts,
+            rules,
+            &mut bound.clone(),
+            &mut |binding| {
+                found.push(binding.clone());
+                found.len() < limit
+            },
+            &mut work,
+        );
         ensure!(work <= MOST_WORK, "a query of the grammar needs more than {MOST_WORK} facts to be looked at");
         Ok(found)
     }
@@ -66,7 +73,10 @@ impl Condition {
                 // Without a type, the name less its digits is the type.
                 None => (argument, argument.trim_end_matches(|c: char| c.is_ascii_digit() || c == '\'')),
             };
-            ensure!(variable.chars().all(word) && kind.chars().all(word), "`{argument}` is not of the form `name:type`");
+            ensure!(
+                variable.chars().all(word) && kind.chars().all(word),
+                "`{argument}` is not of the form `name:type`"
+            );
             let known = variables.iter().position(|(v, k)| v == variable && k == kind);
             let number = known.unwrap_or_else(|| {
                 variables.push((variable.to_owned(), kind.to_owned()));

@@ -268,11 +268,7 @@ fn symbols(text: &str, game: &Rules, variables: &mut Vec<Variable>) -> Result<Ve
 const NOT_LITERAL: [char; 10] = [';', '|', '"', '<', '>', '[', ']', '#', '{', '}'];
 
 /// `[{…}]`, `{…}` or `#…#` and what follows; none if it is not one.
-fn bracketed<'a>(
-    text: &'a str,
-    game: &Rules,
-    variables: &mut Vec<Variable>,
-) -> Result<Option<(Symbol, &'a str)>> {
+fn bracketed<'a>(text: &'a str, game: &Rules, variables: &mut Vec<Variable>) -> Result<Option<(Symbol, &'a str)>> {
     if let Some(inside) = text.strip_prefix('[') {
         let inside = inside.trim_start_matches('\t');
         if !inside.starts_with('{') {

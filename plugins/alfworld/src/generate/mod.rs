@@ -12,6 +12,7 @@ mod tables;
 
 pub use package::Package;
 
+use crate::engine::GameFile;
 use crate::task_type::TaskType;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
@@ -134,6 +135,17 @@ impl Goal {
 }
 
 impl Generated {
+    /// The game as a file's reader would have it.
+    pub fn content(&self, package: &Package) -> GameFile {
+        GameFile {
+            pddl_domain: package.domain.clone(),
+            grammar: package.grammar.replace(package::TASK_PLACE, &self.sentence),
+            pddl_problem: self.problem.clone(),
+            walkthrough: None,
+            solvable: Some(true),
+        }
+    }
+
     /// What stands in `game.tw-pddl`. The walkthrough is the list of commands that wins, where one is known.
     pub fn game_file(&self, package: &Package, walkthrough: Option<Vec<String>>) -> Value {
         json!({

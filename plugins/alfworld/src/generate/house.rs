@@ -41,6 +41,8 @@ pub struct House {
     pub objects: Vec<Object>,
     /// Where the agent starts; no receptacle is there.
     pub start: String,
+    /// The receptacles' classes, each once, with what fits in it.
+    classes: Vec<(&'static str, Vec<&'static str>)>,
     ids: HashSet<String>,
 }
 
@@ -65,9 +67,17 @@ impl House {
         }
 
         let start = format!("loc|{}|{}|{}|30", dice.between(-9..=9), dice.between(10..=19), dice.below(4));
-        let mut house =
-            House { receptacles: Vec::new(), objects: Vec::new(), start: escape(&start), ids: HashSet::new() };
+        let mut house = House {
+            receptacles: Vec::new(),
+            objects: Vec::new(),
+            start: escape(&start),
+            classes: Vec::new(),
+            ids: HashSet::new(),
+        };
         for class in classes {
+            if !house.classes.iter().any(|(c, _)| *c == class) {
+                house.classes.push((class, things_in(class).split(' ').collect()));
+            }
             // A basin is named after what it is the basin of: `Sink|x|y|z|SinkBasin`.
             let id = match class.strip_suffix("Basin") {
                 Some(whole) => house.id(whole, &format!("|{class}"), dice),
@@ -85,17 +95,7 @@ impl House {
 
     /// The receptacle classes that an object of this class fits in, each once.
     pub fn homes(&self, class: &str) -> Vec<&'static str> {
-        let mut homes = Vec::new();
-        let mut seen = Vec::new();
-        for receptacle in &self.receptacles {
-            if !seen.contains(&receptacle.class) {
-                seen.push(receptacle.class);
-                if has(things_in(receptacle.class), class) {
-                    homes.push(receptacle.class);
-                }
-            }
-        }
-        homes
+        self.classes.iter().filter(|(_, things)| things.contains(&class)).map(|(receptacle, _)| *receptacle).collect()
     }
 
     /// Puts the objects in: enough of the goal's class, none of them in a target receptacle, and others.

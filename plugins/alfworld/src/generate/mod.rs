@@ -9,6 +9,8 @@ mod house;
 mod package;
 mod problem;
 mod tables;
+#[cfg(test)]
+mod tests;
 
 pub use package::Package;
 

@@ -9,7 +9,6 @@ use super::house::House;
 use super::tables::{self, has, things_in};
 use crate::task_type::TaskType;
 use std::collections::BTreeSet;
-use std::fmt::Display;
 
 /// The task in words, in one of the two ways that the package has for each type.
 pub fn sentence(goal: &Goal, dice: &mut Dice) -> String {
@@ -95,12 +94,12 @@ fn facts(house: &House) -> Vec<String> {
         facts.extend(things.map(|class| format!("canContain {receptacle}Type {class}Type")));
     }
 
-    facts.extend(objects.iter().filter(|o| o.pickupable).map(|o| one("pickupable", &o.id)));
+    facts.extend(objects.iter().filter(|o| o.pickupable).map(|o| format!("pickupable {}", o.id)));
     let of = |list, property: &'static str| {
-        objects.iter().filter(move |o| has(list, o.class)).map(move |o| one(property, &o.id))
+        objects.iter().filter(move |o| has(list, o.class)).map(move |o| format!("{property} {}", o.id))
     };
     facts.extend(of(tables::MOVABLE, "isReceptacleObject"));
-    facts.extend(receptacles.iter().filter(|r| has(tables::OPENABLE, r.class)).map(|r| one("openable", &r.id)));
+    facts.extend(receptacles.iter().filter(|r| has(tables::OPENABLE, r.class)).map(|r| format!("openable {}", r.id)));
     facts.push(format!("atLocation agent1 {}", house.start));
     facts.extend(of(tables::CLEANABLE, "cleanable"));
     facts.extend(of(tables::HEATABLE, "heatable"));
@@ -119,89 +118,39 @@ fn facts(house: &House) -> Vec<String> {
     facts
 }
 
-fn one(predicate: &str, id: impl Display) -> String {
-    format!("{predicate} {id}")
-}
-
-/// The `:goal`, and the parenthesis that ends the problem.
+/// The `:goal`, and the parenthesis that ends the problem. The order of the conditions is the package's.
 fn formula(goal: &Goal) -> String {
     let Goal { task, object, target } = goal;
-    let placed = |state: &str| {
-        format!(
-            "        (:goal
-            (and
-                (exists (?r - receptacle)
-                    (exists (?o - object)
-                        (and
-{state}                            (objectType ?o {object}Type)
-                            (receptacleType ?r {target}Type)
-                            (inReceptacle ?o ?r)
-                        )
-                    )
-                )
-            )
-        )
-    )
-"
-        )
-    };
-    let treated = |able: &str, done: &str| {
-        let indent = " ".repeat(28);
-        placed(&format!("{indent}({able} ?o)\n{indent}({done} ?o)\n"))
-    };
-    match task {
-        TaskType::PickAndPlace => placed(""),
-        TaskType::PickClean => treated("cleanable", "isClean"),
-        TaskType::PickHeat => treated("heatable", "isHot"),
-        TaskType::PickCool => treated("coolable", "isCool"),
+    let types = format!("(objectType ?o {object}Type) (receptacleType ?r {target}Type)");
+    let condition = match task {
+        TaskType::PickAndPlace => {
+            format!("(exists (?r - receptacle) (exists (?o - object) (and (inReceptacle ?o ?r) {types})))")
+        }
+        TaskType::PickClean => treated("cleanable", &types, "isClean"),
+        TaskType::PickHeat => treated("heatable", &types, "isHot"),
+        TaskType::PickCool => treated("coolable", &types, "isCool"),
         TaskType::LookAtObjInLight => format!(
-            "        (:goal
-            (and
-                (exists (?ot - object ?r - receptacle ?a - agent ?l - location)
-                    (and
-                        (objectType ?ot {target}Type)
-                        (toggleable ?ot)
-                        (isToggled ?ot)
-                        (receptacleAtLocation ?r ?l)
-                        (atLocation ?a ?l)
-                        (inReceptacle ?ot ?r)
-                    )
-                )
-                (exists (?o - object ?a - agent)
-                    (and
-                        (objectType ?o {object}Type)
-                        (holds ?a ?o)
-                    )
-                )
-            )
-        )
-    )
-"
+            "(exists (?ot - object ?r - receptacle ?a - agent ?l - location)
+                    (and (objectType ?ot {target}Type) (toggleable ?ot) (isToggled ?ot)
+                        (receptacleAtLocation ?r ?l) (atLocation ?a ?l) (inReceptacle ?ot ?r)))
+                (exists (?o - object ?a - agent) (and (objectType ?o {object}Type) (holds ?a ?o)))"
         ),
         TaskType::PickTwo => format!(
-            "        (:goal
-            (and
-                (exists (?r - receptacle)
-                    (exists (?o1 - object)
-                        (and
-                            (objectType ?o1 {object}Type)
-                            (receptacleType ?r {target}Type)
-                            (inReceptacle ?o1 ?r)
-                            (exists (?o2 - object)
-                                (and
-                                    (not (= ?o1 ?o2))
-                                    (objectType ?o2 {object}Type)
-                                    (receptacleType ?r {target}Type)
-                                    (inReceptacle ?o2 ?r)
-                                )
-                            )
-                        )
-                    )
-                )
-            )
-        )
-    )
-"
+            "(exists (?r - receptacle) (exists (?o1 - object)
+                    (and (objectType ?o1 {object}Type) (receptacleType ?r {target}Type) (inReceptacle ?o1 ?r)
+                        (exists (?o2 - object)
+                            (and (not (= ?o1 ?o2))
+                                (objectType ?o2 {object}Type) (receptacleType ?r {target}Type)
+                                (inReceptacle ?o2 ?r))))))"
         ),
-    }
+    };
+    format!("        (:goal\n            (and\n                {condition}\n            )\n        )\n    )\n")
+}
+
+/// An object that can be changed in a way, was, and lies in the target.
+fn treated(able: &str, types: &str, done: &str) -> String {
+    format!(
+        "(exists (?r - receptacle) (exists (?o - object)
+                    (and ({able} ?o) {types} ({done} ?o) (inReceptacle ?o ?r))))"
+    )
 }

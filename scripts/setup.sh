@@ -30,21 +30,27 @@ fi
 
 # Installs a requirements file unless this very file was installed before.
 install() {
-    local stamp=".venv/$1.installed"
-    cmp -s "$1" "$stamp" && return
-    echo "setup: installing $1$2"
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check -r "$1"
-    cp "$1" "$stamp"
+    local file=$1 note=$2 stamp=".venv/$1.installed"
+    shift 2
+    cmp -s "$file" "$stamp" && return
+    echo "setup: installing $file$note"
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check "$@" -r "$file"
+    cp "$file" "$stamp"
 }
 install requirements.txt " (torch is large: some minutes)"
+install requirements-nodeps.txt "" --no-deps
 if $with_tests; then install requirements-test.txt ""; fi
 
-# .cargo/config.toml points cargo here, whatever the version of Python.
-if [ ! -e .venv/torch/lib/libtorch.so ]; then
+# Cargo finds torch (.cargo/config.toml) and recipes find ALFWorld's texts here, whatever the version of Python.
+link() {
+    local name=$1 holds=$2 site
+    [ ! -e ".venv/$name/$holds" ] || return 0
     site=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-    ln -sfn "${site#"$PWD/.venv/"}/torch" .venv/torch
-    [ -e .venv/torch/lib/libtorch.so ] || fail ".venv holds no torch; delete .venv and run scripts/setup.sh again"
-fi
+    ln -sfn "${site#"$PWD/.venv/"}/$name" ".venv/$name"
+    [ -e ".venv/$name/$holds" ] || fail ".venv holds no $name; delete .venv and run scripts/setup.sh again"
+}
+link torch lib/libtorch.so
+link alfworld data/alfred.twl2
 
 # Another libtorch that the environment names must not win.
 unset LIBTORCH LIBTORCH_LIB LIBTORCH_INCLUDE LIBTORCH_USE_PYTORCH LIBTORCH_STATIC

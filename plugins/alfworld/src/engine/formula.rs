@@ -43,6 +43,18 @@ impl Atom {
     }
 }
 
+/// How much may still be looked at before a game is given up as not meant to be played.
+#[derive(Debug)]
+pub struct Work(pub usize);
+
+impl Work {
+    /// Takes one off; whether there was one.
+    pub fn spend(&mut self) -> bool {
+        self.0 = self.0.saturating_sub(1);
+        self.0 > 0
+    }
+}
+
 /// A condition.
 #[derive(Debug, Clone)]
 pub enum Formula {
@@ -62,17 +74,20 @@ pub enum Formula {
 
 impl Formula {
     /// Whether it holds; the slots of its free variables must be filled. Slots of its own it overwrites. Joins work on
-    /// the facts instead; this is for what is left, conditions whose variables are bound, and goals.
-    pub fn holds(&self, facts: &Facts, slots: &mut [Object]) -> bool {
+    /// the facts instead; this is for what is left, conditions whose variables are bound. False when the work is spent.
+    pub fn holds(&self, facts: &Facts, slots: &mut [Object], work: &mut Work) -> bool {
+        if !work.spend() {
+            return false;
+        }
         match self {
-            Formula::And(all) => all.iter().all(|f| f.holds(facts, slots)),
-            Formula::Or(any) => any.iter().any(|f| f.holds(facts, slots)),
-            Formula::Not(f) => !f.holds(facts, slots),
+            Formula::And(all) => all.iter().all(|f| f.holds(facts, slots, work)),
+            Formula::Or(any) => any.iter().any(|f| f.holds(facts, slots, work)),
+            Formula::Not(f) => !f.holds(facts, slots, work),
             Formula::Fact(atom) => facts.contains(atom.predicate, &atom.ground(slots)),
             Formula::Same(a, b) => a.value(slots) == b.value(slots),
             Formula::Exists(slot, objects, body) => objects.iter().any(|&object| {
                 slots[*slot] = object;
-                body.holds(facts, slots)
+                body.holds(facts, slots, work)
             }),
         }
     }

@@ -6,11 +6,14 @@ use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
 use super::facts::{Facts, Object};
+use super::formula::{Atom, Formula, Work};
 use super::names::names;
 use super::query::Binding;
 use super::text::Texts;
 use super::{grammar, pddl};
 
+/// Conditions looked at for one effect's `when`; real ones are a single fact.
+const MOST_WORK: usize = 100_000;
 /// What is said to a command that is not possible.
 const NOTHING: &str = "Nothing happens.";
 
@@ -161,7 +164,10 @@ impl Play {
         let happens: Vec<_> = action
             .effects
             .iter()
-            .filter(|e| e.when.as_ref().is_none_or(|when| when.holds(&self.facts, &mut slots.clone())))
+            .filter(|e| {
+                let holds = |when: &Formula| when.holds(&self.facts, &mut slots.clone(), &mut Work(MOST_WORK));
+                e.when.as_ref().is_none_or(holds)
+            })
             .map(|e| (e.holds, e.atom.predicate, e.atom.ground(&slots)))
             .collect();
         for order in [false, true] {
@@ -206,7 +212,7 @@ impl Play {
 fn is_idle(action: &pddl::Action, slots: &[Object]) -> bool {
     let demanded = |effect: &pddl::Effect| {
         let made = effect.atom.ground(slots);
-        let same = |atom: &super::formula::Atom| atom.predicate == effect.atom.predicate && atom.ground(slots) == made;
+        let same = |atom: &Atom| atom.predicate == effect.atom.predicate && atom.ground(slots) == made;
         // What is made both true and false is made true.
         let overruled = !effect.holds && action.effects.iter().any(|e| e.holds && same(&e.atom));
         overruled || action.demands.iter().any(|(atom, holds)| *holds == effect.holds && same(atom))

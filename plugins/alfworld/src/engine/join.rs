@@ -8,10 +8,12 @@ use std::sync::Arc;
 use anyhow::{Result, ensure};
 
 use super::facts::{Arguments, Facts, MOST_ARGUMENTS, Object};
-use super::formula::{Atom, Formula, Term};
+use super::formula::{Atom, Formula, Term, Work};
 
-/// Facts looked at for one plan before the game is given up as unplayable; real games stay under 10,000.
-const MOST_WORK: usize = 5_000_000;
+/// Facts and conditions looked at for one plan; real games stay under 10,000.
+const MOST_WORK: usize = 500_000;
+/// Branches of one plan; ALFWorld's actions have 2.
+const MOST_BRANCHES: usize = 200;
 
 /// The steps of a search.
 #[derive(Debug, Clone)]
@@ -47,12 +49,18 @@ pub struct Planner<'a> {
 
 impl Planner<'_> {
     /// A plan that fills the first `wanted` slots.
-    pub fn plan(&self, condition: &Formula, wanted: usize) -> Plan {
+    ///
+    /// # Errors
+    /// A condition with too many alternatives.
+    pub fn plan(&self, condition: &Formula, wanted: usize) -> Result<Plan> {
         let mut bound = vec![false; self.admitted.len()];
-        Plan(self.order(vec![condition.clone()], &mut bound, wanted))
+        let mut branches = Work(MOST_BRANCHES);
+        let plan = Plan(self.order(vec![condition.clone()], &mut bound, wanted, &mut branches));
+        ensure!(branches.0 > 0, "a condition has more than {MOST_BRANCHES} alternatives");
+        Ok(plan)
     }
 
-    fn order(&self, mut open: Vec<Formula>, bound: &mut [bool], wanted: usize) -> Vec<Step> {
+    fn order(&self, mut open: Vec<Formula>, bound: &mut [bool], wanted: usize, branches: &mut Work) -> Vec<Step> {
         let mut steps = Vec::new();
         loop {
             // Conjunctions and quantifiers dissolve: a quantifier's slot is its own, so it is just one more variable.
@@ -70,12 +78,16 @@ impl Planner<'_> {
                 steps.push(self.walk(&atom, bound));
             } else if let Some(at) = open.iter().position(|f| matches!(f, Formula::Or(_))) {
                 let Formula::Or(any) = open.swap_remove(at) else { continue };
-                let branch = |one: Formula| {
+                let mut plans = Vec::new();
+                for one in any {
+                    if !branches.spend() {
+                        break;
+                    }
                     let mut rest = open.clone();
                     rest.push(one);
-                    Plan(self.order(rest, &mut bound.to_vec(), wanted))
-                };
-                steps.push(Step::Branch(any.into_iter().map(branch).collect()));
+                    plans.push(Plan(self.order(rest, &mut bound.to_vec(), wanted, branches)));
+                }
+                steps.push(Step::Branch(plans));
                 return steps;
             } else {
                 // What is left (a negation, an equality, a parameter that nothing mentions) needs its variables tried.
@@ -120,7 +132,7 @@ impl Planner<'_> {
 /// A search under way.
 struct Search<'a, F> {
     facts: &'a Facts,
-    work: usize,
+    work: Work,
     /// Gets the slots of every find and says whether to go on.
     found: F,
 }
@@ -131,9 +143,9 @@ impl Plan {
     /// # Errors
     /// When the search is so large that the game cannot be meant to be played.
     pub fn search(&self, facts: &Facts, slots: &mut [Object], found: impl FnMut(&[Object]) -> bool) -> Result<()> {
-        let mut search = Search { facts, work: 0, found };
+        let mut search = Search { facts, work: Work(MOST_WORK), found };
         search.run(&self.0, slots);
-        ensure!(search.work <= MOST_WORK, "its conditions need more than {MOST_WORK} facts to be looked at");
+        ensure!(search.work.0 > 0, "its conditions need more than {MOST_WORK} facts to be looked at");
         Ok(())
     }
 }
@@ -144,13 +156,12 @@ impl<F: FnMut(&[Object]) -> bool> Search<'_, F> {
         let Some((step, rest)) = steps.split_first() else { return (self.found)(slots) };
         match step {
             Step::Test(formula) => {
-                self.work += 1;
-                self.work <= MOST_WORK && (!formula.holds(self.facts, slots) || self.run(rest, slots))
+                let holds = formula.holds(self.facts, slots, &mut self.work);
+                self.work.spend() && (!holds || self.run(rest, slots))
             }
             Step::Each(slot, objects) => objects.iter().all(|&object| {
-                self.work += 1;
                 slots[*slot] = object;
-                self.work <= MOST_WORK && self.run(rest, slots)
+                self.work.spend() && self.run(rest, slots)
             }),
             Step::Branch(plans) => plans.iter().all(|plan| self.run(&plan.0, slots)),
             Step::Walk { predicate, arguments } => {
@@ -159,10 +170,7 @@ impl<F: FnMut(&[Object]) -> bool> Search<'_, F> {
                     Some(Argument::Is(term)) => relation.with_first(term.value(slots)),
                     _ => relation.all(),
                 };
-                rows.iter().all(|row| {
-                    self.work += 1;
-                    self.work <= MOST_WORK && (!agrees(row, arguments, slots) || self.run(rest, slots))
-                })
+                rows.iter().all(|row| self.work.spend() && (!agrees(row, arguments, slots) || self.run(rest, slots)))
             }
         }
     }

@@ -18,7 +18,9 @@ use super::sexp::{Sexp, read};
 /// The root of all types.
 const ROOT: &str = "object";
 /// Most objects of a game; real ones have some 300.
-const MOST_OBJECTS: usize = 20_000;
+const MOST_OBJECTS: usize = 5_000;
+/// Most types; the real domain has 6.
+const MOST_TYPES: usize = 200;
 /// Most variables of an action, those of its quantifiers included; real ones have 6.
 const MOST_VARIABLES: usize = 32;
 
@@ -106,7 +108,7 @@ pub fn parse(domain: &str, problem: &str) -> Result<(Rules, Facts)> {
     let goal = problem.need(":goal").context("pddl_problem")?;
     let [goal] = goal else { bail!("pddl_problem: `:goal` must have one condition") };
     let goal = reader.goal(goal).context("pddl_problem")?;
-    Ok(reader.finish(schemas, goal, start))
+    reader.finish(schemas, goal, start)
 }
 
 /// The parts of `(define (domain …) (:part …) …)`.
@@ -224,6 +226,7 @@ impl Reader {
             self.objects.push(name.to_owned());
             self.type_of.push(kind);
         }
+        ensure!(self.types.len() <= MOST_TYPES, "{} types: at most {MOST_TYPES}", self.types.len());
         for kind in 0..self.types.len() {
             let members = (0..self.objects.len()).filter(|&o| self.is_member(o, kind)).map(|o| o as Object).collect();
             self.members.push(members);
@@ -410,7 +413,7 @@ impl Reader {
         Ok(())
     }
 
-    fn finish(self, schemas: Vec<Schema>, goal: Condition, start: Vec<(usize, Arguments)>) -> (Rules, Facts) {
+    fn finish(self, schemas: Vec<Schema>, goal: Condition, start: Vec<(usize, Arguments)>) -> Result<(Rules, Facts)> {
         let mut facts = Facts::new(self.arity.len());
         for (predicate, row) in start {
             facts.state(predicate, row);
@@ -419,18 +422,22 @@ impl Reader {
         let plan = |condition: &Condition, wanted| {
             Planner { admitted: &condition.admitted, counts: &counts }.plan(&condition.formula, wanted)
         };
-        let action = |schema: Schema| Action {
-            plan: plan(&schema.condition, schema.parameters.len()),
-            demands: demands(&schema.condition.formula),
-            slots: schema.condition.admitted.len(),
-            name: schema.name,
-            parameters: schema.parameters,
-            effects: schema.effects,
+        let action = |schema: Schema| {
+            let plan = plan(&schema.condition, schema.parameters.len());
+            Ok(Action {
+                plan: plan.with_context(|| format!("pddl_domain: action `{}`", schema.name))?,
+                demands: demands(&schema.condition.formula),
+                slots: schema.condition.admitted.len(),
+                name: schema.name,
+                parameters: schema.parameters,
+                effects: schema.effects,
+            })
         };
-        let actions = schemas.into_iter().map(action).collect();
-        let goal = Goal { plan: plan(&goal, 0), slots: goal.admitted.len(), formula: goal.formula };
+        let actions = schemas.into_iter().map(action).collect::<Result<_>>()?;
+        let plan = plan(&goal, 0).context("pddl_problem: the goal")?;
+        let goal = Goal { plan, slots: goal.admitted.len(), formula: goal.formula };
         let Reader { objects, type_of, types, members, predicates, arity, .. } = self;
-        (Rules { objects, type_of, types, members, predicates, arity, actions, goal }, facts)
+        Ok((Rules { objects, type_of, types, members, predicates, arity, actions, goal }, facts))
     }
 }
 

@@ -29,7 +29,7 @@ struct Condition {
 }
 
 /// Most facts that one query looks at; real games stay under 10,000.
-const MOST_WORK: usize = 1_000_000;
+const MOST_WORK: usize = 100_000;
 
 impl Query {
     /// Reads a query; variables that are new are added.

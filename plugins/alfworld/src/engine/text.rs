@@ -19,8 +19,10 @@ use super::query::{Binding, Query, Variable};
 
 /// Deepest nesting of rules; the real grammar has 5.
 const DEEPEST: usize = 50;
-/// Most symbols of one text; a long one has some 200.
+/// Most symbols of one text, a long one has some 200, …
 const MOST_SYMBOLS: usize = 20_000;
+/// … and its most bytes.
+const LONGEST: usize = 1 << 20;
 
 #[derive(Debug)]
 enum Symbol {
@@ -143,7 +145,7 @@ impl Derivation<'_> {
     }
 
     fn symbol(&mut self, symbol: &Symbol, binding: &Binding, depth: usize) -> Result<()> {
-        ensure!(self.left > 0, "the grammar's text grows without end");
+        ensure!(self.left > 0 && self.out.len() < LONGEST, "the grammar's text grows without end");
         self.left -= 1;
         match symbol {
             Symbol::Text(text) => self.out.push_str(text),

@@ -1,18 +1,22 @@
-//! Gradients of the packed, block-wise update for `tests/test_gradients.py`, which compares them with PyTorch.
+//! Gradients of the packed, block-wise update for `tests/test_gradients.py` and `tests/test_lora.py`, which compare them
+//! with PyTorch.
 //!
 //! usage: gradients MODEL_DIR BATCH.json OUT.safetensors [cpu|cuda]
 //!
 //! BATCH holds `sequences` (lists of turns `{"prompt": [ids], "response": [ids], "old": […], "ref": […], "advantage": a}`),
-//! `update` (a recipe's section) and `temperature`. Writes one float32 tensor per parameter and prints the loss sums.
+//! `update` (a recipe's section) and `temperature`. Writes one float32 tensor per parameter and prints the loss sums. With
+//! `lora` (`{"settings": a recipe's section, "adapter": FILE}`) the parameters are the adapters', which begin as the file
+//! says, and the file also holds them after one optimiser step, as `after.NAME`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use nestor::data::{Batch, Rows, Sequence};
 use nestor::model::weights;
 use nestor::policy::Network;
 use nestor::policy::update::{UpdateSettings, gradients};
-use nestor::recipe::Update;
+use nestor::recipe::{Lora, Update};
+use nestor::shard::Layout;
 use serde::Deserialize;
 use tch::{Device, Kind, Tensor};
 
@@ -21,6 +25,13 @@ struct Input {
     sequences: Vec<Vec<Row>>,
     update: Update,
     temperature: f64,
+    lora: Option<Adapted>,
+}
+
+#[derive(Deserialize)]
+struct Adapted {
+    settings: Lora,
+    adapter: PathBuf,
 }
 
 #[derive(Deserialize)]
@@ -42,7 +53,16 @@ fn main() -> Result<()> {
     };
     let input: Input = serde_json::from_str(&std::fs::read_to_string(batch)?).context("reading the batch")?;
     let model = weights::load(Path::new(model), Kind::Float, device)?;
-    let mut policy = Network::new(model);
+    let mut policy = match &input.lora {
+        Some(lora) => {
+            let mut policy = Network::with_lora(model, &lora.settings, 0);
+            let layouts = policy.trained().to_vec();
+            weights::read_flats(&lora.adapter, &layouts, &mut policy.optimizer.masters)?;
+            policy.refresh()?;
+            policy
+        }
+        None => Network::new(model),
+    };
     let settings = UpdateSettings {
         update: &input.update,
         lr: input.update.lr,
@@ -53,18 +73,23 @@ fn main() -> Result<()> {
     let batch = pack(&input.sequences);
     let all: Vec<usize> = (0..batch.sequences.len()).collect();
     let report = gradients(&mut policy, &batch, &all, &settings);
-    let mut named: Vec<(String, Tensor)> = Vec::new();
-    for (layout, grad) in policy.model.layouts.iter().zip(&policy.optimizer.grads) {
-        named.extend(
-            layout.params.iter().map(|p| (p.name.clone(), layout.view(grad, p).to_device(Device::Cpu).contiguous())),
-        );
+    let mut tensors = named("", policy.trained(), &policy.optimizer.grads);
+    if input.lora.is_some() {
+        policy.step(&input.update, input.update.lr, input.update.grad_clip)?;
+        tensors.extend(named("after.", policy.trained(), &policy.optimizer.masters));
     }
-    Tensor::write_safetensors(&named, out)?;
+    Tensor::write_safetensors(&tensors, out)?;
     println!(
         "{}",
         serde_json::json!({ "policy": report.sums.policy, "kl": report.sums.kl, "entropy": report.sums.entropy })
     );
     Ok(())
+}
+
+/// Copies of all parameters of flat tensors.
+fn named(prefix: &str, layouts: &[Layout], flats: &[Tensor]) -> Vec<(String, Tensor)> {
+    let params = layouts.iter().zip(flats).flat_map(|(l, flat)| l.params.iter().map(move |p| (p, l.view(flat, p))));
+    params.map(|(p, view)| (format!("{prefix}{}", p.name), view.to_device(Device::Cpu).copy())).collect()
 }
 
 fn pack(sequences: &[Vec<Row>]) -> Batch {

@@ -4,6 +4,11 @@
 //! `exp_avg.safetensors`, `exp_avg_sq.safetensors`, the same three of a critic (`critic…`), `state.json` (counters, task
 //! cursor, KL coefficient) and, written last, `manifest.json` with a SHA-256 of each file. It is written under a temporary
 //! name, flushed to disk and renamed.
+//!
+//! With LoRA `policy.safetensors` holds the merged weights that the run computed with, so that it is all that `eval` and
+//! `export` need; a resumed run merges anew, from its start model and the adapters (`adapter_model.safetensors`, in peft's
+//! form). The moments are the adapters'. `state.json` has a checksum of the start model.
+//!
 //! Random streams are keyed by counters, so the counters are their state.
 
 use std::collections::BTreeMap;
@@ -18,6 +23,7 @@ use sha2::{Digest, Sha256};
 use tch::{Device, Kind};
 
 use crate::failpoint::failpoint;
+use crate::files::write_json;
 use crate::input_error;
 use crate::model::config::Output;
 use crate::model::weights::{self, read_flats, write_flats};
@@ -34,6 +40,10 @@ const TOKENIZER: &str = "tokenizer.json";
 type NetworkFiles = [&'static str; 3];
 const POLICY: NetworkFiles = ["policy.safetensors", "exp_avg.safetensors", "exp_avg_sq.safetensors"];
 const CRITIC: NetworkFiles = ["critic.safetensors", "critic_exp_avg.safetensors", "critic_exp_avg_sq.safetensors"];
+
+/// A policy's adapters, in the form and under the names that peft gives them.
+const ADAPTER: &str = "adapter_model.safetensors";
+const ADAPTER_CONFIG: &str = "adapter_config.json";
 
 /// What a checkpoint is made of beside the run's state.
 #[derive(Debug, Clone, Copy)]
@@ -69,8 +79,12 @@ impl Checkpoints {
         let path = self.dir.join(format!("iteration-{iteration:06}"));
         let (policy, files) = (&saved.policy, saved.model_files);
         write_whole(&path, |dir| {
-            write_flats(&dir.join(POLICY[0]), &policy.model.layouts, &policy.optimizer.masters)?;
+            write_flats(&dir.join(POLICY[0]), &policy.model.layouts, policy.weights())?;
             failpoint("mid-checkpoint");
+            if let Some(adapters) = &policy.adapters {
+                write_flats(&dir.join(ADAPTER), &adapters.layouts, &policy.optimizer.masters)?;
+                write_json(&dir.join(ADAPTER_CONFIG), &adapters.peft_config(files))?;
+            }
             write_moments(dir, POLICY, policy)?;
             if let Some(critic) = saved.critic {
                 write_flats(&dir.join(CRITIC[0]), &critic.model.layouts, &critic.optimizer.masters)?;
@@ -181,15 +195,20 @@ pub fn is_checkpoint(dir: &Path) -> bool {
     dir.join(MANIFEST).exists()
 }
 
-/// The policy of a checkpoint, or its critic, the float32 masters rounded to the given type as a run does.
-pub fn load_model(checkpoint: &Path, output: Output, kind: Kind, device: Device) -> Result<Model> {
+/// Refuses what is no checkpoint, or a damaged one.
+fn check_whole(checkpoint: &Path) -> Result<()> {
     if !is_checkpoint(checkpoint) {
         return Err(input_error!(
             "{} is no checkpoint (it has no {MANIFEST}): name a directory like RUN/checkpoints/iteration-000100",
             checkpoint.display()
         ));
     }
-    verify(checkpoint)?;
+    verify(checkpoint)
+}
+
+/// The policy of a checkpoint, or its critic, the float32 masters rounded to the given type as a run does.
+pub fn load_model(checkpoint: &Path, output: Output, kind: Kind, device: Device) -> Result<Model> {
+    check_whole(checkpoint)?;
     let [masters, ..] = match output {
         Output::Tokens => POLICY,
         Output::Value => CRITIC,
@@ -209,20 +228,59 @@ pub fn export(checkpoint: &Path, dir: &Path, output: Output, kind: Kind) -> Resu
     weights::save_pretrained(&model, dir, Some(checkpoint), kind)
 }
 
+/// Writes the adapters of a checkpoint as a folder that peft loads.
+pub fn export_adapter(checkpoint: &Path, dir: &Path) -> Result<()> {
+    check_whole(checkpoint)?;
+    if !checkpoint.join(ADAPTER).exists() {
+        return Err(input_error!(
+            "{} holds no adapter, since its run trained all weights: export its policy",
+            checkpoint.display()
+        ));
+    }
+    weights::in_new_folder(dir, |staged| {
+        for name in [ADAPTER, ADAPTER_CONFIG] {
+            fs::copy(checkpoint.join(name), staged.join(name))
+                .with_context(|| format!("writing {}", staged.join(name).display()))?;
+        }
+        Ok(())
+    })
+}
+
+/// SHA-256 of a network's weights in their order, which adapters belong to.
+pub fn fingerprint(model: &Model) -> String {
+    const SLICE: i64 = 1 << 24;
+    let mut hasher = Sha256::new();
+    for flat in &model.flats {
+        for slice in flat.split(SLICE, 0) {
+            let slice = slice.to_device(Device::Cpu);
+            let mut bytes = vec![0; slice.numel() * slice.kind().elt_size_in_bytes()];
+            slice.copy_data_u8(&mut bytes, slice.numel());
+            hasher.update(&bytes);
+        }
+    }
+    hex(hasher)
+}
+
+fn hex(hasher: Sha256) -> String {
+    hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// Writes the moments of a network's optimiser.
 fn write_moments(dir: &Path, [_, first, second]: NetworkFiles, network: &Network) -> Result<()> {
-    let (layouts, optimizer) = (&network.model.layouts, &network.optimizer);
+    let (layouts, optimizer) = (network.trained(), &network.optimizer);
     write_flats(&dir.join(first), layouts, &optimizer.exp_avgs)?;
     write_flats(&dir.join(second), layouts, &optimizer.exp_avg_sqs)
 }
 
 /// Fills a network and its optimiser's moments.
 fn read_network(dir: &Path, [masters, first, second]: NetworkFiles, network: &mut Network) -> Result<()> {
-    let (layouts, optimizer) = (&network.model.layouts, &mut network.optimizer);
-    read_flats(&dir.join(masters), layouts, &mut optimizer.masters)?;
-    read_flats(&dir.join(first), layouts, &mut optimizer.exp_avgs)?;
-    read_flats(&dir.join(second), layouts, &mut optimizer.exp_avg_sqs)?;
-    network.model.load_flats(&network.optimizer.masters)
+    let masters = if network.adapters.is_some() { ADAPTER } else { masters };
+    let layouts = network.trained().to_vec();
+    let optimizer = &mut network.optimizer;
+    read_flats(&dir.join(masters), &layouts, &mut optimizer.masters)?;
+    read_flats(&dir.join(first), &layouts, &mut optimizer.exp_avgs)?;
+    read_flats(&dir.join(second), &layouts, &mut optimizer.exp_avg_sqs)?;
+    network.refresh()
 }
 
 fn is_checkpoint_name(name: &str) -> bool {
@@ -301,7 +359,7 @@ fn sha256(path: &Path) -> Result<String> {
     loop {
         let n = file.read(&mut buffer).with_context(context)?;
         if n == 0 {
-            return Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect());
+            return Ok(hex(hasher));
         }
         hasher.update(&buffer[..n]);
     }

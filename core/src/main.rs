@@ -225,6 +225,9 @@ struct Export {
     /// The critic in place of the policy
     #[arg(long)]
     critic: bool,
+    /// LoRA's adapter in place of the policy, as peft loads it
+    #[arg(long, conflicts_with_all = ["critic", "dtype"])]
+    adapter: bool,
     /// The type of the weights; checkpoints hold float32
     #[arg(long, value_enum, default_value = "float32")]
     dtype: Dtype,
@@ -370,6 +373,7 @@ fn run(command: Command) -> Result<Ending> {
             let config = Config::shape(&shape)?;
             new::create(&dir, &new::NewModel { config, tokenizer: tokenizer.as_deref(), seed, kind: kind(dtype) })?;
         }
+        Command::Export(args) if args.adapter => checkpoint::export_adapter(&args.checkpoint, &args.dir)?,
         Command::Export(args) => {
             let output = if args.critic { Output::Value } else { Output::Tokens };
             checkpoint::export(&args.checkpoint, &args.dir, output, kind(args.dtype))?;

@@ -87,8 +87,9 @@ impl Teacher<'_> {
         let mut total = 0.0;
         for micro in micro_batches(batch, &all, self.update.micro_batch_tokens) {
             let sequences: Vec<_> = micro.iter().map(|&i| &batch.sequences[i]).collect();
-            let packed = Packed::new(&sequences, &batch.rows, policy.model.device());
-            total += policy_gradients(&policy.model, &packed, options, &mut policy.optimizer.grads, |stats| {
+            let (model, mut sums) = policy.for_backward();
+            let packed = Packed::new(&sequences, &batch.rows, model.device());
+            total += policy_gradients(model, &packed, options, &mut sums, |stats| {
                 differentiate(stats, false, |logprobs, _| {
                     let loss = -logprobs.sum(Kind::Float) / tokens as f64;
                     let value = loss.detach().double_value(&[]);

@@ -5,8 +5,10 @@
 use nestor::data::{Batch, Rows, Sequence};
 use nestor::model::{Architecture, Config, Model, new};
 use nestor::policy::Network;
-use nestor::policy::update::{UpdateReport, UpdateSettings, gradients, mini_batches, update as update_policy};
-use nestor::recipe::Update;
+use nestor::policy::update::{
+    UpdateReport, UpdateSettings, gradients, mini_batches, ragged_logprobs, update as update_policy,
+};
+use nestor::recipe::{Lora, Update};
 use nestor::shard::{AdamW, Optimizer};
 use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
@@ -103,6 +105,20 @@ fn a_gradient_that_is_not_finite_changes_nothing_and_ten_in_a_row_are_an_error()
     // A good step begins the count anew.
     train(&mut policy, &good, &update).unwrap();
     assert_eq!((policy.skipped_in_a_row, policy.optimizer.steps), (0, 2));
+}
+
+#[test]
+fn adapters_begin_as_the_base_and_train_projections_alone() {
+    for kind in [Kind::Float, Kind::BFloat16] {
+        let (base, batch) = (model().copy(kind), batch(&[3, 5, 4]));
+        let mut policy = Network::with_lora(base.copy(kind), &Lora { rank: 4, alpha: 8.0 }, 1);
+        policy.refresh().unwrap();
+        assert_eq!(ragged_logprobs(&policy.model, &batch, 20, 1.0), ragged_logprobs(&base, &batch, 20, 1.0));
+        train(&mut policy, &batch, &section(json!({ "epochs": 3 }))).unwrap();
+        for ((name, now), (_, before)) in policy.model.named_parameters().iter().zip(base.named_parameters()) {
+            assert_eq!(*now != before, name.ends_with("_proj.weight"), "{name} in {kind:?}");
+        }
+    }
 }
 
 /// Whatever the aggregation, micro-batches and sequences with several responses leave the gradient as it is.

@@ -237,7 +237,7 @@ pub fn save_pretrained(model: &Model, dir: &Path, source: Option<&Path>, kind: K
 }
 
 /// Fills a folder that appears under its name only when it is complete.
-pub(super) fn in_new_folder(dir: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+pub fn in_new_folder(dir: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     if dir.exists() && dir.read_dir().map_or(true, |mut entries| entries.next().is_some()) {
         return Err(input_error!("{}: already exists; choose another folder or remove it", dir.display()));
     }

@@ -114,17 +114,17 @@ pub fn gradients(
     let mut sums = (0.0, 0.0);
     for micro in micro_batches(batch, indices, settings.update.micro_batch_tokens) {
         let sequences: Vec<_> = micro.iter().map(|&i| &batch.sequences[i]).collect();
-        let packed = Packed::with_values(&sequences, &batch.rows, critic.model.device());
+        let (model, mut grads) = critic.for_backward();
+        let packed = Packed::with_values(&sequences, &batch.rows, model.device());
         let (old_values, returns) = (packed.pick(old), packed.pick(&targets));
         let weights = packed.per_response(|length| shares.of(length));
         let recompute = settings.update.recompute;
-        let (loss, clipped) =
-            value_gradients(&critic.model, &packed, recompute, &mut critic.optimizer.grads, |values| {
-                let inputs = ValueInputs { values, old_values: &old_values, returns: &returns, weights: &weights };
-                let (loss, clipped) = value_loss(&inputs, clip);
-                let sums = (loss.detach().double_value(&[]), clipped.sum(Kind::Float).double_value(&[]));
-                (loss, sums)
-            });
+        let (loss, clipped) = value_gradients(model, &packed, recompute, &mut grads, |values| {
+            let inputs = ValueInputs { values, old_values: &old_values, returns: &returns, weights: &weights };
+            let (loss, clipped) = value_loss(&inputs, clip);
+            let sums = (loss.detach().double_value(&[]), clipped.sum(Kind::Float).double_value(&[]));
+            (loss, sums)
+        });
         sums.0 += loss;
         sums.1 += clipped * shares.mean();
     }

@@ -8,6 +8,7 @@ use super::pass::{accumulate_gradients, states};
 use crate::model::Model;
 use crate::model::qwen2::OuterWeights;
 use crate::recipe::Recompute;
+use crate::shard::GradientSums;
 
 /// Logit entries of one head chunk: bounds the memory of float32 logits to 128 MiB a copy.
 const CHUNK_ELEMENTS: i64 = 1 << 25;
@@ -45,19 +46,19 @@ pub fn token_stats(model: &Model, packed: &Packed, temperature: f64) -> TokenSta
     no_grad(|| head_stats(model, &states, &packed.targets, temperature))
 }
 
-/// Forward and backward pass of one micro-batch under a loss of its response tokens: adds the gradient to `grads`. `loss`
+/// Forward and backward pass of one micro-batch under a loss of its response tokens: adds the gradient to `sums`. `loss`
 /// gets the token statistics and gives its gradient with respect to them.
 pub fn policy_gradients<M>(
     model: &Model,
     packed: &Packed,
     options: PassOptions,
-    grads: &mut [Tensor],
+    sums: &mut GradientSums,
     loss: impl FnOnce(&TokenStats) -> (TokenGrads, M),
 ) -> M {
-    accumulate_gradients(model, packed, options.recompute, grads, |states, grad| {
+    accumulate_gradients(model, packed, options.recompute, sums, |states, sum| {
         let stats = no_grad(|| head_stats(model, states, &packed.targets, options.temperature));
         let (token_grads, metrics) = loss(&stats);
-        (head_backward(model, states, packed, options.temperature, &token_grads, grad), metrics)
+        (head_backward(model, states, packed, options.temperature, &token_grads, sum), metrics)
     })
 }
 
@@ -67,19 +68,19 @@ pub fn values(critic: &Model, packed: &Packed) -> Tensor {
     no_grad(|| value_head(critic, &critic.outer_weights(false), &states))
 }
 
-/// Forward and backward pass of one micro-batch under a loss of its values (N): adds the gradient to `grads`.
+/// Forward and backward pass of one micro-batch under a loss of its values (N): adds the gradient to `sums`.
 pub fn value_gradients<M>(
     critic: &Model,
     packed: &Packed,
     recompute: Recompute,
-    grads: &mut [Tensor],
+    sums: &mut GradientSums,
     loss: impl FnOnce(&Tensor) -> (Tensor, M),
 ) -> M {
-    accumulate_gradients(critic, packed, recompute, grads, |states, grad| {
-        let outer = critic.outer_weights(true);
+    accumulate_gradients(critic, packed, recompute, sums, |states, sum| {
+        let outer = critic.outer_weights(sum.is_some());
         let states = states.detach().set_requires_grad(true);
         let (loss, metrics) = loss(&value_head(critic, &outer, &states));
-        (backward(critic, &outer, &states, &loss, grad), metrics)
+        (backward(critic, &outer, &states, &loss, sum), metrics)
     })
 }
 
@@ -114,44 +115,52 @@ fn head_stats(model: &Model, states: &Tensor, targets: &Tensor, temperature: f64
     TokenStats { logprobs: cat(|c| &c.logprobs), entropy: cat(|c| &c.entropy) }
 }
 
-/// Back-propagates token gradients through the head, chunk by chunk; adds to the first unit's gradient and gives the
-/// gradient of the states (R, E).
+/// Back-propagates token gradients through the head, chunk by chunk; adds to the first unit's sum, if there is one, and
+/// gives the gradient of the states (R, E).
 fn head_backward(
     model: &Model,
     states: &Tensor,
     packed: &Packed,
     temperature: f64,
     token_grads: &TokenGrads,
-    grad: &mut Tensor,
+    mut sum: Option<&mut Tensor>,
 ) -> Tensor {
     let rows = chunk_rows(model);
     let mut grad_states = Vec::new();
     for start in (0..states.size()[0]).step_by(rows as usize) {
         let n = rows.min(states.size()[0] - start);
-        let outer = model.outer_weights(true);
+        let outer = model.outer_weights(sum.is_some());
         let states = states.narrow(0, start, n).detach().set_requires_grad(true);
         let stats = chunk_stats(model, &outer, &states, &packed.targets.narrow(0, start, n), temperature);
         let mut objective = (stats.logprobs * token_grads.logprobs.narrow(0, start, n)).sum(Kind::Float);
         if let Some(entropy) = &token_grads.entropy {
             objective += (stats.entropy * entropy.narrow(0, start, n)).sum(Kind::Float);
         }
-        grad_states.push(backward(model, &outer, &states, &objective, grad));
+        grad_states.push(backward(model, &outer, &states, &objective, sum.as_deref_mut()));
     }
     Tensor::cat(&grad_states, 0)
 }
 
-/// Differentiates an objective of the head: adds the gradient of the final norm and of the head to the first unit's, and
-/// gives that of the states.
-fn backward(model: &Model, outer: &OuterWeights, states: &Tensor, objective: &Tensor, grad: &mut Tensor) -> Tensor {
-    let own = outer.head_indices();
+/// Differentiates an objective of the head: adds the gradient of the final norm and of the head to the first unit's sum,
+/// if there is one, and gives that of the states.
+fn backward(
+    model: &Model,
+    outer: &OuterWeights,
+    states: &Tensor,
+    objective: &Tensor,
+    sum: Option<&mut Tensor>,
+) -> Tensor {
+    let own = if sum.is_some() { outer.head_indices() } else { Vec::new() };
     let mut sources = vec![states];
     sources.extend(own.iter().map(|&index| &outer.tensors()[index]));
     let mut gradients = Tensor::run_backward(&[objective], &sources, false, false);
-    no_grad(|| {
-        for (&index, gradient) in own.iter().zip(&gradients[1..]) {
-            let param = &model.layouts[0].params[index];
-            let _ = model.layouts[0].view(grad, param).g_add_(gradient);
-        }
-    });
+    if let Some(sum) = sum {
+        no_grad(|| {
+            for (&index, gradient) in own.iter().zip(&gradients[1..]) {
+                let param = &model.layouts[0].params[index];
+                let _ = model.layouts[0].view(sum, param).g_add_(gradient);
+            }
+        });
+    }
     gradients.swap_remove(0)
 }

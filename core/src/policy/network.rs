@@ -1,12 +1,12 @@
 //! A network that is trained: the policy, or its critic.
 
 use anyhow::{Result, bail};
-use tch::{Kind, no_grad};
+use tch::{Kind, Tensor, no_grad};
 
 use crate::model::config::Output;
 use crate::model::{Config, Model};
-use crate::recipe::Update;
-use crate::shard::{AdamW, Optimizer, StepReport};
+use crate::recipe::{self, Update};
+use crate::shard::{AdamW, Adapters, GradientSums, Layout, Optimizer, StepReport};
 
 /// Optimiser steps in a row without a finite gradient after which a run ends.
 const MOST_SKIPPED: u32 = 10;
@@ -16,8 +16,10 @@ const MOST_SKIPPED: u32 = 10;
 pub struct Network {
     /// Computes in the recipe's type.
     pub model: Model,
-    /// Holds the float32 masters.
+    /// Holds the float32 masters, of all weights or of the adapters.
     pub optimizer: Optimizer,
+    /// What is trained, where that is not all weights.
+    pub adapters: Option<Adapters>,
     /// Optimiser steps skipped since the last good one.
     pub skipped_in_a_row: u32,
 }
@@ -25,14 +27,21 @@ pub struct Network {
 impl Network {
     /// Starts training a network: zero moments.
     pub fn new(model: Model) -> Self {
-        Self { optimizer: Optimizer::new(&model.flats), model, skipped_in_a_row: 0 }
+        Self { optimizer: Optimizer::new(&model.flats), adapters: None, model, skipped_in_a_row: 0 }
     }
 
-    /// A critic of a policy: its embedding, blocks and final norm as they are now, and a value head of zeros.
+    /// Starts training a network's blocks through adapters, which change nothing yet.
+    pub fn with_lora(model: Model, settings: &recipe::Lora, seed: u64) -> Self {
+        let (adapters, start) = Adapters::new(&model.layouts[1..], &model.flats[1..], settings, seed);
+        Self { optimizer: Optimizer::new(&start), adapters: Some(adapters), model, skipped_in_a_row: 0 }
+    }
+
+    /// A critic of a policy: its embedding, blocks and final norm as they are now, and a value head of zeros. All of its
+    /// weights are trained, whatever is of the policy's.
     pub fn critic_of(policy: &Self) -> Self {
         let config = Config { output: Output::Value, ..policy.model.config.clone() };
         let masters = Model::empty(config, Kind::Float, policy.model.device());
-        let own = policy.model.layouts.iter().zip(&policy.optimizer.masters);
+        let own = policy.model.layouts.iter().zip(policy.weights());
         no_grad(|| {
             for ((layout, flat), (other, values)) in masters.layouts.iter().zip(&masters.flats).zip(own) {
                 for param in &layout.params {
@@ -44,7 +53,33 @@ impl Network {
         });
         let optimizer = Optimizer::new(&masters.flats);
         let model = if policy.model.kind() == Kind::Float { masters } else { masters.copy(policy.model.kind()) };
-        Self { model, optimizer, skipped_in_a_row: 0 }
+        Self { model, optimizer, adapters: None, skipped_in_a_row: 0 }
+    }
+
+    /// All weights as exactly as they are known, one flat tensor per unit: the float32 masters, or with adapters what the
+    /// network computes with.
+    pub fn weights(&self) -> &[Tensor] {
+        if self.adapters.is_some() { &self.model.flats } else { &self.optimizer.masters }
+    }
+
+    /// Where what is trained lies in the optimiser's tensors.
+    pub fn trained(&self) -> &[Layout] {
+        self.adapters.as_ref().map_or(&self.model.layouts, |adapters| &adapters.layouts)
+    }
+
+    /// What a backward pass computes with, and where it adds the gradient.
+    pub fn for_backward(&mut self) -> (&Model, GradientSums<'_>) {
+        (&self.model, GradientSums::new(&mut self.optimizer, self.adapters.as_ref()))
+    }
+
+    /// Makes the network compute with what the masters are now.
+    pub fn refresh(&mut self) -> Result<()> {
+        match &self.adapters {
+            Some(adapters) => adapters.merge(&self.optimizer.masters, &self.model.flats[1..]),
+            None if self.model.kind() == Kind::Float => {} // they are the network's own tensors
+            None => self.model.load_flats(&self.optimizer.masters)?,
+        }
+        Ok(())
     }
 
     /// Clips the gradient sums to this global norm and applies them at this learning rate. A gradient that is not finite
@@ -68,9 +103,7 @@ impl Network {
             return Ok(step);
         }
         self.skipped_in_a_row = 0;
-        if self.model.kind() != Kind::Float {
-            self.model.load_flats(&self.optimizer.masters)?;
-        }
+        self.refresh()?;
         Ok(step)
     }
 }

@@ -11,6 +11,7 @@ use super::packed::Packed;
 use crate::model::qwen2::BlockWeights;
 use crate::model::{Model, Rope};
 use crate::recipe::Recompute;
+use crate::shard::GradientSums;
 
 /// What the backward pass needs of one block.
 enum Saved {
@@ -32,15 +33,15 @@ pub fn states(model: &Model, packed: &Packed) -> Tensor {
     })
 }
 
-/// Forward and backward pass of one micro-batch: adds the gradient to `grads` (one flat float32 tensor per unit). `head`
-/// gets the states that are read (N, E) and the first unit's gradient, adds to that what is the head's own, and gives
-/// the gradient of the states.
+/// Forward and backward pass of one micro-batch: adds the gradient to `sums`. `head` gets the states that are read (N, E)
+/// and the first unit's sum where that is trained, adds to it what is the head's own, and gives the gradient of the
+/// states.
 pub fn accumulate_gradients<M>(
     model: &Model,
     packed: &Packed,
     recompute: Recompute,
-    grads: &mut [Tensor],
-    head: impl FnOnce(&Tensor, &mut Tensor) -> (Tensor, M),
+    sums: &mut GradientSums,
+    head: impl FnOnce(&Tensor, Option<&mut Tensor>) -> (Tensor, M),
 ) -> M {
     let rope = model.rope(&packed.packing.positions);
     let outer = model.outer_weights(false);
@@ -60,7 +61,7 @@ pub fn accumulate_gradients<M>(
         }
     }
 
-    let (grad_states, metrics) = head(&x.index_select(0, &packed.predictors), &mut grads[0]);
+    let (grad_states, metrics) = head(&x.index_select(0, &packed.predictors), sums.outer());
     let mut grad = x.zeros_like().index_add(0, &packed.predictors, &grad_states); // (T, E)
 
     for (layer, saved) in saved.into_iter().enumerate().rev() {
@@ -77,29 +78,19 @@ pub fn accumulate_gradients<M>(
         sources.extend(weights.tensors());
         let mut gradients = Tensor::run_backward(&[(output * grad).sum(input.kind())], &sources, false, false);
         let own = gradients.split_off(1);
-        add_flat(&mut grads[1 + layer], &own);
+        sums.add_block(layer, &own);
         grad = gradients.remove(0);
     }
-    no_grad(|| {
-        let embedding = outer.tensors()[0].size();
-        let mut table = grads[0].narrow(0, 0, embedding.iter().product()).view(&embedding[..]);
-        let _ = table.index_add_(0, &packed.tokens, &grad.to_kind(Kind::Float));
-    });
+    if let Some(sum) = sums.outer() {
+        no_grad(|| {
+            let embedding = outer.tensors()[0].size();
+            let mut table = sum.narrow(0, 0, embedding.iter().product()).view(&embedding[..]);
+            let _ = table.index_add_(0, &packed.tokens, &grad.to_kind(Kind::Float));
+        });
+    }
     metrics
 }
 
 fn run_block(model: &Model, weights: &BlockWeights, x: &Tensor, rope: &Rope, packed: &Packed) -> Tensor {
     model.block(weights, x, rope, |q, k, v| packed.packing.attend(q, k, v))
-}
-
-/// Adds gradients of consecutive tensors to a flat gradient.
-fn add_flat(flat: &mut Tensor, gradients: &[Tensor]) {
-    no_grad(|| {
-        let mut offset = 0;
-        for gradient in gradients {
-            let numel = gradient.numel() as i64;
-            let _ = flat.narrow(0, offset, numel).g_add_(&gradient.reshape([numel]));
-            offset += numel;
-        }
-    });
 }

@@ -112,13 +112,14 @@ pub fn gradients(policy: &mut Network, batch: &Batch, indices: &[usize], setting
     let mut differences = Vec::new();
     for micro in micro_batches(batch, indices, update.micro_batch_tokens) {
         let sequences: Vec<_> = micro.iter().map(|&i| &batch.sequences[i]).collect();
-        let packed = Packed::new(&sequences, &batch.rows, policy.model.device());
+        let (model, mut sums) = policy.for_backward();
+        let packed = Packed::new(&sequences, &batch.rows, model.device());
         let behaviour = packed.pick(&batch.rows.logprobs);
         let old = packed.pick(batch.old_logprobs());
         let advantages = packed.pick(&batch.rows.advantages);
         let reference = batch.rows.ref_logprobs.as_ref().map(|column| packed.pick(column));
         let (responses, weights) = (packed.responses(), packed.per_response(|length| shares.of(length)));
-        let sums = policy_gradients(&policy.model, &packed, options, &mut policy.optimizer.grads, |stats| {
+        let losses = policy_gradients(model, &packed, options, &mut sums, |stats| {
             differences.push((&stats.logprobs - &behaviour).abs());
             differentiate(stats, update.entropy != 0.0, |logprobs, entropy| {
                 let outputs = policy_loss(
@@ -138,7 +139,7 @@ pub fn gradients(policy: &mut Network, batch: &Batch, indices: &[usize], setting
                 (outputs.loss, outputs.sums)
             })
         });
-        report.sums += sums;
+        report.sums += losses;
         report.tokens += packed.packing.tokens() as u64;
         failpoint("mid-mini-batch");
     }

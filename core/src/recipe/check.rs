@@ -133,6 +133,7 @@ const MOST_SLOTS: usize = 1 << 16;
 const MOST_ENV_THREADS: usize = 1 << 10;
 const MOST_TOKENS: usize = 1 << 24;
 const MOST_EPISODES: usize = 1 << 20;
+const MOST_RANK: i64 = 1 << 12;
 
 type Problem = (String, String);
 
@@ -163,7 +164,7 @@ fn problem(recipe: &Recipe) -> Option<Problem> {
 
 fn model(source: &ModelSource) -> Option<Problem> {
     let new = match (&source.path, &source.new) {
-        (Some(_), None) => return None,
+        (Some(_), None) => return source.lora.as_ref().and_then(lora),
         (None, Some(new)) => new,
         (None, None) => return Some(("model".into(), "must hold `path` (a Hugging Face folder) or `new`".into())),
         (Some(_), Some(_)) => {
@@ -196,7 +197,14 @@ fn model(source: &ModelSource) -> Option<Problem> {
     if heads % kv_heads != 0 {
         return Some(("model.new.kv_heads".into(), format!("must divide `heads` ({heads}), but is {kv_heads}")));
     }
-    None
+    source.lora.as_ref().and_then(lora)
+}
+
+fn lora(l: &Lora) -> Option<Problem> {
+    let message = format!("must be from 1 to {MOST_RANK}, but is {}", l.rank);
+    (!(1..=MOST_RANK).contains(&l.rank))
+        .then(|| ("model.lora.rank".into(), message))
+        .or_else(|| range("model.lora.alpha", l.alpha, l.alpha > 0.0, "greater than 0"))
 }
 
 fn plugin_config(path: &str, choice: &PluginChoice) -> Option<Problem> {

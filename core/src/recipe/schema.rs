@@ -93,6 +93,20 @@ pub struct ModelSource {
     /// A model with random weights and a tokenizer trained on the environment's texts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub new: Option<NewModel>,
+    /// Trains every linear projection of the blocks through low-rank adapters, W0 + alpha / rank * B A, and nothing else
+    /// of the policy; without it all weights are trained.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lora: Option<Lora>,
+}
+
+/// Low-rank adapters (arXiv 2106.09685), as peft has them without dropout.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Lora {
+    /// Rows of A and columns of B.
+    pub rank: i64,
+    /// B A counts alpha / rank times.
+    pub alpha: f64,
 }
 
 /// A small model with random weights.

@@ -167,6 +167,13 @@ fn errors_name_place_key_and_remedy() {
         ("[0.9, 0.95]", "[0.9, 1.0]", &["r.yaml:19:3", "`update.betas` must be from 0 to below 1"]),
         ("  batch: 16", "  expert_noise: 2\n  batch: 16", &["`warm_start.expert_noise` must be from 0 to 1"]),
         ("heads: 4", "heads: 5", &["r.yaml:3:9", "`model.new.hidden_size`", "multiple of twice `heads`"]),
+        (
+            "model:\n",
+            "model:\n  lora: {rank: 0, alpha: 16}\n",
+            &["r.yaml:3:10", "`model.lora.rank` must be from 1 to 4096, but is 0"],
+        ),
+        ("model:\n", "model:\n  lora: {rank: 8, alpha: 0}\n", &["`model.lora.alpha` must be greater than 0, but is 0"]),
+        ("model:\n", "model:\n  lora: {rank: 8}\n", &["the key `model.lora.alpha` is missing"]),
         ("vocab_size: 512", "vocab_size: 258", &["r.yaml:3:84", "`model.new.vocab_size` must be at least 259"]),
         (
             "vocab_size: 512",

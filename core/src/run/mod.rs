@@ -59,12 +59,15 @@ struct State {
     critic: Option<Counters>,
     /// Coefficient of KL in the reward, where there is one.
     kl_coefficient: Option<KlCoefficient>,
+    /// Fingerprint of the weights that the adapters belong to, where there are adapters.
+    start_model: Option<String>,
 }
 
 impl State {
     /// Before the first iteration.
     fn new(tasks: TaskCursor) -> Self {
-        Self { iteration: 0, tasks, policy: Counters::default(), critic: None, kl_coefficient: None }
+        let policy = Counters::default();
+        Self { iteration: 0, tasks, policy, critic: None, kl_coefficient: None, start_model: None }
     }
 }
 

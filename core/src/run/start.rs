@@ -11,7 +11,7 @@ use tch::{Device, Kind};
 
 use super::{Run, State, TrainArgs, stream_seed};
 use crate::agent::{Player, PlayerOptions, TaskCursor, count_tasks, plan, texts};
-use crate::checkpoint::Checkpoints;
+use crate::checkpoint::{Checkpoints, fingerprint};
 use crate::engine::noise;
 use crate::files;
 use crate::input_error;
@@ -74,12 +74,24 @@ impl Run {
             seed: recipe.seed,
             deterministic: recipe.deterministic,
         })?;
-        let mut policy = Network::new(model);
+        let start_model = recipe.model.lora.as_ref().map(|_| fingerprint(&model));
+        let mut policy = match &recipe.model.lora {
+            Some(settings) => Network::with_lora(model, settings, recipe.seed),
+            None => Network::new(model),
+        };
         let mut critic = None;
-        let mut state = State::new(tasks);
+        let mut state = State { start_model, ..State::new(tasks) };
         if let Some(path) = &newest {
             critic = recipe.critic.as_ref().map(|_| Network::critic_of(&policy));
+            let start_model = state.start_model;
             state = Checkpoints::load(path, &mut policy, critic.as_mut())?;
+            if state.start_model != start_model {
+                return Err(input_error!(
+                    "{}: the weights are not those that the run began with, which its adapters belong to; put them back, \
+                     or start another run",
+                    model_files.display()
+                ));
+            }
             state.policy.restore(&mut policy);
             if let (Some(critic), Some(counters)) = (&mut critic, state.critic) {
                 counters.restore(critic);
@@ -132,8 +144,9 @@ impl Run {
 
     fn introduce(&mut self, resumed: Option<&Path>) -> Result<()> {
         let model = &self.policy.model;
+        let adapters = self.policy.adapters.as_ref().map_or(String::new(), |a| format!(" ({} of adapters)", a.numel()));
         let line = format!(
-            "{} parameters in {:?} on {:?}, environment {}, estimator {}, run directory {}",
+            "{} parameters{adapters} in {:?} on {:?}, environment {}, estimator {}, run directory {}",
             model.numel(),
             model.kind(),
             model.device(),

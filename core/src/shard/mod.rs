@@ -1,7 +1,11 @@
-//! Parameters as one flat tensor per unit, and the optimiser that works on them.
+//! Parameters as one flat tensor per unit, and the optimiser that works on them or on their adapters.
 
 mod adamw;
 mod layout;
+mod lora;
+mod sums;
 
 pub use adamw::{AdamW, Optimizer, StepReport};
 pub use layout::{Layout, Param};
+pub use lora::Adapters;
+pub use sums::GradientSums;

@@ -16,6 +16,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use engine::{Game, Play as GamePlay};
+pub use expert::next_command;
 use games::{Chosen, Games, Generator};
 use generate::{Package, Size};
 use nestor_plugin::{Environment, Expert, Instance, Observation, Start};
@@ -232,7 +233,7 @@ impl Instance for Play {
 impl Expert for Play {
     fn next_action(&mut self, _world: &AlfWorld) -> Result<String> {
         let episode = running(&mut self.episode)?;
-        expert::next_command(&episode.game, &episode.play).with_context(|| episode.labels["game"].to_string())
+        next_command(&episode.game, &episode.play).with_context(|| episode.labels["game"].to_string())
     }
 
     fn response(&self, world: &AlfWorld, action: &str) -> String {
@@ -249,7 +250,7 @@ pub fn walkthrough(game: &Game) -> Result<Vec<String>> {
     let mut commands = Vec::new();
     while !play.won(game)? {
         ensure!(commands.len() < MAX_STEPS as usize, "the expert has not won after {MAX_STEPS} steps");
-        let command = expert::next_command(game, &play)?;
+        let command = next_command(game, &play)?;
         play.step(game, &command)?;
         commands.push(command);
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 
-use crate::engine::GameFile;
+use crate::engine::{Game, GameFile};
 use crate::generate::{Package, Size, generate};
 use crate::task_type::TaskType;
 
@@ -95,8 +95,10 @@ pub enum Games {
 pub struct Chosen {
     /// Its file's content.
     pub file: GameFile,
-    /// Where it comes from, for messages and records.
+    /// What it is called in records.
     pub name: String,
+    /// Where it is, for messages.
+    pub place: String,
     /// Its kind of task, where it is known.
     pub task_type: Option<TaskType>,
 }
@@ -111,6 +113,7 @@ impl Games {
         if fs::metadata(path).with_context(about)?.is_file() {
             let file = GameFile::read(path).context("games")?;
             ensure!(file.solvable != Some(false), "games: {} is marked unsolvable: take another game", path.display());
+            Game::new(&file).with_context(about)?;
             return Ok(Games::Same(vec![single(path, task_types)?]));
         }
         let roots = roots(path).with_context(about)?;
@@ -171,7 +174,8 @@ impl Games {
             Games::PerSplit(lists, _) => &lists[split as usize][task as usize],
             Games::Generated(generator) => return Ok(generator.make(split, task)),
         };
-        Ok(Chosen { file: GameFile::read(&entry.path)?, name: entry.name.clone(), task_type: entry.task_type })
+        let Entry { path, name, task_type } = entry.clone();
+        Ok(Chosen { file: GameFile::read(&path)?, name, place: path.display().to_string(), task_type })
     }
 }
 
@@ -181,8 +185,8 @@ impl Generator {
         let task_type = self.task_types[(task % self.task_types.len() as u64) as usize];
         let seed = self.seed.wrapping_shl(42).wrapping_add((split as u64) << 40).wrapping_add(task);
         let game = generate(task_type, self.size, seed);
-        let file = game.content(&self.package);
-        Chosen { file, name: format!("{}/{}", game.name, game.trial), task_type: Some(task_type) }
+        let name = format!("{}/{}", game.name, game.trial);
+        Chosen { file: game.content(&self.package), place: name.clone(), name, task_type: Some(task_type) }
     }
 }
 

@@ -164,8 +164,8 @@ struct Episode {
 
 impl Episode {
     fn start(chosen: &Chosen) -> Result<Episode> {
-        let game = Game::new(&chosen.file).with_context(|| chosen.name.clone())?;
-        let play = game.play().with_context(|| chosen.name.clone())?;
+        let game = Game::new(&chosen.file).with_context(|| chosen.place.clone())?;
+        let play = game.play().with_context(|| chosen.place.clone())?;
         let mut labels = Map::new();
         if let Some(task_type) = chosen.task_type {
             labels.insert("task_type".into(), task_type.name().into());

@@ -1,0 +1,137 @@
+"""ALFWorld through the program: recorded games of the Python engine (tests/fixtures/alfworld), the published recipes, and
+the tool that makes games."""
+import json
+import subprocess
+import sys
+
+import pytest
+
+PUBLISHED = ["gigpo_qwen2.5_1.5b", "grpo_qwen2.5_1.5b", "rloo_qwen2.5_1.5b", "ppo_qwen2.5_1.5b", "gigpo_qwen2.5_7b"]
+
+
+@pytest.fixture(scope="module")
+def texts(root):
+    """Domain and grammar of the installed package."""
+    data = root / ".venv/alfworld/data"
+    assert data.is_dir(), "the package alfworld is missing: scripts/setup.sh"
+    return (data / "alfred.pddl").read_text(), (data / "alfred.twl2").read_text()
+
+
+@pytest.fixture(scope="module")
+def tool(root):
+    def call(*args):
+        command = [root / "target/release/nestor-alfworld", *map(str, args)]
+        return subprocess.run(command, capture_output=True, text=True, cwd=root, timeout=300)
+    return call
+
+
+@pytest.fixture(scope="module")
+def games(tool, tmp_path_factory):
+    """Two small games of each type to train on and one to evaluate on, in the real data's layout."""
+    folder = tmp_path_factory.mktemp("games")
+    for split, count, seed in [("train", 2, 0), ("eval_in_distribution", 1, 100)]:
+        done = tool("games", folder / "json_2.1.1", "--split", split, "--per-type", count, "--size", "small",
+                    "--seed", seed)
+        assert done.returncode == 0, done.stderr
+        assert len(done.stdout.splitlines()) == 6 * count
+    return folder
+
+
+@pytest.fixture
+def play(run, tmp_path):
+    """`nestor play alfworld`: one object per step, or what it said when it failed."""
+    def call(config, commands, *args):
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        (tmp_path / "commands.jsonl").write_text("".join(json.dumps(c) + "\n" for c in commands))
+        return run("play", "alfworld", "--config", tmp_path / "config.json", "--actions", tmp_path / "commands.jsonl",
+                   "--json", *args)
+    return call
+
+
+@pytest.mark.parametrize("name", ["pick_cool_then_place_in_recep-Lettuce-None-Fridge-big2",
+                                  "pick_heat_then_place_in_recep-Apple-None-SinkBasin-s0"])
+def test_recorded_games_through_the_program(name, root, texts, play, tmp_path):
+    record = json.loads((root / f"tests/fixtures/alfworld/{name}.json").read_text())
+    game = {"pddl_domain": texts[0], "grammar": texts[1].replace("UNKNOWN GOAL", record["sentence"]),
+            "pddl_problem": record["problem"], "solvable": True}
+    path = tmp_path / "game.tw-pddl"
+    path.write_text(json.dumps(game))
+    for episode in record["episodes"]:
+        steps = episode["steps"]
+        end = next((i for i, step in enumerate(steps) if step[3]), len(steps) - 1)
+        done = play({"games": str(path), "raw_commands": True}, [step[0] for step in steps[1:]])
+        assert done.returncode == 0, done.stderr
+        seen = [json.loads(line) for line in done.stdout.splitlines()]
+        assert len(seen) == end + 1
+        admissible = None
+        for got, (_, text, numbers, won) in zip(seen, steps):
+            admissible = admissible if numbers is None else [record["commands"][n] for n in numbers]
+            assert (got["observation"], got["admissible"], got["anchor"]) == (text, admissible, text)
+            # The engine's own reward is 1.
+            assert (got["won"], got["done"], got["reward"]) == (won, won, 10.0 * won)
+
+
+def test_splits_and_walkthroughs_of_made_games(games, play):
+    for split, count in [("train", 12), ("eval_in_distribution", 6)]:
+        for task in range(count):
+            first = json.loads(play({"games": str(games)}, [], "--split", split, "--task", task).stdout)
+            files = list(games.rglob(f"{first['info']['game']}/game.tw-pddl"))
+            commands = json.loads(files[0].read_text())["walkthrough"]
+            done = play({"games": str(games), "raw_commands": True}, commands, "--split", split, "--task", task)
+            last = json.loads(done.stdout.splitlines()[-1])
+            assert last["won"] and last["reward"] == 10 and last["step"] == len(commands)
+    done = play({"games": str(games)}, [], "--split", "eval_out_of_distribution")
+    assert done.returncode == 2 and "valid_unseen" in done.stderr
+
+
+@pytest.mark.parametrize("config, parts", [
+    ({"games": "nowhere"}, ["nowhere", "No such file"]),
+    ({"games": ".", "task_types": ["pick"]}, ["`pick` is unknown", "pick_and_place_simple"]),
+    ({"generate": {"size": "small", "package": "nowhere"}}, ["nowhere/data/alfred.pddl", "setup.sh"]),
+])
+def test_refusals(config, parts, play):
+    done = play(config, [])
+    assert done.returncode == 2 and len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert all(part in done.stderr for part in parts), done.stderr
+
+
+def test_a_damaged_game_is_one_message(games, play, tmp_path):
+    text = next(games.rglob("game.tw-pddl")).read_text()
+    path = tmp_path / "game.tw-pddl"
+    for content, parts in [(text[:-9], ["EOF"]), (text.replace("(:init", "(:ini", 1), ["pddl_problem: line"])]:
+        path.write_text(content)
+        done = play({"games": str(path)}, [])
+        assert done.returncode == 2 and done.stderr.count("error: ") == 1, done.stderr
+        assert all(part in done.stderr for part in [str(path), "line", *parts]), done.stderr
+
+
+def test_the_tool_refuses(tool, tmp_path):
+    for args, part in [(["--package", tmp_path], "setup.sh"), (["--split", "test"], "eval_in_distribution"),
+                       (["--task-type", "pick"], "pick_two_obj_and_place")]:
+        done = tool("games", tmp_path / "games", *args)
+        assert done.returncode == 2 and part in done.stderr, done.stderr
+    assert not (tmp_path / "games").exists()
+
+
+@pytest.fixture(scope="module")
+def model(root, run, tmp_path_factory):
+    """Random weights in the real form, tiny, with the real tokenizer."""
+    folder = tmp_path_factory.mktemp("model")
+    subprocess.run([sys.executable, root / "scripts/make_qwen_tokenizer.py", folder / "tokenizer.json"], check=True)
+    done = run("model", "new", folder / "tiny", "--shape", "tiny", "--tokenizer", folder / "tokenizer.json")
+    assert done.returncode == 0, done.stderr
+    return folder / "tiny"
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_recipes_start(name, root, run, model, games, tmp_path):
+    """One iteration of each, with a tiny model in place of the real one and fewer, shorter episodes."""
+    tasks = {"rollout.tasks": 4, "rollout.group_size": 1} if "ppo" in name else {"rollout.tasks": 2, "rollout.group_size": 2}
+    sets = {"model.path": model, "env.config.games": games, "device": "cpu", "iterations": 1, "eval.tasks": 2,
+            "rollout.max_steps": 2, "rollout.max_response_tokens": 8, **tasks}
+    sets = [word for key, value in sets.items() for word in ("--set", f"{key}={value}")]
+    done = run("train", root / f"recipes/alfworld/{name}.yaml", *sets, "--run-dir", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    metrics = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert metrics[-1]["iteration"] == 1 and "loss/policy" in metrics[-1]
+    assert sum(key.startswith("eval/success/") for key in metrics[0]) == 2

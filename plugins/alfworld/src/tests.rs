@@ -157,7 +157,7 @@ fn what_is_no_command_changes_nothing() {
     let seen = play.step(&world, &format!("I shall {shelf}")).unwrap();
     assert!(!seen.valid && seen.action.len() <= 30 && seen.text == "Nothing happens.");
     // Blanks around a command are passed over.
-    assert_ne!(play.step(&world, &say(&format!(" {shelf} \n"))).unwrap().text, "Nothing happens.");
+    assert_ne!(play.step(&world, &say(&format!(" \u{1c}{shelf}\u{a0}\n"))).unwrap().text, "Nothing happens.");
 }
 
 #[test]

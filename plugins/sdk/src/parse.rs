@@ -21,9 +21,14 @@ pub fn think_action(response: &str, tail: usize) -> Action {
         let skip = lower.chars().count().saturating_sub(tail);
         return Action { text: lower.chars().skip(skip).collect(), valid: false };
     };
-    let text = lower.get(start + "<action>".len()..end).unwrap_or_default().trim().to_string();
+    let text = strip(lower.get(start + "<action>".len()..end).unwrap_or_default()).to_string();
     let cjk = response.chars().any(|c| ('\u{4e00}'..='\u{9fff}').contains(&c));
     Action { text, valid: response.contains("<think>") && response.contains("</think>") && !cjk }
+}
+
+/// The text without white space around it, by Python's idea of it: that of Unicode and the four separators from U+001C.
+pub fn strip(text: &str) -> &str {
+    text.trim_matches(|c: char| c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c))
 }
 
 /// Whether a response has the thinking part that [`think_action`] asks for.
@@ -62,7 +67,7 @@ mod tests {
         };
         assert_eq!(read("No tags, ÜBER"), (" über".into(), false));
         assert_eq!(read("<think></think></action><action>x"), (String::new(), true));
-        assert_eq!(read("</think><think><action>x</action>"), ("x".into(), true));
+        assert_eq!(read("</think><think><action>\u{1f}\u{2003}x\u{1c} </action>"), ("x".into(), true));
         assert_eq!(read("<think>一</think><action>x</action>"), ("x".into(), false));
     }
 }

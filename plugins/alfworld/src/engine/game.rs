@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use nestor_plugin::parse::strip;
 use serde::Deserialize;
 
 use super::facts::{Facts, Object};
@@ -135,7 +136,7 @@ impl Play {
     /// Plays a command; what is said to it. A command that is not one of [`Play::commands`], but for white space around
     /// it, changes nothing.
     pub fn step(&mut self, game: &Game, command: &str) -> Result<String> {
-        let command = command.trim();
+        let command = strip(command);
         let Some(at) = self.operators.iter().position(|o| o.command == command) else { return Ok(NOTHING.to_owned()) };
         let operator = self.operators.swap_remove(at);
         self.apply(game, &operator);

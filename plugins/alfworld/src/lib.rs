@@ -213,7 +213,7 @@ impl Instance for Play {
     fn step(&mut self, world: &AlfWorld, response: &str) -> Result<Observation> {
         let episode = running(&mut self.episode)?;
         let (action, valid) = if world.raw_commands {
-            (response.trim().to_owned(), true)
+            (engine::strip(response).to_owned(), true)
         } else {
             let read = nestor_plugin::parse::think_action(response, TAIL);
             (read.text, read.valid)

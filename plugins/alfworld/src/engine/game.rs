@@ -135,7 +135,7 @@ impl Play {
     /// Plays a command; what is said to it. A command that is not one of [`Play::commands`], but for white space around
     /// it, changes nothing.
     pub fn step(&mut self, game: &Game, command: &str) -> Result<String> {
-        let command = command.trim();
+        let command = strip(command);
         let Some(at) = self.operators.iter().position(|o| o.command == command) else { return Ok(NOTHING.to_owned()) };
         let operator = self.operators.swap_remove(at);
         self.apply(game, &operator);
@@ -207,6 +207,12 @@ impl Play {
     }
 }
 
+/// A command without the white space around it, which the original takes away with Python's `str.strip`: for Python the
+/// separators U+001C to U+001F are white space too, for Unicode they are not.
+pub fn strip(command: &str) -> &str {
+    command.trim_matches(|c: char| c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c))
+}
+
 /// Whether all that an action does is what its condition demands anyway: such actions (going where one is) are not
 /// offered.
 fn is_idle(action: &pddl::Action, slots: &[Object]) -> bool {
@@ -223,4 +229,16 @@ fn is_idle(action: &pddl::Action, slots: &[Object]) -> bool {
 fn binding(game: &Game, operator: &Operator) -> Binding {
     let variables = &game.texts.actions[operator.action].variables;
     variables.iter().copied().zip(operator.arguments.iter().copied()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    /// `[c for c in map(chr, range(0x110000)) if not c.strip()]` in Python 3.11.
+    #[test]
+    fn white_space_is_pythons() {
+        let python = "\t\n\u{b}\u{c}\r\u{1c}\u{1d}\u{1e}\u{1f} \u{85}\u{a0}\u{1680}\u{2000}\u{2001}\u{2002}\u{2003}\u{2004}\
+                      \u{2005}\u{2006}\u{2007}\u{2008}\u{2009}\u{200a}\u{2028}\u{2029}\u{202f}\u{205f}\u{3000}";
+        let ours: String = ('\0'..=char::MAX).filter(|c| super::strip(c.encode_utf8(&mut [0; 4])).is_empty()).collect();
+        assert_eq!(ours, python);
+    }
 }

@@ -14,4 +14,4 @@ pub mod query;
 pub mod sexp;
 pub mod text;
 
-pub use game::{Game, GameFile, Operator, Play};
+pub use game::{Game, GameFile, Operator, Play, strip};

@@ -1,17 +1,17 @@
-"""Plays the same commands in the Python ALFWorld engine and in Nestor's plugin, on freshly generated games, and compares every
-record: observation, admissible commands, won, done, reward (the plugin's is 10 where the engine's is 1).
+"""Plays the same commands in the Python ALFWorld engine and in Nestor's plugin, on freshly generated games, and compares
+every record: observation, admissible commands, won, done, reward (the plugin's is 10 where the engine's is 1).
 
 usage: scripts/alfworld_engine.sh         # once: the Python engine, in .venv-alfworld
        cargo build --release --workspace
        python3 scripts/alfworld_differential.py [--games 200] [--steps 20000] [--seed 0] [--jobs 2]
            [--keep DIR | --replay DIR] [--write-result plugins/alfworld/README.md]
-Three games in ten are of the real games' size. Each game is played by its own winning commands first (it must win), then
-in turn by `mixed` (these, with random steps and commands that the game must not understand in between) and by `random`
+Three games in ten are of the real games' size. Each game is played by its own winning commands first (it must win), then in
+turn by `mixed` (these, with random steps and commands that the game must not understand in between) and by `random`
 (admissible commands) until its share of the steps is used up. An episode ends when it is won.
 
-Prints one line per difference and a summary; the exit code is 0 only without a difference. The engine makes 15 to 40 steps a
-second: 20,000 take about 20 minutes on two cores. With --keep, the games and what the engine answered stay in DIR: a run that
-was stopped goes on there, and --replay DIR compares the plugin with it again, without the engine.
+Prints one line per difference and a summary; the exit code is 0 only without a difference. The engine makes 10 to 40 steps a
+second: 20,000 take about 20 minutes on two idle cores. With --keep, the games and what the engine answered stay in DIR: a run
+that was stopped goes on there, and --replay DIR compares the plugin with it again, without the engine.
 """
 import argparse
 import itertools
@@ -37,12 +37,13 @@ WIN = 10  # the plugin's reward where the engine's is 1
 NONSENSE = ["", " ", "\t\n", "go to", "take from", "examine", "wait", "help me", "go to {r}", "look\nlook", "look\0",
             "\ufefflook", '"look"', "<action>look</action>", "/look", "去 冰箱 1", "\U0001f34e", "\x1b[31mlook", "look " * 2000]
 
-# Ways to spoil or dress up an admissible command. Blanks around it do not matter to the engine, whichever Unicode has.
+# Ways to spoil or dress up an admissible command. White space around it does not matter to the engine, also not Unicode's.
 TWISTS = [
-    str.upper, str.title, lambda c: f"  {c} ", lambda c: f"\t{c}\r\n", lambda c: f"\u00a0{c}\u2003", lambda c: f"\x1c{c}\x1f",
-    lambda c: f"\x85{c}\u2028", lambda c: f"\u200b{c}", lambda c: f"\0{c}", lambda c: c.replace(" ", "  ", 1),
-    lambda c: c.replace(" ", "\u00a0", 1), lambda c: c.replace(" ", "", 1), lambda c: c[:-1], lambda c: c + ".",
-    lambda c: c + "0", lambda c: f"{c} {c}", lambda c: f"{c}, then look", lambda c: c.replace("e", "é", 1),
+    str.upper, str.title, lambda c: f"  {c} ", lambda c: f"\t{c}\r\n", lambda c: f"\u00a0{c}\u2003",
+    lambda c: f"\x1c{c}\x1f", lambda c: f"\x85{c}\u2028", lambda c: f"\u200b{c}", lambda c: f"\0{c}",
+    lambda c: c.replace(" ", "  ", 1), lambda c: c.replace(" ", "\u00a0", 1), lambda c: c.replace(" ", "", 1),
+    lambda c: c[:-1], lambda c: c + ".", lambda c: c + "0", lambda c: f"{c} {c}", lambda c: f"{c}, then look",
+    lambda c: c.replace("e", "é", 1),
 ]
 
 
@@ -148,8 +149,8 @@ def record_all(games, folder, args, python):
                 part = path.with_suffix(".part")
                 part.write_text(json.dumps(episodes), encoding="utf-8")
                 part.rename(path)
-                if todo.qsize() % 10 == 0:
-                    print(f"engine: {todo.qsize()} more games, {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
+                seconds = time.monotonic() - begin
+                print(f"engine: {game.name}, {todo.qsize()} more games, {seconds:.0f} s", file=sys.stderr, flush=True)
 
     with ThreadPoolExecutor(args.jobs) as pool:
         for worker in [pool.submit(work) for _ in range(args.jobs)]:
@@ -272,7 +273,7 @@ def recorded(args, folder):
 def all_games(args, folder):
     real = round(args.games * REAL_SHARE)
     return [game for size, count in (("small", args.games - real), ("real", real))
-            for game in make_games(args.tool, folder / "games" / size, size, count, args.seed)]
+            for game in make_games(args, folder / "games" / size, size, count)]
 
 
 def parse_args():

@@ -6,8 +6,8 @@ Reads one JSON object per line on standard input and answers each with one on st
     {"op": "load", "game": PATH}        -> {"seconds": ..}
     {"op": "reset"}                     -> {"record": RECORD, "seconds": ..}
     {"op": "step", "command": TEXT}     -> {"record": RECORD, "seconds": ..}
-or {"error": TEXT}. A RECORD holds command (null for a reset), observation, admissible_commands (sorted), won, reward and done.
-`seconds` is what the engine itself took, without the pipe.
+or {"error": TEXT}. A RECORD holds command (null for a reset), observation, admissible_commands (sorted), won, reward and
+done. `seconds` is what the engine itself took, without the pipe.
 """
 import json
 import os

@@ -28,12 +28,17 @@ def program(path, how):
     return path.absolute()  # not resolved: the python of a venv is a link
 
 
-def make_games(tool, folder, size, count, seed):
-    """`count` games of a size, the six types in turn, made in `folder` unless they are there already."""
+def make_games(args, folder, size, count):
+    """`count` games of a size, the six types in turn, made in `folder` unless they are there already. Of `args` the options
+    --tool, --engine (whose package has domain and grammar) and --seed."""
     per_type = -(-count // len(TASK_TYPES))
     if not folder.exists():
+        package = next(args.engine.glob("lib/python*/site-packages/alfworld"), None)
+        if package is None:
+            sys.exit(f"{args.engine} holds no package alfworld; run scripts/alfworld_engine.sh")
         half_made = folder.with_name(folder.name + ".part")
-        run([tool, "games", half_made, "--seed", seed, "--per-type", per_type, "--size", size])
+        run([args.tool, "games", half_made, "--seed", args.seed, "--per-type", per_type, "--size", size,
+             "--package", package])
         half_made.rename(folder)
     by_type = {task_type: [] for task_type in TASK_TYPES}
     for path in sorted(folder.rglob("game.tw-pddl")):

@@ -5,11 +5,11 @@ usage: scripts/alfworld_engine.sh         # once: the Python engine, in .venv-al
        cargo build --release --workspace
        python3 scripts/bench_alfworld.py [--games 102] [--rounds 6] [--steps 20] [--seed 0]
            [--write-result plugins/alfworld/README.md]
-A step is a random admissible command; its text and the new list of admissible commands are made. A reset reads a game file and
-starts its game: every reset is of another file, and nothing is kept of files read before. In a round the Python engine takes
-its share of the games and makes --steps steps in each (a new episode where one is won); the plugin takes all the games, several
-times over. Prints medians over the rounds (smallest to largest), the ratios of the medians, and the memory of 128 environments
-of the plugin. The Python engine's own restart of a game that it has loaded is given too.
+A step is a random admissible command; its text and the new list of admissible commands are made. A reset reads a game file
+and starts its game: the next reset is of another file, and nothing is kept of files read before. In a round the Python engine
+takes its share of the games and makes --steps steps in each (a new episode where one is won); the plugin takes all the games,
+ten times over. Prints medians over the rounds (smallest to largest), the ratios of the medians, and the memory of 128
+environments of the plugin. The Python engine's own restart of a game that it has loaded is given too.
 """
 import argparse
 import json
@@ -25,7 +25,8 @@ from alfworld_tools import ROOT, around_block, make_games, program, run, write_b
 
 def bench_plugin(args, folder):
     """One round of the plugin."""
-    return json.loads(run([args.tool, "bench", folder, "--steps", args.plugin_steps, "--seed", args.seed, "--json"]))
+    return json.loads(run([args.tool, "bench", folder, "--steps", args.plugin_steps, "--resets", 10 * args.games,
+                           "--seed", args.seed, "--json"]))
 
 
 def bench_engine(engine, games, steps, draw):
@@ -70,7 +71,8 @@ def spread(rates):
 def table(args, ours, theirs, versions):
     """Markdown: what was run, and a row per kind of work."""
     about = ", ".join(f"{name} {version}" for name, version in versions.items())
-    lines = [f"{args.games} games, {args.rounds} alternated rounds, one thread each, medians (smallest to largest). {about}.", "",
+    lines = [f"{args.games} games, {args.rounds} alternated rounds, one thread each, medians (smallest to largest). {about}.",
+             "",
              "| per second | plugin | Python engine | plugin / engine |", "|---|---|---|---|"]
     for label, mine, other in (("steps", "steps_per_s", "steps_per_s"),
                                ("resets over different files", "resets_per_s", "resets_per_s"),
@@ -78,8 +80,10 @@ def table(args, ours, theirs, versions):
         a, b = [r[mine] for r in ours], [r[other] for r in theirs]
         ratio = statistics.median(a) / statistics.median(b)
         lines.append(f"| {label} | {spread(a)} | {spread(b)} | {ratio:,.0f} |")
-    memory = [r["memory_128_mib"] for r in ours]
-    lines += ["", f"128 environments of the plugin, each in another game: {max(memory):.0f} MiB at most."]
+    memory = max(round_["environments_mb"] for round_ in ours)
+    peak = max(round_["process_peak_mb"] for round_ in ours)
+    lines += ["", f"{ours[0]['environments']} environments of the plugin: {memory:.0f} MB (the whole process at its peak: "
+                  f"{peak:.0f} MB)."]
     return "\n".join(lines)
 
 
@@ -103,7 +107,7 @@ def main():
         around_block(args.write_result, "bench")
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place, "games")
-        games = make_games(args.tool, folder, "real", args.games, args.seed)
+        games = make_games(args, folder, "real", args.games)
         result = table(args, *alternate(args, folder, games))
     print(result)
     if args.write_result:

@@ -27,10 +27,7 @@ fn the_whole_seed_is_a_game_that_the_expert_wins() {
     let commands = nestor_alfworld::walkthrough(&game).expect("a way to win");
     assert_eq!(commands, ["take ball 2 from box 2", "go to box 1", "open box 1", "put ball 2 to box 1"]);
     let mut play = game.play().expect("a start");
-    assert_eq!(
-        game.intro,
-        "Hello.\n\nYou face the box 2.\n\nYour task is to: put a ball away."
-    );
+    assert_eq!(game.intro, "Hello.\n\nYou face the box 2.\n\nYour task is to: put a ball away.");
     let said = |play: &mut nestor_alfworld::engine::Play, command| play.step(&game, command).expect("an answer");
     assert_eq!(said(&mut play, commands[0].as_str()), "You take ball 2. Gone.");
     assert_eq!(said(&mut play, "go to box 1"), "You go to box 1. It is shut.");

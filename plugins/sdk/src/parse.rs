@@ -59,6 +59,15 @@ mod tests {
         }
     }
 
+    /// `[c for c in map(chr, range(0x110000)) if not c.strip()]` in Python 3.11.
+    #[test]
+    fn white_space_is_pythons() {
+        let python = "\t\n\u{b}\u{c}\r\u{1c}\u{1d}\u{1e}\u{1f} \u{85}\u{a0}\u{1680}\u{2000}\u{2001}\u{2002}\u{2003}\u{2004}\
+                      \u{2005}\u{2006}\u{2007}\u{2008}\u{2009}\u{200a}\u{2028}\u{2029}\u{202f}\u{205f}\u{3000}";
+        let ours: String = ('\0'..=char::MAX).filter(|c| strip(c.encode_utf8(&mut [0; 4])).is_empty()).collect();
+        assert_eq!(ours, python);
+    }
+
     #[test]
     fn what_the_cases_leave_out() {
         let read = |text| {

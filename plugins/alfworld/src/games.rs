@@ -213,6 +213,7 @@ fn roots(path: &Path) -> Result<Vec<PathBuf>> {
 struct Skipped {
     files: usize,
     no_game: usize,
+    no_labels: usize,
     unsolved: usize,
     other_type: usize,
     unsupported: usize,
@@ -220,11 +221,11 @@ struct Skipped {
 
 impl std::fmt::Display for Skipped {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Skipped { files, no_game, unsolved, other_type, unsupported } = self;
+        let Skipped { files, no_game, no_labels, unsolved, other_type, unsupported } = self;
         write!(
             f,
-            "of {files} games {no_game} without {GAME}, {unsolved} not known to be solvable, {other_type} of another \
-             task type, {unsupported} with movable or sliced objects"
+            "of {files} games {no_game} without {GAME}, {no_labels} without {TRAJECTORY}, {unsolved} not known to be \
+             solvable, {other_type} of another task type, {unsupported} with movable or sliced objects"
         )
     }
 }
@@ -258,7 +259,7 @@ fn scan(folders: &[PathBuf], task_types: &[TaskType], strict: bool) -> Result<(V
         let task_type = match &trajectory {
             Some(trajectory) => Some(type_of(trajectory)?),
             None if strict => {
-                skipped.other_type += 1;
+                skipped.no_labels += 1;
                 continue;
             }
             None => type_in(&name),

@@ -128,7 +128,7 @@ def test_published_recipes_start(name, root, run, model, games, tmp_path):
     """One iteration of each, with a tiny model in place of the real one and fewer, shorter episodes."""
     tasks = {"rollout.tasks": 4, "rollout.group_size": 1} if "ppo" in name else {"rollout.tasks": 2, "rollout.group_size": 2}
     sets = {"model.path": model, "env.config.games": games, "device": "cpu", "iterations": 1, "eval.tasks": 2,
-            "rollout.max_steps": 2, "rollout.max_response_tokens": 8, **tasks}
+            "rollout.max_steps": 2, "rollout.max_response_tokens": 8, "update.mini_batch": 4, **tasks}
     sets = [word for key, value in sets.items() for word in ("--set", f"{key}={value}")]
     done = run("train", root / f"recipes/alfworld/{name}.yaml", *sets, "--run-dir", tmp_path / "run")
     assert done.returncode == 0, done.stderr

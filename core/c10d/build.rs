@@ -16,7 +16,8 @@ fn main() {
         .includes(["cu13/include", "cu13/include/cccl", "nccl/include"].map(|headers| packages.join(headers)))
         .include("cpp/gloo_stub")
         .warnings(false)
-        .files(["cpp/ops.cpp", "cpp/group.cpp"])
+        .flag("-Wno-psabi")
+        .files(["cpp/ops.cpp", "cpp/group.cpp", "cpp/decode.cpp"])
         .compile("nestor_c10d");
     // Only for this package's own tests; RUNPATH, so that LD_LIBRARY_PATH wins.
     println!("cargo:rustc-link-arg=-Wl,--enable-new-dtags,-rpath,{}", lib.display());

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
 
 use crate::data::{Batch, Rows, Sequence};
-use crate::engine::{Engine, EngineOptions, NoiseKey, Request, Sampling};
+use crate::engine::{Engine, EngineOptions, NoiseKey, Request, Sampling, Weights};
 use crate::input_error;
 use crate::model::{Model, StoredType, weights};
 use crate::policy::update::{UpdateSettings, update as update_policy};
@@ -45,6 +45,7 @@ pub fn generate(options: &BenchOptions) -> Result<Value> {
     let model = load(options)?;
     let prompts = random_rows(&model, options.batch, options.prompt);
     let seconds = median_seconds(options.repeats, || {
+        let weights = Weights::new(&model);
         let mut engine = Engine::new(EngineOptions {
             slots: options.batch,
             capacity: options.prompt + options.new,
@@ -56,7 +57,7 @@ pub fn generate(options: &BenchOptions) -> Result<Value> {
             engine.submit(Request { key, prompt, max_new_tokens: options.new, sampling })?;
         }
         while !engine.is_idle() {
-            engine.step(&model)?;
+            engine.step(&weights)?;
         }
         let generated = engine.take_counters().generated;
         ensure!(generated == (options.batch * options.new) as u64, "{generated} tokens were generated");

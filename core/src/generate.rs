@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 use tch::{Device, Kind};
 
-use crate::engine::{Completion, Engine, EngineOptions, Finish, NoiseKey, Request, Sampling, noise};
+use crate::engine::{Completion, Engine, EngineOptions, Finish, NoiseKey, Request, Sampling, Weights, noise};
 use crate::files::read_tokens;
 use crate::input_error;
 use crate::model::{Config, Model, new, weights};
@@ -134,14 +134,15 @@ fn complete(
     let GenerateOptions { max_new_tokens, sampling, seed, .. } = *options;
     let count = prompts.len();
     let capacity = prompts.iter().map(Vec::len).max().unwrap_or(0) + max_new_tokens;
-    let mut engine = Engine::new(EngineOptions { slots: SLOTS.min(count), capacity, deterministic: false, eos, seed });
+    let weights = Weights::new(model);
+    let mut engine = Engine::new(EngineOptions { slots: SLOTS.min(count), capacity, eos, seed, ..Default::default() });
     for (episode, prompt) in prompts.into_iter().enumerate() {
         let key = NoiseKey { stream: noise::GENERATE, episode: episode as u32, ..NoiseKey::default() };
         engine.submit(Request { key, prompt, max_new_tokens, sampling })?;
     }
     let mut done = HashMap::new();
     while !engine.is_idle() {
-        done.extend(engine.step(model)?.into_iter().map(|c| (c.key.episode, c)));
+        done.extend(engine.step(&weights)?.into_iter().map(|c| (c.key.episode, c)));
     }
     (0..count as u32).map(|i| done.remove(&i).context("a prompt has no completion")).collect()
 }

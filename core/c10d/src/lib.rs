@@ -1,5 +1,6 @@
 //! A thin shim over libtorch: operations that tch lacks, and c10d's process groups. Tensors cross by pointer.
 
+mod decode;
 mod group;
 
 use std::ffi::{CStr, c_char, c_int};
@@ -7,6 +8,7 @@ use std::ffi::{CStr, c_char, c_int};
 use anyhow::{Result, bail, ensure};
 use tch::Tensor;
 
+pub use decode::{Draw, Drawn, PAGE, PackedLinear, PagedCache, Segment, draw};
 pub use group::{Backend, Group, Rendezvous};
 
 /// Settings of one AdamW step (decoupled weight decay, bias correction as in `torch.optim.AdamW`).

@@ -23,7 +23,7 @@ pub use self::report::{Count, Success, write_rollouts};
 pub use self::rows::pack;
 pub use self::tasks::{EpisodePlan, TaskCursor, count_tasks, eval_plan, plan, plan_from};
 use crate::data::Episode;
-use crate::engine::{Counters, Engine, EngineOptions, NoiseKey, Request, Sampling, noise};
+use crate::engine::{Counters, Engine, EngineOptions, NoiseKey, Request, Sampling, Weights, noise};
 use crate::failpoint::failpoint;
 use crate::input_error;
 use crate::model::Model;
@@ -105,6 +105,7 @@ impl Player {
         let engine = Engine::new(EngineOptions {
             slots: rollout.slots,
             capacity: rollout.max_tokens(),
+            cache_tokens: rollout.cache_tokens.unwrap_or(0),
             deterministic,
             eos: tokenizer.eos().to_vec(),
             seed,
@@ -150,6 +151,7 @@ impl Player {
             self.pool.submit(index, None, Work::Reset(start))?;
             tables.push(Table { playing: Playing::new(*p), env: None, prompt: Vec::new() });
         }
+        let weights = Weights::new(model);
         let mut left = plan.len();
         let mut patience = FIRST_PATIENCE;
         while left > 0 {
@@ -168,7 +170,7 @@ impl Player {
                 continue;
             }
             let begin = Instant::now();
-            for done in self.engine.step(model)? {
+            for done in self.engine.step(&weights)? {
                 let index = index_of[&done.key.episode];
                 let table = &mut tables[index];
                 let text = self.tokenizer.decode(&done.tokens, true);

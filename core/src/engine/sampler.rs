@@ -77,6 +77,56 @@ pub struct Drawn {
 /// # Errors
 /// When a row's logits are not finite (minus infinity is allowed: such a token is never drawn).
 pub fn sample(logits: &Tensor, draws: &[Draw]) -> anyhow::Result<Drawn> {
+    let truncated = |draw: &Draw| matches!(draw.sampling.way(), Way::TopK | Way::TopP);
+    let drawn = match logits.device() {
+        Device::Cpu => {
+            let mut drawn = read_once(logits, draws)?;
+            let rows: Vec<i64> = (0..draws.len() as i64).filter(|&row| truncated(&draws[row as usize])).collect();
+            if !rows.is_empty() {
+                let own: Vec<Draw> = rows.iter().map(|&row| draws[row as usize]).collect();
+                let cut = by_operations(&logits.index_select(0, &Tensor::from_slice(&rows)), &own)?;
+                for ((&row, token), logprob) in rows.iter().zip(cut.tokens).zip(cut.logprobs) {
+                    (drawn.tokens[row as usize], drawn.logprobs[row as usize]) = (token, logprob);
+                }
+            }
+            drawn
+        }
+        _ => by_operations(logits, draws)?,
+    };
+    // One NaN or infinite logit makes its row's log-prob NaN, so what is copied to the host anyway tells.
+    let (rows, bad) = (draws.len(), drawn.logprobs.iter().filter(|logprob| !logprob.is_finite()).count());
+    if bad > 0 {
+        bail!(
+            "the policy's logits are not finite ({bad} of {rows} rows): its weights have diverged or are damaged; start \
+             from weights that are sound (an earlier checkpoint, or the model fetched again), in training with a lower \
+             learning rate"
+        );
+    }
+    Ok(drawn)
+}
+
+/// On a CPU, in one reading; rows that truncate get a token of the whole distribution.
+fn read_once(logits: &Tensor, draws: &[Draw]) -> anyhow::Result<Drawn> {
+    let draws: Vec<nestor_c10d::Draw> = draws
+        .iter()
+        .map(|draw| nestor_c10d::Draw {
+            inverse_temperature: 1.0 / draw.divisor(),
+            uniform: draw.uniform,
+            greedy: i32::from(draw.sampling.way() == Way::Greedy),
+        })
+        .collect();
+    let drawn = match logits.kind() {
+        Kind::Float | Kind::BFloat16 => nestor_c10d::draw(logits, &draws)?,
+        _ => nestor_c10d::draw(&logits.to_kind(Kind::Float), &draws)?,
+    };
+    Ok(Drawn {
+        tokens: drawn.iter().map(|d| d.token as u32).collect(),
+        logprobs: drawn.iter().map(|d| d.logprob).collect(),
+    })
+}
+
+/// With operations of libtorch, on any device.
+fn by_operations(logits: &Tensor, draws: &[Draw]) -> anyhow::Result<Drawn> {
     let rows = draws.len() as i64;
     let mut logits = logits.to_kind(Kind::Float);
     if draws.iter().any(|d| !matches!(d.sampling.temperature, 0.0 | 1.0)) {
@@ -99,17 +149,7 @@ pub fn sample(logits: &Tensor, draws: &[Draw]) -> anyhow::Result<Drawn> {
     }
     let logprobs = logp.gather(1, &tokens.unsqueeze(1), false).squeeze_dim(1);
     let tokens: Vec<i64> = Vec::try_from(tokens)?;
-    let logprobs: Vec<f32> = Vec::try_from(logprobs)?;
-    // One NaN or infinite logit makes every log-prob of its row NaN, so what is copied to the host anyway tells.
-    let bad = logprobs.iter().filter(|logprob| !logprob.is_finite()).count();
-    if bad > 0 {
-        bail!(
-            "the policy's logits are not finite ({bad} of {rows} rows): its weights have diverged or are damaged; start \
-             from weights that are sound (an earlier checkpoint, or the model fetched again), in training with a lower \
-             learning rate"
-        );
-    }
-    Ok(Drawn { tokens: tokens.into_iter().map(|t| t as u32).collect(), logprobs })
+    Ok(Drawn { tokens: tokens.into_iter().map(|t| t as u32).collect(), logprobs: Vec::try_from(logprobs)? })
 }
 
 /// The tokens (R) for rows of one way.
@@ -154,11 +194,6 @@ fn invert(mass: &Tensor, draws: &[Draw]) -> Tensor {
     let last = whole.contiguous().searchsorted(mass, false, false, "left", None::<&Tensor>);
     // A mass that is NaN is found nowhere; the place must still exist for `sample` to get as far as its error.
     found.minimum(&last).clamp_max(mass.size()[1] - 1).squeeze_dim(1)
-}
-
-/// Copies ids to a device as int64.
-pub fn indices(values: impl IntoIterator<Item = i64>, device: Device) -> Tensor {
-    Tensor::from_slice(&values.into_iter().collect::<Vec<_>>()).to_device(device)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use anyhow::Result;
 use tch::{Device, Kind, Tensor};
 
 use super::*;
-use crate::model::{Architecture, Config};
+use crate::model::{Architecture, Config, Model};
 
 /// A network of random weights whose distributions are neither flat nor certain.
 pub(crate) fn tiny(kv_heads: i64, tied: bool) -> Model {
@@ -72,12 +72,16 @@ fn requests(count: u32, sampling: Sampling) -> Vec<Request> {
 }
 
 fn options(slots: usize) -> EngineOptions {
-    EngineOptions { slots, capacity: 80, deterministic: false, eos: vec![7, 9], seed: 3 }
+    EngineOptions { slots, capacity: 80, eos: vec![7, 9], seed: 3, ..Default::default() }
 }
 
 /// Runs the requests, `late` of them submitted one by one between steps; completions by episode.
 fn run(model: &Model, options: EngineOptions, requests: &[Request], late: usize) -> Result<HashMap<u32, Completion>> {
-    let mut engine = Engine::new(options);
+    run_on(Engine::new(options), model, requests, late)
+}
+
+fn run_on(mut engine: Engine, model: &Model, requests: &[Request], late: usize) -> Result<HashMap<u32, Completion>> {
+    let weights = Weights::new(model);
     let (first, rest) = requests.split_at(requests.len() - late);
     let mut rest = rest.iter();
     first.iter().try_for_each(|r| engine.submit(r.clone()))?;
@@ -89,7 +93,7 @@ fn run(model: &Model, options: EngineOptions, requests: &[Request], late: usize)
         if engine.is_idle() {
             return Ok(all);
         }
-        for done in engine.step(model)? {
+        for done in engine.step(&weights)? {
             assert!(all.insert(done.key.episode, done).is_none());
         }
     }
@@ -157,16 +161,85 @@ fn deterministic_mode_gives_the_same_bits_whatever_the_schedule() -> Result<()> 
 }
 
 #[test]
-fn equal_prompts_are_computed_once() -> Result<()> {
+fn a_beginning_is_computed_once() -> Result<()> {
     let model = tiny(2, true);
+    let weights = Weights::new(&model);
     let mut engine = Engine::new(EngineOptions { eos: Vec::new(), ..options(8) });
     for episode in 0..8 {
-        let prompt = vec![5; if episode < 6 { 10 } else { 3 }];
+        // Six share two pages of 16 tokens, and of these two go on alike for a third.
+        let mut prompt = vec![5; if episode < 6 { 40 } else { 3 }];
+        if (2..6).contains(&episode) {
+            prompt[32..].fill(episode);
+        }
         let key = NoiseKey { episode, ..Default::default() };
         engine.submit(Request { key, prompt, max_new_tokens: 2, sampling: Sampling::default() })?;
     }
-    assert_eq!(engine.step(&model)?.len(), 8);
-    assert_eq!(engine.take_counters(), Counters { generated: 16, prefilled: 13, shared: 53, decodes: 1 });
+    assert_eq!(engine.step(&weights)?.len(), 0);
+    assert_eq!(engine.step(&weights)?.len(), 8);
+    assert_eq!(engine.take_counters(), Counters { generated: 16, prefilled: 86, shared: 160, passes: 2 });
     assert!(engine.is_idle());
+    Ok(())
+}
+
+/// A conversation: its second prompt holds the first one, what was drawn, and more.
+#[test]
+fn a_conversation_goes_on_from_the_cache_with_the_same_logprobs() -> Result<()> {
+    let model = tiny(2, true);
+    let weights = Weights::new(&model);
+    let mut engine = Engine::new(EngineOptions { eos: Vec::new(), ..options(2) });
+    let mut prompt: Vec<u32> = (0..20).collect();
+    for step in 0..3 {
+        let key = NoiseKey { step, ..Default::default() };
+        let request = Request { key, prompt: prompt.clone(), max_new_tokens: 14, sampling: Sampling::default() };
+        engine.submit(request)?;
+        let done = loop {
+            if let Some(done) = engine.step(&weights)?.pop() {
+                break done;
+            }
+        };
+        let shared = engine.take_counters().shared as usize;
+        assert_eq!(shared, if step == 0 { 0 } else { (prompt.len() - 4) / 16 * 16 }, "step {step}");
+        prompt.extend(&done.tokens);
+        let all = full_pass(&model, &prompt, 1.0);
+        for (i, logprob) in done.logprobs.iter().enumerate() {
+            let at = prompt.len() - done.tokens.len() + i;
+            let expected = all.double_value(&[at as i64 - 1, i64::from(prompt[at])]);
+            assert!((expected - f64::from(*logprob)).abs() < 1e-5, "step {step}, token {i}: {logprob} {expected}");
+        }
+        prompt.extend([1, 2, 3]);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_full_cache_makes_requests_wait() -> Result<()> {
+    let model = tiny(2, true);
+    let requests = requests(25, Sampling::default());
+    let free = run(&model, options(25), &requests, 0)?;
+    // Room for one of the longest, or for a few short ones.
+    let tight = run(&model, EngineOptions { cache_tokens: 80, ..options(25) }, &requests, 7)?;
+    for (episode, done) in &free {
+        assert_eq!(done.tokens, tight[episode].tokens, "episode {episode}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_kernels_of_a_cpu_give_what_libtorchs_operations_give() -> Result<()> {
+    for (kv_heads, deterministic) in [(1, false), (2, false), (4, true)] {
+        let model = tiny(kv_heads, true);
+        let requests = requests(30, Sampling { temperature: 0.8, ..Default::default() });
+        let mode = EngineOptions { deterministic, ..options(7) };
+        let mut engine = Engine::new(mode.clone());
+        engine.kernels = false;
+        let (by_operations, by_kernels) = (run_on(engine, &model, &requests, 9)?, run(&model, mode, &requests, 9)?);
+        for (episode, done) in by_operations {
+            let other = &by_kernels[&episode];
+            assert_eq!(done.tokens, other.tokens, "episode {episode}");
+            for (a, b) in done.logprobs.iter().zip(&other.logprobs) {
+                assert!((a - b).abs() < 1e-5, "episode {episode}: {a} {b}");
+            }
+        }
+    }
     Ok(())
 }

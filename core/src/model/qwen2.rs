@@ -7,6 +7,7 @@
 //! each head of queries and keys.
 
 use anyhow::Result;
+use nestor_c10d::PackedLinear;
 use tch::{Device, Kind, Tensor};
 
 use super::config::Output;
@@ -36,11 +37,15 @@ pub struct Rope {
 pub struct BlockWeights {
     /// In the order of [`block_spans`].
     tensors: Vec<Tensor>,
+    /// Copies of the matrices among them for products without gradients, see [`BlockWeights::packed`].
+    packed: Vec<Option<PackedLinear>>,
 }
 
 /// The tensors of the first unit: `[embedding, final norm]`, the head where it is not tied, and a critic's bias.
 pub struct OuterWeights {
     tensors: Vec<Tensor>,
+    /// A copy of the head, see [`OuterWeights::packed`].
+    packed_head: Option<PackedLinear>,
 }
 
 /// The layouts of all units of a network: unit 0 outside the blocks, then the blocks.
@@ -133,10 +138,27 @@ fn leaves(tensors: Vec<Tensor>) -> Vec<Tensor> {
     tensors.into_iter().map(|t| t.detach().set_requires_grad(true)).collect()
 }
 
+/// A matrix in the layout that oneDNN multiplies small inputs with fastest; none where it has no such layout.
+fn pack(tensor: &Tensor) -> Option<PackedLinear> {
+    let packs = tensor.dim() == 2 && tensor.device() == Device::Cpu;
+    packs.then(|| PackedLinear::new(tensor).ok()).flatten()
+}
+
+/// `x` times a weight, by its packed copy where there is one.
+fn linear(x: &Tensor, weight: &Tensor, packed: Option<&PackedLinear>, bias: Option<&Tensor>) -> Tensor {
+    packed.map_or_else(|| x.linear(weight, bias), |packed| packed.apply(x, bias))
+}
+
 impl BlockWeights {
     /// The tensors in flat order: what a backward pass differentiates with respect to.
     pub fn tensors(&self) -> &[Tensor] {
         &self.tensors
+    }
+
+    /// With a second copy of all matrices on a CPU, for passes without gradients that multiply few rows. Changes of the
+    /// weights are not seen by it.
+    pub fn packed(self) -> Self {
+        Self { packed: self.tensors.iter().map(pack).collect(), ..self }
     }
 }
 
@@ -144,6 +166,11 @@ impl OuterWeights {
     /// `[embedding, final norm]`, the head where it is not tied, and a critic's bias.
     pub fn tensors(&self) -> &[Tensor] {
         &self.tensors
+    }
+
+    /// With a second copy of the head, as [`BlockWeights::packed`].
+    pub fn packed(self) -> Self {
+        Self { packed_head: pack(self.head().0), ..self }
     }
 
     /// Places of final norm and head among the tensors: what stands between the last block and the output. A tied head
@@ -221,14 +248,14 @@ impl Model {
     /// The tensors of block `layer`; with `grad` they are leaves that require gradients.
     pub fn block_weights(&self, layer: usize, grad: bool) -> BlockWeights {
         let tensors = cut(&self.flats[1 + layer], &block_spans(&self.config));
-        BlockWeights { tensors: if grad { leaves(tensors) } else { tensors } }
+        BlockWeights { tensors: if grad { leaves(tensors) } else { tensors }, packed: Vec::new() }
     }
 
     /// The tensors outside the blocks; with `grad` they are leaves that require gradients.
     pub fn outer_weights(&self, grad: bool) -> OuterWeights {
         let shapes: Vec<_> = self.layouts[0].params.iter().map(|p| p.shape.clone()).collect();
         let tensors = cut(&self.flats[0], &shapes);
-        OuterWeights { tensors: if grad { leaves(tensors) } else { tensors } }
+        OuterWeights { tensors: if grad { leaves(tensors) } else { tensors }, packed_head: None }
     }
 
     /// Rotary tables for positions (T) of type int64.
@@ -259,6 +286,10 @@ impl Model {
         let [norm_in, qkv, own @ .., out, norm_post, gate_up, down] = &weights.tensors[..] else {
             unreachable!("a block has at least six tensors")
         };
+        // A block's matrices are the second tensor and three of the last four.
+        let places = [1, 2 + own.len(), 4 + own.len(), 5 + own.len()];
+        let [qkv_packed, out_packed, gate_up_packed, down_packed] =
+            places.map(|place| weights.packed.get(place).and_then(Option::as_ref));
         let (bias, head_norms) = match own {
             [q_norm, k_norm] => (None, Some((q_norm, k_norm))),
             own => (own.first(), None),
@@ -267,7 +298,7 @@ impl Model {
         let (heads, kv_heads, dim) = (c.num_attention_heads, c.num_key_value_heads, c.head_dim());
 
         let h = rms_norm(x, norm_in, c.rms_norm_eps);
-        let h = h.linear(qkv, bias).view([-1, heads + 2 * kv_heads, dim]); // (T, H + 2K, D)
+        let h = linear(&h, qkv, qkv_packed, bias).view([-1, heads + 2 * kv_heads, dim]); // (T, H + 2K, D)
         let mut qk = h.narrow(1, 0, heads + kv_heads);
         if let Some((q_norm, k_norm)) = head_norms {
             let scales = [q_norm.expand([heads, dim], false), k_norm.expand([kv_heads, dim], false)];
@@ -278,18 +309,18 @@ impl Model {
         let k = rotated.narrow(1, heads, kv_heads);
         let v = h.narrow(1, heads + kv_heads, kv_heads);
         let attended = attend(&q, &k, &v).reshape([-1, heads * dim]);
-        let x = x + attended.linear(out, None::<&Tensor>);
+        let x = x + linear(&attended, out, out_packed, None);
 
-        let h = rms_norm(&x, norm_post, c.rms_norm_eps).linear(gate_up, None::<&Tensor>);
+        let h = linear(&rms_norm(&x, norm_post, c.rms_norm_eps), gate_up, gate_up_packed, None);
         let gate = h.narrow(1, 0, c.intermediate_size).silu();
         let up = h.narrow(1, c.intermediate_size, c.intermediate_size);
-        x + (gate * up).linear(down, None::<&Tensor>)
+        x + linear(&(gate * up), down, down_packed, None)
     }
 
     /// Final norm and head: (R, E) to logits (R, V), or a critic's values (R, 1), in the compute type.
     pub fn head(&self, weights: &OuterWeights, x: &Tensor) -> Tensor {
         let (head, bias) = weights.head();
-        rms_norm(x, weights.norm(), self.config.rms_norm_eps).linear(head, bias)
+        linear(&rms_norm(x, weights.norm(), self.config.rms_norm_eps), head, weights.packed_head.as_ref(), bias)
     }
 
     /// Copies parameters from another network of the same shape, converting the type.

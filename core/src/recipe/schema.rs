@@ -173,6 +173,9 @@ pub struct Rollout {
     /// Requests decoded at once.
     #[serde(default = "default_slots")]
     pub slots: usize,
+    /// Tokens whose keys and values are kept at most; when there is no room, requests wait. Without it as many as `slots` requests may need.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_tokens: Option<usize>,
     /// Threads that step environments.
     #[serde(default = "default_env_threads")]
     pub env_threads: usize,

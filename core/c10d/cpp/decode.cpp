@@ -1,0 +1,374 @@
+// What generation on a CPU needs and libtorch lacks: products with weights in oneDNN's own layout, attention over a paged
+// cache, and sampling that reads each logit once. Every row's result depends on that row alone.
+
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty_like.h>
+#include <c10/core/ScalarType.h>
+
+#include <cmath>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "guarded.h"
+#include "vectors.h"
+
+namespace {
+
+using namespace nestor;
+
+constexpr int64_t PAGE = LANES;  // tokens of a page
+constexpr int MOST_LANES = 8;    // queries that share the reading of keys and values
+constexpr int64_t CHUNK = 512;   // logits of which mass and maximum are kept
+
+// Rows of one sequence that stand side by side: their first row, how many, the position of the first, and where the
+// sequence's pages begin in the list of pages.
+struct Segment {
+  int64_t row, rows, position, pages;
+};
+
+// One task: a key head and up to MOST_LANES (row, query head) pairs of a segment.
+struct Task {
+  int32_t segment, head, lane, lanes;
+};
+
+struct Attention {
+  const Segment* segments;
+  const int64_t* pages;
+  int64_t heads, kv_heads, dim, padded;  // padded: dim as the cache has it
+  float scale;
+};
+
+template <typename T, int M>
+NESTOR_INLINE void attend(const Attention& a, const Task& task, const T* q, const T* keys, const T* values, T* out,
+                          std::vector<float>& scratch) {
+  const Segment& segment = a.segments[task.segment];
+  const int64_t* table = a.pages + segment.pages;
+  const int64_t shared = a.heads / a.kv_heads;  // query heads per key head
+  const int64_t page_size = a.kv_heads * a.padded * PAGE;
+  const int64_t head_offset = task.head * a.padded * PAGE;
+  int64_t positions[M], places[M];
+  int64_t last = 0;
+  for (int m = 0; m < M; ++m) {
+    int64_t row = (task.lane + m) / shared, head = task.head * shared + (task.lane + m) % shared;
+    positions[m] = segment.position + row;
+    places[m] = ((segment.row + row) * a.heads + head) * a.dim;
+    last = std::max(last, positions[m]);
+  }
+  const int64_t count = last / PAGE + 1, length = count * PAGE;
+  scratch.resize(M * (length + a.padded));
+  float* queries = scratch.data() + M * length;
+  for (int m = 0; m < M; ++m)
+    for (int64_t d = 0; d < a.padded; ++d)
+      queries[m * a.padded + d] = d < a.dim ? static_cast<float>(q[places[m] + d]) : 0.0f;
+
+  Floats best[M];
+  for (int m = 0; m < M; ++m) best[m] = all(-std::numeric_limits<float>::infinity());
+  const Ints lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  for (int64_t p = 0; p < count; ++p) {
+    const T* k = keys + table[p] * page_size + head_offset;
+    Floats s[M];
+    for (int m = 0; m < M; ++m) s[m] = Floats{};
+    for (int64_t d = 0; d < a.padded; ++d) {
+      const Floats column = load(k + d * PAGE);
+      for (int m = 0; m < M; ++m) s[m] += queries[m * a.padded + d] * column;
+    }
+    for (int m = 0; m < M; ++m) {
+      s[m] *= a.scale;
+      const int32_t visible = static_cast<int32_t>(positions[m] - p * PAGE);
+      s[m] = choose(lane > visible, all(-std::numeric_limits<float>::infinity()), s[m]);
+      best[m] = larger(best[m], s[m]);
+      store(scratch.data() + m * length + p * PAGE, s[m]);
+    }
+  }
+  float mass[M];
+  for (int m = 0; m < M; ++m) {
+    const float top = most(best[m]);
+    Floats total{};
+    for (int64_t p = 0; p < count; ++p) {
+      float* s = scratch.data() + m * length + p * PAGE;
+      const Floats e = exponential(load(s) - top);
+      store(s, e);
+      total += e;
+    }
+    mass[m] = sum(total);
+  }
+  for (int64_t d = 0; d < a.padded; d += LANES) {
+    Floats o[M];
+    for (int m = 0; m < M; ++m) o[m] = Floats{};
+    for (int64_t p = 0; p < count; ++p) {
+      const T* v = values + table[p] * page_size + head_offset + d;
+      const float* weights = scratch.data() + p * PAGE;
+      for (int64_t t = 0; t < PAGE; ++t) {
+        const Floats value = load(v + t * a.padded);
+        for (int m = 0; m < M; ++m) o[m] += weights[m * length + t] * value;
+      }
+    }
+    for (int m = 0; m < M; ++m) {
+      const Floats mean = o[m] / mass[m];
+      if (d + LANES <= a.dim) {
+        store(out + places[m] + d, mean);
+      } else {
+        T tail[LANES];
+        store(tail, mean);
+        std::memcpy(out + places[m] + d, tail, (a.dim - d) * sizeof(T));
+      }
+    }
+  }
+}
+
+template <typename T>
+NESTOR_INLINE void attend_tasks(const Attention& a, const std::vector<Task>& tasks, size_t first, size_t step, const T* q,
+                                const T* keys, const T* values, T* out) {
+  std::vector<float> scratch;
+  for (size_t i = first; i < tasks.size(); i += step) {
+    switch (tasks[i].lanes) {
+      case 1: attend<T, 1>(a, tasks[i], q, keys, values, out, scratch); break;
+      case 2: attend<T, 2>(a, tasks[i], q, keys, values, out, scratch); break;
+      case 3: attend<T, 3>(a, tasks[i], q, keys, values, out, scratch); break;
+      case 4: attend<T, 4>(a, tasks[i], q, keys, values, out, scratch); break;
+      case 5: attend<T, 5>(a, tasks[i], q, keys, values, out, scratch); break;
+      case 6: attend<T, 6>(a, tasks[i], q, keys, values, out, scratch); break;
+      case 7: attend<T, 7>(a, tasks[i], q, keys, values, out, scratch); break;
+      default: attend<T, 8>(a, tasks[i], q, keys, values, out, scratch);
+    }
+  }
+}
+
+NESTOR_CLONES void attend_float(const Attention& a, const std::vector<Task>& tasks, size_t first, size_t step,
+                                const float* q, const float* keys, const float* values, float* out) {
+  attend_tasks(a, tasks, first, step, q, keys, values, out);
+}
+
+NESTOR_CLONES void attend_bfloat16(const Attention& a, const std::vector<Task>& tasks, size_t first, size_t step,
+                                   const c10::BFloat16* q, const c10::BFloat16* keys, const c10::BFloat16* values,
+                                   c10::BFloat16* out) {
+  attend_tasks(a, tasks, first, step, q, keys, values, out);
+}
+
+void attend_all(const Attention& a, const std::vector<Task>& tasks, size_t first, size_t step, const float* q,
+                const float* keys, const float* values, float* out) {
+  attend_float(a, tasks, first, step, q, keys, values, out);
+}
+
+void attend_all(const Attention& a, const std::vector<Task>& tasks, size_t first, size_t step, const c10::BFloat16* q,
+                const c10::BFloat16* keys, const c10::BFloat16* values, c10::BFloat16* out) {
+  attend_bfloat16(a, tasks, first, step, q, keys, values, out);
+}
+
+// Mass and maximum of logits, chunk by chunk; a row's log-sum-exp; the token at `uniform` of the distribution.
+struct Draw {
+  float inverse_temperature, uniform;
+  int32_t greedy;
+};
+
+struct Drawn {
+  int64_t token;
+  float logprob;
+};
+
+template <typename T>
+NESTOR_INLINE Drawn draw(const T* logits, int64_t vocabulary, const Draw& want, std::vector<float>& chunks) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const int64_t count = (vocabulary + CHUNK - 1) / CHUNK;
+  chunks.resize(2 * count);
+  float* maxima = chunks.data();
+  float* masses = chunks.data() + count;
+  float buffer[CHUNK];
+  // The logits of a chunk at the row's temperature; what lies beyond the vocabulary has no mass.
+  auto read = [&](int64_t c) __attribute__((always_inline)) {
+    const T* from = logits + c * CHUNK;
+    const int64_t n = std::min(CHUNK, vocabulary - c * CHUNK);
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) store(buffer + i, load(from + i) * want.inverse_temperature);
+    for (; i < n; ++i) buffer[i] = static_cast<float>(from[i]) * want.inverse_temperature;
+    for (; i < CHUNK; ++i) buffer[i] = -infinity;
+  };
+  float top = -infinity;
+  for (int64_t c = 0; c < count; ++c) {
+    read(c);
+    Floats best = all(-infinity);
+    for (int64_t i = 0; i < CHUNK; i += LANES) best = larger(best, load(buffer + i));
+    maxima[c] = most(best);
+    top = top > maxima[c] ? top : maxima[c];
+    const float base = maxima[c] == -infinity ? 0.0f : maxima[c];
+    Floats total{};
+    for (int64_t i = 0; i < CHUNK; i += LANES) total += exponential(load(buffer + i) - base);
+    masses[c] = sum(total);
+  }
+  double whole = 0.0;
+  for (int64_t c = 0; c < count; ++c) whole += masses[c] * std::exp(static_cast<double>(maxima[c]) - top);
+  if (!std::isfinite(whole) || !std::isfinite(top)) return {0, std::numeric_limits<float>::quiet_NaN()};
+
+  int64_t token = 0;
+  if (want.greedy) {
+    int64_t c = 0;
+    while (maxima[c] != top) ++c;
+    read(c);
+    int64_t i = 0;
+    while (buffer[i] != top) ++i;
+    token = c * CHUNK + i;
+  } else {
+    const double threshold = want.uniform * whole;
+    double before = 0.0;
+    int64_t c = 0, last = 0;  // last: the last chunk with mass
+    double at_last = 0.0;
+    for (; c < count; ++c) {
+      const double mass = masses[c] * std::exp(static_cast<double>(maxima[c]) - top);
+      if (mass > 0.0) last = c, at_last = before;
+      if (before + mass > threshold) break;
+      before += mass;
+    }
+    // Rounding may lift the threshold to the whole: then the last token that has mass is meant.
+    if (c == count) c = last, before = at_last;
+    read(c);
+    int64_t found = -1;
+    for (int64_t i = 0; i < CHUNK; i += LANES) {
+      float e[LANES];
+      store(e, exponential(load(buffer + i) - maxima[c]));
+      const double scale = std::exp(static_cast<double>(maxima[c]) - top);
+      for (int k = 0; k < LANES; ++k) {
+        if (e[k] <= 0.0f) continue;
+        if (found < 0 || before <= threshold) found = i + k;
+        before += e[k] * scale;
+      }
+      if (before > threshold) break;
+    }
+    token = c * CHUNK + found;
+  }
+  const double x = static_cast<double>(static_cast<float>(logits[token]) * want.inverse_temperature);
+  return {token, static_cast<float>(x - top - std::log(whole))};
+}
+
+NESTOR_CLONES void draw_float(const float* logits, int64_t vocabulary, const Draw* wants, Drawn* drawn, int64_t begin,
+                              int64_t end) {
+  std::vector<float> chunks;
+  for (int64_t r = begin; r < end; ++r) drawn[r] = draw(logits + r * vocabulary, vocabulary, wants[r], chunks);
+}
+
+NESTOR_CLONES void draw_bfloat16(const c10::BFloat16* logits, int64_t vocabulary, const Draw* wants, Drawn* drawn,
+                                 int64_t begin, int64_t end) {
+  std::vector<float> chunks;
+  for (int64_t r = begin; r < end; ++r) drawn[r] = draw(logits + r * vocabulary, vocabulary, wants[r], chunks);
+}
+
+template <typename T>
+void write_rows(const at::Tensor& keys, const at::Tensor& values, const int64_t* places, const at::Tensor& k,
+                const at::Tensor& v) {
+  const int64_t rows = k.size(0), heads = k.size(1), dim = k.size(2), padded = values.size(3);
+  T* to_k = keys.data_ptr<T>();
+  T* to_v = values.data_ptr<T>();
+  const T* from_k = k.const_data_ptr<T>();
+  const T* from_v = v.const_data_ptr<T>();
+  at::parallel_for(0, rows, 64, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const int64_t page = places[r] / PAGE, offset = places[r] % PAGE;
+      for (int64_t h = 0; h < heads; ++h) {
+        const int64_t head = (page * heads + h) * padded * PAGE;
+        const T* row = from_k + r * k.stride(0) + h * k.stride(1);
+        for (int64_t d = 0; d < dim; ++d) to_k[head + d * PAGE + offset] = row[d];
+        std::memcpy(to_v + head + offset * padded, from_v + r * v.stride(0) + h * v.stride(1), dim * sizeof(T));
+      }
+    }
+  });
+}
+
+template <typename F>
+void by_type(const at::Tensor& tensor, F&& body) {
+  switch (tensor.scalar_type()) {
+    case at::kFloat: return body(float{});
+    case at::kBFloat16: return body(c10::BFloat16{});
+    default: TORCH_CHECK(false, "the type must be float32 or bfloat16, not ", tensor.scalar_type());
+  }
+}
+
+at::Tensor reorder(const at::Tensor& weight) {
+  static auto op = c10::Dispatcher::singleton()
+                       .findSchemaOrThrow("mkldnn::_reorder_linear_weight", "")
+                       .typed<at::Tensor(const at::Tensor&, std::optional<int64_t>)>();
+  return op.call(weight, std::nullopt);
+}
+
+at::Tensor product(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {
+  static auto op =
+      c10::Dispatcher::singleton()
+          .findSchemaOrThrow("mkldnn::_linear_pointwise", "")
+          .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, std::string_view,
+                            c10::List<std::optional<at::Scalar>>, std::optional<std::string_view>)>();
+  return op.call(x, weight, bias, "none", c10::List<std::optional<at::Scalar>>(), "");
+}
+
+}  // namespace
+
+extern "C" {
+
+// A linear layer's weight in oneDNN's own layout.
+int nestor_pack_linear(const at::Tensor* weight, at::Tensor** out, char* message, size_t message_size) {
+  return guarded(message, message_size, [&] { *out = new at::Tensor(reorder(*weight)); });
+}
+
+// x (T, in) times such a weight, plus a bias that may be missing.
+int nestor_packed_linear(const at::Tensor* x, const at::Tensor* weight, const at::Tensor* bias, at::Tensor** out,
+                         char* message, size_t message_size) {
+  return guarded(message, message_size, [&] {
+    auto b = bias ? std::optional<at::Tensor>(*bias) : std::nullopt;
+    *out = new at::Tensor(product(x->contiguous(), *weight, b));
+  });
+}
+
+// Writes k and v (T, K, D) to places (page * PAGE + offset) of keys (P, K, D', PAGE) and values (P, K, PAGE, D').
+int nestor_cache_write(const at::Tensor* keys, const at::Tensor* values, const int64_t* places, const at::Tensor* k,
+                       const at::Tensor* v, char* message, size_t message_size) {
+  return guarded(message, message_size, [&] {
+    TORCH_CHECK(k->stride(2) == 1 && v->stride(2) == 1, "the last axis of keys and values must be dense");
+    by_type(*keys, [&](auto zero) { write_rows<decltype(zero)>(*keys, *values, places, *k, *v); });
+  });
+}
+
+// Causal attention of q (T, H, D) over the cache: row r of a segment sees its sequence up to its own position.
+int nestor_paged_attention(const at::Tensor* q, const at::Tensor* keys, const at::Tensor* values,
+                           const Segment* segments, size_t segment_count, const int64_t* pages, at::Tensor** out,
+                           char* message, size_t message_size) {
+  return guarded(message, message_size, [&] {
+    const at::Tensor queries = q->contiguous();
+    Attention a{segments, pages, queries.size(1), values->size(1), queries.size(2), values->size(3), 0};
+    a.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(a.dim)));
+    at::Tensor result = at::empty_like(queries);
+    std::vector<Task> tasks;
+    for (size_t s = 0; s < segment_count; ++s) {
+      const int64_t lanes = segments[s].rows * (a.heads / a.kv_heads);
+      for (int64_t head = 0; head < a.kv_heads; ++head)
+        for (int64_t lane = 0; lane < lanes; lane += MOST_LANES)
+          tasks.push_back({static_cast<int32_t>(s), static_cast<int32_t>(head), static_cast<int32_t>(lane),
+                           static_cast<int32_t>(std::min<int64_t>(MOST_LANES, lanes - lane))});
+    }
+    by_type(queries, [&](auto zero) {
+      using T = decltype(zero);
+      const int64_t threads = at::get_num_threads();
+      // Later rows see more: dealing tasks in turn gives every thread as much.
+      at::parallel_for(0, threads, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t t = begin; t < end; ++t)
+          attend_all(a, tasks, t, threads, queries.const_data_ptr<T>(), keys->const_data_ptr<T>(),
+                     values->const_data_ptr<T>(), result.data_ptr<T>());
+      });
+    });
+    *out = new at::Tensor(result);
+  });
+}
+
+// One token per row of logits (R, V), and its log-prob under the whole distribution; NaN where logits are not finite.
+int nestor_draw(const at::Tensor* logits, const Draw* draws, Drawn* drawn, char* message, size_t message_size) {
+  return guarded(message, message_size, [&] {
+    const at::Tensor rows = logits->contiguous();
+    const int64_t vocabulary = rows.size(1);
+    at::parallel_for(0, rows.size(0), 1, [&](int64_t begin, int64_t end) {
+      if (rows.scalar_type() == at::kFloat)
+        draw_float(rows.const_data_ptr<float>(), vocabulary, draws, drawn, begin, end);
+      else
+        draw_bfloat16(rows.const_data_ptr<c10::BFloat16>(), vocabulary, draws, drawn, begin, end);
+    });
+  });
+}
+}

@@ -1,0 +1,250 @@
+//! Generation on a CPU: weights in oneDNN's own layout, attention over a paged cache, sampling.
+
+use std::ffi::{c_char, c_int};
+use std::ptr::{null, null_mut};
+
+use anyhow::{Result, ensure};
+use tch::{Device, Kind, Tensor};
+
+use crate::{TensorPtr, call};
+
+/// Tokens of a page of the cache.
+pub const PAGE: usize = 16;
+
+/// Rows of one sequence that stand side by side in a pass.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Segment {
+    /// The first row.
+    pub row: i64,
+    /// How many rows.
+    pub rows: i64,
+    /// Position of the first row in its sequence; the others follow.
+    pub position: i64,
+    /// Where the sequence's pages begin in the list of pages.
+    pub pages: i64,
+}
+
+/// How one row's token is drawn from its whole distribution.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Draw {
+    /// The logits are multiplied by it.
+    pub inverse_temperature: f32,
+    /// Picks the token, in [0, 1].
+    pub uniform: f32,
+    /// Not 0: the likeliest token.
+    pub greedy: i32,
+}
+
+/// A token and its log-prob.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Drawn {
+    /// The token id.
+    pub token: i64,
+    /// Its log-prob under the whole distribution; NaN where the row's logits are not finite.
+    pub logprob: f32,
+}
+
+unsafe extern "C" {
+    fn nestor_pack_linear(weight: TensorPtr, out: *mut TensorMut, message: *mut c_char, size: usize) -> c_int;
+    fn nestor_packed_linear(
+        x: TensorPtr,
+        weight: TensorPtr,
+        bias: TensorPtr,
+        out: *mut TensorMut,
+        message: *mut c_char,
+        size: usize,
+    ) -> c_int;
+    fn nestor_cache_write(
+        keys: TensorPtr,
+        values: TensorPtr,
+        places: *const i64,
+        k: TensorPtr,
+        v: TensorPtr,
+        message: *mut c_char,
+        size: usize,
+    ) -> c_int;
+    fn nestor_paged_attention(
+        q: TensorPtr,
+        keys: TensorPtr,
+        values: TensorPtr,
+        segments: *const Segment,
+        segment_count: usize,
+        pages: *const i64,
+        out: *mut TensorMut,
+        message: *mut c_char,
+        size: usize,
+    ) -> c_int;
+    fn nestor_draw(
+        logits: TensorPtr,
+        draws: *const Draw,
+        drawn: *mut Drawn,
+        message: *mut c_char,
+        size: usize,
+    ) -> c_int;
+}
+
+type TensorMut = *mut torch_sys::C_tensor;
+
+/// Calls a function of the shim that makes a tensor.
+fn make(f: impl FnOnce(*mut TensorMut, *mut c_char, usize) -> c_int) -> Result<Tensor> {
+    let mut out = null_mut();
+    call(|message, size| f(&mut out, message, size))?;
+    // SAFETY: the shim succeeded, so `out` is a new tensor that nobody else owns.
+    Ok(unsafe { Tensor::from_ptr(out) })
+}
+
+/// The weight (out, in) of a linear layer on a CPU, laid out as oneDNN likes it.
+#[derive(Debug)]
+pub struct PackedLinear {
+    weight: Tensor,
+}
+
+impl PackedLinear {
+    /// A copy of the weight; later changes to it are not seen.
+    pub fn new(weight: &Tensor) -> Result<Self> {
+        let weight = weight.detach().contiguous();
+        // SAFETY: the pointer is to a live tensor, which the shim only reads.
+        let weight = make(|out, message, size| unsafe { nestor_pack_linear(weight.as_ptr(), out, message, size) })?;
+        Ok(Self { weight })
+    }
+
+    /// x (T, in) to (T, out). Without gradients.
+    ///
+    /// # Panics
+    /// Where shapes or types do not fit, as operations of tch do.
+    pub fn apply(&self, x: &Tensor, bias: Option<&Tensor>) -> Tensor {
+        let bias = bias.map_or(null(), |bias| bias.as_ptr());
+        make(|out, message, size| {
+            // SAFETY: the pointers are to live tensors (or null for no bias), which the shim only reads.
+            unsafe { nestor_packed_linear(x.as_ptr(), self.weight.as_ptr(), bias, out, message, size) }
+        })
+        .unwrap_or_else(|error| panic!("{error:#}"))
+    }
+}
+
+/// Keys and values of one block on a CPU, page by page. Keys lie with a page's tokens side by side, which is how
+/// attention reads them.
+#[derive(Debug)]
+pub struct PagedCache {
+    /// (P, K, D', PAGE); D' is the head size, rounded up to 16.
+    keys: Tensor,
+    /// (P, K, PAGE, D').
+    values: Tensor,
+}
+
+impl PagedCache {
+    /// This many pages of zeros for heads of a size.
+    pub fn new(pages: i64, kv_heads: i64, dim: i64, kind: Kind) -> Self {
+        let (page, padded) = (PAGE as i64, (dim + 15) / 16 * 16);
+        let options = (kind, Device::Cpu);
+        Self {
+            keys: Tensor::zeros([pages, kv_heads, padded, page], options),
+            values: Tensor::zeros([pages, kv_heads, page, padded], options),
+        }
+    }
+
+    /// Number of pages.
+    pub fn pages(&self) -> i64 {
+        self.keys.size()[0]
+    }
+
+    /// Copies the pages of a smaller cache to the front.
+    pub fn copy_from(&mut self, other: &Self) {
+        for (own, other) in [(&self.keys, &other.keys), (&self.values, &other.values)] {
+            own.narrow(0, 0, other.size()[0]).copy_(other);
+        }
+    }
+
+    /// Writes keys and values (T, K, D) to places (T): page times `PAGE` plus offset.
+    pub fn write(&self, places: &[i64], k: &Tensor, v: &Tensor) -> Result<()> {
+        let [_, kv_heads, page, padded] = self.values.size()[..] else { unreachable!("values have four axes") };
+        for new in [k, v] {
+            let size = new.size();
+            ensure!(
+                size.len() == 3 && size[0] == places.len() as i64 && size[1] == kv_heads && size[2] <= padded,
+                "the cache of {kv_heads} heads of {padded} cannot take {size:?} at {} places",
+                places.len()
+            );
+            ensure!(
+                new.kind() == self.keys.kind() && new.device() == Device::Cpu,
+                "the cache has another type or device"
+            );
+        }
+        let end = self.pages() * page;
+        ensure!(places.iter().all(|place| (0..end).contains(place)), "a place lies outside the cache of {end} tokens");
+        // SAFETY: live tensors of one type; every place lies in the cache, and a row is no wider than a place.
+        call(|message, size| unsafe {
+            nestor_cache_write(
+                self.keys.as_ptr(),
+                self.values.as_ptr(),
+                places.as_ptr(),
+                k.as_ptr(),
+                v.as_ptr(),
+                message,
+                size,
+            )
+        })
+    }
+
+    /// Causal attention of queries (T, H, D): a row sees its sequence up to its own position, in the pages listed for its
+    /// segment. Softmax and sums are float32. Rows of no segment come back undefined.
+    pub fn attend(&self, q: &Tensor, segments: &[Segment], pages: &[i64]) -> Result<Tensor> {
+        let ([rows, heads, dim], [_, kv_heads, page, padded]) = (
+            <[i64; 3]>::try_from(q.size()).map_err(|size| anyhow::anyhow!("queries have three axes, not {size:?}"))?,
+            <[i64; 4]>::try_from(self.values.size()).unwrap_or_else(|_| unreachable!("values have four axes")),
+        );
+        ensure!(
+            heads % kv_heads == 0 && dim <= padded && q.kind() == self.keys.kind() && q.device() == Device::Cpu,
+            "queries {:?} do not go with a cache of {kv_heads} heads of {padded}",
+            q.size()
+        );
+        for s in segments {
+            let needed = (s.position + s.rows - 1) / page + 1;
+            ensure!(
+                s.row >= 0
+                    && s.rows > 0
+                    && s.row + s.rows <= rows
+                    && s.position >= 0
+                    && s.pages >= 0
+                    && s.pages + needed <= pages.len() as i64,
+                "a segment lies outside its pass: {s:?}"
+            );
+        }
+        ensure!(pages.iter().all(|page| (0..self.pages()).contains(page)), "a page lies outside the cache");
+        make(|out, message, size| {
+            // SAFETY: live tensors of one type; the checks above keep every row, page and position inside them.
+            unsafe {
+                nestor_paged_attention(
+                    q.as_ptr(),
+                    self.keys.as_ptr(),
+                    self.values.as_ptr(),
+                    segments.as_ptr(),
+                    segments.len(),
+                    pages.as_ptr(),
+                    out,
+                    message,
+                    size,
+                )
+            }
+        })
+    }
+}
+
+/// Draws a token per row of logits (R, V) on a CPU, float32 or bfloat16, reading each logit once: masses of chunks
+/// first, then the chunk in which the cumulative distribution passes the row's uniform number.
+pub fn draw(logits: &Tensor, draws: &[Draw]) -> Result<Vec<Drawn>> {
+    let size = logits.size();
+    ensure!(
+        size.len() == 2 && size[0] == draws.len() as i64 && size[1] > 0 && logits.device() == Device::Cpu,
+        "{} draws do not go with logits {size:?}",
+        draws.len()
+    );
+    ensure!(matches!(logits.kind(), Kind::Float | Kind::BFloat16), "logits must be float32 or bfloat16");
+    let mut drawn = vec![Drawn::default(); draws.len()];
+    // SAFETY: a live tensor of R rows, R draws to read and R results to write.
+    call(|message, size| unsafe { nestor_draw(logits.as_ptr(), draws.as_ptr(), drawn.as_mut_ptr(), message, size) })?;
+    Ok(drawn)
+}

@@ -1,0 +1,249 @@
+//! What each pass computes: requests join and leave the running batch at any token.
+//!
+//! A pass takes a bounded number of rows (tokens). Requests that decode have one row each and come first; what is left
+//! goes to prompts, cut into chunks, in order of arrival. A prompt's beginning that lies in the cache is not computed:
+//! siblings of a group share their first prompt, a conversation's next prompt goes on after the last. A request is
+//! admitted when all pages it may ever need can be promised to it, so none that runs is ever stopped; others wait.
+//!
+//! Nothing here computes: the same scheduler runs under a virtual clock in its tests.
+
+use std::collections::VecDeque;
+
+use super::pages::{Content, PAGE, PageId, Pages};
+use super::{Completion, Counters, Finish, Request};
+
+/// The bounds of a scheduler.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Requests that run at once.
+    pub slots: usize,
+    /// Pages of the cache.
+    pub pages: usize,
+    /// Rows of a pass, more than there are slots.
+    pub rows: usize,
+    /// Tokens that end a response.
+    pub eos: Vec<u32>,
+    /// Waiting requests are admitted in order of (episode, step), not of arrival.
+    pub ordered: bool,
+}
+
+/// A request that was admitted.
+#[derive(Debug)]
+pub struct Running {
+    /// The request; its prompt grows by what is drawn.
+    pub request: Request,
+    /// Tokens of the prompt alone.
+    prompt: usize,
+    logprobs: Vec<f32>,
+    /// Tokens whose keys and values are in the cache, or will be after the pass that is planned.
+    computed: usize,
+    /// The pages that hold them.
+    pages: Vec<PageId>,
+    /// What lies in the last full page and before it.
+    content: Content,
+    /// Pages promised beyond those.
+    promised: usize,
+}
+
+impl Running {
+    /// Tokens drawn so far.
+    pub fn drawn(&self) -> usize {
+        self.request.prompt.len() - self.prompt
+    }
+
+    fn missing(&self) -> usize {
+        self.request.prompt.len() - self.computed
+    }
+}
+
+/// Rows of one running request in a pass.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chunk {
+    /// Place of the request among those that run.
+    pub running: usize,
+    /// The tokens of the rows.
+    pub tokens: Vec<u32>,
+    /// Position of the first of them.
+    pub position: usize,
+    /// The request's pages, those of the rows included.
+    pub pages: Vec<PageId>,
+    /// Whether the last row's logits are wanted: the request's next token is drawn from them.
+    pub draws: bool,
+}
+
+/// Admits requests, plans passes, and takes what was drawn.
+#[derive(Debug)]
+pub struct Scheduler {
+    limits: Limits,
+    waiting: VecDeque<Request>,
+    running: Vec<Running>,
+    pages: Pages,
+    counters: Counters,
+}
+
+impl Scheduler {
+    /// Nothing to do yet.
+    pub fn new(limits: Limits) -> Self {
+        let pages = Pages::new(limits.pages);
+        Self { limits, waiting: VecDeque::new(), running: Vec::new(), pages, counters: Counters::default() }
+    }
+
+    /// Queues a request, whose prompt is not empty and which fits into the cache by itself.
+    pub fn submit(&mut self, request: Request) {
+        self.waiting.push_back(request);
+    }
+
+    /// Whether nothing waits and nothing runs.
+    pub fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.running.is_empty()
+    }
+
+    /// The requests that run.
+    pub fn running(&self) -> &[Running] {
+        &self.running
+    }
+
+    /// The cache's pages.
+    pub fn pages(&self) -> &Pages {
+        &self.pages
+    }
+
+    /// The work planned since the last call.
+    pub fn take_counters(&mut self) -> Counters {
+        std::mem::take(&mut self.counters)
+    }
+
+    /// Forgets all requests and what lies in the cache.
+    pub fn clear(&mut self) {
+        self.waiting.clear();
+        self.running.clear();
+        self.pages = Pages::new(self.limits.pages);
+    }
+
+    /// The next pass: its chunks, those that decode first. Empty when there is nothing to do.
+    pub fn plan(&mut self) -> Vec<Chunk> {
+        if self.limits.ordered {
+            self.waiting.make_contiguous().sort_by_key(|r| (r.key.episode, r.key.step));
+        }
+        let mut chunks = Vec::new();
+        let mut left = self.limits.rows;
+        let (decoding, filling): (Vec<usize>, Vec<usize>) =
+            (0..self.running.len()).partition(|&i| self.running[i].missing() == 1);
+        for i in decoding.into_iter().chain(filling) {
+            self.extend(i, &mut left, &mut chunks);
+        }
+        while left > 0 && self.admit() {
+            self.extend(self.running.len() - 1, &mut left, &mut chunks);
+        }
+        self.counters.passes += u64::from(!chunks.is_empty());
+        chunks
+    }
+
+    /// Moves the first waiting request to those that run, if there is a slot and room for all it may need.
+    fn admit(&mut self) -> bool {
+        let Some(request) = self.waiting.front().filter(|_| self.running.len() < self.limits.slots) else {
+            return false;
+        };
+        let prompt = request.prompt.len();
+        // The last token that is drawn is never put into the cache.
+        let whole = (prompt + request.max_new_tokens - 1).div_ceil(PAGE);
+        let (mut found, mut held, mut content) = (Vec::new(), 0, 0);
+        while let Some((page, next)) = shareable(&self.pages, &request.prompt, found.len() * PAGE, content) {
+            held += usize::from(self.pages.is_held(page));
+            content = next;
+            found.push(page);
+        }
+        if whole - held > self.pages.room() {
+            return false;
+        }
+        found.iter().for_each(|&page| self.pages.hold(page));
+        let (computed, promised) = (found.len() * PAGE, whole - found.len());
+        self.pages.promise(promised);
+        self.counters.shared += computed as u64;
+        if let Some(request) = self.waiting.pop_front() {
+            let (logprobs, pages) = (Vec::new(), found);
+            self.running.push(Running { request, prompt, logprobs, computed, pages, content, promised });
+        }
+        true
+    }
+
+    /// Plans as many of a request's missing tokens as there are rows left.
+    fn extend(&mut self, index: usize, left: &mut usize, chunks: &mut Vec<Chunk>) {
+        let run = &mut self.running[index];
+        // Another request may have computed the next pages since this one was admitted.
+        while run.computed == run.pages.len() * PAGE
+            && let Some((page, content)) = shareable(&self.pages, &run.request.prompt, run.computed, run.content)
+        {
+            self.pages.hold(page);
+            self.pages.forgo(1);
+            run.promised -= 1;
+            run.pages.push(page);
+            run.content = content;
+            run.computed += PAGE;
+            self.counters.shared += PAGE as u64;
+        }
+        let count = run.missing().min(*left);
+        if count == 0 {
+            return;
+        }
+        let position = run.computed;
+        run.computed += count;
+        *left -= count;
+        while run.pages.len() * PAGE < run.computed {
+            run.pages.push(self.pages.take());
+            run.promised -= 1;
+        }
+        // Every pass writes keys and values before it reads them, so that what it computes can be shared within it.
+        for full in position / PAGE..run.computed / PAGE {
+            let tokens = &run.request.prompt[full * PAGE..(full + 1) * PAGE];
+            run.content = self.pages.publish(run.pages[full], run.content, tokens);
+        }
+        self.counters.prefilled += run.prompt.saturating_sub(position).min(count) as u64;
+        chunks.push(Chunk {
+            running: index,
+            tokens: run.request.prompt[position..run.computed].to_vec(),
+            position,
+            pages: run.pages.clone(),
+            draws: run.missing() == 0,
+        });
+    }
+
+    /// Takes the tokens drawn for the chunks that draw, in their order; hands back the requests that are done.
+    pub fn record(&mut self, chunks: &[Chunk], drawn: impl IntoIterator<Item = (u32, f32)>) -> Vec<Completion> {
+        let mut finished = vec![None; self.running.len()];
+        for (chunk, (token, logprob)) in chunks.iter().filter(|chunk| chunk.draws).zip(drawn) {
+            let run = &mut self.running[chunk.running];
+            run.request.prompt.push(token);
+            run.logprobs.push(logprob);
+            self.counters.generated += 1;
+            finished[chunk.running] = if self.limits.eos.contains(&token) {
+                Some(Finish::Eos)
+            } else {
+                (run.drawn() >= run.request.max_new_tokens).then_some(Finish::Length)
+            };
+        }
+        let mut done = Vec::new();
+        let running = std::mem::take(&mut self.running);
+        for (mut run, finished) in running.into_iter().zip(finished) {
+            let Some(finished) = finished else {
+                self.running.push(run);
+                continue;
+            };
+            self.pages.release(&run.pages);
+            self.pages.forgo(run.promised);
+            let tokens = run.request.prompt.split_off(run.prompt);
+            done.push(Completion { key: run.request.key, tokens, logprobs: run.logprobs, finished });
+        }
+        done
+    }
+}
+
+/// The page that holds the tokens from `start` on, if it is published and the last token stays to be computed: its
+/// logits are wanted.
+fn shareable(pages: &Pages, tokens: &[u32], start: usize, before: Content) -> Option<(PageId, Content)> {
+    let page = tokens.get(start..start + PAGE).filter(|_| start + PAGE < tokens.len())?;
+    pages.find(before, page)
+}
+
+#[cfg(test)]
+mod tests;

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "guarded.h"
-#include "vectors.h"
+#include "lanes.h"
 
 namespace {
 
@@ -60,59 +60,66 @@ NESTOR_INLINE void attend(const Attention& a, const Task& task, const T* q, cons
   const int64_t count = last / PAGE + 1, length = count * PAGE;
   scratch.resize(M * (length + a.padded));
   float* queries = scratch.data() + M * length;
-  for (int m = 0; m < M; ++m)
-    for (int64_t d = 0; d < a.padded; ++d)
-      queries[m * a.padded + d] = d < a.dim ? static_cast<float>(q[places[m] + d]) : 0.0f;
+  for (int m = 0; m < M; ++m) {
+    float* query = queries + m * a.padded;
+    for (int64_t d = 0; d < a.padded; ++d) query[d] = d < a.dim ? static_cast<float>(q[places[m] + d]) : 0.0f;
+  }
 
-  Floats best[M];
-  for (int m = 0; m < M; ++m) best[m] = all(-std::numeric_limits<float>::infinity());
+  const Floats never = all(-std::numeric_limits<float>::infinity());
   const Ints lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  Floats best[M];
+  for (int m = 0; m < M; ++m) best[m] = never;
   for (int64_t p = 0; p < count; ++p) {
     const T* k = keys + table[p] * page_size + head_offset;
-    Floats s[M];
-    for (int m = 0; m < M; ++m) s[m] = Floats{};
-    for (int64_t d = 0; d < a.padded; ++d) {
-      const Floats column = load(k + d * PAGE);
-      for (int m = 0; m < M; ++m) s[m] += queries[m * a.padded + d] * column;
+    Floats even[M], odd[M];
+    for (int m = 0; m < M; ++m) even[m] = odd[m] = Floats{};
+    for (int64_t d = 0; d < a.padded; d += 2) {
+      const Pair rows = load_pair(k + d * PAGE);
+      for (int m = 0; m < M; ++m) {
+        even[m] += queries[m * a.padded + d] * rows.a;
+        odd[m] += queries[m * a.padded + d + 1] * rows.b;
+      }
     }
     for (int m = 0; m < M; ++m) {
-      s[m] *= a.scale;
       const int32_t visible = static_cast<int32_t>(positions[m] - p * PAGE);
-      s[m] = choose(lane > visible, all(-std::numeric_limits<float>::infinity()), s[m]);
-      best[m] = larger(best[m], s[m]);
-      store(scratch.data() + m * length + p * PAGE, s[m]);
+      const Floats s = choose(lane > visible, never, (even[m] + odd[m]) * a.scale);
+      best[m] = larger(best[m], s);
+      store(scratch.data() + m * length + p * PAGE, s);
     }
   }
   float mass[M];
   for (int m = 0; m < M; ++m) {
     const float top = most(best[m]);
     Floats total{};
-    for (int64_t p = 0; p < count; ++p) {
-      float* s = scratch.data() + m * length + p * PAGE;
+    for (int64_t at = 0; at < length; at += PAGE) {
+      float* s = scratch.data() + m * length + at;
       const Floats e = exponential(load(s) - top);
       store(s, e);
       total += e;
     }
     mass[m] = sum(total);
   }
-  for (int64_t d = 0; d < a.padded; d += LANES) {
-    Floats o[M];
-    for (int m = 0; m < M; ++m) o[m] = Floats{};
+  for (int64_t d = 0; d < a.padded; d += 2 * LANES) {
+    Pair o[M];
+    for (int m = 0; m < M; ++m) o[m] = Pair{};
     for (int64_t p = 0; p < count; ++p) {
       const T* v = values + table[p] * page_size + head_offset + d;
       const float* weights = scratch.data() + p * PAGE;
       for (int64_t t = 0; t < PAGE; ++t) {
-        const Floats value = load(v + t * a.padded);
-        for (int m = 0; m < M; ++m) o[m] += weights[m * length + t] * value;
+        const Pair value = load_pair(v + t * a.padded);
+        for (int m = 0; m < M; ++m) {
+          o[m].a += weights[m * length + t] * value.a;
+          o[m].b += weights[m * length + t] * value.b;
+        }
       }
     }
     for (int m = 0; m < M; ++m) {
-      const Floats mean = o[m] / mass[m];
-      if (d + LANES <= a.dim) {
-        store(out + places[m] + d, mean);
+      const Pair mean{o[m].a / mass[m], o[m].b / mass[m]};
+      if (d + 2 * LANES <= a.dim) {
+        store_pair(out + places[m] + d, mean);
       } else {
-        T tail[LANES];
-        store(tail, mean);
+        T tail[2 * LANES];
+        store_pair(tail, mean);
         std::memcpy(out + places[m] + d, tail, (a.dim - d) * sizeof(T));
       }
     }
@@ -268,7 +275,7 @@ void write_rows(const at::Tensor& keys, const at::Tensor& values, const int64_t*
       for (int64_t h = 0; h < heads; ++h) {
         const int64_t head = (page * heads + h) * padded * PAGE;
         const T* row = from_k + r * k.stride(0) + h * k.stride(1);
-        for (int64_t d = 0; d < dim; ++d) to_k[head + d * PAGE + offset] = row[d];
+        for (int64_t d = 0; d < dim; ++d) to_k[head + d / 2 * 2 * PAGE + paired(row, d % 2, offset)] = row[d];
         std::memcpy(to_v + head + offset * padded, from_v + r * v.stride(0) + h * v.stride(1), dim * sizeof(T));
       }
     }
@@ -318,7 +325,7 @@ int nestor_packed_linear(const at::Tensor* x, const at::Tensor* weight, const at
   });
 }
 
-// Writes k and v (T, K, D) to places (page * PAGE + offset) of keys (P, K, D', PAGE) and values (P, K, PAGE, D').
+// Writes k and v (T, K, D) to places (page * PAGE + offset) of keys (P, K, D'/2, pairs of PAGE) and values (P, K, PAGE, D').
 int nestor_cache_write(const at::Tensor* keys, const at::Tensor* values, const int64_t* places, const at::Tensor* k,
                        const at::Tensor* v, char* message, size_t message_size) {
   return guarded(message, message_size, [&] {

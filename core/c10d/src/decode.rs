@@ -129,7 +129,7 @@ impl PackedLinear {
 /// attention reads them.
 #[derive(Debug)]
 pub struct PagedCache {
-    /// (P, K, D', PAGE); D' is the head size, rounded up to 16.
+    /// (P, K, D', PAGE), each two rows of it as the kernels read them; D' is the head size, rounded up to 32.
     keys: Tensor,
     /// (P, K, PAGE, D').
     values: Tensor,
@@ -138,7 +138,7 @@ pub struct PagedCache {
 impl PagedCache {
     /// This many pages of zeros for heads of a size.
     pub fn new(pages: i64, kv_heads: i64, dim: i64, kind: Kind) -> Self {
-        let (page, padded) = (PAGE as i64, (dim + 15) / 16 * 16);
+        let (page, padded) = (PAGE as i64, (dim + 31) / 32 * 32);
         let options = (kind, Device::Cpu);
         Self {
             keys: Tensor::zeros([pages, kv_heads, padded, page], options),

@@ -19,6 +19,12 @@ typedef int32_t Ints __attribute__((vector_size(64)));
 typedef uint32_t Words __attribute__((vector_size(64)));
 typedef uint16_t Halves __attribute__((vector_size(32)));
 
+// Two vectors that lie in one stretch of 32 elements. Which elements go to which is the type's own affair: float32 has
+// halves; bfloat16 even and odd ones, because a word holds one of each and takes one operation to widen.
+struct Pair {
+  Floats a, b;
+};
+
 NESTOR_INLINE Floats load(const float* p) {
   Floats x;
   std::memcpy(&x, p, sizeof x);
@@ -31,17 +37,37 @@ NESTOR_INLINE Floats load(const c10::BFloat16* p) {
   return (Floats)(__builtin_convertvector(h, Words) << 16);
 }
 
+NESTOR_INLINE Pair load_pair(const float* p) { return {load(p), load(p + LANES)}; }
+
+NESTOR_INLINE Pair load_pair(const c10::BFloat16* p) {
+  Words w;
+  std::memcpy(&w, p, sizeof w);
+  return {(Floats)(w << 16), (Floats)(w & 0xffff0000u)};
+}
+
 NESTOR_INLINE void store(float* p, Floats x) { std::memcpy(p, &x, sizeof x); }
 
-// Rounds to nearest, ties to even, as ATen does for numbers; a NaN stays one.
-NESTOR_INLINE void store(c10::BFloat16* p, Floats x) {
-  Words bits = (Words)x;
-  Words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-  Ints number = x == x;
-  rounded = (Words)(((Ints)rounded & number) | (~number & 0x7fc0));
-  Halves h = __builtin_convertvector(rounded, Halves);
-  std::memcpy(p, &h, sizeof h);
+// The upper half rounds to nearest, ties to even, as ATen does for numbers; a NaN stays one.
+NESTOR_INLINE Words round_to_upper(Floats x) {
+  const Words bits = (Words)x;
+  const Ints number = x == x;
+  const Words rounded = bits + 0x7fff + ((bits >> 16) & 1);
+  return (Words)(((Ints)rounded & number) | (~number & 0x7fc00000));
 }
+
+NESTOR_INLINE void store_pair(float* p, Pair x) {
+  store(p, x.a);
+  store(p + LANES, x.b);
+}
+
+NESTOR_INLINE void store_pair(c10::BFloat16* p, Pair x) {
+  const Words w = (round_to_upper(x.a) >> 16) | (round_to_upper(x.b) & 0xffff0000u);
+  std::memcpy(p, &w, sizeof w);
+}
+
+// Where two rows' element `column` lies when they are stored as the stretches that `load_pair` reads.
+NESTOR_INLINE int64_t paired(const float*, int64_t row, int64_t column) { return row * LANES + column; }
+NESTOR_INLINE int64_t paired(const c10::BFloat16*, int64_t row, int64_t column) { return column * 2 + row; }
 
 NESTOR_INLINE Floats all(float x) { return Floats{} + x; }
 

@@ -52,7 +52,9 @@ NESTOR_INLINE void attend(const Attention& a, const Task& task, const T* q, cons
   int64_t positions[M], places[M];
   int64_t last = 0;
   for (int m = 0; m < M; ++m) {
-    int64_t row = (task.lane + m) / shared, head = task.head * shared + (task.lane + m) % shared;
+    // Lanes that are missing do the last one's work again.
+    const int64_t lane = task.lane + std::min(m, task.lanes - 1);
+    const int64_t row = lane / shared, head = task.head * shared + lane % shared;
     positions[m] = segment.position + row;
     places[m] = ((segment.row + row) * a.heads + head) * a.dim;
     last = std::max(last, positions[m]);
@@ -131,16 +133,10 @@ NESTOR_INLINE void attend_tasks(const Attention& a, const std::vector<Task>& tas
                                 const T* keys, const T* values, T* out) {
   std::vector<float> scratch;
   for (size_t i = first; i < tasks.size(); i += step) {
-    switch (tasks[i].lanes) {
-      case 1: attend<T, 1>(a, tasks[i], q, keys, values, out, scratch); break;
-      case 2: attend<T, 2>(a, tasks[i], q, keys, values, out, scratch); break;
-      case 3: attend<T, 3>(a, tasks[i], q, keys, values, out, scratch); break;
-      case 4: attend<T, 4>(a, tasks[i], q, keys, values, out, scratch); break;
-      case 5: attend<T, 5>(a, tasks[i], q, keys, values, out, scratch); break;
-      case 6: attend<T, 6>(a, tasks[i], q, keys, values, out, scratch); break;
-      case 7: attend<T, 7>(a, tasks[i], q, keys, values, out, scratch); break;
-      default: attend<T, 8>(a, tasks[i], q, keys, values, out, scratch);
-    }
+    if (tasks[i].lanes <= MOST_LANES / 2)
+      attend<T, MOST_LANES / 2>(a, tasks[i], q, keys, values, out, scratch);
+    else
+      attend<T, MOST_LANES>(a, tasks[i], q, keys, values, out, scratch);
   }
 }
 

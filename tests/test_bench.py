@@ -85,7 +85,7 @@ def test_the_logprob_difference_shows_what_bfloat16_costs(run_json, tmp_path):
     (["rollout", "--model", "MODEL", "--turns", 900, "--history", "transcript"], ["max_position_embeddings", "--turns"]),
     (["iteration", "--workload", "multi-turn"], ["--model"]),
     (["iteration", "--workload", "multi-turn", "--model", "MODEL", "--mini-batch", 0], ["--mini-batch"]),
-    (["iteration", "--workload", "multi-turn", "--model", "MODEL", "--kl", "-1"], ["--kl"]),
+    (["iteration", "--workload", "multi-turn", "--model", "MODEL", "--kl=-1"], ["--kl"]),
     (["logprob-diff", "--model", "MODEL", "--new", 0], ["--new"]),
 ], ids=lambda value: " ".join(map(str, value[1:])) if "--" in str(value) else "")
 def test_wrong_input_is_one_message(args, parts, run, model):

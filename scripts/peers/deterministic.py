@@ -10,9 +10,8 @@ RECIPE = "recipes/smoke/gigpo.yaml"
 MEASURED = ("time/", "memory/", "rollout/tokens_per_s", "update/tokens_per_s")
 
 
-def train(folder, threads):
-    run([NESTOR, "train", RECIPE, "--run-dir", folder, "--set", "deterministic=true", "--set",
-         f"rollout.env_threads={threads}"])
+def train(folder, sets):
+    run([NESTOR, "train", RECIPE, "--run-dir", folder, *(word for key in sets for word in ("--set", key))])
     return folder
 
 
@@ -28,10 +27,11 @@ def files(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths if path.is_file()}
 
 
-def compare():
-    """Whether the runs agree in everything but MEASURED, what was compared, and what differs."""
+def compare(*sets):
+    """Two runs with further settings of the recipe: whether they agree in everything but MEASURED, what was compared, and what differs."""
     with tempfile.TemporaryDirectory() as scratch:
-        one, other = (train(Path(scratch) / f"{threads}", threads) for threads in (1, 4))
+        one, other = (train(Path(scratch) / f"{threads}", ["deterministic=true", f"rollout.env_threads={threads}", *sets])
+                      for threads in (1, 4))
         rows, (a, b) = metrics(one), (files(one), files(other))
         differs = sorted(name for name in a.keys() | b.keys() if a.get(name) != b.get(name))
         if not rows or rows != metrics(other):

@@ -1,111 +1,228 @@
-"""Measures `nestor bench` beside what a user would pick instead: transformers' generate, its forward pass, and a plain
-PyTorch policy-gradient update. Same random weights, same lengths, same type, same threads; ours and the peer's alternate.
+"""Measures Nestor beside what a user would pick instead, row by row of the table in the README: transformers' generate, a
+plain PyTorch update, verl-agent's lock-step rollout on transformers, TRL's GRPOTrainer. Both sides have the same random
+weights, type, lengths or script, and number of threads; their runs alternate and never overlap.
 
-usage: .venv/bin/python scripts/bench_peers.py [--shape 27m|0.5b] [--dtype float32|bfloat16] [--batch B] [--prompt P]
-           [--new N] [--repeat R] [--what generate,score,update]
-Prints a Markdown table: median seconds, spread (smallest to largest), and the ratio of the medians.
+usage: scripts/bench.sh ROW... | all [--repeat R] [--threads N] [--write FILE] [--small]
+    --repeat R     alternated runs, of which the median counts (5)
+    --threads N    threads of each side (2)
+    --write FILE   puts the table of all rows measured so far between the marks of a Markdown file
+    --small        a rehearsal on a tiny model: shows that a row works, its figures mean nothing and are not kept
+rows: generate-0.5b generate-27m update-0.5b update-ragged-27m rollout-27m iteration-27m logprob-diff deterministic
 """
 import argparse
 import json
 import os
 import statistics
-import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
 
-import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
+THREADS = next((sys.argv[i + 1] for i, a in enumerate(sys.argv[:-1]) if a == "--threads"), "2")
+os.environ |= {"OMP_NUM_THREADS": THREADS, "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
 
-ROOT = Path(__file__).resolve().parent.parent
-SHAPES = {
-    "27m": dict(hidden_size=512, intermediate_size=1408, num_hidden_layers=8, num_attention_heads=8,
-                num_key_value_heads=2, vocab_size=8192),
-    "0.5b": dict(hidden_size=896, intermediate_size=4864, num_hidden_layers=24, num_attention_heads=14,
-                 num_key_value_heads=2, vocab_size=151936),
-}
+import torch  # noqa: E402  (after the number of threads)
+import transformers  # noqa: E402
 
-p = argparse.ArgumentParser()
-p.add_argument("--shape", default="27m", choices=SHAPES)
-p.add_argument("--dtype", default="bfloat16", choices=["float32", "bfloat16"])
-p.add_argument("--batch", type=int, default=16)
-p.add_argument("--prompt", type=int, default=128)
-p.add_argument("--new", type=int, default=48)
-p.add_argument("--repeat", type=int, default=5)
-p.add_argument("--what", default="generate,score,update")
-a = p.parse_args()
+from peers import deterministic, learn, models, play  # noqa: E402
+from peers.program import Failed, nestor  # noqa: E402
+from peers.report import Result, machine, ratio, spread, write  # noqa: E402
+
+DTYPE = "bfloat16"
 
 
-def log_probs(model, rows, new):
-    """Log-probs of the last `new` tokens of each row."""
-    logits = model(rows, use_cache=False, logits_to_keep=new + 1).logits[:, :-1].float()
-    return torch.log_softmax(logits, -1).gather(-1, rows[:, -new:, None])[..., 0]
+def alternate(repeat, ours, theirs):
+    """Seconds of both, in turn, each first in every other round; the peer's first run does not count, as Nestor's own
+    does not."""
+    theirs_once = lambda: timed(theirs)
+    theirs_once()
+    mine, other = [], []
+    for number in range(repeat):
+        pair = [(mine, ours), (other, theirs_once)]
+        for into, work in pair if number % 2 == 0 else reversed(pair):
+            into.append(work())
+    return mine, other
 
 
-class Peer:
-    """transformers and plain PyTorch on the same files."""
-
-    def __init__(self, directory):
-        self.model = Qwen2ForCausalLM.from_pretrained(directory, dtype=getattr(torch, a.dtype))
-        vocab = self.model.config.vocab_size
-        self.prompts = torch.randint(0, vocab, (a.batch, a.prompt))
-        self.rows = torch.randint(0, vocab, (a.batch, a.prompt + a.new))
-        self.advantages = torch.randn(a.batch, 1)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-6, fused=True)
-
-    @torch.no_grad()
-    def generate(self):
-        self.model.eval()
-        self.model.generate(self.prompts, attention_mask=torch.ones_like(self.prompts), max_new_tokens=a.new,
-                            min_new_tokens=a.new, do_sample=True, temperature=1.0, top_k=0, top_p=1.0, pad_token_id=0)
-
-    @torch.no_grad()
-    def score(self):
-        self.model.eval()
-        for rows in self.rows.split(4):
-            log_probs(self.model, rows, a.prompt + a.new - 1)
-
-    def update(self):
-        """Micro-batches of four sequences, one optimiser step."""
-        self.model.train()
-        self.optimizer.zero_grad()
-        for rows, advantages in zip(self.rows.split(4), self.advantages.split(4)):
-            logp = log_probs(self.model, rows, a.new)
-            loss = -(torch.exp(logp - logp.detach()) * advantages).mean() * len(rows) / a.batch
-            loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        self.optimizer.step()
-
-
-def ours(what, directory):
-    command = [ROOT / "target/release/nestor", "bench", what, "--model", directory, "--batch", a.batch, "--prompt",
-               a.prompt, "--new", a.new, "--dtype", a.dtype, "--repeats", 1, "--device", "cpu", "--json"]
-    done = subprocess.run([str(c) for c in command], check=True, capture_output=True, text=True)
-    return json.loads(done.stdout)["seconds"]
-
-
-def timed(f):
+def timed(work):
     begin = time.perf_counter()
-    f()
+    work()
     return time.perf_counter() - begin
 
 
-def spread(seconds):
-    return f"{statistics.median(seconds):.2f} s ({min(seconds):.2f} to {max(seconds):.2f})"
+def bench(what, folder, *args, dtype=DTYPE):
+    return nestor("bench", what, "--model", folder, "--dtype", dtype, "--device", "cpu", *args)
 
 
-torch.manual_seed(0)
-config = Qwen2Config(max_position_embeddings=32768, rope_theta=1e6, rms_norm_eps=1e-6, tie_word_embeddings=True,
-                     **SHAPES[a.shape])
-with tempfile.TemporaryDirectory() as directory:
-    Qwen2ForCausalLM(config).to(getattr(torch, a.dtype)).save_pretrained(directory)
-    peer = Peer(directory)
-    print(f"{a.shape}, {a.dtype}, batch {a.batch}, prompt {a.prompt}, new {a.new}, {torch.get_num_threads()} threads of "
-          f"{os.cpu_count()}, torch {torch.__version__}\n\n| work | Nestor | peer | peer / Nestor |\n|---|---|---|---|")
-    for what in a.what.split(","):
-        work = getattr(peer, what)
-        work()  # warm-up; `nestor bench` makes its own
-        pairs = [(ours(what, directory), timed(work)) for _ in range(a.repeat)]
-        mine, theirs = map(list, zip(*pairs))
-        ratio = statistics.median(theirs) / statistics.median(mine)
-        print(f"| {what} | {spread(mine)} | {spread(theirs)} | {ratio:.2f} |", flush=True)
+def compared(row, work, peer, target, seconds, notes=(), sound=True):
+    """A row that compares seconds."""
+    mine, theirs = seconds
+    times = ratio(mine, theirs)
+    return Result(row, work, peer, spread(mine), spread(theirs), f"{times:.2f} ×", f"{target} ×",
+                  sound and times >= target, list(notes))
+
+
+def random_prompts(folder, count, length):
+    vocab = transformers.AutoConfig.from_pretrained(folder).vocab_size
+    return torch.randint(0, vocab, (count, length), generator=torch.Generator().manual_seed(2))
+
+
+def generate(row, a, shape, batch, prompt, new, target):
+    shape, batch, prompt, new = ("tiny", 4, 16, 8) if a.small else (shape, batch, prompt, new)
+    folder = models.folder(shape)
+    sample = random_prompts(folder, min(batch, 16 if shape == "27m" else 4), prompt).tolist()
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / "prompts.json"
+        file.write_text(json.dumps({"rows": sample}))
+        greedy = nestor("generate", folder, "--tokens", file, "--temperature", 0, "--max-new-tokens", min(new, 32),
+                        "--dtype", "float32", "--device", "cpu")["tokens"]
+    note, sound = play.compare_greedy(models.load(folder, "float32"), sample, greedy)
+    model, prompts = models.load(folder, DTYPE), random_prompts(folder, batch, prompt)
+    sizes = ["--batch", batch, "--prompt", prompt, "--new", new, "--repeats", 1]
+    seconds = alternate(a.repeat, lambda: bench("generate", folder, *sizes)["seconds"],
+                        lambda: play.generate(model, prompts, new))
+    work = f"generate, {shape} shape, batch {batch}, prompt {prompt}, {new} new, forced length"
+    return compared(row, work, "transformers generate", target, seconds, [note], sound)
+
+
+def update(row, a, shape, batch, prompt, new, target):
+    shape, batch, prompt, new = ("tiny", 4, 16, 8) if a.small else (shape, batch, prompt, new)
+    folder = models.folder(shape)
+    peer = learn.PlainUpdate(models.load(folder, DTYPE), [(prompt, new)] * batch)
+    sizes = ["--batch", batch, "--prompt", prompt, "--new", new, "--repeats", 1]
+    seconds = alternate(a.repeat, lambda: bench("update", folder, *sizes)["seconds"], peer)
+    work = f"update, {shape} shape, {batch} sequences of {prompt + new} tokens, {new} of them response"
+    return compared(row, work, "plain PyTorch update", target, seconds)
+
+
+def update_ragged(row, a, shape, batch, prompt, new, target):
+    shape, batch, prompt, new = ("tiny", 4, 16, 8) if a.small else (shape, batch, prompt, new)
+    folder = models.folder(shape)
+    sizes = ["--batch", batch, "--prompt", prompt, "--new", new, "--ragged", "--repeats", 1]
+    lengths = learn.prompt_and_response(bench("update", folder, *sizes), prompt, new)
+    peer = learn.PlainUpdate(models.load(folder, DTYPE), lengths)
+    seconds = alternate(a.repeat, lambda: bench("update", folder, *sizes)["seconds"], peer)
+    tokens = sum(p + r for p, r in lengths)
+    work = f"update, ragged, {shape} shape, {batch} sequences of at most {prompt + new} tokens, {tokens} in all"
+    return compared(row, work, "plain PyTorch update, padded", target, seconds)
+
+
+class Scripted:
+    """The multi-turn workload: its script as Nestor writes it, checked by a greedy rollout of it in float32."""
+
+    def __init__(self, a):
+        self.folder = models.folder("tiny" if a.small else "27m")
+        self.shape = "tiny" if a.small else "27m"
+        self.args = ["--envs", 4, "--group-size", 2, "--turns", 3] if a.small else []
+        with tempfile.TemporaryDirectory() as scratch:
+            script, responses = Path(scratch) / "script.json", Path(scratch) / "responses.json"
+            bench("rollout", self.folder, *self.args, "--script-out", script, "--responses-out", responses,
+                  "--temperature", 0, "--repeats", 1, "--warm-up", 0, dtype="float32")
+            self.script = json.loads(script.read_text())
+            greedy = json.loads(responses.read_text())["episodes"]
+        pairs = [(turn["prompt"], response) for episode, responses in zip(self.script["episodes"], greedy)
+                 for turn, response in zip(episode["turns"], responses)]
+        sample = pairs[::5]
+        self.note, self.sound = play.compare_greedy(models.load(self.folder, "float32"), *zip(*sample))
+        turns = [turn for episode in self.script["episodes"] for turn in episode["turns"]]
+        generated = sum(turn["response"] for turn in turns)
+        self.tokens = generated + sum(len(turn["prompt"]) for turn in turns)
+        longest = max(len(episode["turns"]) for episode in self.script["episodes"])
+        self.work = (f"{self.shape} shape, {len(self.script['episodes'])} environments × at most {longest} turns, ragged: "
+                     f"{len(turns)} turns, {generated} tokens")
+
+
+def rollout(row, a, target):
+    scripted = Scripted(a)
+    model = models.load(scripted.folder, DTYPE)
+    seconds = alternate(a.repeat, lambda: bench("rollout", scripted.folder, *scripted.args, "--repeats", 1)["seconds"],
+                        lambda: play.lockstep(model, scripted.script))
+    return compared(row, f"multi-turn rollout, {scripted.work}", "transformers generate in lock-step, as verl-agent",
+                    target, seconds, [scripted.note], scripted.sound)
+
+
+def iteration(row, a, target):
+    scripted = Scripted(a)
+    mine, phases = [], []
+
+    def ours():
+        measured = bench("iteration", scripted.folder, "--workload", "multi-turn", *scripted.args, "--repeats", 1)
+        assert measured["tokens"] == scripted.tokens and measured["optimizer_steps"] == 1
+        mine.append(measured["seconds"])
+        phases.append(measured["phases"])
+
+    theirs, rollouts = learn.iterations_of_trl(models.load(scripted.folder, DTYPE), scripted.script, a.repeat, ours)
+    parts = ", ".join(f"{part} {statistics.median(p[part] for p in phases):.2f} s" for part in phases[0])
+    notes = [scripted.note, f"Nestor's phases: {parts}; rollout of TRL {spread(rollouts)}"]
+    return compared(row, f"whole iteration on that workload, {scripted.work}", "TRL's GRPOTrainer with a rollout function",
+                    target, (mine, theirs), notes, scripted.sound)
+
+
+def logprob_diff(row, a, target):
+    shape, batch, prompt, new = ("tiny", 4, 16, 8) if a.small else ("27m", 16, 128, 48)
+    folder = models.folder(shape, sharp=True)
+    sizes = ["--batch", batch, "--prompt", prompt, "--new", new]
+    torch.manual_seed(3)
+    figures = {}
+    for dtype in ("bfloat16", "float32"):
+        model, prompts = models.load(folder, dtype), random_prompts(folder, batch, prompt)
+        figures[dtype] = bench("logprob-diff", folder, *sizes, dtype=dtype), play.logprob_difference(model, prompts, new)
+        std = models.logit_std(model)
+    shown = [", ".join(f"{dtype} {pair[side]['mean']:.1e} (largest {pair[side]['max']:.1e})"
+                       for dtype, pair in figures.items()) for side in (0, 1)]
+    mine, theirs = (side["mean"] for side in figures["bfloat16"])
+    exact = figures["float32"][0]["mean"]
+    work = f"mean log-prob difference rollout against update, {shape} shape, {batch} × {new} tokens, logit std {std:.1f}"
+    return Result(row, work, "transformers, cached decode against full pass", *shown, f"{mine / max(theirs, 1e-12):.2f} ×",
+                  f"at most {target} ×, float32 at most 1e-5", std >= 2.5 and mine <= target * theirs and exact <= 1e-5)
+
+
+def same_twice(row, a):
+    identical, what, differs = deterministic.compare(*["warm_start.steps=5"] * a.small)
+    return Result(row, "`deterministic: true`, two runs, 1 and 4 environment threads", "–",
+                  "bit-identical" if identical else f"differs: {', '.join(differs)}", "–", "–", "bit-identical", identical,
+                  [f"compared: {what}"])
+
+
+ROWS = {
+    "generate-0.5b": lambda row, a: generate(row, a, "0.5b", 16, 256, 64, target=1.8),
+    "generate-27m": lambda row, a: generate(row, a, "27m", 32, 128, 48, target=2),
+    "update-0.5b": lambda row, a: update(row, a, "0.5b", 16, 256, 64, target=1.5),
+    "update-ragged-27m": lambda row, a: update_ragged(row, a, "27m", 32, 256, 64, target=2.5),
+    "rollout-27m": lambda row, a: rollout(row, a, target=4),
+    "iteration-27m": lambda row, a: iteration(row, a, target=4),
+    "logprob-diff": lambda row, a: logprob_diff(row, a, target=1.2),
+    "deterministic": same_twice,
+}
+
+
+def main():
+    p = argparse.ArgumentParser(usage=__doc__.split("usage: ")[1])
+    p.add_argument("rows", nargs="+", choices=[*ROWS, "all"])
+    p.add_argument("--repeat", type=int, default=5)
+    p.add_argument("--threads", type=int, default=2)
+    p.add_argument("--write", type=Path)
+    p.add_argument("--small", action="store_true")
+    a = p.parse_args()
+    if a.repeat < 1 or a.threads < 1:
+        p.error("--repeat and --threads must be at least 1")
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    failed = False
+    for row in ROWS if "all" in a.rows else a.rows:
+        try:
+            result = ROWS[row](row, a)
+        except Failed as error:
+            print(f"{row}: {error}\n", file=sys.stderr)
+            failed = True
+            continue
+        result.machine = machine(a.threads)
+        result.print()
+        if not a.small:
+            result.keep()
+    if a.write:
+        write(a.write, ROWS)
+    sys.exit(failed)
+
+
+main()

@@ -8,17 +8,17 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use nestor::agent::play::{PlayArgs, play};
-use nestor::bench::{self, BenchOptions, CollectiveOptions};
+use nestor::bench::{self, BenchOptions, CollectiveOptions, IterationArgs, RolloutArgs};
 use nestor::checkpoint;
 use nestor::engine::Sampling;
 use nestor::error::{InputError, brief, message};
 use nestor::eval::{EvalArgs, eval};
 use nestor::generate::{GenerateOptions, Source, generate};
 use nestor::model::config::Output;
-use nestor::model::{Config, device, kind, new};
+use nestor::model::{Compute, Config, device, kind, new};
 use nestor::plugin::{Plugins, advantage::advantage};
 use nestor::policy::score::score;
-use nestor::recipe::{self, DeviceChoice, Dtype, Recompute};
+use nestor::recipe::{self, Dtype, Recompute};
 use nestor::run::{Ending, TrainArgs};
 use nestor::tokenizer::tokenize;
 use nestor::train::train;
@@ -108,17 +108,6 @@ struct Advantage {
     /// Print JSON
     #[arg(long)]
     json: bool,
-}
-
-/// How to compute.
-#[derive(Args)]
-struct Compute {
-    /// The compute type
-    #[arg(long, value_enum, default_value = "float32")]
-    dtype: Dtype,
-    /// Where to compute
-    #[arg(long, value_enum, default_value = "auto")]
-    device: DeviceChoice,
 }
 
 #[derive(Args)]
@@ -241,6 +230,12 @@ enum BenchCommand {
     Score(Bench),
     /// One optimiser step on sequences of --prompt + --new tokens
     Update(Bench),
+    /// Play a scripted multi-turn environment with responses of ragged, forced lengths
+    Rollout(RolloutArgs),
+    /// A whole iteration on a scripted environment, by phase
+    Iteration(IterationArgs),
+    /// How far the engine's log-probs are from the update's, on --new tokens sampled after each prompt
+    LogprobDiff(Bench),
     /// Sum a tensor over the ranks of torchrun's variables, or of a group of one
     Collective {
         /// The library: gloo (CPU) or nccl (GPU)
@@ -381,6 +376,19 @@ fn run(command: Command) -> Result<Ending> {
         Command::Bench(BenchCommand::Generate(args)) => run_bench(args, bench::generate)?,
         Command::Bench(BenchCommand::Score(args)) => run_bench(args, bench::score)?,
         Command::Bench(BenchCommand::Update(args)) => run_bench(args, bench::update)?,
+        Command::Bench(BenchCommand::Rollout(args)) => {
+            let measured = bench::rollout(&args)?;
+            print(args.run.json, &measured, || seconds_and_rate(&measured))?;
+        }
+        Command::Bench(BenchCommand::Iteration(args)) => {
+            let measured = bench::iteration(&args)?;
+            print(args.run.json, &measured, || seconds_and_rate(&measured))?;
+        }
+        Command::Bench(BenchCommand::LogprobDiff(args)) => {
+            let json = args.json;
+            let measured = bench::logprob_diff(&bench_options(args)?)?;
+            print(json, &measured, || format!("mean {}, largest {}", measured["mean"], measured["max"]))?;
+        }
         Command::Bench(BenchCommand::Collective { backend, mib, repeats, json }) => {
             let measured = bench::collective(&CollectiveOptions { backend, mib, repeats })?;
             print(json, &measured, || format!("{} s, {} GB/s", measured["seconds"], measured["gb_per_s"]))?;
@@ -415,7 +423,13 @@ fn run_generate(args: Generate) -> Result<()> {
 }
 
 fn run_bench(args: Bench, work: fn(&BenchOptions) -> Result<Value>) -> Result<()> {
-    let measured = work(&BenchOptions {
+    let json = args.json;
+    let measured = work(&bench_options(args)?)?;
+    print(json, &measured, || seconds_and_rate(&measured))
+}
+
+fn bench_options(args: Bench) -> Result<BenchOptions> {
+    Ok(BenchOptions {
         dir: args.model,
         batch: args.batch,
         prompt: args.prompt,
@@ -424,8 +438,11 @@ fn run_bench(args: Bench, work: fn(&BenchOptions) -> Result<Value>) -> Result<()
         device: device(args.compute.device)?,
         repeats: args.repeats,
         recompute: args.recompute,
-    })?;
-    print(args.json, &measured, || format!("{} s, {} tokens/s", measured["seconds"], measured["tokens_per_s"]))
+    })
+}
+
+fn seconds_and_rate(measured: &Value) -> String {
+    format!("{} s, {} tokens/s", measured["seconds"], measured["tokens_per_s"])
 }
 
 fn list_plugins(json: bool) -> Result<()> {

@@ -15,6 +15,17 @@ pub use qwen2::{Model, Rope};
 use crate::input_error;
 use crate::recipe::{DeviceChoice, Dtype, Recipe};
 
+/// How to compute.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub struct Compute {
+    /// The compute type
+    #[arg(long, value_enum, default_value = "float32")]
+    pub dtype: Dtype,
+    /// Where to compute
+    #[arg(long, value_enum, default_value = "auto")]
+    pub device: DeviceChoice,
+}
+
 /// The tensor type of a compute type.
 pub fn kind(dtype: Dtype) -> Kind {
     match dtype {

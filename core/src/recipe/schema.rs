@@ -220,7 +220,7 @@ pub struct History {
 }
 
 /// How a prompt is built from an episode.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum HistoryMode {
     /// Each step's prompt is built afresh with the last steps (the paper's way).

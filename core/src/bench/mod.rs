@@ -1,6 +1,11 @@
 //! `nestor bench`: seconds and tokens per second of stated work, the median of some repetitions after a first one
 //! that does not count.
 
+mod iteration;
+mod logprob_diff;
+mod rollout;
+pub mod script;
+
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
@@ -11,10 +16,13 @@ use rand_chacha::rand_core::Rng;
 use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
 
+pub use self::iteration::{IterationArgs, iteration};
+pub use self::logprob_diff::logprob_diff;
+pub use self::rollout::{RolloutArgs, rollout};
 use crate::data::{Batch, Rows, Sequence};
-use crate::engine::{Engine, EngineOptions, NoiseKey, Request, Sampling, Weights};
+use crate::engine::{Completion, Engine, EngineOptions, NoiseKey, Request, Sampling, Weights};
 use crate::input_error;
-use crate::model::{Model, StoredType, weights};
+use crate::model::{Compute, Model, StoredType, weights};
 use crate::policy::update::{UpdateSettings, update as update_policy};
 use crate::policy::{Network, score};
 use crate::recipe::{Recompute, Update};
@@ -40,30 +48,62 @@ pub struct BenchOptions {
     pub recompute: Recompute,
 }
 
+/// How a script is played and measured.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub struct RunArgs {
+    /// Requests decoded at once; by default one per environment
+    #[arg(long, value_name = "N")]
+    pub slots: Option<usize>,
+    /// Repetitions, of which the median counts
+    #[arg(long, value_name = "R", default_value_t = 3)]
+    pub repeats: usize,
+    /// Repetitions before them, which do not count
+    #[arg(long, value_name = "R", default_value_t = 1)]
+    pub warm_up: usize,
+    /// How to compute.
+    #[command(flatten)]
+    pub compute: Compute,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl RunArgs {
+    fn check(&self) -> Result<()> {
+        if self.repeats == 0 || self.slots == Some(0) {
+            return Err(input_error!("--repeats and --slots must be at least 1"));
+        }
+        Ok(())
+    }
+}
+
 /// Generation of exactly `new` tokens at temperature 1 after each prompt; `tokens_per_s` counts those.
 pub fn generate(options: &BenchOptions) -> Result<Value> {
     let model = load(options)?;
     let prompts = random_rows(&model, options.batch, options.prompt);
-    let seconds = median_seconds(options.repeats, || {
-        let weights = Weights::new(&model);
-        let mut engine = Engine::new(EngineOptions {
-            slots: options.batch,
-            capacity: options.prompt + options.new,
-            ..EngineOptions::default()
-        });
-        for (episode, prompt) in prompts.iter().enumerate() {
-            let key = NoiseKey { episode: episode as u32, ..NoiseKey::default() };
-            let (prompt, sampling) = (prompt.clone(), Sampling::default());
-            engine.submit(Request { key, prompt, max_new_tokens: options.new, sampling })?;
-        }
-        while !engine.is_idle() {
-            engine.step(&weights)?;
-        }
-        let generated = engine.take_counters().generated;
-        ensure!(generated == (options.batch * options.new) as u64, "{generated} tokens were generated");
-        Ok(())
-    })?;
+    let seconds = median_seconds(options.repeats, || complete(&model, &prompts, options.new).map(drop))?;
     report("generate", options, options.batch * options.new, seconds)
+}
+
+/// Responses of exactly `new` tokens to each prompt, in their order.
+fn complete(model: &Model, prompts: &[Vec<u32>], new: usize) -> Result<Vec<Completion>> {
+    let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
+    let mut engine =
+        Engine::new(EngineOptions { slots: prompts.len(), capacity: longest + new, ..EngineOptions::default() });
+    for (episode, prompt) in prompts.iter().enumerate() {
+        let key = NoiseKey { episode: episode as u32, ..NoiseKey::default() };
+        let (prompt, sampling) = (prompt.clone(), Sampling::default());
+        engine.submit(Request { key, prompt, max_new_tokens: new, sampling })?;
+    }
+    let weights = Weights::new(model);
+    let mut done = Vec::with_capacity(prompts.len());
+    while !engine.is_idle() {
+        done.extend(engine.step(&weights)?);
+    }
+    let generated = engine.take_counters().generated;
+    ensure!(generated == (prompts.len() * new) as u64, "{generated} tokens were generated");
+    done.sort_by_key(|completion| completion.key.episode);
+    Ok(done)
 }
 
 /// Log-probs of whole sequences of `prompt + new` tokens; `tokens_per_s` counts all of them.
@@ -207,6 +247,11 @@ fn median_seconds(repeats: usize, mut work: impl FnMut() -> Result<()>) -> Resul
         seconds.push(begin.elapsed().as_secs_f64());
     }
     Ok(median(seconds))
+}
+
+/// Durations, as JSON.
+fn seconds_of(seconds: &[f64]) -> Value {
+    seconds.iter().copied().collect()
 }
 
 /// Of at least one duration.

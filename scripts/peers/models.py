@@ -1,0 +1,46 @@
+"""Models with random weights of a fixed seed in Hugging Face form: what both sides load."""
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from .program import ROOT
+
+SHAPES = {
+    "tiny": dict(hidden_size=64, intermediate_size=176, num_hidden_layers=2, num_attention_heads=4,
+                 num_key_value_heads=2, vocab_size=512),
+    "27m": dict(hidden_size=512, intermediate_size=1408, num_hidden_layers=8, num_attention_heads=8,
+                num_key_value_heads=2, vocab_size=8192),
+    "0.5b": dict(hidden_size=896, intermediate_size=4864, num_hidden_layers=24, num_attention_heads=14,
+                 num_key_value_heads=2, vocab_size=151936),
+}
+# Standard deviation of the logits of a sharp model.
+SHARP = 3.0
+
+
+def load(folder, dtype):
+    return Qwen2ForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
+
+
+@torch.no_grad()
+def logit_std(model):
+    """Standard deviation over the vocabulary, mean over the positions of random rows."""
+    rows = torch.randint(0, model.config.vocab_size, (4, 128), generator=torch.Generator().manual_seed(1))
+    return model(rows, use_cache=False).logits.float().std(-1).mean().item()
+
+
+@torch.no_grad()
+def folder(shape, sharp=False):
+    """A folder of bfloat16 weights. A sharp one has the final norm scaled, which all logits are proportional to, so that
+    their standard deviation is SHARP: trained models are like that, and a rounded logit then costs more."""
+    path = ROOT / "target/bench" / (shape + ("-sharp" if sharp else ""))
+    if (path / "model.safetensors").exists():
+        return path
+    torch.manual_seed(0)
+    model = Qwen2ForCausalLM(Qwen2Config(max_position_embeddings=32768, rope_theta=1e6, rms_norm_eps=1e-6,
+                                         tie_word_embeddings=True, bos_token_id=None, eos_token_id=None,
+                                         **SHAPES[shape]))
+    if sharp:
+        model.model.norm.weight *= SHARP / logit_std(model)
+    staged = path.with_name(path.name + ".partial")
+    model.to(torch.bfloat16).save_pretrained(staged)
+    staged.rename(path)
+    return path

@@ -17,7 +17,12 @@ fn main() {
         .include("cpp/gloo_stub")
         .warnings(false)
         .files(["cpp/ops.cpp", "cpp/group.cpp"])
+        .file("cpp/fused.cpp")
+        .flags(["-fopenmp", "-fno-math-errno", "-fno-trapping-math"])
         .compile("nestor_c10d");
+    // The OpenMP that libtorch brings and runs on: a second one would have threads of its own.
+    println!("cargo:rustc-link-search=native={}", lib.display());
+    println!("cargo:rustc-link-lib=dylib:+verbatim=libgomp.so.1");
     // Only for this package's own tests; RUNPATH, so that LD_LIBRARY_PATH wins.
     println!("cargo:rustc-link-arg=-Wl,--enable-new-dtags,-rpath,{}", lib.display());
 }

@@ -17,7 +17,7 @@ fn main() {
         .include("cpp/gloo_stub")
         .warnings(false)
         .files(["cpp/ops.cpp", "cpp/group.cpp"])
-        .file("cpp/fused.cpp")
+        .files(["cpp/fused.cpp", "cpp/attention.cpp"])
         .flags(["-fopenmp", "-fno-math-errno", "-fno-trapping-math"])
         .compile("nestor_c10d");
     // The OpenMP that libtorch brings and runs on: a second one would have threads of its own.

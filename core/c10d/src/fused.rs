@@ -1,4 +1,5 @@
-//! The network's small operations on a CPU, each one pass over memory, with their gradients: `cpp/fused.cpp`.
+//! The network's small operations on a CPU, each one pass over memory, with their gradients: `cpp/fused.cpp` and
+//! `cpp/attention.cpp`.
 //!
 //! All but [`adamw_step`] panic where shapes or types do not fit, as tch's own operations do.
 //!
@@ -60,6 +61,24 @@ unsafe extern "C" {
         scale: f64,
         step: f64,
         options: *const AdamW,
+        message: *mut c_char,
+        message_size: usize,
+    ) -> c_int;
+    fn nestor_attention_is_there() -> bool;
+    fn nestor_attend(
+        q: TensorPtr,
+        k: TensorPtr,
+        v: TensorPtr,
+        n: usize,
+        lengths: *const i64,
+        out: *mut *mut C_tensor,
+        message: *mut c_char,
+        message_size: usize,
+    ) -> c_int;
+    fn nestor_add_product(
+        sum: TensorPtr,
+        a: TensorPtr,
+        b: TensorPtr,
         message: *mut c_char,
         message_size: usize,
     ) -> c_int;
@@ -137,6 +156,39 @@ pub fn silu_mul(x: &Tensor) -> Tensor {
     // SAFETY: as above.
     let [y] = made(|y, message, n| unsafe { nestor_silu_mul(x.as_ptr(), y, message, n) });
     y
+}
+
+/// Whether [`attend`] and [`add_product`] work on this device: on a CPU they need the MKL that libtorch carries on x86-64.
+pub fn has_products(device: Device) -> bool {
+    // SAFETY: looks at two addresses.
+    device == Device::Cpu && unsafe { nestor_attention_is_there() }
+}
+
+/// Causal attention over sequences that lie end to end, each over itself: queries (T, H, D), keys and values (T, K, D) to
+/// (T, H, D).
+pub fn attend(q: &Tensor, k: &Tensor, v: &Tensor, lengths: &[i64]) -> Tensor {
+    let (tokens, wide, narrow) = (q.size()[0], q.size(), k.size());
+    let fits = wide.len() == 3 && narrow.len() == 3 && narrow[1] > 0 && wide[1] % narrow[1] == 0 && v.size() == narrow;
+    assert!(fits && wide[2] == narrow[2] && narrow[0] == tokens, "attention of {wide:?} to {narrow:?}");
+    assert!(lengths.iter().all(|&n| n > 0) && lengths.iter().sum::<i64>() == tokens, "lengths that do not add up");
+    for x in [q, k, v] {
+        assert!(takes(x) && x.kind() == q.kind() && has_products(x.device()), "attention wants CPU tensors of one type");
+    }
+    // SAFETY: as above.
+    let [out] = made(|out, message, size| unsafe {
+        nestor_attend(q.as_ptr(), k.as_ptr(), v.as_ptr(), lengths.len(), lengths.as_ptr(), out, message, size)
+    });
+    out
+}
+
+/// Adds the product of a (T, n), transposed, and b (T, m) to `sum` (n, m), which is float32: a weight's gradient to its sum.
+pub fn add_product(sum: &mut Tensor, a: &Tensor, b: &Tensor) {
+    let (rows, columns, to) = (a.size(), b.size(), sum.size());
+    assert!(rows.len() == 2 && columns.len() == 2 && rows[0] == columns[0] && to == [rows[1], columns[1]]);
+    assert!(takes(a) && takes(b) && a.kind() == b.kind() && has_products(b.device()), "CPU tensors of one type");
+    assert!(sum.kind() == Kind::Float && sum.is_contiguous() && sum.device() == Device::Cpu, "a float32 sum");
+    // SAFETY: as above.
+    must(|message, size| unsafe { nestor_add_product(sum.as_ptr(), a.as_ptr(), b.as_ptr(), message, size) });
 }
 
 /// Log-probs of targets under softmax(logits / temperature), and what the gradient needs of it.

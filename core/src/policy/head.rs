@@ -170,8 +170,14 @@ impl GradientsOfHead<'_> {
             TokenGrads { logprobs: rows(&token_grads.logprobs), entropy: token_grads.entropy.as_ref().map(rows) };
         chunk.softmax.backward(&mut logits, &token_grads);
         let (head, _) = self.outer.head();
-        if self.sum.is_some() {
-            self.add(self.outer.head_indices()[1], &logits.tr().matmul(&states));
+        if let Some(sum) = &mut self.sum {
+            let layout = &self.model.layouts[0];
+            let mut sum = layout.view(sum, &layout.params[self.outer.head_indices()[1]]);
+            if fused::has_products(sum.device()) {
+                fused::add_product(&mut sum, &logits, &states);
+            } else {
+                let _ = sum.g_add_(&logits.tr().matmul(&states));
+            }
         }
         logits.matmul(head)
     }

@@ -16,9 +16,14 @@ fn main() {
         .includes(["cu13/include", "cu13/include/cccl", "nccl/include"].map(|headers| packages.join(headers)))
         .include("cpp/gloo_stub")
         .warnings(false)
-        .flag("-Wno-psabi")
-        .files(["cpp/ops.cpp", "cpp/group.cpp", "cpp/decode.cpp"])
+        .files(["cpp/ops.cpp", "cpp/group.cpp"])
+        .files(["cpp/fused.cpp", "cpp/attention.cpp", "cpp/decode.cpp"])
+        // Threaded jumps would divide by e^88 on the side, and results too small for a float32 cost 100 cycles each.
+        .flags(["-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-fno-thread-jumps", "-Wno-psabi"])
         .compile("nestor_c10d");
+    // The OpenMP that libtorch brings and runs on: a second one would have threads of its own.
+    println!("cargo:rustc-link-search=native={}", lib.display());
+    println!("cargo:rustc-link-lib=dylib:+verbatim=libgomp.so.1");
     // Only for this package's own tests; RUNPATH, so that LD_LIBRARY_PATH wins.
     println!("cargo:rustc-link-arg=-Wl,--enable-new-dtags,-rpath,{}", lib.display());
 }

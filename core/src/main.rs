@@ -278,9 +278,12 @@ struct Bench {
     /// Repetitions, of which the median counts
     #[arg(long, value_name = "R", default_value_t = 3)]
     repeats: usize,
-    /// Blocks that an update computes again in its backward pass: all, none, or the first N
-    #[arg(long, value_name = "WHICH", default_value = "none")]
+    /// Blocks that an update computes again in its backward pass: auto, all, none, or the first N
+    #[arg(long, value_name = "WHICH", default_value = "auto")]
     recompute: Recompute,
+    /// Sequences of an update are 10 to 100 % of prompt and response long
+    #[arg(long)]
+    ragged: bool,
     #[command(flatten)]
     compute: Compute,
     /// Print JSON
@@ -438,6 +441,7 @@ fn bench_options(args: Bench) -> Result<BenchOptions> {
         device: device(args.compute.device)?,
         repeats: args.repeats,
         recompute: args.recompute,
+        ragged: args.ragged,
     })
 }
 

@@ -1,6 +1,7 @@
 //! A thin shim over libtorch: operations that tch lacks, and c10d's process groups. Tensors cross by pointer.
 
 mod decode;
+pub mod fused;
 mod group;
 
 use std::ffi::{CStr, c_char, c_int};

@@ -16,9 +16,9 @@ pub fn logprob_diff(options: &BenchOptions) -> Result<Value> {
     let model = load(options)?;
     let prompts = random_rows(&model, options.batch, options.prompt);
     let completions = complete(&model, &prompts, options.new)?;
-    let sequences =
-        prompts.into_iter().zip(&completions).map(|(prompt, c)| [&prompt[..], &c.tokens].concat()).collect();
-    let mut batch = random_batch(sequences, options.prompt);
+    let sequences = prompts.into_iter().zip(&completions);
+    let sequences = sequences.map(|(prompt, c)| ([&prompt[..], &c.tokens].concat(), options.prompt));
+    let mut batch = random_batch(sequences);
     batch.rows.logprobs = completions.iter().flat_map(|completion| &completion.logprobs).copied().collect();
     let section = json!({ "mini_batch": options.batch, "lr": 1e-6, "recompute": options.recompute });
     let update: Update = serde_json::from_value(section)?;

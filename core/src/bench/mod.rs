@@ -46,6 +46,8 @@ pub struct BenchOptions {
     pub repeats: usize,
     /// Which blocks an update computes again in its backward pass.
     pub recompute: Recompute,
+    /// An update's sequences are 10 to 100 % of prompt and response long.
+    pub ragged: bool,
 }
 
 /// How a script is played and measured.
@@ -115,22 +117,46 @@ pub fn score(options: &BenchOptions) -> Result<Value> {
     report("score", options, options.batch * length, seconds)
 }
 
-/// One optimiser step of the clipped policy loss on sequences of `prompt + new` tokens with random advantages, in
-/// micro-batches of 4 sequences; `tokens_per_s` counts all tokens.
+/// One optimiser step of the clipped policy loss on sequences of `prompt + new` tokens, or with `ragged` of 10 to 100 % of
+/// that, with random advantages, in micro-batches of a recipe's default size; `tokens_per_s` counts all tokens.
 pub fn update(options: &BenchOptions) -> Result<Value> {
     let mut policy = Network::new(load(options)?);
-    let length = options.prompt + options.new;
-    let section = json!({
-        "mini_batch": options.batch, "micro_batch_tokens": 4 * length, "lr": 1e-6, "recompute": options.recompute
-    });
+    let lengths = lengths(options);
+    let section = json!({ "mini_batch": options.batch, "lr": 1e-6, "recompute": options.recompute });
     let update: Update = serde_json::from_value(section)?;
-    let batch = random_batch(random_rows(&policy.model, options.batch, length), options.prompt);
+    let rows = random_rows(&policy.model, options.batch, options.prompt + options.new);
+    let rows = rows.into_iter().zip(&lengths).map(|(mut row, &(prompt, new))| {
+        row.truncate(prompt + new);
+        (row, prompt)
+    });
+    let batch = random_batch(rows);
     let settings =
         UpdateSettings { update: &update, lr: update.lr, temperature: 1.0, max_response_tokens: options.new, seed: 0 };
     let seconds = median_seconds(options.repeats, || update_policy(&mut policy, &batch, &settings).map(drop))?;
-    let mut report = report("update", options, options.batch * length, seconds)?;
+    let mut report = report("update", options, lengths.iter().map(|(prompt, new)| prompt + new).sum(), seconds)?;
     report["recompute"] = serde_json::to_value(options.recompute)?;
+    report["lengths"] = serde_json::to_value(lengths)?;
     Ok(report)
+}
+
+/// Tokens of each sequence's prompt and response: all alike, or 10 to 100 % of that in equal steps, the same in every run and
+/// in no order of length; a response is the same share of each.
+fn lengths(options: &BenchOptions) -> Vec<(usize, usize)> {
+    let BenchOptions { batch, prompt, new, .. } = *options;
+    if !options.ragged {
+        return vec![(prompt, new); batch];
+    }
+    // A step that shares no factor with the batch visits every length once.
+    let common = |mut a: usize, mut b: usize| {
+        while b > 0 {
+            (a, b) = (b, a % b);
+        }
+        a
+    };
+    let stride = (batch * 5 / 8..).find(|&stride| common(stride, batch) == 1).unwrap_or(1);
+    let share = |i: usize| 0.1 + 0.9 * (i * stride % batch) as f64 / (batch - 1).max(1) as f64;
+    let part = |whole: usize, i: usize| ((whole as f64 * share(i)).round() as usize).max(1);
+    (0..batch).map(|i| (part(prompt, i), part(new, i))).collect()
 }
 
 /// What `nestor bench collective` measures.
@@ -204,11 +230,12 @@ fn variable<T: FromStr>(name: &str, default: T) -> Result<T> {
     }
 }
 
-/// One row per sequence, everything after the prompt a response; old log-probs are those of a uniform policy.
-fn random_batch(sequences: Vec<Vec<u32>>, prompt: usize) -> Batch {
+/// One row per sequence (tokens, and how many of them are the prompt), everything after the prompt a response; old log-probs
+/// are those of a uniform policy.
+fn random_batch(sequences: impl Iterator<Item = (Vec<u32>, usize)>) -> Batch {
     let mut rows = Rows { token_offsets: vec![0], ..Rows::default() };
     let mut packed = Vec::new();
-    for (i, tokens) in sequences.into_iter().enumerate() {
+    for (i, (tokens, prompt)) in sequences.enumerate() {
         let response = tokens.len() - prompt;
         let advantage = if i % 2 == 0 { 1.0 } else { -1.0 };
         rows.span_start.push(prompt as u32);

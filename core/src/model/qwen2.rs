@@ -7,7 +7,7 @@
 //! each head of queries and keys.
 
 use anyhow::Result;
-use nestor_c10d::PackedLinear;
+use nestor_c10d::{PackedLinear, fused};
 use tch::{Device, Kind, Tensor};
 
 use super::config::Output;
@@ -188,7 +188,7 @@ impl OuterWeights {
     }
 
     /// The head (V, E), or a critic's (1, E) and its bias (1).
-    fn head(&self) -> (&Tensor, Option<&Tensor>) {
+    pub fn head(&self) -> (&Tensor, Option<&Tensor>) {
         match &self.tensors[..] {
             [embedding, _norm] => (embedding, None),
             tensors => (&tensors[2], tensors.get(3)),
@@ -299,22 +299,27 @@ impl Model {
 
         let h = rms_norm(x, norm_in, c.rms_norm_eps);
         let h = linear(&h, qkv, qkv_packed, bias).view([-1, heads + 2 * kv_heads, dim]); // (T, H + 2K, D)
-        let mut qk = h.narrow(1, 0, heads + kv_heads);
-        if let Some((q_norm, k_norm)) = head_norms {
+        let (qk, v) = (h.narrow(1, 0, heads + kv_heads), h.narrow(1, heads + kv_heads, kv_heads));
+        let [q, k, v] = if let Some((q_norm, k_norm)) = head_norms {
             let scales = [q_norm.expand([heads, dim], false), k_norm.expand([kv_heads, dim], false)];
-            qk = rms_norm(&qk, &Tensor::cat(&scales, 0), c.rms_norm_eps);
-        }
-        let rotated = rotate(&qk, rope);
-        let q = rotated.narrow(1, 0, heads);
-        let k = rotated.narrow(1, heads, kv_heads);
-        let v = h.narrow(1, heads + kv_heads, kv_heads);
+            let [q, k] = rotate(&rms_norm(&qk, &Tensor::cat(&scales, 0), c.rms_norm_eps), rope, heads);
+            [q, k, v]
+        } else if fused::takes(&h) {
+            fused::rotate_qkv(&h, &rope.cos, &rope.sin, heads)
+        } else {
+            let [q, k] = rotate(&qk, rope, heads);
+            [q, k, v]
+        };
         let attended = attend(&q, &k, &v).reshape([-1, heads * dim]);
         let x = x + linear(&attended, out, out_packed, None);
 
         let h = linear(&rms_norm(&x, norm_post, c.rms_norm_eps), gate_up, gate_up_packed, None);
-        let gate = h.narrow(1, 0, c.intermediate_size).silu();
-        let up = h.narrow(1, c.intermediate_size, c.intermediate_size);
-        x + linear(&(gate * up), down, down_packed, None)
+        x + linear(&silu_mul(&h), down, down_packed, None)
+    }
+
+    /// The final norm: (R, E) to what the head gets.
+    pub fn final_norm(&self, weights: &OuterWeights, x: &Tensor) -> Tensor {
+        rms_norm(x, weights.norm(), self.config.rms_norm_eps)
     }
 
     /// Final norm and head: (R, E) to logits (R, V), or a critic's values (R, 1), in the compute type.
@@ -334,14 +339,30 @@ impl Model {
 
 /// x / rms(x) * weight over the last dimension, the mean square in float32.
 fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Tensor {
+    if fused::takes(x) {
+        return fused::rms_norm(x, weight, eps);
+    }
     let wide = x.to_kind(Kind::Float);
     let scale = (wide.square().mean_dim(&[-1i64][..], true, Kind::Float) + eps).rsqrt();
     weight * (wide * scale).to_kind(x.kind())
 }
 
-/// Applies the rotary embedding to (T, N, D).
-fn rotate(x: &Tensor, rope: &Rope) -> Tensor {
+/// Applies the rotary embedding to queries and keys side by side, (T, H + K, D): (T, H, D) and (T, K, D).
+fn rotate(x: &Tensor, rope: &Rope, heads: i64) -> [Tensor; 2] {
+    if fused::takes(x) {
+        return fused::rotate(x, &rope.cos, &rope.sin, heads);
+    }
     let half = x.size()[2] / 2;
     let turned = Tensor::cat(&[&-x.narrow(2, half, half), &x.narrow(2, 0, half)], 2);
-    x * &rope.cos + turned * &rope.sin
+    let rotated = x * &rope.cos + turned * &rope.sin;
+    [rotated.narrow(1, 0, heads), rotated.narrow(1, heads, x.size()[1] - heads)]
+}
+
+/// silu(gate) * up of gate and up side by side: (T, 2F) to (T, F).
+fn silu_mul(x: &Tensor) -> Tensor {
+    if fused::takes(x) {
+        return fused::silu_mul(x);
+    }
+    let half = x.size()[1] / 2;
+    x.narrow(1, 0, half).silu() * x.narrow(1, half, half)
 }

@@ -1,9 +1,10 @@
 //! Causal attention over packed sequences.
 //!
-//! Sequences lie end to end on one token axis. For the attention product alone they are laid out as right-padded rows,
-//! in groups of similar length, so that one call serves many sequences; causality hides the padding behind every
-//! query, so no mask is needed and the result is exact.
+//! Sequences lie end to end on one token axis. On a CPU a fused operation takes them so. Elsewhere, for the attention
+//! product alone, they are laid out as right-padded rows, in groups of similar length, so that one call serves many
+//! sequences; causality hides the padding behind every query, so no mask is needed and the result is exact.
 
+use nestor_c10d::fused;
 use tch::{Device, Kind, Tensor};
 
 /// Sequences of a group may be this many times longer than its shortest one: bounds the padding.
@@ -14,6 +15,8 @@ const LENGTH_RATIO: f64 = 1.25;
 pub struct Packing {
     /// Position of every token in its own sequence, (T) int64.
     pub positions: Tensor,
+    lengths: Vec<i64>,
+    /// None where the fused operation attends.
     groups: Vec<Group>,
     /// Where each packed token is found in the concatenated group outputs, (T) int64; absent for one unpadded group.
     back: Option<Tensor>,
@@ -35,13 +38,14 @@ impl Packing {
         Self::grouped(lengths, None, device)
     }
 
-    /// The same, but each sequence's row is as long as its own length rounded up to `multiple`: what comes out for a
-    /// sequence does not depend, not even in its last bits, on those that lie beside it.
+    /// The same, but what comes out for a sequence does not depend, not even in its last bits, on those that lie beside it:
+    /// the fused operation is so by itself, elsewhere each row is as long as its own length rounded up to `multiple`.
     pub fn independent(lengths: &[usize], multiple: usize, device: Device) -> Self {
         Self::grouped(lengths, Some(multiple), device)
     }
 
     fn grouped(lengths: &[usize], multiple: Option<usize>, device: Device) -> Self {
+        let own: Vec<i64> = lengths.iter().map(|&n| n as i64).filter(|&n| n > 0).collect();
         let mut starts = Vec::with_capacity(lengths.len());
         let mut positions = Vec::with_capacity(lengths.iter().sum());
         for &length in lengths {
@@ -50,6 +54,9 @@ impl Packing {
         }
         let total = positions.len();
         let positions = Tensor::from_slice(&positions).to_device(device);
+        if fused::has_products(device) {
+            return Self { positions, lengths: own, groups: Vec::new(), back: None };
+        }
 
         let mut order: Vec<usize> = (0..lengths.len()).collect();
         order.sort_by_key(|&i| lengths[i]);
@@ -82,7 +89,7 @@ impl Packing {
         }
         let whole = groups.len() == 1 && groups[0].gather.is_none();
         let back = (!whole).then(|| Tensor::from_slice(&back).to_device(device));
-        Self { positions, groups, back }
+        Self { positions, lengths: own, groups, back }
     }
 
     /// Number of tokens T.
@@ -92,6 +99,9 @@ impl Packing {
 
     /// Causal attention of each sequence over itself: queries (T, H, D), keys and values (T, K, D) to (T, H, D).
     pub fn attend(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Tensor {
+        if fused::has_products(q.device()) {
+            return fused::attend(q, k, v, &self.lengths);
+        }
         let (heads, dim) = (q.size()[1], q.size()[2]);
         let outputs: Vec<Tensor> = self
             .groups

@@ -1,17 +1,20 @@
 //! What stands on the states that are read: log-probs and entropies of response tokens, in chunks, so that logits of the
 //! whole batch never exist; or a critic's values.
 
+use nestor_c10d::fused;
 use tch::{Kind, Tensor, no_grad};
 
 use super::packed::Packed;
 use super::pass::{accumulate_gradients, states};
+use super::softmax::Softmax;
 use crate::model::Model;
 use crate::model::qwen2::OuterWeights;
 use crate::recipe::Recompute;
 use crate::shard::GradientSums;
 
-/// Logit entries of one head chunk: bounds the memory of float32 logits to 128 MiB a copy.
-const CHUNK_ELEMENTS: i64 = 1 << 25;
+/// Logits in memory at once. Where those of all states fit they are computed once, and stay until the loss's gradient
+/// takes their place; else the backward pass computes each chunk again.
+const CHUNK_BYTES: i64 = 512 << 20;
 
 /// Log-prob and entropy of the response tokens, float32 (R) each.
 #[derive(Debug)]
@@ -43,7 +46,11 @@ pub struct PassOptions {
 /// Log-probs and entropies of the response tokens, without gradients.
 pub fn token_stats(model: &Model, packed: &Packed, temperature: f64) -> TokenStats {
     let states = states(model, packed);
-    no_grad(|| head_stats(model, &states, &packed.targets, temperature))
+    no_grad(|| {
+        let outer = model.outer_weights(false);
+        let states = model.final_norm(&outer, &states);
+        Chunk::all(model, &outer, &states, &packed.targets, temperature).1
+    })
 }
 
 /// Forward and backward pass of one micro-batch under a loss of its response tokens: adds the gradient to `sums`. `loss`
@@ -56,9 +63,20 @@ pub fn policy_gradients<M>(
     loss: impl FnOnce(&TokenStats) -> (TokenGrads, M),
 ) -> M {
     accumulate_gradients(model, packed, options.recompute, sums, |states, sum| {
-        let stats = no_grad(|| head_stats(model, states, &packed.targets, options.temperature));
+        let outer = model.outer_weights(sum.is_some());
+        let states = states.detach().set_requires_grad(true);
+        let normed = model.final_norm(&outer, &states);
+        let inputs = normed.detach();
+        let (chunks, stats) = no_grad(|| Chunk::all(model, &outer, &inputs, &packed.targets, options.temperature));
         let (token_grads, metrics) = loss(&stats);
-        (head_backward(model, states, packed, options.temperature, &token_grads, sum), metrics)
+        let mut grads = GradientsOfHead { model, outer: &outer, sum };
+        let grad = no_grad(|| {
+            let parts = chunks.into_iter().rev().map(|chunk| grads.of_chunk(chunk, &inputs, &token_grads));
+            let mut parts: Vec<Tensor> = parts.collect();
+            parts.reverse();
+            Tensor::cat(&parts, 0)
+        });
+        (grads.of_norm(&normed, &grad, &states), metrics)
     })
 }
 
@@ -88,57 +106,102 @@ fn value_head(critic: &Model, outer: &OuterWeights, states: &Tensor) -> Tensor {
     critic.head(outer, states).squeeze_dim(-1).to_kind(Kind::Float)
 }
 
-/// Rows of one head chunk.
-fn chunk_rows(model: &Model) -> i64 {
-    (CHUNK_ELEMENTS / model.config.vocab_size).max(1)
+/// Some of the states that are read, and what is known of their logits.
+struct Chunk {
+    start: i64,
+    rows: i64,
+    softmax: Softmax,
+    /// (rows, V), where they were kept.
+    logits: Option<Tensor>,
 }
 
-/// Statistics of one chunk: states (n, E) and targets (n).
-fn chunk_stats(model: &Model, outer: &OuterWeights, states: &Tensor, targets: &Tensor, temperature: f64) -> TokenStats {
-    let logits = model.head(outer, states).to_kind(Kind::Float) / temperature;
-    let all = logits.log_softmax(-1, Kind::Float); // (n, V)
-    let logprobs = all.gather(-1, &targets.unsqueeze(-1), false).squeeze_dim(-1);
-    let entropy = -(all.exp() * &all).sum_dim_intlist(&[-1i64][..], false, Kind::Float);
-    TokenStats { logprobs, entropy }
-}
-
-fn head_stats(model: &Model, states: &Tensor, targets: &Tensor, temperature: f64) -> TokenStats {
-    let outer = model.outer_weights(false);
-    let rows = chunk_rows(model);
-    let chunks: Vec<TokenStats> = states
-        .split(rows, 0)
-        .iter()
-        .zip(targets.split(rows, 0))
-        .map(|(states, targets)| chunk_stats(model, &outer, states, &targets, temperature))
-        .collect();
-    let cat = |pick: fn(&TokenStats) -> &Tensor| Tensor::cat(&chunks.iter().map(pick).collect::<Vec<_>>(), 0);
-    TokenStats { logprobs: cat(|c| &c.logprobs), entropy: cat(|c| &c.entropy) }
-}
-
-/// Back-propagates token gradients through the head, chunk by chunk; adds to the first unit's sum, if there is one, and
-/// gives the gradient of the states (R, E).
-fn head_backward(
-    model: &Model,
-    states: &Tensor,
-    packed: &Packed,
-    temperature: f64,
-    token_grads: &TokenGrads,
-    mut sum: Option<&mut Tensor>,
-) -> Tensor {
-    let rows = chunk_rows(model);
-    let mut grad_states = Vec::new();
-    for start in (0..states.size()[0]).step_by(rows as usize) {
-        let n = rows.min(states.size()[0] - start);
-        let outer = model.outer_weights(sum.is_some());
-        let states = states.narrow(0, start, n).detach().set_requires_grad(true);
-        let stats = chunk_stats(model, &outer, &states, &packed.targets.narrow(0, start, n), temperature);
-        let mut objective = (stats.logprobs * token_grads.logprobs.narrow(0, start, n)).sum(Kind::Float);
-        if let Some(entropy) = &token_grads.entropy {
-            objective += (stats.entropy * entropy.narrow(0, start, n)).sum(Kind::Float);
+impl Chunk {
+    /// All chunks of normed states (N, E) with their targets, the last one with its logits, and the statistics.
+    fn all(
+        model: &Model,
+        outer: &OuterWeights,
+        states: &Tensor,
+        targets: &Tensor,
+        temperature: f64,
+    ) -> (Vec<Self>, TokenStats) {
+        let row_bytes = model.config.vocab_size * model.kind().elt_size_in_bytes() as i64;
+        let (n, most) = (states.size()[0], (CHUNK_BYTES / row_bytes).max(1));
+        let mut chunks: Vec<Self> = Vec::new();
+        for start in (0..n).step_by(most as usize) {
+            if let Some(before) = chunks.last_mut() {
+                before.logits = None;
+            }
+            let rows = most.min(n - start);
+            let logits = logits(outer, &states.narrow(0, start, rows));
+            let softmax = Softmax::new(&logits, &targets.narrow(0, start, rows), temperature);
+            chunks.push(Self { start, rows, softmax, logits: Some(logits) });
         }
-        grad_states.push(backward(model, &outer, &states, &objective, sum.as_deref_mut()));
+        let cat = |pick: fn(&Softmax) -> Tensor| {
+            let parts: Vec<Tensor> = chunks.iter().map(|chunk| pick(&chunk.softmax)).collect();
+            Tensor::cat(&parts, 0)
+        };
+        let stats = TokenStats { logprobs: cat(Softmax::logprobs), entropy: cat(Softmax::entropy) };
+        (chunks, stats)
     }
-    Tensor::cat(&grad_states, 0)
+}
+
+/// Logits (n, V) of normed states (n, E), in the compute type.
+fn logits(outer: &OuterWeights, states: &Tensor) -> Tensor {
+    let (head, bias) = outer.head();
+    states.linear(head, bias)
+}
+
+/// Where the head's gradient goes.
+struct GradientsOfHead<'a> {
+    model: &'a Model,
+    outer: &'a OuterWeights,
+    /// The first unit's sum, if that is trained.
+    sum: Option<&'a mut Tensor>,
+}
+
+impl GradientsOfHead<'_> {
+    /// Back-propagates token gradients through one chunk of the logits of `states`: adds the head's gradient to the sum
+    /// and gives that of the chunk's states.
+    fn of_chunk(&mut self, chunk: Chunk, states: &Tensor, token_grads: &TokenGrads) -> Tensor {
+        let rows = |x: &Tensor| x.narrow(0, chunk.start, chunk.rows);
+        let states = rows(states);
+        let mut logits = chunk.logits.unwrap_or_else(|| logits(self.outer, &states));
+        let token_grads =
+            TokenGrads { logprobs: rows(&token_grads.logprobs), entropy: token_grads.entropy.as_ref().map(rows) };
+        chunk.softmax.backward(&mut logits, &token_grads);
+        let (head, _) = self.outer.head();
+        if let Some(sum) = &mut self.sum {
+            let layout = &self.model.layouts[0];
+            let mut sum = layout.view(sum, &layout.params[self.outer.head_indices()[1]]);
+            if fused::has_products(sum.device()) {
+                fused::add_product(&mut sum, &logits, &states);
+            } else {
+                let _ = sum.g_add_(&logits.tr().matmul(&states));
+            }
+        }
+        logits.matmul(head)
+    }
+
+    /// Back-propagates `grad` through the final norm from `normed` to `states`.
+    fn of_norm(&mut self, normed: &Tensor, grad: &Tensor, states: &Tensor) -> Tensor {
+        let norm = self.outer.head_indices()[0];
+        let mut sources = vec![states];
+        if self.sum.is_some() {
+            sources.push(&self.outer.tensors()[norm]);
+        }
+        let mut gradients = fused::gradients(normed, grad, &sources);
+        if self.sum.is_some() {
+            self.add(norm, &gradients[1]);
+        }
+        gradients.swap_remove(0)
+    }
+
+    fn add(&mut self, index: usize, gradient: &Tensor) {
+        if let Some(sum) = &mut self.sum {
+            let layout = &self.model.layouts[0];
+            let _ = no_grad(|| layout.view(sum, &layout.params[index]).g_add_(gradient));
+        }
+    }
 }
 
 /// Differentiates an objective of the head: adds the gradient of the final norm and of the head to the first unit's sum,

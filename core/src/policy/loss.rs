@@ -36,8 +36,8 @@ pub struct LossInputs<'a> {
 pub struct LossOutputs {
     /// The scalar to differentiate.
     pub loss: Tensor,
-    /// What is told of it.
-    pub sums: LossSums,
+    /// What is told of it, in the order of [`LossSums`]: (7) float64 on the device, so that no one waits for it.
+    pub sums: Tensor,
 }
 
 /// Sums over response tokens that add up over micro-batches: the two losses as aggregated, the others means over tokens.
@@ -60,6 +60,14 @@ pub struct LossSums {
 }
 
 impl LossSums {
+    /// Reads what [`policy_loss`] left on the device.
+    pub fn read(sums: &Tensor) -> Self {
+        let mut numbers = [0.0; 7];
+        sums.copy_data(&mut numbers, 7);
+        let [total, policy, kl, entropy, clip_fraction, dual_clip_fraction, approx_kl] = numbers;
+        Self { total, policy, kl, entropy, clip_fraction, dual_clip_fraction, approx_kl }
+    }
+
     fn zip(self, other: Self, f: impl Fn(f64, f64) -> f64) -> Self {
         Self {
             total: f(self.total, other.total),
@@ -103,23 +111,24 @@ pub fn kl(kind: KlKind, x: &Tensor, y: &Tensor) -> Tensor {
 pub fn policy_loss(inputs: &LossInputs, options: &Update) -> LossOutputs {
     let surrogate = surrogate(inputs, options);
     let weighted = |x: &Tensor| (x * inputs.weights).sum(Kind::Float);
-    let value = |x: &Tensor| x.detach().double_value(&[]);
-    let mean = |x: &Tensor| value(&x.sum(Kind::Float)) * inputs.mean;
+    let mean = |x: &Tensor| x.detach().sum(Kind::Double) * inputs.mean;
     let policy = weighted(&surrogate.loss);
     let mut loss = &policy - weighted(inputs.entropy) * options.entropy;
-    let mut sums = LossSums {
-        policy: value(&policy),
-        entropy: mean(inputs.entropy),
-        clip_fraction: mean(&surrogate.clipped),
-        dual_clip_fraction: mean(&surrogate.dual_clipped),
-        approx_kl: mean(&(inputs.old_logprobs - inputs.logprobs)),
-        ..LossSums::default()
-    };
+    let mut kl_mean = policy.detach().zeros_like();
     if let (Some(options), Some(reference)) = (&options.kl, inputs.ref_logprobs) {
         let kl = kl(options.kind, inputs.logprobs, reference);
-        sums.kl = mean(&kl);
+        kl_mean = mean(&kl);
         loss += weighted(&kl) * options.coef;
     }
-    sums.total = value(&loss);
+    let sums = [
+        loss.detach(),
+        policy.detach(),
+        kl_mean,
+        mean(inputs.entropy),
+        mean(&surrogate.clipped),
+        mean(&surrogate.dual_clipped),
+        mean(&(inputs.old_logprobs - inputs.logprobs)),
+    ];
+    let sums = Tensor::stack(&sums.map(|sum| sum.to_kind(Kind::Double)), 0);
     LossOutputs { loss, sums }
 }

@@ -10,7 +10,9 @@ pub mod surrogate;
 pub mod aggregate;
 pub mod schedule;
 pub mod head;
+pub mod softmax;
 pub mod pass;
+pub mod memory;
 pub mod packed;
 pub mod attention;
 

@@ -2,11 +2,13 @@
 //!
 //! The forward pass runs without gradients and keeps each block's input; the head (`head`) runs only on the states that
 //! are read. The backward pass walks the blocks in reverse: it computes a block again with gradients on a detached input
-//! and differentiates `(y * g).sum()`, where `g` is the gradient that came from above. That is activation checkpointing,
-//! written as a loop.
+//! and hands it the gradient that came from above. That is activation checkpointing, written as a loop. Blocks whose
+//! activations have room (`memory`) keep their graph instead.
 
+use nestor_c10d::fused;
 use tch::{Kind, Tensor, no_grad};
 
+use super::memory::blocks_to_recompute;
 use super::packed::Packed;
 use crate::model::qwen2::BlockWeights;
 use crate::model::{Model, Rope};
@@ -44,11 +46,12 @@ pub fn accumulate_gradients<M>(
     head: impl FnOnce(&Tensor, Option<&mut Tensor>) -> (Tensor, M),
 ) -> M {
     let rope = model.rope(&packed.packing.positions);
+    let again = blocks_to_recompute(model, packed.packing.tokens(), recompute);
     let outer = model.outer_weights(false);
     let mut x = no_grad(|| model.embed(&outer, &packed.tokens));
     let mut saved = Vec::with_capacity(model.blocks());
     for layer in 0..model.blocks() {
-        if recompute.covers(layer) {
+        if layer < again {
             let weights = model.block_weights(layer, false);
             let output = no_grad(|| run_block(model, &weights, &x, &rope, packed));
             saved.push(Saved::Input(std::mem::replace(&mut x, output)));
@@ -76,7 +79,7 @@ pub fn accumulate_gradients<M>(
         };
         let mut sources = vec![&input];
         sources.extend(weights.tensors());
-        let mut gradients = Tensor::run_backward(&[(output * grad).sum(input.kind())], &sources, false, false);
+        let mut gradients = fused::gradients(&output, &grad, &sources);
         let own = gradients.split_off(1);
         sums.add_block(layer, &own);
         grad = gradients.remove(0);

@@ -109,7 +109,7 @@ pub fn gradients(policy: &mut Network, batch: &Batch, indices: &[usize], setting
 
     policy.optimizer.zero_grad();
     let mut report = GradientReport::default();
-    let mut differences = Vec::new();
+    let (mut differences, mut sums_of_micro_batches) = (Vec::new(), Vec::new());
     for micro in micro_batches(batch, indices, update.micro_batch_tokens) {
         let sequences: Vec<_> = micro.iter().map(|&i| &batch.sequences[i]).collect();
         let (model, mut sums) = policy.for_backward();
@@ -139,10 +139,11 @@ pub fn gradients(policy: &mut Network, batch: &Batch, indices: &[usize], setting
                 (outputs.loss, outputs.sums)
             })
         });
-        report.sums += losses;
+        sums_of_micro_batches.push(losses);
         report.tokens += packed.packing.tokens() as u64;
         failpoint("mid-mini-batch");
     }
+    report.sums = LossSums::read(&Tensor::stack(&sums_of_micro_batches, 0).sum_dim_intlist(0, false, Kind::Double));
     let differences = Tensor::cat(&differences, 0);
     report.logprob_diff =
         Difference { mean: differences.mean(Kind::Double).double_value(&[]), max: differences.max().double_value(&[]) };

@@ -3,12 +3,14 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Which blocks are computed again in the backward pass: `all`, `none`, or the number of first blocks.
+/// Which blocks are computed again in the backward pass: `auto`, `all`, `none`, or the number of first blocks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Recompute {
-    /// Every block: least memory.
+    /// As many first blocks as the device's free memory asks.
     #[default]
+    Auto,
+    /// Every block: least memory.
     All,
     /// No block: least work.
     None,
@@ -17,25 +19,15 @@ pub enum Recompute {
     Blocks(usize),
 }
 
-impl Recompute {
-    /// Whether the backward pass computes this block again.
-    pub fn covers(self, layer: usize) -> bool {
-        match self {
-            Self::All => true,
-            Self::None => false,
-            Self::Blocks(n) => layer < n,
-        }
-    }
-}
-
 impl std::str::FromStr for Recompute {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
+            "auto" => Ok(Self::Auto),
             "all" => Ok(Self::All),
             "none" => Ok(Self::None),
-            _ => text.parse().map(Self::Blocks).map_err(|_| "expected all, none or a number of blocks".to_string()),
+            _ => text.parse().map(Self::Blocks).map_err(|_| "expected auto, all, none or a number of blocks".to_string()),
         }
     }
 }
@@ -48,11 +40,12 @@ impl<'de> Deserialize<'de> for Recompute {
             type Value = Recompute;
 
             fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-                write!(f, "`all`, `none` or a number of blocks")
+                write!(f, "`auto`, `all`, `none` or a number of blocks")
             }
 
             fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Recompute, E> {
                 match text {
+                    "auto" => Ok(Recompute::Auto),
                     "all" => Ok(Recompute::All),
                     "none" => Ok(Recompute::None),
                     _ => Err(E::invalid_value(serde::de::Unexpected::Str(text), &self)),

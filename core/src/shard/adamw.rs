@@ -3,7 +3,8 @@
 use anyhow::Result;
 pub use nestor_c10d::AdamW;
 use nestor_c10d::AdamWState;
-use tch::{Kind, Tensor};
+use nestor_c10d::fused::{self, Moments};
+use tch::{Device, Kind, Tensor};
 
 /// Master weights, gradient sums and moments of a network, all float32, one flat tensor per unit.
 #[derive(Debug)]
@@ -12,6 +13,8 @@ pub struct Optimizer {
     pub masters: Vec<Tensor>,
     /// Gradient sums of the current mini-batch.
     pub grads: Vec<Tensor>,
+    /// Gradient sums that count as zero whatever they hold: the first gradient is written over them.
+    pub(super) stale: Vec<bool>,
     /// First moments.
     pub exp_avgs: Vec<Tensor>,
     /// Second moments.
@@ -35,7 +38,8 @@ impl Optimizer {
     pub fn new(flats: &[Tensor]) -> Self {
         let masters: Vec<_> = flats.iter().map(|f| f.detach().to_kind(Kind::Float)).collect();
         let zeros = || masters.iter().map(Tensor::zeros_like).collect::<Vec<_>>();
-        Self { grads: zeros(), exp_avgs: zeros(), exp_avg_sqs: zeros(), masters, steps: 0 }
+        let stale = vec![false; masters.len()];
+        Self { grads: zeros(), stale, exp_avgs: zeros(), exp_avg_sqs: zeros(), masters, steps: 0 }
     }
 
     /// Forgets the moments and the count of steps.
@@ -46,21 +50,34 @@ impl Optimizer {
         self.steps = 0;
     }
 
-    /// Sets the gradient sums to zero.
+    /// Begins the sums of another mini-batch.
     pub fn zero_grad(&mut self) {
-        for grad in &mut self.grads {
-            let _ = grad.zero_();
-        }
+        self.stale.fill(true);
     }
 
-    /// Clips by global norm and makes one AdamW step; a gradient that is not finite changes nothing.
-    pub fn step(&mut self, options: &AdamW, grad_clip: f64) -> Result<StepReport> {
+    /// Clips by global norm and makes one AdamW step; a gradient that is not finite changes nothing. `copies` are bfloat16
+    /// tensors on a CPU that follow the masters, or none.
+    pub fn step(&mut self, options: &AdamW, grad_clip: f64, copies: &[Tensor]) -> Result<StepReport> {
+        for (grad, stale) in self.grads.iter_mut().zip(&mut self.stale) {
+            if std::mem::take(stale) {
+                let _ = grad.zero_();
+            }
+        }
         let norms: Vec<Tensor> = self.grads.iter().map(|g| g.norm().to_kind(Kind::Double)).collect();
         let grad_norm = Tensor::stack(&norms, 0).norm().double_value(&[]);
         if !grad_norm.is_finite() {
             return Ok(StepReport { grad_norm, skipped: true });
         }
-        let scale = grad_clip / (grad_norm + 1e-6);
+        let scale = f64::min(grad_clip / (grad_norm + 1e-6), 1.0);
+        if self.masters[0].device() == Device::Cpu {
+            self.steps += 1;
+            for (unit, param) in self.masters.iter().enumerate() {
+                let (exp_avg, exp_avg_sq) = (&self.exp_avgs[unit], &self.exp_avg_sqs[unit]);
+                let moments = Moments { param, exp_avg, exp_avg_sq, copy: copies.get(unit) };
+                fused::adamw_step(&moments, &self.grads[unit], scale, self.steps, options)?;
+            }
+            return Ok(StepReport { grad_norm, skipped: false });
+        }
         if scale < 1.0 {
             for grad in &mut self.grads {
                 let _ = grad.g_mul_scalar_(scale);

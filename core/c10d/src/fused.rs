@@ -1,0 +1,319 @@
+//! The network's small operations on a CPU, each one pass over memory, with their gradients: `cpp/fused.cpp` and
+//! `cpp/attention.cpp`.
+//!
+//! All but [`adamw_step`] panic where shapes or types do not fit, as tch's own operations do.
+//!
+//! T tokens, N heads, D elements of a row or head, F elements of gate and of up, V vocabulary.
+
+use std::ffi::{c_char, c_int};
+
+use anyhow::{Result, ensure};
+use tch::{Device, Kind, Tensor};
+use torch_sys::C_tensor;
+
+use super::{AdamW, TensorPtr, call};
+
+unsafe extern "C" {
+    fn nestor_rms_norm(
+        x: TensorPtr,
+        weight: TensorPtr,
+        eps: f64,
+        y: *mut *mut C_tensor,
+        message: *mut c_char,
+        message_size: usize,
+    ) -> c_int;
+    fn nestor_rotate(
+        x: TensorPtr,
+        cos: TensorPtr,
+        sin: TensorPtr,
+        heads: i64,
+        kv_heads: i64,
+        parts: *mut *mut C_tensor,
+        message: *mut c_char,
+        message_size: usize,
+    ) -> c_int;
+    fn nestor_silu_mul(x: TensorPtr, y: *mut *mut C_tensor, message: *mut c_char, message_size: usize) -> c_int;
+    fn nestor_softmax(
+        logits: TensorPtr,
+        targets: TensorPtr,
+        temperature: f64,
+        logprobs: TensorPtr,
+        stats: TensorPtr,
+        message: *mut c_char,
+        message_size: usize,
+    ) -> c_int;
+    fn nestor_softmax_grad(
+        logits: TensorPtr,
+        targets: TensorPtr,
+        temperature: f64,
+        stats: TensorPtr,
+        grad_logprobs: TensorPtr,
+        grad_entropy: TensorPtr,
+        message: *mut c_char,
+        message_size: usize,
+    ) -> c_int;
+    fn nestor_adamw_step(
+        param: TensorPtr,
+        grad: TensorPtr,
+        exp_avg: TensorPtr,
+        exp_avg_sq: TensorPtr,
+        copy: TensorPtr,
+        scale: f64,
+        step: f64,
+        options: *const AdamW,
+        message: *mut c_char,
+        message_size: usize,
+    ) -> c_int;
+    fn nestor_attention_is_there() -> bool;
+    fn nestor_attend(
+        q: TensorPtr,
+        k: TensorPtr,
+        v: TensorPtr,
+        n: usize,
+        lengths: *const i64,
+        out: *mut *mut C_tensor,
+        message: *mut c_char,
+        message_size: usize,
+    ) -> c_int;
+    fn nestor_add_product(
+        sum: TensorPtr,
+        a: TensorPtr,
+        b: TensorPtr,
+        message: *mut c_char,
+        message_size: usize,
+    ) -> c_int;
+    fn nestor_cuda_free(index: i64, free: *mut u64, message: *mut c_char, message_size: usize) -> c_int;
+    fn nestor_gradients(
+        output: TensorPtr,
+        grad: TensorPtr,
+        n: usize,
+        inputs: *const TensorPtr,
+        gradients: *mut *mut C_tensor,
+        message: *mut c_char,
+        message_size: usize,
+    ) -> c_int;
+}
+
+/// Whether these operations take tensors like this one.
+pub fn takes(x: &Tensor) -> bool {
+    x.device() == Device::Cpu && matches!(x.kind(), Kind::Float | Kind::BFloat16)
+}
+
+/// Calls a function of the shim that fails only where its caller is wrong.
+fn must(f: impl FnOnce(*mut c_char, usize) -> c_int) {
+    if let Err(error) = call(f) {
+        panic!("{error}");
+    }
+}
+
+/// The N tensors that a function of the shim makes.
+fn made<const N: usize>(f: impl FnOnce(*mut *mut C_tensor, *mut c_char, usize) -> c_int) -> [Tensor; N] {
+    let mut made = [std::ptr::null_mut(); N];
+    must(|message, size| f(made.as_mut_ptr(), message, size));
+    // SAFETY: where it succeeds the shim has written N tensors made with `new`, which are ours from here on.
+    made.map(|tensor| unsafe { Tensor::from_ptr(tensor) })
+}
+
+/// x / rms(x) * weight over the last dimension: (T, D) with weight (D), or (T, N, D) with weight (N, D).
+pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Tensor {
+    let (size, by) = (x.size(), weight.size());
+    assert!(takes(x) && takes(weight) && x.kind() == weight.kind(), "rms_norm wants CPU tensors of one type");
+    assert!(size.len() >= 2 && size[1..] == by[..], "rms_norm wants a weight for {size:?}, got {by:?}");
+    // SAFETY: the tensors live through the call; their shapes and types are checked.
+    let [y] = made(|y, message, n| unsafe { nestor_rms_norm(x.as_ptr(), weight.as_ptr(), eps, y, message, n) });
+    y
+}
+
+/// The rotary embedding of queries and keys side by side, (T, H + K, D) by cos and sin (T, 1, D): queries (T, H, D) and
+/// keys (T, K, D).
+pub fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor, heads: i64) -> [Tensor; 2] {
+    rotated(x, cos, sin, heads, x.size()[1] - heads)
+}
+
+/// The same with values beside them, (T, H + 2K, D), which stay as they are: queries, keys and values.
+pub fn rotate_qkv(x: &Tensor, cos: &Tensor, sin: &Tensor, heads: i64) -> [Tensor; 3] {
+    rotated(x, cos, sin, heads, (x.size()[1] - heads) / 2)
+}
+
+fn rotated<const N: usize>(x: &Tensor, cos: &Tensor, sin: &Tensor, heads: i64, kv_heads: i64) -> [Tensor; N] {
+    let size = x.size();
+    let &[t, n, dim] = &size[..] else { panic!("rotate wants (T, N, D), got {size:?}") };
+    assert!(takes(x) && heads > 0 && kv_heads > 0, "rotate wants heads on a CPU");
+    assert!(n == heads + (N as i64 - 1) * kv_heads && dim % 2 == 0, "{n} heads of {dim} are not {heads} and {kv_heads}");
+    for table in [cos, sin] {
+        let fits = table.size() == [t, 1, dim] && table.kind() == x.kind() && table.is_contiguous();
+        assert!(fits && table.device() == x.device(), "rotate wants a table for {t} tokens of {dim}");
+    }
+    // SAFETY: as above, and by the check of `n` there are N parts.
+    made(|parts, message, n| unsafe {
+        nestor_rotate(x.as_ptr(), cos.as_ptr(), sin.as_ptr(), heads, kv_heads, parts, message, n)
+    })
+}
+
+/// silu(gate) * up of gate and up side by side: (T, 2F) to (T, F).
+pub fn silu_mul(x: &Tensor) -> Tensor {
+    assert!(takes(x) && x.dim() == 2 && x.size()[1] % 2 == 0, "silu_mul wants gate and up on a CPU");
+    // SAFETY: as above.
+    let [y] = made(|y, message, n| unsafe { nestor_silu_mul(x.as_ptr(), y, message, n) });
+    y
+}
+
+/// Whether [`attend`] and [`add_product`] work on this device: on a CPU they need the MKL that libtorch carries on x86-64.
+pub fn has_products(device: Device) -> bool {
+    // SAFETY: looks at two addresses.
+    device == Device::Cpu && unsafe { nestor_attention_is_there() }
+}
+
+/// Causal attention over sequences that lie end to end, each over itself: queries (T, H, D), keys and values (T, K, D) to
+/// (T, H, D).
+pub fn attend(q: &Tensor, k: &Tensor, v: &Tensor, lengths: &[i64]) -> Tensor {
+    let (tokens, wide, narrow) = (q.size()[0], q.size(), k.size());
+    let fits = wide.len() == 3 && narrow.len() == 3 && narrow[1] > 0 && wide[1] % narrow[1] == 0 && v.size() == narrow;
+    assert!(fits && wide[2] == narrow[2] && narrow[0] == tokens, "attention of {wide:?} to {narrow:?}");
+    assert!(lengths.iter().all(|&n| n > 0) && lengths.iter().sum::<i64>() == tokens, "lengths that do not add up");
+    for x in [q, k, v] {
+        assert!(takes(x) && x.kind() == q.kind() && has_products(x.device()), "attention wants CPU tensors of one type");
+    }
+    // SAFETY: as above.
+    let [out] = made(|out, message, size| unsafe {
+        nestor_attend(q.as_ptr(), k.as_ptr(), v.as_ptr(), lengths.len(), lengths.as_ptr(), out, message, size)
+    });
+    out
+}
+
+/// Adds the product of a (T, n), transposed, and b (T, m) to `sum` (n, m), which is float32: a weight's gradient to its sum.
+pub fn add_product(sum: &mut Tensor, a: &Tensor, b: &Tensor) {
+    let (rows, columns, to) = (a.size(), b.size(), sum.size());
+    assert!(rows.len() == 2 && columns.len() == 2 && rows[0] == columns[0] && to == [rows[1], columns[1]]);
+    assert!(takes(a) && takes(b) && a.kind() == b.kind() && has_products(b.device()), "CPU tensors of one type");
+    assert!(sum.kind() == Kind::Float && sum.is_contiguous() && sum.device() == Device::Cpu, "a float32 sum");
+    // SAFETY: as above.
+    must(|message, size| unsafe { nestor_add_product(sum.as_ptr(), a.as_ptr(), b.as_ptr(), message, size) });
+}
+
+/// Log-probs of targets under softmax(logits / temperature), and what the gradient needs of it.
+#[derive(Debug)]
+pub struct Softmax {
+    /// Log-probs of the targets, float32 (n).
+    pub logprobs: Tensor,
+    /// Largest logit, log of the sum, and entropy of each row, float32 (n, 3).
+    stats: Tensor,
+    targets: Tensor,
+    vocabulary: i64,
+    temperature: f64,
+}
+
+impl Softmax {
+    /// Of logits (n, V) and targets (n), which must be less than V.
+    pub fn new(logits: &Tensor, targets: &Tensor, temperature: f64) -> Self {
+        let size = logits.size();
+        let &[n, vocabulary] = &size[..] else { panic!("softmax wants (n, V), got {size:?}") };
+        assert!(takes(logits) && logits.is_contiguous(), "softmax wants logits on a CPU, row after row");
+        assert!(targets.size() == [n] && targets.kind() == Kind::Int64 && targets.is_contiguous(), "one target a row");
+        if n > 0 {
+            let (least, most) = (targets.min().int64_value(&[]), targets.max().int64_value(&[]));
+            assert!(0 <= least && most < vocabulary, "targets {least} to {most} of {vocabulary}");
+        }
+        let room = |shape: &[i64]| Tensor::empty(shape, (Kind::Float, Device::Cpu));
+        let (logprobs, stats) = (room(&[n]), room(&[n, 3]));
+        // SAFETY: as above; targets index inside a row by the check, and the results have the sizes that are written.
+        must(|message, size| unsafe {
+            let (logits, targets) = (logits.as_ptr(), targets.as_ptr());
+            nestor_softmax(logits, targets, temperature, logprobs.as_ptr(), stats.as_ptr(), message, size)
+        });
+        Self { logprobs, stats, targets: targets.shallow_clone(), vocabulary, temperature }
+    }
+
+    /// Entropies, (n).
+    pub fn entropy(&self) -> Tensor {
+        self.stats.select(1, 2)
+    }
+
+    /// Turns the logits, in place, into the gradient of the sum of `logprobs` times the log-probs, and of `entropy` times
+    /// the entropies.
+    pub fn backward(&self, logits: &mut Tensor, logprobs: &Tensor, entropy: Option<&Tensor>) {
+        let n = self.targets.size()[0];
+        let same = logits.size() == [n, self.vocabulary] && logits.is_contiguous();
+        assert!(takes(logits) && same, "these are not the logits that the statistics were made of");
+        let logprobs = logprobs.to_kind(Kind::Float).contiguous();
+        let entropy = entropy.map(|entropy| entropy.to_kind(Kind::Float).contiguous());
+        for gradient in [Some(&logprobs), entropy.as_ref()].into_iter().flatten() {
+            assert!(gradient.size() == [n] && gradient.device() == Device::Cpu, "one gradient a row");
+        }
+        // SAFETY: as above; the vocabulary is the one that the targets were checked against.
+        must(|message, size| unsafe {
+            nestor_softmax_grad(
+                logits.as_ptr(),
+                self.targets.as_ptr(),
+                self.temperature,
+                self.stats.as_ptr(),
+                logprobs.as_ptr(),
+                entropy.as_ref().map_or(std::ptr::null(), |entropy| entropy.as_ptr()),
+                message,
+                size,
+            )
+        });
+    }
+}
+
+/// What one fused AdamW step changes: flat tensors of one length on a CPU.
+#[derive(Debug)]
+pub struct Moments<'a> {
+    /// The parameter, float32.
+    pub param: &'a Tensor,
+    /// First moment, float32.
+    pub exp_avg: &'a Tensor,
+    /// Second moment, float32.
+    pub exp_avg_sq: &'a Tensor,
+    /// A bfloat16 copy of the parameter that follows it.
+    pub copy: Option<&'a Tensor>,
+}
+
+/// AdamW step number `step` on `scale` times the gradient.
+pub fn adamw_step(moments: &Moments, grad: &Tensor, scale: f64, step: u64, options: &AdamW) -> Result<()> {
+    let n = moments.param.numel();
+    let flat = |x: &Tensor, kind: Kind| {
+        let fits = x.device() == Device::Cpu && x.kind() == kind && x.numel() == n && x.is_contiguous();
+        ensure!(fits, "AdamW wants flat tensors of {n} elements");
+        Ok(x.as_ptr())
+    };
+    let (param, grad) = (flat(moments.param, Kind::Float)?, flat(grad, Kind::Float)?);
+    let (first, second) = (flat(moments.exp_avg, Kind::Float)?, flat(moments.exp_avg_sq, Kind::Float)?);
+    let copy = moments.copy.map_or(Ok(std::ptr::null()), |copy| flat(copy, Kind::BFloat16))?;
+    // SAFETY: five live tensors (or a null pointer for the copy) of one length and the types that are read.
+    call(|message, size| unsafe {
+        nestor_adamw_step(param, grad, first, second, copy, scale, step as f64, options, message, size)
+    })
+}
+
+/// Bytes that this process may still take on a device: free memory, and on a GPU what libtorch holds in reserve. None
+/// where the system does not say.
+pub fn free_bytes(device: Device) -> Option<u64> {
+    match device {
+        Device::Cpu => {
+            let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+            let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+            Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? << 10)
+        }
+        Device::Cuda(index) => {
+            let mut free = 0;
+            // SAFETY: writes one number.
+            call(|message, size| unsafe { nestor_cuda_free(index as i64, &mut free, message, size) }).ok()?;
+            Some(free)
+        }
+        _ => None,
+    }
+}
+
+/// The gradients of `output` with respect to tensors that it was computed from, given its own gradient; on any device.
+pub fn gradients(output: &Tensor, grad: &Tensor, inputs: &[&Tensor]) -> Vec<Tensor> {
+    let pointers: Vec<TensorPtr> = inputs.iter().map(|input| input.as_ptr()).collect();
+    let mut made = vec![std::ptr::null_mut(); inputs.len()];
+    // SAFETY: the tensors live through the call, and there is room for one gradient of each input.
+    must(|message, size| unsafe {
+        let (output, grad) = (output.as_ptr(), grad.as_ptr());
+        nestor_gradients(output, grad, pointers.len(), pointers.as_ptr(), made.as_mut_ptr(), message, size)
+    });
+    // SAFETY: where it succeeds every place holds a tensor made with `new`.
+    made.into_iter().map(|tensor| unsafe { Tensor::from_ptr(tensor) }).collect()
+}

@@ -73,10 +73,13 @@ NESTOR_INLINE void attend(const Attention& a, const Task& task, const T* q, cons
   for (int m = 0; m < M; ++m) best[m] = never;
   for (int64_t p = 0; p < count; ++p) {
     const T* k = keys + table[p] * page_size + head_offset;
+    // Pages lie anywhere: the next one is fetched while this one is read.
+    const T* next = keys + table[std::min(p + 1, count - 1)] * page_size + head_offset;
     Floats even[M], odd[M];
     for (int m = 0; m < M; ++m) even[m] = odd[m] = Floats{};
     for (int64_t d = 0; d < a.padded; d += 2) {
       const Pair rows = load_pair(k + d * PAGE);
+      __builtin_prefetch(next + d * PAGE);
       for (int m = 0; m < M; ++m) {
         even[m] += queries[m * a.padded + d] * rows.a;
         odd[m] += queries[m * a.padded + d + 1] * rows.b;
@@ -106,9 +109,11 @@ NESTOR_INLINE void attend(const Attention& a, const Task& task, const T* q, cons
     for (int m = 0; m < M; ++m) o[m] = Pair{};
     for (int64_t p = 0; p < count; ++p) {
       const T* v = values + table[p] * page_size + head_offset + d;
+      const T* next = values + table[std::min(p + 1, count - 1)] * page_size + head_offset + d;
       const float* weights = scratch.data() + p * PAGE;
       for (int64_t t = 0; t < PAGE; ++t) {
         const Pair value = load_pair(v + t * a.padded);
+        __builtin_prefetch(next + t * a.padded);
         for (int m = 0; m < M; ++m) {
           o[m].a += weights[m * length + t] * value.a;
           o[m].b += weights[m * length + t] * value.b;

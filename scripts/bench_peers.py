@@ -41,6 +41,7 @@ def alternate(repeat, ours, theirs):
         pair = [(mine, ours), (other, theirs_once)]
         for into, work in pair if number % 2 == 0 else reversed(pair):
             into.append(work())
+        print(f"  round {number + 1}: nestor {mine[-1]:.2f} s, peer {other[-1]:.2f} s", file=sys.stderr, flush=True)
     return mine, other
 
 
@@ -99,7 +100,7 @@ def update_ragged(row, a, shape, batch, prompt, new, target):
     shape, batch, prompt, new = ("tiny", 4, 16, 8) if a.small else (shape, batch, prompt, new)
     folder = models.folder(shape)
     sizes = ["--batch", batch, "--prompt", prompt, "--new", new, "--ragged", "--repeats", 1]
-    lengths = learn.prompt_and_response(bench("update", folder, *sizes), prompt, new)
+    lengths = bench("update", folder, *sizes)["lengths"]  # of prompt and response of each sequence
     peer = learn.PlainUpdate(models.load(folder, DTYPE), lengths)
     seconds = alternate(a.repeat, lambda: bench("update", folder, *sizes)["seconds"], peer)
     tokens = sum(p + r for p, r in lengths)

@@ -172,3 +172,25 @@ def test_the_table_goes_between_its_marks(root, monkeypatch, tmp_path):
     with pytest.raises(SystemExit):
         report.write(page, ["a"])
     assert all(mark in (root / "README.md").read_text() for mark in report.MARKS)
+
+
+def test_the_padded_update_has_the_gradient_of_the_sequences(root, monkeypatch):
+    """Padding is work for the peer, and nothing else: every sequence by itself, without padding, gives the same sum."""
+    monkeypatch.syspath_prepend(root / "scripts")
+    from peers.learn import PlainUpdate
+    torch.manual_seed(2)
+    model = Qwen2ForCausalLM(Qwen2Config(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
+                                         num_key_value_heads=1, vocab_size=64))
+    lengths = [(6, 3), (2, 1), (9, 5), (3, 5), (1, 2)]
+    update = PlainUpdate(model, lengths)
+    tokens = sum(response for _, response in lengths)
+    for (prompt, response), row, advantage in zip(lengths, update.rows, update.advantages):
+        row = row[None, :prompt + response]
+        logp = torch.log_softmax(model(row, use_cache=False).logits[:, prompt - 1:-1].float(), -1)
+        logp = logp.gather(-1, row[:, prompt:, None])
+        (-(torch.exp(logp - logp.detach()) * advantage).sum() / tokens).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    want = [parameter.grad.clone() for parameter in model.parameters()]
+    update()
+    for got, wanted in zip(model.parameters(), want):
+        torch.testing.assert_close(got.grad, wanted, rtol=1e-4, atol=1e-6)

@@ -45,15 +45,6 @@ class PlainUpdate:
         self.optimizer.step()
 
 
-def prompt_and_response(measured, prompt, new):
-    """Lengths of the prompt and the response of each sequence of `nestor bench update --ragged`: it prints whole lengths,
-    of which the response has the share that it has in the longest."""
-    if "lengths" not in measured:
-        raise Failed("nestor bench update --ragged printed no lengths")
-    responses = [max(1, round(length * new / (prompt + new))) for length in measured["lengths"]]
-    return [(length - response, response) for length, response in zip(measured["lengths"], responses)]
-
-
 def tokenizer(vocab_size):
     """A word for each id: the trainer wants a tokenizer, though no text is ever made into tokens here."""
     from tokenizers import Tokenizer, models

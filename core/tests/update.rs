@@ -189,6 +189,26 @@ fn micro_batches_do_not_change_the_gradient() {
     }
 }
 
+/// What the backward pass computes again changes no bit, nor does what a sum held before its mini-batch.
+#[test]
+fn recomputing_changes_no_bit() {
+    let batch = batch(&[3, 5, 4, 9, 1, 6]);
+    for kind in [Kind::Float, Kind::BFloat16] {
+        let gradient = |recompute: Value, before: f64| {
+            let update = section(json!({ "micro_batch_tokens": 12, "recompute": recompute }));
+            let mut policy = Network::new(model().copy(kind));
+            policy.optimizer.grads.iter_mut().for_each(|grad| drop(grad.fill_(before)));
+            gradients(&mut policy, &batch, &[0, 1, 2, 3, 4, 5], &settings(&update));
+            numbers(&policy.optimizer.grads)
+        };
+        let none = gradient(json!("none"), 0.0);
+        assert!(none.iter().any(|g| g.abs() > 1e-3));
+        for recompute in [json!("auto"), json!("all"), json!(1)] {
+            assert!(gradient(recompute.clone(), 7.0) == none, "{recompute} in {kind:?}");
+        }
+    }
+}
+
 /// The numbers are those of PyTorch 2.11 on a CPU:
 ///
 /// ```python

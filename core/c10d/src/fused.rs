@@ -139,7 +139,10 @@ fn rotated<const N: usize>(x: &Tensor, cos: &Tensor, sin: &Tensor, heads: i64, k
     let size = x.size();
     let &[t, n, dim] = &size[..] else { panic!("rotate wants (T, N, D), got {size:?}") };
     assert!(takes(x) && heads > 0 && kv_heads > 0, "rotate wants heads on a CPU");
-    assert!(n == heads + (N as i64 - 1) * kv_heads && dim % 2 == 0, "{n} heads of {dim} are not {heads} and {kv_heads}");
+    assert!(
+        n == heads + (N as i64 - 1) * kv_heads && dim % 2 == 0,
+        "{n} heads of {dim} are not {heads} and {kv_heads}"
+    );
     for table in [cos, sin] {
         let fits = table.size() == [t, 1, dim] && table.kind() == x.kind() && table.is_contiguous();
         assert!(fits && table.device() == x.device(), "rotate wants a table for {t} tokens of {dim}");
@@ -172,7 +175,10 @@ pub fn attend(q: &Tensor, k: &Tensor, v: &Tensor, lengths: &[i64]) -> Tensor {
     assert!(fits && wide[2] == narrow[2] && narrow[0] == tokens, "attention of {wide:?} to {narrow:?}");
     assert!(lengths.iter().all(|&n| n > 0) && lengths.iter().sum::<i64>() == tokens, "lengths that do not add up");
     for x in [q, k, v] {
-        assert!(takes(x) && x.kind() == q.kind() && has_products(x.device()), "attention wants CPU tensors of one type");
+        assert!(
+            takes(x) && x.kind() == q.kind() && has_products(x.device()),
+            "attention wants CPU tensors of one type"
+        );
     }
     // SAFETY: as above.
     let [out] = made(|out, message, size| unsafe {

@@ -91,7 +91,8 @@ impl Network {
         let [beta1, beta2] = update.betas;
         let options = AdamW { lr, beta1, beta2, weight_decay: update.weight_decay, eps: 1e-8 };
         // On a CPU the step itself writes what the network computes with.
-        let follow = self.adapters.is_none() && self.model.device() == Device::Cpu && self.model.kind() == Kind::BFloat16;
+        let follow =
+            self.adapters.is_none() && self.model.device() == Device::Cpu && self.model.kind() == Kind::BFloat16;
         let copies: &[Tensor] = if follow { &self.model.flats } else { &[] };
         let step = self.optimizer.step(&options, grad_clip, copies)?;
         if step.skipped {

@@ -27,7 +27,9 @@ impl std::str::FromStr for Recompute {
             "auto" => Ok(Self::Auto),
             "all" => Ok(Self::All),
             "none" => Ok(Self::None),
-            _ => text.parse().map(Self::Blocks).map_err(|_| "expected auto, all, none or a number of blocks".to_string()),
+            _ => {
+                text.parse().map(Self::Blocks).map_err(|_| "expected auto, all, none or a number of blocks".to_string())
+            }
         }
     }
 }

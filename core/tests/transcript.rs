@@ -6,7 +6,7 @@ mod support;
 
 use nestor::agent::{EpisodePlan, PlaySettings, Player, PlayerOptions, pack, plan, texts, write_rollouts};
 use nestor::data::{Batch, Episode};
-use nestor::engine::{Completion, Engine, EngineOptions, NoiseKey, Request};
+use nestor::engine::{Completion, Engine, EngineOptions, NoiseKey, Request, Weights};
 use nestor::error::InputError;
 use nestor::model::{Model, make_deterministic};
 use nestor::policy::score::logprobs;
@@ -111,7 +111,9 @@ fn answers(
         deterministic: true,
         eos: player.tokenizer().eos().to_vec(),
         seed: SEED,
+        ..EngineOptions::default()
     });
+    let weights = Weights::new(model);
     let rows = &batch.rows;
     for row in 0..rows.len() {
         let tokens = &batch.sequences[rows.sequence[row] as usize].tokens;
@@ -122,7 +124,7 @@ fn answers(
     }
     let mut done = Vec::new();
     while !engine.is_idle() {
-        done.extend(engine.step(model).unwrap());
+        done.extend(engine.step(&weights).unwrap());
     }
     done.sort_by_key(|c| (c.key.episode, c.key.step));
     done

@@ -82,6 +82,8 @@ pub struct View {
     places: Vec<i64>,
     /// One per chunk.
     segments: Vec<Segment>,
+    /// The chunks' last rows.
+    ends: Vec<Segment>,
     /// The chunks' pages, end to end.
     pages: Vec<i64>,
     /// The same for a cache that is not paged.
@@ -111,13 +113,17 @@ impl View {
     pub fn new(chunks: &[Chunk], rows: usize) -> Self {
         let page = PAGE as i64;
         let (mut places, mut segments, mut pages) = (Vec::with_capacity(rows), Vec::new(), Vec::new());
+        let mut ends = Vec::new();
         for chunk in chunks {
-            segments.push(Segment {
+            let segment = Segment {
                 row: places.len() as i64,
                 rows: chunk.tokens.len() as i64,
                 position: chunk.position as i64,
                 pages: pages.len() as i64,
-            });
+            };
+            segments.push(segment);
+            let before = segment.rows - 1;
+            ends.push(Segment { row: segment.row + before, rows: 1, position: segment.position + before, ..segment });
             // Page 0 is nobody's.
             pages.extend(chunk.pages.iter().map(|&page| i64::from(page) + 1));
             let own = &pages[pages.len() - chunk.pages.len()..];
@@ -125,7 +131,7 @@ impl View {
             places.extend(positions.map(|position| own[position / PAGE] * page + (position % PAGE) as i64));
         }
         places.resize(rows, NOBODYS * page);
-        Self { places, segments, pages, flat: None }
+        Self { places, segments, ends, pages, flat: None }
     }
 
     /// The same for a cache that is not paged.
@@ -162,12 +168,14 @@ impl View {
 }
 
 impl Cache {
-    /// Writes the rows' keys and values (T, K, D) and attends their queries (T, H, D) to what they may see.
-    pub fn attend(&self, layer: usize, view: &View, q: &Tensor, k: &Tensor, v: &Tensor) -> Tensor {
+    /// Writes the rows' keys and values (T, K, D) and attends their queries (T, H, D) to what they may see. Where only the
+    /// ends of chunks are read, other rows may come back undefined.
+    pub fn attend(&self, layer: usize, view: &View, (q, k, v): (&Tensor, &Tensor, &Tensor), ends: bool) -> Tensor {
+        let segments = if ends { &view.ends } else { &view.segments };
         match (&self.blocks[layer], &view.flat) {
             (Block::Paged(cache), _) => cache
                 .write(&view.places, k, v)
-                .and_then(|()| cache.attend(q, &view.segments, &view.pages))
+                .and_then(|()| cache.attend(q, segments, &view.pages))
                 // As an operation of libtorch does that is called wrongly: a view made of chunks fits its cache.
                 .unwrap_or_else(|error| panic!("{error:#}")),
             (Block::Flat(cache), Some(flat)) => flat_attend(cache, flat, q, k, v),

@@ -57,21 +57,24 @@ pub fn forward(weights: &Weights, cache: &Cache, chunks: &[Chunk], fixed: Option
             last.push(tokens.len() as i64 - 1);
         }
     }
+    // What fills up is a row that is computed anyway, also where no chunk draws.
+    let filling = last.first().copied().unwrap_or(tokens.len() as i64 - 1);
+    last.resize(fixed.map_or(last.len().max(1), |fixed| fixed.logits), filling);
     if let Some(fixed) = fixed {
         tokens.resize(fixed.rows, 0);
         positions.resize(fixed.rows, 0);
-        last.resize(fixed.logits, 0);
     }
     let view = View::new(chunks, tokens.len());
     let view = if paged { view } else { view.flat(kind, device) };
     let on = |values: &[i64]| Tensor::from_slice(values).to_device(device);
     let model = weights.model;
     let rope = model.rope(&on(&positions));
+    // The head reads only the rows whose next token is drawn.
+    let last = on(&last);
     let mut x = model.embed(&weights.outer, &on(&tokens));
     for (layer, block) in weights.blocks.iter().enumerate() {
-        x = model.block(block, &x, &rope, |q, k, v| cache.attend(layer, &view, q, k, v));
+        let read = (layer + 1 == weights.blocks.len()).then_some(&last);
+        x = model.block(block, &x, &rope, read, |q, k, v| cache.attend(layer, &view, (q, k, v), read.is_some()));
     }
-    // The head reads only the rows whose next token is drawn.
-    let x = if last.len() == tokens.len() { x } else { x.index_select(0, &on(&last)) };
     model.head(&weights.outer, &x)
 }

@@ -68,11 +68,13 @@ impl Pages {
     }
 
     /// Pages that some sequence holds.
+    #[cfg(test)]
     pub fn held(&self) -> usize {
         self.held
     }
 
     /// Pages promised and not yet taken.
+    #[cfg(test)]
     pub fn promised(&self) -> usize {
         self.promised
     }

@@ -42,7 +42,7 @@ fn full_pass(model: &Model, tokens: &[u32], temperature: f64) -> Tensor {
         let mut x = model.embed(&outer, &Tensor::from_slice(&ids));
         let rope = model.rope(&Tensor::arange(ids.len() as i64, (Kind::Int64, Device::Cpu)));
         for layer in 0..model.blocks() {
-            x = model.block(&model.block_weights(layer, false), &x, &rope, |q, k, v| {
+            x = model.block(&model.block_weights(layer, false), &x, &rope, None, |q, k, v| {
                 let group = q.size()[1] / k.size()[1];
                 let split = |t: &Tensor| t.transpose(0, 1).unsqueeze(0);
                 let (k, v) =

@@ -275,12 +275,14 @@ impl Model {
     }
 
     /// One block: (T, E) to (T, E). `attend` gets rotated queries (T, H, D), rotated keys and values (T, K, D) and
-    /// gives (T, H, D).
+    /// gives (T, H, D). Of the last block only some rows may be read: with `read` (N) only these are computed after
+    /// attention, and it gives (N, E).
     pub fn block(
         &self,
         weights: &BlockWeights,
         x: &Tensor,
         rope: &Rope,
+        read: Option<&Tensor>,
         attend: impl FnOnce(&Tensor, &Tensor, &Tensor) -> Tensor,
     ) -> Tensor {
         let [norm_in, qkv, own @ .., out, norm_post, gate_up, down] = &weights.tensors[..] else {
@@ -311,6 +313,10 @@ impl Model {
             [q, k, v]
         };
         let attended = attend(&q, &k, &v).reshape([-1, heads * dim]);
+        // Rows by index as an embedding, because the gradient of `index_select` adds row by row on a CPU.
+        let keep =
+            |x: &Tensor| read.map_or_else(|| x.shallow_clone(), |rows| Tensor::embedding(x, rows, -1, false, false));
+        let (x, attended) = (keep(x), keep(&attended));
         let x = x + linear(&attended, out, out_packed, None);
 
         let h = linear(&rms_norm(&x, norm_post, c.rms_norm_eps), gate_up, gate_up_packed, None);

@@ -29,9 +29,9 @@ pub fn states(model: &Model, packed: &Packed) -> Tensor {
         let rope = model.rope(&packed.packing.positions);
         let mut x = model.embed(&model.outer_weights(false), &packed.tokens);
         for layer in 0..model.blocks() {
-            x = run_block(model, &model.block_weights(layer, false), &x, &rope, packed);
+            x = run_block(model, &model.block_weights(layer, false), &x, &Rows { rope: &rope, packed, layer });
         }
-        x.index_select(0, &packed.predictors)
+        x
     })
 }
 
@@ -53,19 +53,18 @@ pub fn accumulate_gradients<M>(
     for layer in 0..model.blocks() {
         if layer < again {
             let weights = model.block_weights(layer, false);
-            let output = no_grad(|| run_block(model, &weights, &x, &rope, packed));
+            let output = no_grad(|| run_block(model, &weights, &x, &Rows { rope: &rope, packed, layer }));
             saved.push(Saved::Input(std::mem::replace(&mut x, output)));
         } else {
             let weights = model.block_weights(layer, true);
             let input = x.detach().set_requires_grad(true);
-            let output = run_block(model, &weights, &input, &rope, packed);
+            let output = run_block(model, &weights, &input, &Rows { rope: &rope, packed, layer });
             x = output.detach();
             saved.push(Saved::Graph { input, weights, output });
         }
     }
 
-    let (grad_states, metrics) = head(&x.index_select(0, &packed.predictors), sums.outer());
-    let mut grad = x.zeros_like().index_add(0, &packed.predictors, &grad_states); // (T, E)
+    let (mut grad, metrics) = head(&x, sums.outer()); // (N, E), from the last block's input on (T, E)
 
     for (layer, saved) in saved.into_iter().enumerate().rev() {
         let (input, weights, output) = match saved {
@@ -73,7 +72,7 @@ pub fn accumulate_gradients<M>(
             Saved::Input(x) => {
                 let weights = model.block_weights(layer, true);
                 let input = x.set_requires_grad(true);
-                let output = run_block(model, &weights, &input, &rope, packed);
+                let output = run_block(model, &weights, &input, &Rows { rope: &rope, packed, layer });
                 (input, weights, output)
             }
         };
@@ -94,6 +93,16 @@ pub fn accumulate_gradients<M>(
     metrics
 }
 
-fn run_block(model: &Model, weights: &BlockWeights, x: &Tensor, rope: &Rope, packed: &Packed) -> Tensor {
-    model.block(weights, x, rope, |q, k, v| packed.packing.attend(q, k, v))
+/// What a block of a pass is told beside its input.
+struct Rows<'a> {
+    rope: &'a Rope,
+    packed: &'a Packed,
+    layer: usize,
+}
+
+/// One block; the last gives only the states that are read.
+fn run_block(model: &Model, weights: &BlockWeights, x: &Tensor, rows: &Rows) -> Tensor {
+    let Rows { rope, packed, layer } = *rows;
+    let read = (layer + 1 == model.blocks()).then_some(&packed.predictors);
+    model.block(weights, x, rope, read, |q, k, v| packed.packing.attend(q, k, v))
 }

@@ -268,9 +268,11 @@ fn batches(r: &Rollout, u: &Update) -> Option<Problem> {
     .or_else(|| {
         let message =
             "must be at least `max_prompt_tokens` + `max_response_tokens` of the rollout (or its `max_sequence_tokens`)";
-        let tokens = u.micro_batch_tokens;
-        (tokens < sequence)
-            .then(|| ("update.micro_batch_tokens".into(), format!("{message} ({sequence}), but is {tokens}")))
+        let short = |path: &str, tokens: usize| {
+            (tokens < sequence).then(|| (path.into(), format!("{message} ({sequence}), but is {tokens}")))
+        };
+        short("update.micro_batch_tokens", u.micro_batch_tokens)
+            .or_else(|| short("rollout.cache_tokens", r.cache_tokens?))
     })
 }
 

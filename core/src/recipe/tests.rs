@@ -191,6 +191,11 @@ fn errors_name_place_key_and_remedy() {
             &["r.yaml:17:3", "`update.mini_batch` must be at most", "(320)", "is 321"],
         ),
         (
+            "tasks: 4",
+            "tasks: 4\n  cache_tokens: 143",
+            &["r.yaml:12:3", "`rollout.cache_tokens` must be at least `max_prompt_tokens`", "(144), but is 143"],
+        ),
+        (
             "mini_batch: 32",
             "mini_batch: 32\n  micro_batch_tokens: 143",
             &["r.yaml:18:3", "`update.micro_batch_tokens` must be at least `max_prompt_tokens`", "(144), but is 143"],

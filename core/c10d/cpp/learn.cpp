@@ -1,0 +1,183 @@
+// What only learning needs, on a CPU in one pass over memory each: log-probs and entropies of logits with their gradient,
+// and the optimiser's step.
+
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+
+#include <cmath>
+
+#include "guarded.h"
+#include "vectors.h"
+
+namespace {
+
+// Elements that are worth another thread.
+constexpr int64_t GRAIN = 8192;
+
+// ---- log-softmax of a row of logits over a temperature
+
+// What is kept of a row: its largest logit (over the temperature), the log of the sum of exp(logit - largest), the entropy.
+struct RowStats {
+  float largest, log_sum, entropy;
+};
+
+template <typename T>
+INLINE RowStats softmax_row(const T* logits, int64_t n, float inverse) {
+  float largest = -INFINITY;
+#pragma omp simd reduction(max : largest)
+  for (int64_t i = 0; i < n; ++i) {
+    const float x = get(logits[i]);
+    largest = x > largest ? x : largest;
+  }
+  largest *= inverse;
+  float sum = 0, weighted = 0;
+#pragma omp simd reduction(+ : sum, weighted)
+  for (int64_t i = 0; i < n; ++i) {
+    const float x = get(logits[i]) * inverse - largest, e = exponential(x);
+    sum += e;
+    weighted += e * x;
+  }
+  return {largest, std::log(sum), std::log(sum) - weighted / sum};
+}
+
+// Logits become the gradient of grad_logprob * logprob(target) + grad_entropy * entropy, but for the target's own 1.
+template <typename T>
+INLINE void softmax_row_grad(T* logits, int64_t n, float inverse, RowStats row, float grad_logprob,
+                             float grad_entropy) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    const float logprob = get(logits[i]) * inverse - row.largest - row.log_sum;
+    put(logits[i], -inverse * exponential(logprob) * (grad_logprob + grad_entropy * (logprob + row.entropy)));
+  }
+}
+
+VECTORS RowStats softmax_f32(const float* logits, int64_t n, float inverse) {
+  return softmax_row(logits, n, inverse);
+}
+VECTORS RowStats softmax_bf16(const Bf16* logits, int64_t n, float inverse) {
+  return softmax_row(logits, n, inverse);
+}
+VECTORS void softmax_grad_f32(float* logits, int64_t n, float inverse, RowStats row, float grad_logprob,
+                              float grad_entropy) {
+  softmax_row_grad(logits, n, inverse, row, grad_logprob, grad_entropy);
+}
+VECTORS void softmax_grad_bf16(Bf16* logits, int64_t n, float inverse, RowStats row, float grad_logprob,
+                               float grad_entropy) {
+  softmax_row_grad(logits, n, inverse, row, grad_logprob, grad_entropy);
+}
+
+// ---- AdamW
+
+struct AdamWStep {
+  float decay, beta1, beta2, step_size, root_correction, eps, scale;
+};
+
+VECTORS void adamw(float* param, const float* grad, float* exp_avg, float* exp_avg_sq, Bf16* copy, int64_t n,
+                   const AdamWStep& given) {
+  const AdamWStep s = given;
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    const float g = grad[i] * s.scale;
+    const float first = exp_avg[i] + (1.0f - s.beta1) * (g - exp_avg[i]);
+    const float second = s.beta2 * exp_avg_sq[i] + (1.0f - s.beta2) * g * g;
+    exp_avg[i] = first;
+    exp_avg_sq[i] = second;
+    param[i] = param[i] * s.decay - s.step_size * first / (std::sqrt(second) / s.root_correction + s.eps);
+  }
+  if (copy) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) put(copy[i], param[i]);
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+struct nestor_adamw {
+  double lr, beta1, beta2, weight_decay, eps;
+};
+
+// Of logits (n, V): log-probs of the targets (n) and, per row, what `nestor_softmax_grad` wants, float32 (n, 3); the last
+// of the three is the entropy.
+int nestor_softmax(const at::Tensor* logits, const at::Tensor* targets, double temperature, const at::Tensor* logprobs,
+                   const at::Tensor* stats, char* message, size_t message_size) {
+  return guarded(message, message_size, [&] {
+    const int64_t width = logits->size(1);
+    const float inverse = static_cast<float>(1.0 / temperature);
+    auto* rows = data<RowStats>(*stats);
+    with_type(*logits, [&](auto* type) {
+      using T = std::remove_pointer_t<decltype(type)>;
+      at::parallel_for(0, logits->size(0), std::max<int64_t>(1, GRAIN / width), [&](int64_t begin, int64_t end) {
+        for (int64_t r = begin; r < end; ++r) {
+          const T* row = data<T>(*logits) + r * width;
+          if constexpr (std::is_same_v<T, float>) {
+            rows[r] = softmax_f32(row, width, inverse);
+          } else {
+            rows[r] = softmax_bf16(row, width, inverse);
+          }
+          const float target = get(row[data<int64_t>(*targets)[r]]) * inverse;
+          data<float>(*logprobs)[r] = target - rows[r].largest - rows[r].log_sum;
+        }
+      });
+    });
+  });
+}
+
+// Turns logits (n, V) into the gradient of the sum of grad_logprobs * logprobs + grad_entropy * entropy, in place.
+int nestor_softmax_grad(const at::Tensor* logits, const at::Tensor* targets, double temperature,
+                        const at::Tensor* stats, const at::Tensor* grad_logprobs, const at::Tensor* grad_entropy,
+                        char* message, size_t message_size) {
+  return guarded(message, message_size, [&] {
+    const int64_t width = logits->size(1);
+    const float inverse = static_cast<float>(1.0 / temperature);
+    const auto* rows = data<RowStats>(*stats);
+    with_type(*logits, [&](auto* type) {
+      using T = std::remove_pointer_t<decltype(type)>;
+      at::parallel_for(0, logits->size(0), std::max<int64_t>(1, GRAIN / width), [&](int64_t begin, int64_t end) {
+        for (int64_t r = begin; r < end; ++r) {
+          T* row = data<T>(*logits) + r * width;
+          T& target = row[data<int64_t>(*targets)[r]];
+          const float by_logprob = data<float>(*grad_logprobs)[r];
+          const float by_entropy = grad_entropy ? data<float>(*grad_entropy)[r] : 0.0f;
+          // The target's entry in float32, with its 1: of the rounded entry little would be left.
+          const float logprob = get(target) * inverse - rows[r].largest - rows[r].log_sum, p = std::exp(logprob);
+          const float own = inverse * (by_logprob * (1.0f - p) - by_entropy * p * (logprob + rows[r].entropy));
+          if constexpr (std::is_same_v<T, float>) {
+            softmax_grad_f32(row, width, inverse, rows[r], by_logprob, by_entropy);
+          } else {
+            softmax_grad_bf16(row, width, inverse, rows[r], by_logprob, by_entropy);
+          }
+          put(target, own);
+        }
+      });
+    });
+  });
+}
+
+// One AdamW step of a flat float32 parameter on the gradient times `scale`; where there is a bfloat16 copy, it follows.
+int nestor_adamw_step(const at::Tensor* param, const at::Tensor* grad, const at::Tensor* exp_avg,
+                      const at::Tensor* exp_avg_sq, const at::Tensor* copy, double scale, double step,
+                      const nestor_adamw* options, char* message, size_t message_size) {
+  return guarded(message, message_size, [&] {
+    AdamWStep s;
+    s.decay = static_cast<float>(1.0 - options->lr * options->weight_decay);
+    s.beta1 = static_cast<float>(options->beta1);
+    s.beta2 = static_cast<float>(options->beta2);
+    s.step_size = static_cast<float>(options->lr / (1.0 - std::pow(options->beta1, step)));
+    s.root_correction = static_cast<float>(std::sqrt(1.0 - std::pow(options->beta2, step)));
+    s.eps = static_cast<float>(options->eps);
+    s.scale = static_cast<float>(scale);
+    // Pieces that stay in the first cache between the two loops.
+    constexpr int64_t PIECE = 1024;
+    at::parallel_for(0, param->numel(), GRAIN, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; i += PIECE) {
+        const int64_t n = std::min(PIECE, end - i);
+        Bf16* to = copy ? data<Bf16>(*copy) + i : nullptr;
+        adamw(data<float>(*param) + i, data<float>(*grad) + i, data<float>(*exp_avg) + i, data<float>(*exp_avg_sq) + i,
+              to, n, s);
+      }
+    });
+  });
+}
+}

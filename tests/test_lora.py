@@ -94,9 +94,8 @@ def test_a_run_learns_through_its_adapters_alone(finished):
     assert losses[-1] < 0.7 * losses[0]
     rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     assert all(row["grad/norm"] > 0 and row["loss/kl"] >= 0 for row in rows[1:])
-    # In bfloat16 transformers' cached decoding is 6e-3 from its own full pass on such a model, single tokens 0.06 and more.
-    name, limit = ("max", 1e-4) if dtype == "float32" else ("mean", 0.02)
-    assert all(row[f"rollout/logprob_diff_{name}"] < limit for row in rows[1:])
+    limit = 1e-4 if dtype == "float32" else 0.1
+    assert all(row["rollout/logprob_diff_max"] < limit for row in rows[1:])
 
     kind = getattr(torch, dtype)
     base = {name: value.to(kind) for name, value in load_file(run_dir / "model/model.safetensors").items()}

@@ -246,7 +246,7 @@ fn clipping_and_adamw_equal_pytorch() {
     let options = AdamW { lr: 0.1, beta1: 0.9, beta2: 0.95, weight_decay: 0.02, eps: 1e-8 };
     for (grads, norm, weights) in steps {
         optimizer.grads = split(grads).into();
-        let report = optimizer.step(&options, 1.0, &[]).unwrap();
+        let report = optimizer.step(&options, 1.0).unwrap();
         assert!((report.grad_norm - norm).abs() < 1e-5 && !report.skipped, "{report:?}");
         close("weights", &optimizer.masters, weights);
     }

@@ -5,7 +5,6 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty_like.h>
-#include <c10/core/ScalarType.h>
 
 #include <cmath>
 #include <optional>
@@ -16,8 +15,6 @@
 #include "lanes.h"
 
 namespace {
-
-using namespace nestor;
 
 constexpr int64_t PAGE = LANES;  // tokens of a page
 constexpr int MOST_LANES = 8;    // queries that share the reading of keys and values
@@ -42,7 +39,7 @@ struct Attention {
 };
 
 template <typename T, int M>
-NESTOR_INLINE void attend(const Attention& a, const Task& task, const T* q, const T* keys, const T* values, T* out,
+INLINE void attend(const Attention& a, const Task& task, const T* q, const T* keys, const T* values, T* out,
                           std::vector<float>& scratch) {
   const Segment& segment = a.segments[task.segment];
   const int64_t* table = a.pages + segment.pages;
@@ -64,7 +61,7 @@ NESTOR_INLINE void attend(const Attention& a, const Task& task, const T* q, cons
   float* queries = scratch.data() + M * length;
   for (int m = 0; m < M; ++m) {
     float* query = queries + m * a.padded;
-    for (int64_t d = 0; d < a.padded; ++d) query[d] = d < a.dim ? static_cast<float>(q[places[m] + d]) : 0.0f;
+    for (int64_t d = 0; d < a.padded; ++d) query[d] = d < a.dim ? get(q[places[m] + d]) : 0.0f;
   }
 
   const Floats never = all(-std::numeric_limits<float>::infinity());
@@ -98,8 +95,9 @@ NESTOR_INLINE void attend(const Attention& a, const Task& task, const T* q, cons
     Floats total{};
     for (int64_t at = 0; at < length; at += PAGE) {
       float* s = scratch.data() + m * length + at;
+      // As the update has it: the sum is of what is exact, the weights are rounded to the tensors' type.
       const Floats e = exponential(load(s) - top);
-      store(s, e);
+      store(s, held(keys, e));
       total += e;
     }
     mass[m] = sum(total);
@@ -134,7 +132,7 @@ NESTOR_INLINE void attend(const Attention& a, const Task& task, const T* q, cons
 }
 
 template <typename T>
-NESTOR_INLINE void attend_tasks(const Attention& a, const std::vector<Task>& tasks, size_t first, size_t step, const T* q,
+INLINE void attend_tasks(const Attention& a, const std::vector<Task>& tasks, size_t first, size_t step, const T* q,
                                 const T* keys, const T* values, T* out) {
   std::vector<float> scratch;
   for (size_t i = first; i < tasks.size(); i += step) {
@@ -145,14 +143,14 @@ NESTOR_INLINE void attend_tasks(const Attention& a, const std::vector<Task>& tas
   }
 }
 
-NESTOR_CLONES void attend_float(const Attention& a, const std::vector<Task>& tasks, size_t first, size_t step,
+VECTORS void attend_float(const Attention& a, const std::vector<Task>& tasks, size_t first, size_t step,
                                 const float* q, const float* keys, const float* values, float* out) {
   attend_tasks(a, tasks, first, step, q, keys, values, out);
 }
 
-NESTOR_CLONES void attend_bfloat16(const Attention& a, const std::vector<Task>& tasks, size_t first, size_t step,
-                                   const c10::BFloat16* q, const c10::BFloat16* keys, const c10::BFloat16* values,
-                                   c10::BFloat16* out) {
+VECTORS void attend_bfloat16(const Attention& a, const std::vector<Task>& tasks, size_t first, size_t step,
+                                   const Bf16* q, const Bf16* keys, const Bf16* values,
+                                   Bf16* out) {
   attend_tasks(a, tasks, first, step, q, keys, values, out);
 }
 
@@ -161,8 +159,8 @@ void attend_all(const Attention& a, const std::vector<Task>& tasks, size_t first
   attend_float(a, tasks, first, step, q, keys, values, out);
 }
 
-void attend_all(const Attention& a, const std::vector<Task>& tasks, size_t first, size_t step, const c10::BFloat16* q,
-                const c10::BFloat16* keys, const c10::BFloat16* values, c10::BFloat16* out) {
+void attend_all(const Attention& a, const std::vector<Task>& tasks, size_t first, size_t step, const Bf16* q,
+                const Bf16* keys, const Bf16* values, Bf16* out) {
   attend_bfloat16(a, tasks, first, step, q, keys, values, out);
 }
 
@@ -178,7 +176,7 @@ struct Drawn {
 };
 
 template <typename T>
-NESTOR_INLINE Drawn draw(const T* logits, int64_t vocabulary, const Draw& want, std::vector<float>& chunks) {
+INLINE Drawn draw(const T* logits, int64_t vocabulary, const Draw& want, std::vector<float>& chunks) {
   const float infinity = std::numeric_limits<float>::infinity();
   const int64_t count = (vocabulary + CHUNK - 1) / CHUNK;
   chunks.resize(2 * count);
@@ -191,7 +189,7 @@ NESTOR_INLINE Drawn draw(const T* logits, int64_t vocabulary, const Draw& want, 
     const int64_t n = std::min(CHUNK, vocabulary - c * CHUNK);
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES) store(buffer + i, load(from + i) * want.inverse_temperature);
-    for (; i < n; ++i) buffer[i] = static_cast<float>(from[i]) * want.inverse_temperature;
+    for (; i < n; ++i) buffer[i] = get(from[i]) * want.inverse_temperature;
     for (; i < CHUNK; ++i) buffer[i] = -infinity;
   };
   float top = -infinity;
@@ -246,17 +244,17 @@ NESTOR_INLINE Drawn draw(const T* logits, int64_t vocabulary, const Draw& want, 
     }
     token = c * CHUNK + found;
   }
-  const double x = static_cast<double>(static_cast<float>(logits[token]) * want.inverse_temperature);
+  const double x = static_cast<double>(get(logits[token]) * want.inverse_temperature);
   return {token, static_cast<float>(x - top - std::log(whole))};
 }
 
-NESTOR_CLONES void draw_float(const float* logits, int64_t vocabulary, const Draw* wants, Drawn* drawn, int64_t begin,
+VECTORS void draw_float(const float* logits, int64_t vocabulary, const Draw* wants, Drawn* drawn, int64_t begin,
                               int64_t end) {
   std::vector<float> chunks;
   for (int64_t r = begin; r < end; ++r) drawn[r] = draw(logits + r * vocabulary, vocabulary, wants[r], chunks);
 }
 
-NESTOR_CLONES void draw_bfloat16(const c10::BFloat16* logits, int64_t vocabulary, const Draw* wants, Drawn* drawn,
+VECTORS void draw_bfloat16(const Bf16* logits, int64_t vocabulary, const Draw* wants, Drawn* drawn,
                                  int64_t begin, int64_t end) {
   std::vector<float> chunks;
   for (int64_t r = begin; r < end; ++r) drawn[r] = draw(logits + r * vocabulary, vocabulary, wants[r], chunks);
@@ -266,10 +264,10 @@ template <typename T>
 void write_rows(const at::Tensor& keys, const at::Tensor& values, const int64_t* places, const at::Tensor& k,
                 const at::Tensor& v) {
   const int64_t rows = k.size(0), heads = k.size(1), dim = k.size(2), padded = values.size(3);
-  T* to_k = keys.data_ptr<T>();
-  T* to_v = values.data_ptr<T>();
-  const T* from_k = k.const_data_ptr<T>();
-  const T* from_v = v.const_data_ptr<T>();
+  T* to_k = data<T>(keys);
+  T* to_v = data<T>(values);
+  const T* from_k = data<T>(k);
+  const T* from_v = data<T>(v);
   at::parallel_for(0, rows, 64, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const int64_t page = places[r] / PAGE, offset = places[r] % PAGE;
@@ -281,15 +279,6 @@ void write_rows(const at::Tensor& keys, const at::Tensor& values, const int64_t*
       }
     }
   });
-}
-
-template <typename F>
-void by_type(const at::Tensor& tensor, F&& body) {
-  switch (tensor.scalar_type()) {
-    case at::kFloat: return body(float{});
-    case at::kBFloat16: return body(c10::BFloat16{});
-    default: TORCH_CHECK(false, "the type must be float32 or bfloat16, not ", tensor.scalar_type());
-  }
 }
 
 at::Tensor reorder(const at::Tensor& weight) {
@@ -331,7 +320,9 @@ int nestor_cache_write(const at::Tensor* keys, const at::Tensor* values, const i
                        const at::Tensor* v, char* message, size_t message_size) {
   return guarded(message, message_size, [&] {
     TORCH_CHECK(k->stride(2) == 1 && v->stride(2) == 1, "the last axis of keys and values must be dense");
-    by_type(*keys, [&](auto zero) { write_rows<decltype(zero)>(*keys, *values, places, *k, *v); });
+    with_type(*keys, [&](auto* type) {
+      write_rows<std::remove_pointer_t<decltype(type)>>(*keys, *values, places, *k, *v);
+    });
   });
 }
 
@@ -352,14 +343,14 @@ int nestor_paged_attention(const at::Tensor* q, const at::Tensor* keys, const at
           tasks.push_back({static_cast<int32_t>(s), static_cast<int32_t>(head), static_cast<int32_t>(lane),
                            static_cast<int32_t>(std::min<int64_t>(MOST_LANES, lanes - lane))});
     }
-    by_type(queries, [&](auto zero) {
-      using T = decltype(zero);
+    with_type(queries, [&](auto* type) {
+      using T = std::remove_pointer_t<decltype(type)>;
       const int64_t threads = at::get_num_threads();
       // Later rows see more: dealing tasks in turn gives every thread as much.
       at::parallel_for(0, threads, 1, [&](int64_t begin, int64_t end) {
         for (int64_t t = begin; t < end; ++t)
-          attend_all(a, tasks, t, threads, queries.const_data_ptr<T>(), keys->const_data_ptr<T>(),
-                     values->const_data_ptr<T>(), result.data_ptr<T>());
+          attend_all(a, tasks, t, threads, data<T>(queries), data<T>(*keys),
+                     data<T>(*values), data<T>(result));
       });
     });
     *out = new at::Tensor(result);
@@ -373,9 +364,9 @@ int nestor_draw(const at::Tensor* logits, const Draw* draws, Drawn* drawn, char*
     const int64_t vocabulary = rows.size(1);
     at::parallel_for(0, rows.size(0), 1, [&](int64_t begin, int64_t end) {
       if (rows.scalar_type() == at::kFloat)
-        draw_float(rows.const_data_ptr<float>(), vocabulary, draws, drawn, begin, end);
+        draw_float(data<float>(rows), vocabulary, draws, drawn, begin, end);
       else
-        draw_bfloat16(rows.const_data_ptr<c10::BFloat16>(), vocabulary, draws, drawn, begin, end);
+        draw_bfloat16(data<Bf16>(rows), vocabulary, draws, drawn, begin, end);
     });
   });
 }

@@ -1,17 +1,14 @@
-// Sixteen float32 lanes as GCC and clang vectors: one source for every x86-64, cloned per instruction set by NESTOR_CLONES.
+// Sixteen float32 lanes as GCC and clang vectors: one source for every x86-64, cloned per instruction set by VECTORS.
 
 #pragma once
-
-#include <c10/util/BFloat16.h>
 
 #include <cstdint>
 #include <cstring>
 #include <limits>
 
-#define NESTOR_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#define NESTOR_INLINE inline __attribute__((always_inline))
+#include "vectors.h"
 
-namespace nestor {
+namespace {
 
 constexpr int LANES = 16;
 typedef float Floats __attribute__((vector_size(64)));
@@ -25,61 +22,65 @@ struct Pair {
   Floats a, b;
 };
 
-NESTOR_INLINE Floats load(const float* p) {
+INLINE Floats load(const float* p) {
   Floats x;
   std::memcpy(&x, p, sizeof x);
   return x;
 }
 
-NESTOR_INLINE Floats load(const c10::BFloat16* p) {
+INLINE Floats load(const Bf16* p) {
   Halves h;
   std::memcpy(&h, p, sizeof h);
   return (Floats)(__builtin_convertvector(h, Words) << 16);
 }
 
-NESTOR_INLINE Pair load_pair(const float* p) { return {load(p), load(p + LANES)}; }
+INLINE Pair load_pair(const float* p) { return {load(p), load(p + LANES)}; }
 
-NESTOR_INLINE Pair load_pair(const c10::BFloat16* p) {
+INLINE Pair load_pair(const Bf16* p) {
   Words w;
   std::memcpy(&w, p, sizeof w);
   return {(Floats)(w << 16), (Floats)(w & 0xffff0000u)};
 }
 
-NESTOR_INLINE void store(float* p, Floats x) { std::memcpy(p, &x, sizeof x); }
+INLINE void store(float* p, Floats x) { std::memcpy(p, &x, sizeof x); }
 
 // The upper half rounds to nearest, ties to even, as ATen does for numbers; a NaN stays one.
-NESTOR_INLINE Words round_to_upper(Floats x) {
+INLINE Words round_to_upper(Floats x) {
   const Words bits = (Words)x;
   const Ints number = x == x;
   const Words rounded = bits + 0x7fff + ((bits >> 16) & 1);
   return (Words)(((Ints)rounded & number) | (~number & 0x7fc00000));
 }
 
-NESTOR_INLINE void store_pair(float* p, Pair x) {
+// x as the type holds it.
+INLINE Floats held(const float*, Floats x) { return x; }
+INLINE Floats held(const Bf16*, Floats x) { return (Floats)(round_to_upper(x) & 0xffff0000u); }
+
+INLINE void store_pair(float* p, Pair x) {
   store(p, x.a);
   store(p + LANES, x.b);
 }
 
-NESTOR_INLINE void store_pair(c10::BFloat16* p, Pair x) {
+INLINE void store_pair(Bf16* p, Pair x) {
   const Words w = (round_to_upper(x.a) >> 16) | (round_to_upper(x.b) & 0xffff0000u);
   std::memcpy(p, &w, sizeof w);
 }
 
 // Where two rows' element `column` lies when they are stored as the stretches that `load_pair` reads.
-NESTOR_INLINE int64_t paired(const float*, int64_t row, int64_t column) { return row * LANES + column; }
-NESTOR_INLINE int64_t paired(const c10::BFloat16*, int64_t row, int64_t column) { return column * 2 + row; }
+INLINE int64_t paired(const float*, int64_t row, int64_t column) { return row * LANES + column; }
+INLINE int64_t paired(const Bf16*, int64_t row, int64_t column) { return column * 2 + row; }
 
-NESTOR_INLINE Floats all(float x) { return Floats{} + x; }
+INLINE Floats all(float x) { return Floats{} + x; }
 
-NESTOR_INLINE Floats choose(Ints condition, Floats yes, Floats no) {
+INLINE Floats choose(Ints condition, Floats yes, Floats no) {
   return (Floats)((condition & (Ints)yes) | (~condition & (Ints)no));
 }
 
 // The larger of two; a NaN in `a` is dropped, one in `b` too where `a` is a number.
-NESTOR_INLINE Floats larger(Floats a, Floats b) { return choose(a > b, a, b); }
+INLINE Floats larger(Floats a, Floats b) { return choose(a > b, a, b); }
 
-// e^x to 2 units in the last place; exactly 0 below -87, NaN stays NaN. (Cephes' expf.)
-NESTOR_INLINE Floats exponential(Floats x) {
+// e^x; exactly 0 below -87, and NaN stays NaN.
+INLINE Floats exponential(Floats x) {
   Ints tiny = x < -87.0f;
   Floats y = choose(x > 88.0f, all(88.0f), choose(tiny, all(-87.0f), x));
   Floats n = y * 1.44269504088896341f;
@@ -87,19 +88,12 @@ NESTOR_INLINE Floats exponential(Floats x) {
   n = (n + 12582912.0f) - 12582912.0f;
   Floats r = y - n * 0.693359375f;
   r = r + n * 2.12194440e-4f;
-  Floats p = all(1.9875691500e-4f);
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * r * r + r + 1.0f;
   Floats finite = choose(n == n, n, Floats{});
   Floats power = (Floats)((__builtin_convertvector(finite, Ints) + 127) << 23);
-  return choose(tiny, Floats{}, p * power);
+  return choose(tiny, Floats{}, exponential_near_zero(r) * power);
 }
 
-NESTOR_INLINE float sum(Floats x) {
+INLINE float sum(Floats x) {
   float parts[LANES];
   std::memcpy(parts, &x, sizeof parts);
   for (int width = LANES / 2; width > 0; width /= 2)
@@ -107,11 +101,11 @@ NESTOR_INLINE float sum(Floats x) {
   return parts[0];
 }
 
-NESTOR_INLINE float most(Floats x) {
+INLINE float most(Floats x) {
   float parts[LANES];
   std::memcpy(parts, &x, sizeof parts);
   for (int i = 1; i < LANES; ++i) parts[0] = parts[0] > parts[i] ? parts[0] : parts[i];
   return parts[0];
 }
 
-}  // namespace nestor
+}  // namespace

@@ -26,18 +26,21 @@ struct nestor_adamw {
   double lr, beta1, beta2, weight_decay, eps;
 };
 
-// One AdamW step on n parameters; `steps` are float32 scalars that already count this step.
+// One AdamW step on n parameters; `steps` are float32 scalars that already count this step, and gradients are divided by
+// `grad_scale` first, where there is one.
 int nestor_fused_adamw(size_t n, at::Tensor* const* params, at::Tensor* const* grads, at::Tensor* const* exp_avgs,
-                       at::Tensor* const* exp_avg_sqs, at::Tensor* const* steps, const nestor_adamw* options,
+                       at::Tensor* const* exp_avg_sqs, at::Tensor* const* steps, const at::Tensor* grad_scale,
+                       const nestor_adamw* options,
                        char* message, size_t message_size) {
   return guarded(message, message_size, [&] {
     auto self = tensors(params, n);
     auto exp_avg = tensors(exp_avgs, n);
     auto exp_avg_sq = tensors(exp_avg_sqs, n);
     std::vector<at::Tensor> no_max;
+    const auto divisor = grad_scale ? std::optional<at::Tensor>(*grad_scale) : std::nullopt;
     at::_fused_adamw_(self, tensors(grads, n), exp_avg, exp_avg_sq, no_max, tensors(steps, n), options->lr,
                       options->beta1, options->beta2, options->weight_decay, options->eps, /*amsgrad=*/false,
-                      /*maximize=*/false);
+                      /*maximize=*/false, divisor);
   });
 }
 

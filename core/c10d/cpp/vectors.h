@@ -53,6 +53,17 @@ INLINE float as(float x) {
   return get(held);
 }
 
+// e^r within 2 units of the last place for |r| up to ln 2 / 2: a number or a vector of them. (Cephes' expf.)
+template <typename X>
+INLINE X exponential_near_zero(X r) {
+  X p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  return p * r * r + r + 1.0f;
+}
+
 // e^x within 2 units of the last place; below -87 it is 1e-38 rather than 0.
 INLINE float exponential(float x) {
   x = x < -87.0f ? -87.0f : x;
@@ -62,17 +73,10 @@ INLINE float exponential(float x) {
   std::memcpy(&n, &shifted, sizeof n);
   const float whole = shifted - 12582912.0f;
   const float r = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * r * r + r + 1.0f;
   const int32_t power = (n + 127) << 23;  // the upper bits of n fall out
   float scale;
   std::memcpy(&scale, &power, sizeof scale);
-  return p * scale;
+  return exponential_near_zero(r) * scale;
 }
 
 // Calls `f` with a null pointer of the tensor's own element type.

@@ -1,17 +1,16 @@
-//! The network's small operations on a CPU, each one pass over memory, with their gradients: `cpp/fused.cpp` and
-//! `cpp/attention.cpp`.
+//! The network's small operations on a CPU, each one pass over memory, with their gradients: `cpp/fused.cpp`,
+//! `cpp/softmax.cpp` and `cpp/attention.cpp`.
 //!
-//! All but [`adamw_step`] panic where shapes or types do not fit, as tch's own operations do.
+//! They panic where shapes or types do not fit, as tch's own operations do.
 //!
 //! T tokens, N heads, D elements of a row or head, F elements of gate and of up, V vocabulary.
 
 use std::ffi::{c_char, c_int};
 
-use anyhow::{Result, ensure};
 use tch::{Device, Kind, Tensor};
 use torch_sys::C_tensor;
 
-use super::{AdamW, TensorPtr, call};
+use super::{TensorPtr, call};
 
 unsafe extern "C" {
     fn nestor_rms_norm(
@@ -49,18 +48,6 @@ unsafe extern "C" {
         stats: TensorPtr,
         grad_logprobs: TensorPtr,
         grad_entropy: TensorPtr,
-        message: *mut c_char,
-        message_size: usize,
-    ) -> c_int;
-    fn nestor_adamw_step(
-        param: TensorPtr,
-        grad: TensorPtr,
-        exp_avg: TensorPtr,
-        exp_avg_sq: TensorPtr,
-        copy: TensorPtr,
-        scale: f64,
-        step: f64,
-        options: *const AdamW,
         message: *mut c_char,
         message_size: usize,
     ) -> c_int;
@@ -260,36 +247,6 @@ impl Softmax {
             )
         });
     }
-}
-
-/// What one fused AdamW step changes: flat tensors of one length on a CPU.
-#[derive(Debug)]
-pub struct Moments<'a> {
-    /// The parameter, float32.
-    pub param: &'a Tensor,
-    /// First moment, float32.
-    pub exp_avg: &'a Tensor,
-    /// Second moment, float32.
-    pub exp_avg_sq: &'a Tensor,
-    /// A bfloat16 copy of the parameter that follows it.
-    pub copy: Option<&'a Tensor>,
-}
-
-/// AdamW step number `step` on `scale` times the gradient.
-pub fn adamw_step(moments: &Moments, grad: &Tensor, scale: f64, step: u64, options: &AdamW) -> Result<()> {
-    let n = moments.param.numel();
-    let flat = |x: &Tensor, kind: Kind| {
-        let fits = x.device() == Device::Cpu && x.kind() == kind && x.numel() == n && x.is_contiguous();
-        ensure!(fits, "AdamW wants flat tensors of {n} elements");
-        Ok(x.as_ptr())
-    };
-    let (param, grad) = (flat(moments.param, Kind::Float)?, flat(grad, Kind::Float)?);
-    let (first, second) = (flat(moments.exp_avg, Kind::Float)?, flat(moments.exp_avg_sq, Kind::Float)?);
-    let copy = moments.copy.map_or(Ok(std::ptr::null()), |copy| flat(copy, Kind::BFloat16))?;
-    // SAFETY: five live tensors (or a null pointer for the copy) of one length and the types that are read.
-    call(|message, size| unsafe {
-        nestor_adamw_step(param, grad, first, second, copy, scale, step as f64, options, message, size)
-    })
 }
 
 /// Bytes that this process may still take on a device: free memory, and on a GPU what libtorch holds in reserve. None

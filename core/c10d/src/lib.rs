@@ -41,6 +41,8 @@ pub struct AdamWState<'a> {
     pub exp_avg_sqs: &'a [Tensor],
     /// Float32 scalars on the parameters' device that already count this step.
     pub steps: &'a [Tensor],
+    /// What the gradients are divided by first, in place: a float32 scalar on their device.
+    pub grad_scale: Option<&'a Tensor>,
 }
 
 type TensorPtr = *const torch_sys::C_tensor;
@@ -53,6 +55,7 @@ unsafe extern "C" {
         exp_avgs: *const TensorPtr,
         exp_avg_sqs: *const TensorPtr,
         steps: *const TensorPtr,
+        grad_scale: TensorPtr,
         options: *const AdamW,
         message: *mut c_char,
         message_size: usize,
@@ -86,6 +89,7 @@ pub fn fused_adamw(state: &AdamWState, options: &AdamW) -> Result<()> {
                 exp_avgs.as_ptr(),
                 exp_avg_sqs.as_ptr(),
                 steps.as_ptr(),
+                state.grad_scale.map_or(std::ptr::null(), |scale| scale.as_ptr()),
                 options,
                 message,
                 size,
@@ -138,6 +142,7 @@ mod tests {
                 exp_avgs: &moments[0],
                 exp_avg_sqs: &moments[1],
                 steps: &steps,
+                grad_scale: None,
             };
             fused_adamw(&state, &options).expect("adamw");
         }
@@ -152,8 +157,14 @@ mod tests {
     #[test]
     fn a_wrong_shape_is_an_error() {
         let t = |n: i64| Tensor::zeros([n], (Kind::Float, Device::Cpu));
-        let state =
-            AdamWState { params: &[t(3)], grads: &[t(2)], exp_avgs: &[t(3)], exp_avg_sqs: &[t(3)], steps: &[t(1)] };
+        let state = AdamWState {
+            params: &[t(3)],
+            grads: &[t(2)],
+            exp_avgs: &[t(3)],
+            exp_avg_sqs: &[t(3)],
+            steps: &[t(1)],
+            grad_scale: None,
+        };
         let options = AdamW { lr: 0.1, beta1: 0.9, beta2: 0.99, weight_decay: 0.01, eps: 1e-8 };
         assert!(fused_adamw(&state, &options).is_err());
     }

@@ -1,7 +1,7 @@
 //! A network that is trained: the policy, or its critic.
 
 use anyhow::{Result, bail};
-use tch::{Device, Kind, Tensor, no_grad};
+use tch::{Kind, Tensor, no_grad};
 
 use crate::model::config::Output;
 use crate::model::{Config, Model};
@@ -90,11 +90,7 @@ impl Network {
     pub fn step(&mut self, update: &Update, lr: f64, grad_clip: f64) -> Result<StepReport> {
         let [beta1, beta2] = update.betas;
         let options = AdamW { lr, beta1, beta2, weight_decay: update.weight_decay, eps: 1e-8 };
-        // On a CPU the step itself writes what the network computes with.
-        let follow =
-            self.adapters.is_none() && self.model.device() == Device::Cpu && self.model.kind() == Kind::BFloat16;
-        let copies: &[Tensor] = if follow { &self.model.flats } else { &[] };
-        let step = self.optimizer.step(&options, grad_clip, copies)?;
+        let step = self.optimizer.step(&options, grad_clip)?;
         if step.skipped {
             self.skipped_in_a_row += 1;
             if self.skipped_in_a_row >= MOST_SKIPPED {
@@ -107,9 +103,7 @@ impl Network {
             return Ok(step);
         }
         self.skipped_in_a_row = 0;
-        if !follow {
-            self.refresh()?;
-        }
+        self.refresh()?;
         Ok(step)
     }
 }

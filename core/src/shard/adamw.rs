@@ -3,8 +3,7 @@
 use anyhow::Result;
 pub use nestor_c10d::AdamW;
 use nestor_c10d::AdamWState;
-use nestor_c10d::fused::{self, Moments};
-use tch::{Device, Kind, Tensor};
+use tch::{Kind, Tensor};
 
 /// Master weights, gradient sums and moments of a network, all float32, one flat tensor per unit.
 #[derive(Debug)]
@@ -55,9 +54,8 @@ impl Optimizer {
         self.stale.fill(true);
     }
 
-    /// Clips by global norm and makes one AdamW step; a gradient that is not finite changes nothing. `copies` are bfloat16
-    /// tensors on a CPU that follow the masters, or none.
-    pub fn step(&mut self, options: &AdamW, grad_clip: f64, copies: &[Tensor]) -> Result<StepReport> {
+    /// Clips by global norm and makes one AdamW step; a gradient that is not finite changes nothing.
+    pub fn step(&mut self, options: &AdamW, grad_clip: f64) -> Result<StepReport> {
         for (grad, stale) in self.grads.iter_mut().zip(&mut self.stale) {
             if std::mem::take(stale) {
                 let _ = grad.zero_();
@@ -68,25 +66,13 @@ impl Optimizer {
         if !grad_norm.is_finite() {
             return Ok(StepReport { grad_norm, skipped: true });
         }
-        let scale = f64::min(grad_clip / (grad_norm + 1e-6), 1.0);
-        if self.masters[0].device() == Device::Cpu {
-            self.steps += 1;
-            for (unit, param) in self.masters.iter().enumerate() {
-                let (exp_avg, exp_avg_sq) = (&self.exp_avgs[unit], &self.exp_avg_sqs[unit]);
-                let moments = Moments { param, exp_avg, exp_avg_sq, copy: copies.get(unit) };
-                fused::adamw_step(&moments, &self.grads[unit], scale, self.steps, options)?;
-            }
-            return Ok(StepReport { grad_norm, skipped: false });
-        }
-        if scale < 1.0 {
-            for grad in &mut self.grads {
-                let _ = grad.g_mul_scalar_(scale);
-            }
-        }
         self.steps += 1;
-        let device = self.masters[0].device();
-        let count = Tensor::full([], self.steps as f64, (Kind::Float, device));
+        let scalar = |x: f64| Tensor::full([], x, (Kind::Float, self.masters[0].device()));
+        let count = scalar(self.steps as f64);
         let steps: Vec<_> = self.masters.iter().map(|_| count.shallow_clone()).collect();
+        // The step itself clips, which saves a pass over the gradients.
+        let excess = (grad_norm + 1e-6) / grad_clip;
+        let grad_scale = (excess > 1.0).then(|| scalar(excess));
         tch::no_grad(|| {
             nestor_c10d::fused_adamw(
                 &AdamWState {
@@ -95,6 +81,7 @@ impl Optimizer {
                     exp_avgs: &self.exp_avgs,
                     exp_avg_sqs: &self.exp_avg_sqs,
                     steps: &steps,
+                    grad_scale: grad_scale.as_ref(),
                 },
                 options,
             )

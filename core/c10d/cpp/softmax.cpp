@@ -1,5 +1,4 @@
-// What only learning needs, on a CPU in one pass over memory each: log-probs and entropies of logits with their gradient,
-// and the optimiser's step.
+// Log-probs and entropies of logits on a CPU, and their gradient in the same memory, in one pass each.
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
@@ -13,8 +12,6 @@ namespace {
 
 // Elements that are worth another thread.
 constexpr int64_t GRAIN = 8192;
-
-// ---- log-softmax of a row of logits over a temperature
 
 // What is kept of a row: its largest logit (over the temperature), the log of the sum of exp(logit - largest), the entropy.
 struct RowStats {
@@ -66,37 +63,9 @@ VECTORS void softmax_grad_bf16(Bf16* logits, int64_t n, float inverse, RowStats 
   softmax_row_grad(logits, n, inverse, row, grad_logprob, grad_entropy);
 }
 
-// ---- AdamW
-
-struct AdamWStep {
-  float decay, beta1, beta2, step_size, root_correction, eps, scale;
-};
-
-VECTORS void adamw(float* param, const float* grad, float* exp_avg, float* exp_avg_sq, Bf16* copy, int64_t n,
-                   const AdamWStep& given) {
-  const AdamWStep s = given;
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) {
-    const float g = grad[i] * s.scale;
-    const float first = exp_avg[i] + (1.0f - s.beta1) * (g - exp_avg[i]);
-    const float second = s.beta2 * exp_avg_sq[i] + (1.0f - s.beta2) * g * g;
-    exp_avg[i] = first;
-    exp_avg_sq[i] = second;
-    param[i] = param[i] * s.decay - s.step_size * first / (std::sqrt(second) / s.root_correction + s.eps);
-  }
-  if (copy) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; ++i) put(copy[i], param[i]);
-  }
-}
-
 }  // namespace
 
 extern "C" {
-
-struct nestor_adamw {
-  double lr, beta1, beta2, weight_decay, eps;
-};
 
 // Of logits (n, V): log-probs of the targets (n) and, per row, what `nestor_softmax_grad` wants, float32 (n, 3); the last
 // of the three is the entropy.
@@ -151,32 +120,6 @@ int nestor_softmax_grad(const at::Tensor* logits, const at::Tensor* targets, dou
           put(target, own);
         }
       });
-    });
-  });
-}
-
-// One AdamW step of a flat float32 parameter on the gradient times `scale`; where there is a bfloat16 copy, it follows.
-int nestor_adamw_step(const at::Tensor* param, const at::Tensor* grad, const at::Tensor* exp_avg,
-                      const at::Tensor* exp_avg_sq, const at::Tensor* copy, double scale, double step,
-                      const nestor_adamw* options, char* message, size_t message_size) {
-  return guarded(message, message_size, [&] {
-    AdamWStep s;
-    s.decay = static_cast<float>(1.0 - options->lr * options->weight_decay);
-    s.beta1 = static_cast<float>(options->beta1);
-    s.beta2 = static_cast<float>(options->beta2);
-    s.step_size = static_cast<float>(options->lr / (1.0 - std::pow(options->beta1, step)));
-    s.root_correction = static_cast<float>(std::sqrt(1.0 - std::pow(options->beta2, step)));
-    s.eps = static_cast<float>(options->eps);
-    s.scale = static_cast<float>(scale);
-    // Pieces that stay in the first cache between the two loops.
-    constexpr int64_t PIECE = 1024;
-    at::parallel_for(0, param->numel(), GRAIN, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; i += PIECE) {
-        const int64_t n = std::min(PIECE, end - i);
-        Bf16* to = copy ? data<Bf16>(*copy) + i : nullptr;
-        adamw(data<float>(*param) + i, data<float>(*grad) + i, data<float>(*exp_avg) + i, data<float>(*exp_avg_sq) + i,
-              to, n, s);
-      }
     });
   });
 }

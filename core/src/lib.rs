@@ -25,6 +25,7 @@ pub mod policy;
 pub mod model;
 pub mod tokenizer;
 pub mod shard;
+pub mod dist;
 pub mod plugin;
 
 // Leaves.

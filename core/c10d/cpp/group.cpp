@@ -1,14 +1,14 @@
-// Process groups of c10d: Gloo for tensors on CPUs, NCCL for tensors on GPUs, meeting at a TCP store.
+// Process groups of c10d: Gloo for tensors on CPUs, NCCL for tensors on GPUs, meeting at a store.
 
 #define USE_C10D_GLOO
 #define USE_C10D_NCCL
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <memory>
 
 #include "guarded.h"
+#include "store.h"
 
 namespace {
 
@@ -17,29 +17,28 @@ struct Group {
   c10::intrusive_ptr<c10d::Backend> backend;
 };
 
+struct Work {
+  c10::intrusive_ptr<c10d::Work> work;
+};
+
 }  // namespace
 
 extern "C" {
 
-struct nestor_rendezvous {
-  const char* host;
-  uint16_t port;
+struct nestor_group {
+  bool nccl;
   int rank, world;
   int64_t timeout_ms;
 };
 
-// Joins the group of `world` ranks that meet at host and port; rank 0 listens there.
-int nestor_group_join(bool nccl, const nestor_rendezvous* at, Group** group, char* message, size_t message_size) {
+// Joins the group of `world` ranks that meet at a store.
+int nestor_group_join(Store* store, const nestor_group* at, Group** group, char* message, size_t message_size) {
   return guarded(message, message_size, [&] {
     const std::chrono::milliseconds timeout(at->timeout_ms);
-    c10d::TCPStoreOptions meeting;
-    meeting.port = at->port;
-    meeting.isServer = at->rank == 0;
-    meeting.numWorkers = at->world;
-    meeting.timeout = timeout;
     auto joined = std::make_unique<Group>();
-    joined->store = c10::make_intrusive<c10d::TCPStore>(at->host, meeting);
-    if (nccl) {
+    joined->store = store->store;
+    joined->store->setTimeout(timeout);
+    if (at->nccl) {
       auto options = c10d::ProcessGroupNCCL::Options::create();
       options->timeout = timeout;
       joined->backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(joined->store, at->rank, at->world, options);
@@ -52,12 +51,52 @@ int nestor_group_join(bool nccl, const nestor_rendezvous* at, Group** group, cha
   });
 }
 
-// Sums a tensor over all ranks, in place; on a GPU in the order of its current stream.
-int nestor_group_all_reduce(Group* group, at::Tensor* tensor, char* message, size_t message_size) {
+// Starts to sum a tensor over all ranks in place, or to take the largest; on a GPU in the order of its current stream.
+int nestor_group_all_reduce(Group* group, at::Tensor* tensor, bool largest, Work** work, char* message,
+                            size_t message_size) {
   return guarded(message, message_size, [&] {
     std::vector<at::Tensor> list{*tensor};
-    group->backend->allreduce(list)->wait();
+    c10d::AllreduceOptions options;
+    options.reduceOp = largest ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM;
+    *work = new Work{group->backend->allreduce(list, options)};
   });
+}
+
+// Starts to lay every rank's part end to end into `whole`.
+int nestor_group_all_gather(Group* group, at::Tensor* whole, at::Tensor* part, Work** work, char* message,
+                            size_t message_size) {
+  return guarded(message, message_size, [&] { *work = new Work{group->backend->_allgather_base(*whole, *part)}; });
+}
+
+// Starts to sum `whole` over all ranks, of which each gets its part.
+int nestor_group_reduce_scatter(Group* group, at::Tensor* part, at::Tensor* whole, Work** work, char* message,
+                                size_t message_size) {
+  return guarded(message, message_size, [&] { *work = new Work{group->backend->_reduce_scatter_base(*part, *whole)}; });
+}
+
+// Starts to copy the tensor of rank `root` to all others.
+int nestor_group_broadcast(Group* group, at::Tensor* tensor, int root, Work** work, char* message,
+                           size_t message_size) {
+  return guarded(message, message_size, [&] {
+    std::vector<at::Tensor> list{*tensor};
+    c10d::BroadcastOptions options;
+    options.rootRank = root;
+    *work = new Work{group->backend->broadcast(list, options)};
+  });
+}
+
+// Waits until a collective is done; on a GPU only its current stream waits.
+int nestor_work_wait(Work* work, char* message, size_t message_size) {
+  return guarded(message, message_size, [&] { work->work->wait(); });
+}
+
+void nestor_work_free(Work* work) {
+  delete work;
+}
+
+// Ends all collectives under way with an error, here and at the other ranks.
+int nestor_group_abort(Group* group, char* message, size_t message_size) {
+  return guarded(message, message_size, [&] { group->backend->abort(); });
 }
 
 void nestor_group_leave(Group* group) {

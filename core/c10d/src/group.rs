@@ -1,11 +1,12 @@
 //! Process groups of c10d.
 
-use std::ffi::{CString, c_char, c_int};
+use std::ffi::{c_char, c_int};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use tch::Tensor;
 
+use super::store::{RawStore, Store};
 use super::{TensorPtr, call};
 
 /// Which library carries the tensors.
@@ -17,34 +18,45 @@ pub enum Backend {
     Nccl,
 }
 
-/// Where the ranks of a group meet.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rendezvous {
-    /// Where rank 0 listens.
-    pub host: String,
-    /// Its port.
-    pub port: u16,
+/// Which member of a group a process is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Member {
     /// This process, from 0.
-    pub rank: u32,
+    pub rank: usize,
     /// Number of ranks.
-    pub world: u32,
+    pub world: usize,
     /// How long to wait for the others, now and in every collective.
     pub timeout: Duration,
 }
 
+/// What a reduction makes of the ranks' numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reduce {
+    /// Their sum.
+    Sum,
+    /// The largest.
+    Max,
+}
+
 #[repr(C)]
-struct RawRendezvous {
-    host: *const c_char,
-    port: u16,
+struct RawMember {
+    nccl: bool,
     rank: c_int,
     world: c_int,
     timeout_ms: i64,
 }
 
-/// A group this process has joined.
+/// A group this process has joined. All ranks must start the same collectives in the same order.
 #[derive(Debug)]
 pub struct Group {
     handle: *mut RawGroup,
+}
+
+/// A collective under way; c10d keeps its tensors alive. Dropping it waits too, and forgets an error.
+#[derive(Debug)]
+#[must_use = "tensors of a collective are not to be touched before `wait`"]
+pub struct Work {
+    handle: *mut RawWork,
 }
 
 #[repr(C)]
@@ -52,10 +64,15 @@ struct RawGroup {
     _private: [u8; 0],
 }
 
+#[repr(C)]
+struct RawWork {
+    _private: [u8; 0],
+}
+
 unsafe extern "C" {
     fn nestor_group_join(
-        nccl: bool,
-        at: *const RawRendezvous,
+        store: *mut RawStore,
+        at: *const RawMember,
         group: *mut *mut RawGroup,
         message: *mut c_char,
         message_size: usize,
@@ -63,39 +80,97 @@ unsafe extern "C" {
     fn nestor_group_all_reduce(
         group: *mut RawGroup,
         tensor: TensorPtr,
+        largest: bool,
+        work: *mut *mut RawWork,
         message: *mut c_char,
         message_size: usize,
     ) -> c_int;
+    fn nestor_group_all_gather(
+        group: *mut RawGroup,
+        whole: TensorPtr,
+        part: TensorPtr,
+        work: *mut *mut RawWork,
+        message: *mut c_char,
+        message_size: usize,
+    ) -> c_int;
+    fn nestor_group_reduce_scatter(
+        group: *mut RawGroup,
+        part: TensorPtr,
+        whole: TensorPtr,
+        work: *mut *mut RawWork,
+        message: *mut c_char,
+        message_size: usize,
+    ) -> c_int;
+    fn nestor_group_broadcast(
+        group: *mut RawGroup,
+        tensor: TensorPtr,
+        root: c_int,
+        work: *mut *mut RawWork,
+        message: *mut c_char,
+        message_size: usize,
+    ) -> c_int;
+    fn nestor_work_wait(work: *mut RawWork, message: *mut c_char, message_size: usize) -> c_int;
+    fn nestor_work_free(work: *mut RawWork);
+    fn nestor_group_abort(group: *mut RawGroup, message: *mut c_char, message_size: usize) -> c_int;
     fn nestor_group_leave(group: *mut RawGroup);
 }
 
-// SAFETY: c10d's groups may move between threads; `&mut` keeps collectives on one at a time.
+// SAFETY: c10d's groups may move between threads.
 unsafe impl Send for Group {}
 
 impl Group {
     /// Joins; returns when all ranks are there.
-    pub fn join(backend: Backend, at: &Rendezvous) -> Result<Self> {
-        let host = CString::new(at.host.as_str()).context("the host's name holds a zero byte")?;
-        let raw = RawRendezvous {
-            host: host.as_ptr(),
-            port: at.port,
+    pub fn join(backend: Backend, store: &Store, at: &Member) -> Result<Self> {
+        let raw = RawMember {
+            nccl: backend == Backend::Nccl,
             rank: c_int::try_from(at.rank)?,
             world: c_int::try_from(at.world)?,
             timeout_ms: i64::try_from(at.timeout.as_millis())?,
         };
         let mut handle = std::ptr::null_mut();
-        // SAFETY: `raw` and what it points at outlive the call, which copies them; on success the handle is set.
-        call(|message, size| unsafe { nestor_group_join(backend == Backend::Nccl, &raw, &mut handle, message, size) })
-            .with_context(|| {
-                format!("joining the group at {}:{} as rank {} of {}", at.host, at.port, at.rank, at.world)
-            })?;
+        // SAFETY: the store is alive, and the group keeps its own reference; on success the handle is set.
+        call(|message, size| unsafe { nestor_group_join(store.handle, &raw, &mut handle, message, size) })
+            .with_context(|| format!("joining the group as rank {} of {}", at.rank, at.world))?;
         Ok(Self { handle })
     }
 
-    /// Sums a tensor over all ranks, in place.
-    pub fn all_reduce(&mut self, tensor: &mut Tensor) -> Result<()> {
-        // SAFETY: the handle is from `join`; the tensor is alive and used by nobody else during the call.
-        call(|message, size| unsafe { nestor_group_all_reduce(self.handle, tensor.as_ptr(), message, size) })
+    /// Starts to reduce a tensor over all ranks, in place.
+    pub fn all_reduce(&self, tensor: &Tensor, reduce: Reduce) -> Result<Work> {
+        // SAFETY: the handle is from `join`, the tensor is alive, and c10d keeps a reference until the work is done.
+        Work::start(|work, message, size| unsafe {
+            nestor_group_all_reduce(self.handle, tensor.as_ptr(), reduce == Reduce::Max, work, message, size)
+        })
+    }
+
+    /// Starts to lay every rank's `part` end to end into `whole`: dense tensors of one type, (n) and (world n).
+    pub fn all_gather(&self, whole: &Tensor, part: &Tensor) -> Result<Work> {
+        // SAFETY: as in `all_reduce`.
+        Work::start(|work, message, size| unsafe {
+            nestor_group_all_gather(self.handle, whole.as_ptr(), part.as_ptr(), work, message, size)
+        })
+    }
+
+    /// Starts to sum `whole` over all ranks, of which each gets its `part`: dense tensors, (world n) and (n).
+    pub fn reduce_scatter(&self, part: &Tensor, whole: &Tensor) -> Result<Work> {
+        // SAFETY: as in `all_reduce`.
+        Work::start(|work, message, size| unsafe {
+            nestor_group_reduce_scatter(self.handle, part.as_ptr(), whole.as_ptr(), work, message, size)
+        })
+    }
+
+    /// Starts to copy the tensor of rank `root` to all others.
+    pub fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<Work> {
+        let root = c_int::try_from(root)?;
+        // SAFETY: as in `all_reduce`.
+        Work::start(|work, message, size| unsafe {
+            nestor_group_broadcast(self.handle, tensor.as_ptr(), root, work, message, size)
+        })
+    }
+
+    /// Ends collectives under way with an error, here and at the other ranks.
+    pub fn abort(&self) -> Result<()> {
+        // SAFETY: the handle is from `join`.
+        call(|message, size| unsafe { nestor_group_abort(self.handle, message, size) })
     }
 }
 
@@ -106,37 +181,84 @@ impl Drop for Group {
     }
 }
 
+impl Work {
+    fn start(f: impl FnOnce(*mut *mut RawWork, *mut c_char, usize) -> c_int) -> Result<Self> {
+        let mut handle = std::ptr::null_mut();
+        call(|message, size| f(&mut handle, message, size))?;
+        Ok(Self { handle })
+    }
+
+    /// Waits until it is done; on a GPU only the current stream waits.
+    pub fn wait(self) -> Result<()> {
+        // SAFETY: the handle is from `start`.
+        call(|message, size| unsafe { nestor_work_wait(self.handle, message, size) })
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        // Waiting twice is allowed. SAFETY: the handle is from `start` and never used again after it was freed.
+        let _ = call(|message, size| unsafe { nestor_work_wait(self.handle, message, size) });
+        unsafe { nestor_work_free(self.handle) };
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tch::Kind;
+    use crate::StoreAddress;
+    use tch::{Device, Kind};
+
+    fn address(port: u16) -> StoreAddress {
+        StoreAddress { host: "127.0.0.1".into(), port, prefix: "test".into() }
+    }
+
+    fn numbers(tensor: &Tensor) -> Vec<f32> {
+        Vec::try_from(tensor.to_kind(Kind::Float)).expect("floats")
+    }
 
     /// Two ranks in threads of one process, over loopback.
     #[test]
-    fn gloo_sums_over_ranks() {
+    fn gloo_carries_tensors_between_ranks() {
         let port =
             std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its address").port();
-        let sum = move |rank: u32| {
+        let play = move |rank: usize| {
             let timeout = Duration::from_secs(30);
-            let at = Rendezvous { host: "127.0.0.1".into(), port, rank, world: 2, timeout };
-            let mut group = Group::join(Backend::Gloo, &at).expect("joined");
+            let store = Store::connect(&address(port), rank == 0, timeout).expect("a store");
+            let group = Group::join(Backend::Gloo, &store, &Member { rank, world: 2, timeout }).expect("joined");
             for kind in [Kind::Float, Kind::BFloat16] {
-                let mut tensor = Tensor::from_slice(&[1.0f32, -2.0, 0.5]).to_kind(kind) * f64::from(rank + 1);
-                group.all_reduce(&mut tensor).expect("reduced");
-                let got = Vec::<f32>::try_from(tensor.to_kind(Kind::Float)).expect("floats");
-                assert_eq!(got, [3.0, -6.0, 1.5]);
+                let own = |n: i64| Tensor::arange(n, (kind, Device::Cpu)) + 10 * rank as i64;
+                let mut sum = own(3);
+                group.all_reduce(&sum, Reduce::Sum).expect("started").wait().expect("summed");
+                assert_eq!(numbers(&sum), [10.0, 12.0, 14.0]);
+                sum = own(3);
+                group.all_reduce(&sum, Reduce::Max).expect("started").wait().expect("compared");
+                assert_eq!(numbers(&sum), [10.0, 11.0, 12.0]);
+                let whole = Tensor::zeros([4], (kind, Device::Cpu));
+                group.all_gather(&whole, &own(2)).expect("started").wait().expect("gathered");
+                assert_eq!(numbers(&whole), [0.0, 1.0, 10.0, 11.0]);
+                let part = Tensor::zeros([2], (kind, Device::Cpu));
+                group.reduce_scatter(&part, &own(4)).expect("started").wait().expect("scattered");
+                assert_eq!(numbers(&part), if rank == 0 { [10.0, 12.0] } else { [14.0, 16.0] });
+                let copied = own(2);
+                group.broadcast(&copied, 1).expect("started").wait().expect("copied");
+                assert_eq!(numbers(&copied), [10.0, 11.0]);
             }
+            let word = format!("word {rank}");
+            store.set(&word, word.as_bytes()).expect("left word");
+            assert_eq!(store.get(&word).expect("asked"), Some(word.into_bytes()));
+            assert_eq!(store.get("nothing").expect("asked"), None);
+            let last = Tensor::zeros([1], (Kind::Float, Device::Cpu));
+            group.all_reduce(&last, Reduce::Sum).expect("started").wait().expect("the server leaves last");
         };
-        let other = std::thread::spawn(move || sum(1));
-        sum(0);
+        let other = std::thread::spawn(move || play(1));
+        play(0);
         other.join().expect("the other rank");
     }
 
     #[test]
     fn a_rank_that_is_left_alone_gives_up() {
-        let timeout = Duration::from_millis(200);
-        let at = Rendezvous { host: "127.0.0.1".into(), port: 1, rank: 1, world: 2, timeout };
-        let error = format!("{:#}", Group::join(Backend::Gloo, &at).expect_err("nobody listens"));
-        assert!(error.contains("rank 1 of 2"), "{error}");
+        let error = Store::connect(&address(1), false, Duration::from_millis(200)).expect_err("nobody listens");
+        assert!(format!("{error:#}").contains("127.0.0.1:1"), "{error:#}");
     }
 }

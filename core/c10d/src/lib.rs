@@ -3,6 +3,7 @@
 mod decode;
 pub mod fused;
 mod group;
+mod store;
 
 use std::ffi::{CStr, c_char, c_int};
 
@@ -10,7 +11,8 @@ use anyhow::{Result, bail, ensure};
 use tch::Tensor;
 
 pub use decode::{Draw, Drawn, PAGE, PackedLinear, PagedCache, Segment, draw};
-pub use group::{Backend, Group, Rendezvous};
+pub use group::{Backend, Group, Member, Reduce, Work};
+pub use store::{Store, StoreAddress, exit_now};
 
 /// Settings of one AdamW step (decoupled weight decay, bias correction as in `torch.optim.AdamW`).
 #[repr(C)]

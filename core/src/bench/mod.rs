@@ -7,11 +7,10 @@ mod rollout;
 pub mod script;
 
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use nestor_c10d::{Backend, Group, Rendezvous};
+use nestor_c10d::Backend;
 use rand_chacha::rand_core::Rng;
 use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
@@ -20,6 +19,7 @@ pub use self::iteration::{IterationArgs, iteration};
 pub use self::logprob_diff::logprob_diff;
 pub use self::rollout::{RolloutArgs, rollout};
 use crate::data::{Batch, Rows, Sequence};
+use crate::dist::{C10d, Comm, Place, Reduce};
 use crate::engine::{Completion, Engine, EngineOptions, NoiseKey, Request, Sampling, Weights};
 use crate::input_error;
 use crate::model::{Compute, Model, StoredType, weights};
@@ -177,27 +177,27 @@ pub fn collective(options: &CollectiveOptions) -> Result<Value> {
     if mib == 0 || repeats == 0 {
         return Err(input_error!("--mib and --repeats must be at least 1"));
     }
-    let at = rendezvous()?;
+    let place = Place::of_environment()?;
     let device = match backend {
         Backend::Gloo => Device::Cpu,
-        Backend::Nccl if tch::Cuda::is_available() => Device::Cuda(variable("LOCAL_RANK", 0)?),
+        Backend::Nccl if tch::Cuda::is_available() => Device::Cuda(place.local_rank),
         Backend::Nccl => return Err(input_error!("--backend nccl needs a GPU, and libtorch finds none: use gloo")),
     };
-    let mut group = Group::join(backend, &at)?;
+    let comm = C10d::join(backend, &place, device, Duration::from_secs(60))?;
     let elements = (mib << 18) as i64;
     let mut tensor = Tensor::zeros([elements], (Kind::Float, device));
     // Reading a number waits for the GPU.
     let finish = |tensor: &Tensor| tensor.get(0).double_value(&[]);
     let mut seconds = Vec::new();
     for repeat in 0..=repeats {
-        let _ = tensor.fill_(f64::from(at.rank + 1));
+        let _ = tensor.fill_((place.rank + 1) as f64);
         finish(&tensor);
         let begin = Instant::now();
-        group.all_reduce(&mut tensor)?;
+        comm.all_reduce(&tensor, Reduce::Sum)?;
         finish(&tensor);
         // The first one does not count.
         seconds.extend((repeat > 0).then(|| begin.elapsed().as_secs_f64()));
-        let sum = f64::from(at.world * (at.world + 1) / 2);
+        let sum = (place.world * (place.world + 1) / 2) as f64;
         let (least, most) = (tensor.min().double_value(&[]), tensor.max().double_value(&[]));
         ensure!((least, most) == (sum, sum), "the sum over ranks is {least} to {most}, not {sum}");
     }
@@ -205,29 +205,12 @@ pub fn collective(options: &CollectiveOptions) -> Result<Value> {
     Ok(json!({
         "work": "collective",
         "backend": if backend == Backend::Nccl { "nccl" } else { "gloo" },
-        "world": at.world,
+        "world": place.world,
         "mib": mib,
         "repeats": repeats,
         "seconds": seconds,
         "gb_per_s": (elements * 4) as f64 / 1e9 / seconds,
     }))
-}
-
-/// Where torchrun's variables say that the ranks meet; without them a group of one on a port that is free.
-fn rendezvous() -> Result<Rendezvous> {
-    let host = std::env::var("MASTER_ADDR").unwrap_or_else(|_| "127.0.0.1".into());
-    let (rank, world, port) = (variable("RANK", 0)?, variable("WORLD_SIZE", 1)?, variable("MASTER_PORT", 0)?);
-    if rank >= world {
-        return Err(input_error!("RANK is {rank}, but WORLD_SIZE is {world}: ranks count from 0"));
-    }
-    Ok(Rendezvous { host, port, rank, world, timeout: Duration::from_secs(60) })
-}
-
-fn variable<T: FromStr>(name: &str, default: T) -> Result<T> {
-    match std::env::var(name) {
-        Ok(text) => text.parse().map_err(|_| input_error!("the variable {name} must be a number, not `{text}`")),
-        Err(_) => Ok(default),
-    }
 }
 
 /// One row per sequence (tokens, and how many of them are the prompt), everything after the prompt a response; old log-probs

@@ -3,9 +3,11 @@
 mod adamw;
 mod layout;
 mod lora;
+mod partition;
 mod sums;
 
 pub use adamw::{AdamW, Optimizer, StepReport};
 pub use layout::{Layout, Param};
 pub use lora::Adapters;
+pub use partition::{Partition, Piece, Slice};
 pub use sums::GradientSums;

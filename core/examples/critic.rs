@@ -15,6 +15,7 @@ use nestor::policy::Network;
 use nestor::policy::critic::{gradients, ragged_values};
 use nestor::policy::update::UpdateSettings;
 use nestor::recipe::Update;
+use nestor::shard::Ranks;
 use serde::Deserialize;
 use tch::{Device, Kind, Tensor, no_grad};
 
@@ -44,9 +45,9 @@ fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [model, batch, out] = &arguments[..] else { bail!("usage: critic MODEL_DIR BATCH.json OUT") };
     let input: Input = serde_json::from_str(&std::fs::read_to_string(batch)?).context("reading the batch")?;
-    let policy = Network::new(weights::load(Path::new(model), Kind::Float, Device::Cpu)?);
-    let mut critic = Network::critic_of(&policy);
-    for (name, parameter) in critic.model.named_parameters() {
+    let policy = Network::new(weights::load(Path::new(model), Kind::Float, Device::Cpu)?, &Ranks::solo(Device::Cpu))?;
+    let mut critic = Network::critic_of(&policy)?;
+    for (name, parameter) in critic.model.named_parameters()? {
         let value = match name.as_str() {
             "score.weight" => Tensor::from_slice(&input.weight).unsqueeze(0),
             "score.bias" => Tensor::from_slice(&[input.bias]),
@@ -55,7 +56,7 @@ fn main() -> Result<()> {
         no_grad(|| parameter.shallow_clone().copy_(&value));
     }
     let batch = pack(input.sequences);
-    let values = ragged_values(&critic.model, &batch, input.update.micro_batch_tokens);
+    let values = ragged_values(&*critic.ranks.comm, &critic.model, &batch, input.update.micro_batch_tokens)?;
     let settings = UpdateSettings { update: &input.update, lr: 0.0, temperature: 1.0, max_response_tokens: 1, seed: 0 };
     let all: Vec<usize> = (0..batch.sequences.len()).collect();
     let (loss, clip_fraction) = gradients(&mut critic, &batch, &all, input.clip, &settings)?;

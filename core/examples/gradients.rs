@@ -16,7 +16,7 @@ use nestor::model::weights;
 use nestor::policy::Network;
 use nestor::policy::update::{UpdateSettings, gradients};
 use nestor::recipe::{Lora, Update};
-use nestor::shard::Layout;
+use nestor::shard::{Layout, Ranks};
 use serde::Deserialize;
 use tch::{Device, Kind, Tensor};
 
@@ -55,13 +55,13 @@ fn main() -> Result<()> {
     let model = weights::load(Path::new(model), Kind::Float, device)?;
     let mut policy = match &input.lora {
         Some(lora) => {
-            let mut policy = Network::with_lora(model, &lora.settings, 0);
+            let mut policy = Network::with_lora(model, &lora.settings, 0, &Ranks::solo(device))?;
             let layouts = policy.trained().to_vec();
-            weights::read_flats(&lora.adapter, &layouts, &mut policy.optimizer.masters)?;
+            weights::read_flats(&lora.adapter, &layouts, &policy.optimizer.masters)?;
             policy.refresh()?;
             policy
         }
-        None => Network::new(model),
+        None => Network::new(model, &Ranks::solo(device))?,
     };
     let settings = UpdateSettings {
         update: &input.update,
@@ -72,7 +72,7 @@ fn main() -> Result<()> {
     };
     let batch = pack(&input.sequences);
     let all: Vec<usize> = (0..batch.sequences.len()).collect();
-    let report = gradients(&mut policy, &batch, &all, &settings);
+    let report = gradients(&mut policy, &batch, &all, &settings)?;
     let mut tensors = named("", policy.trained(), &policy.optimizer.grads);
     if input.lora.is_some() {
         policy.step(&input.update, input.update.lr, input.update.grad_clip)?;

@@ -79,7 +79,7 @@ impl Checkpoints {
         let path = self.dir.join(format!("iteration-{iteration:06}"));
         let (policy, files) = (&saved.policy, saved.model_files);
         write_whole(&path, |dir| {
-            write_flats(&dir.join(POLICY[0]), &policy.model.layouts, policy.weights())?;
+            write_flats(&dir.join(POLICY[0]), &policy.model.layouts, &policy.weights())?;
             failpoint("mid-checkpoint");
             if let Some(adapters) = &policy.adapters {
                 write_flats(&dir.join(ADAPTER), &adapters.layouts, &policy.optimizer.masters)?;
@@ -105,7 +105,7 @@ impl Checkpoints {
     /// Saves the frozen reference, once per run.
     pub fn save_reference(&self, reference: &Model) -> Result<()> {
         write_whole(&self.reference_dir(), |dir| {
-            write_flats(&dir.join(POLICY[0]), &reference.layouts, &reference.flats)
+            write_flats(&dir.join(POLICY[0]), &reference.layouts, reference.units.held())
         })
     }
 
@@ -113,7 +113,7 @@ impl Checkpoints {
     pub fn load_reference(&self, reference: &mut Model) -> Result<()> {
         let dir = self.reference_dir();
         verify(&dir)?;
-        read_flats(&dir.join(POLICY[0]), &reference.layouts, &mut reference.flats)
+        read_flats(&dir.join(POLICY[0]), &reference.layouts, reference.units.held())
     }
 
     /// The newest checkpoint whose files are whole, if there is any. Damaged ones are named on `warn` and passed over.
@@ -250,7 +250,7 @@ pub fn export_adapter(checkpoint: &Path, dir: &Path) -> Result<()> {
 pub fn fingerprint(model: &Model) -> String {
     const SLICE: i64 = 1 << 24;
     let mut hasher = Sha256::new();
-    for flat in &model.flats {
+    for flat in model.units.held() {
         for slice in flat.split(SLICE, 0) {
             let slice = slice.to_device(Device::Cpu);
             let mut bytes = vec![0; slice.numel() * slice.kind().elt_size_in_bytes()];
@@ -277,9 +277,9 @@ fn read_network(dir: &Path, [masters, first, second]: NetworkFiles, network: &mu
     let masters = if network.adapters.is_some() { ADAPTER } else { masters };
     let layouts = network.trained().to_vec();
     let optimizer = &mut network.optimizer;
-    read_flats(&dir.join(masters), &layouts, &mut optimizer.masters)?;
-    read_flats(&dir.join(first), &layouts, &mut optimizer.exp_avgs)?;
-    read_flats(&dir.join(second), &layouts, &mut optimizer.exp_avg_sqs)?;
+    read_flats(&dir.join(masters), &layouts, &optimizer.masters)?;
+    read_flats(&dir.join(first), &layouts, &optimizer.exp_avgs)?;
+    read_flats(&dir.join(second), &layouts, &optimizer.exp_avg_sqs)?;
     network.refresh()
 }
 

@@ -7,6 +7,11 @@ use std::io::{self, ErrorKind};
 #[error("{0}")]
 pub struct InputError(pub String);
 
+/// A signal asked the run to stop; what was under way is given up.
+#[derive(Debug, thiserror::Error)]
+#[error("stopped by a signal")]
+pub struct Stopped;
+
 /// An `anyhow::Error` that holds an [`InputError`]; takes what `format!` takes.
 #[macro_export]
 macro_rules! input_error {

@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Display, Formatter};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use serde_json::{Map, Value, json};
@@ -10,6 +11,7 @@ use tch::{Device, Kind};
 use crate::agent::{Count, PlaySettings, Player, PlayerOptions, Success, count_tasks, eval_plan};
 use crate::checkpoint::{self, Checkpoints};
 use crate::data::Episode;
+use crate::dist::{Comm, Solo};
 use crate::input_error;
 use crate::model::config::Output;
 use crate::model::{self, Model, kind, new, weights};
@@ -32,9 +34,9 @@ pub struct Evaluation {
 }
 
 /// Plays the fixed task list. Its tasks, seeds and noise are its own, so that a run goes on as if it had not been played.
-pub fn evaluate(player: &mut Player, model: &Model, eval: &Eval, seed: u64) -> Result<Evaluation> {
+pub fn evaluate(comm: &dyn Comm, player: &mut Player, model: &Model, eval: &Eval, seed: u64) -> Result<Evaluation> {
     let plan = eval_plan(player.world().tasks(&eval.split)?, eval.tasks, seed);
-    let episodes = player.play(model, &plan, &PlaySettings::eval(eval)).context("evaluating")?;
+    let episodes = player.play_among(comm, model, &plan, &PlaySettings::eval(eval)).context("evaluating")?;
     player.take_counters();
     let n = episodes.len().max(1) as f64;
     Ok(Evaluation {
@@ -70,13 +72,14 @@ pub fn eval(recipe: &Recipe, args: &EvalArgs) -> Result<EvalReport> {
     let folder = folder(recipe, args)?;
     let world = Plugins::discover()?.world(&recipe.env).context("recipe key `env`")?;
     count_tasks(&world, "eval.split", &settings.split)?;
-    let model = load(&folder, kind(recipe.dtype), model::prepare(recipe)?)?;
+    let model = load(&folder, kind(recipe.dtype), model::prepare(recipe, 0)?)?;
     let tokenizer = Tokenizer::load(&folder)?;
     new::check_vocabulary(&model.config, &tokenizer)
         .map_err(|error| input_error!("{}: {error:#}", folder.display()))?;
     let (rollout, seed, deterministic) = (recipe.rollout.clone(), recipe.seed, recipe.deterministic);
-    let mut player = Player::new(PlayerOptions { tokenizer, world, rollout, seed, deterministic })?;
-    let evaluation = evaluate(&mut player, &model, &settings, seed)?;
+    let mut player =
+        Player::new(PlayerOptions { tokenizer, world, rollout, seed, deterministic, stop: Arc::default() })?;
+    let evaluation = evaluate(&Solo { device: model.device() }, &mut player, &model, &settings, seed)?;
     Ok(EvalReport { model: folder, settings, evaluation })
 }
 

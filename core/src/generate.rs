@@ -134,7 +134,7 @@ fn complete(
     let GenerateOptions { max_new_tokens, sampling, seed, .. } = *options;
     let count = prompts.len();
     let capacity = prompts.iter().map(Vec::len).max().unwrap_or(0) + max_new_tokens;
-    let weights = Weights::new(model);
+    let weights = Weights::new(model)?;
     let mut engine = Engine::new(EngineOptions { slots: SLOTS.min(count), capacity, eos, seed, ..Default::default() });
     for (episode, prompt) in prompts.into_iter().enumerate() {
         let key = NoiseKey { stream: noise::GENERATE, episode: episode as u32, ..NoiseKey::default() };

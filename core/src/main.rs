@@ -19,7 +19,7 @@ use nestor::model::{Compute, Config, device, kind, new};
 use nestor::plugin::{Plugins, advantage::advantage};
 use nestor::policy::score::score;
 use nestor::recipe::{self, Dtype, Recompute};
-use nestor::run::{Ending, TrainArgs};
+use nestor::run::{Ending, TrainArgs, join};
 use nestor::tokenizer::tokenize;
 use nestor::train::train;
 use nestor_c10d::Backend;
@@ -75,6 +75,9 @@ struct Train {
     /// Go on from the newest whole checkpoint
     #[arg(long)]
     resume: bool,
+    /// Started again by `launch`: go on if there is a run, else start
+    #[arg(long, hide = true)]
+    restarted: bool,
 }
 
 #[derive(Args)]
@@ -404,7 +407,9 @@ fn run(command: Command) -> Result<Ending> {
 fn run_train(args: Train) -> Result<Ending> {
     let recipe = recipe::load(&args.recipe, &args.sets)?;
     let name = args.recipe.file_stem().unwrap_or_default().to_string_lossy();
-    train(recipe, &name, &TrainArgs { run_dir: args.run_dir, resume: args.resume })
+    let ranks = join(&recipe)?;
+    let args = TrainArgs { run_dir: args.run_dir, resume: args.resume, restarted: args.restarted };
+    train(recipe, &name, &args, &ranks).inspect_err(|error| ranks.comm.abort(&message(error)))
 }
 
 fn run_generate(args: Generate) -> Result<()> {

@@ -10,7 +10,9 @@ use tch::Kind;
 
 use crate::agent::{Player, TaskCursor, pack, plan};
 use crate::data::{Batch, Episode};
-use crate::policy::update::{differentiate, micro_batches};
+use crate::dist::{Comm, exchange};
+use crate::policy::deal::dealt_micro_batches;
+use crate::policy::update::differentiate;
 use crate::policy::{Network, Packed, PassOptions, policy_gradients};
 use crate::recipe::{Rollout, Update, WarmStart};
 
@@ -23,6 +25,8 @@ fn steps_of(episodes: &[Episode]) -> usize {
 
 /// What the warm start works with.
 pub struct Teacher<'a> {
+    /// The ranks, which share the work.
+    pub comm: &'a dyn Comm,
     /// Plays the expert.
     pub player: &'a mut Player,
     /// Draws training tasks.
@@ -70,7 +74,7 @@ impl Teacher<'_> {
     /// Some episodes that the expert plays: whole in a transcript, else in parts of one step each.
     fn play(&mut self, round: u64) -> Result<Vec<Episode>> {
         let plan = plan(&self.tasks.next(EPISODES), 1, self.seed, round);
-        let episodes = self.player.demonstrate(&plan, self.settings.expert_noise, self.seed)?;
+        let episodes = self.player.demonstrate_among(self.comm, &plan, self.settings.expert_noise, self.seed)?;
         if self.rollout.is_transcript() {
             return Ok(episodes);
         }
@@ -85,18 +89,23 @@ impl Teacher<'_> {
         let all: Vec<usize> = (0..batch.sequences.len()).collect();
         policy.optimizer.zero_grad();
         let mut total = 0.0;
-        for micro in micro_batches(batch, &all, self.update.micro_batch_tokens) {
+        for micro in dealt_micro_batches(self.comm, batch, &all, self.update.micro_batch_tokens) {
+            let Some(micro) = micro else {
+                policy.idle(self.update.recompute)?;
+                continue;
+            };
             let sequences: Vec<_> = micro.iter().map(|&i| &batch.sequences[i]).collect();
-            let (model, mut sums) = policy.for_backward();
+            let (model, sums) = policy.for_backward();
             let packed = Packed::new(&sequences, &batch.rows, model.device());
-            total += policy_gradients(model, &packed, options, &mut sums, |stats| {
+            total += policy_gradients(model, &packed, options, sums, |stats| {
                 differentiate(stats, false, |logprobs, _| {
-                    let loss = -logprobs.sum(Kind::Float) / tokens as f64;
+                    let loss = -logprobs.sum(Kind::Double) / tokens as f64;
                     let value = loss.detach().double_value(&[]);
                     (loss, value)
                 })
-            });
+            })?;
         }
+        let total = exchange(self.comm, Ok(total))?.into_iter().sum();
         policy.step(self.update, self.settings.lr, self.update.grad_clip)?;
         Ok(total)
     }

@@ -4,8 +4,11 @@
 
 mod support;
 
+use std::sync::Arc;
+
 use nestor::agent::{EpisodePlan, PlaySettings, Player, PlayerOptions, pack, plan, texts, write_rollouts};
 use nestor::data::{Batch, Episode};
+use nestor::dist::Solo;
 use nestor::engine::{Completion, Engine, EngineOptions, NoiseKey, Request, Weights};
 use nestor::error::InputError;
 use nestor::model::{Model, make_deterministic};
@@ -40,7 +43,7 @@ fn player(rollout: &Rollout, deterministic: bool) -> Player {
     let texts = texts(&toy(), rollout, &episodes(), 0.0, 1).unwrap();
     let tokenizer = Tokenizer::train(texts.into_iter(), VOCABULARY).unwrap();
     let (world, rollout) = (toy(), rollout.clone());
-    Player::new(PlayerOptions { tokenizer, world, rollout, seed: SEED, deterministic }).unwrap()
+    Player::new(PlayerOptions { tokenizer, world, rollout, seed: SEED, deterministic, stop: Arc::default() }).unwrap()
 }
 
 /// How episodes and responses ended, so that a test sees that it met every case.
@@ -113,7 +116,7 @@ fn answers(
         seed: SEED,
         ..EngineOptions::default()
     });
-    let weights = Weights::new(model);
+    let weights = Weights::new(model).unwrap();
     let rows = &batch.rows;
     for row in 0..rows.len() {
         let tokens = &batch.sequences[rows.sequence[row] as usize].tokens;
@@ -195,7 +198,7 @@ fn log_probs_of_the_engine_are_those_of_one_pass_over_the_conversation() {
         let count = (rows.token_offsets[r + 1] - rows.token_offsets[r]) as usize;
         scored[rows.sequence[r] as usize][first..first + count].to_vec()
     });
-    let update = ragged_logprobs(&model, &batch, 1000, 1.0);
+    let update = ragged_logprobs(&Solo { device: model.device() }, &model, &batch, 1000, 1.0).unwrap();
     let (mut largest, mut spread) = (0f32, 0f32);
     for ((engine, one_pass), update) in rows.logprobs.iter().zip(one_pass).zip(update) {
         largest = largest.max((engine - one_pass).abs()).max((engine - update).abs());

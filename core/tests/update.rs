@@ -3,13 +3,14 @@
 #![allow(clippy::unwrap_used)] // a test may fail so
 
 use nestor::data::{Batch, Rows, Sequence};
+use nestor::dist::Solo;
 use nestor::model::{Architecture, Config, Model, new};
 use nestor::policy::Network;
 use nestor::policy::update::{
     UpdateReport, UpdateSettings, gradients, mini_batches, ragged_logprobs, update as update_policy,
 };
 use nestor::recipe::{Lora, Update};
-use nestor::shard::{AdamW, Optimizer};
+use nestor::shard::{AdamW, Optimizer, Ranks};
 use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
 
@@ -69,23 +70,28 @@ fn numbers(tensors: &[Tensor]) -> Vec<f32> {
     tensors.iter().flat_map(|t| Vec::<f32>::try_from(t).unwrap()).collect()
 }
 
+/// One rank on the CPU.
+fn solo() -> Ranks {
+    Ranks::solo(Device::Cpu)
+}
+
 /// The gradient sums of the whole batch as one mini-batch.
 fn gradient(batch: &Batch, update: &Update) -> Vec<f32> {
-    let mut policy = Network::new(model());
+    let mut policy = Network::new(model(), &solo()).unwrap();
     let all: Vec<usize> = (0..batch.sequences.len()).collect();
-    gradients(&mut policy, batch, &all, &settings(update));
+    gradients(&mut policy, batch, &all, &settings(update)).unwrap();
     numbers(&policy.optimizer.grads)
 }
 
 #[test]
 fn a_gradient_that_is_not_finite_changes_nothing_and_ten_in_a_row_are_an_error() {
     let update = section(json!({}));
-    let mut policy = Network::new(model());
+    let mut policy = Network::new(model(), &solo()).unwrap();
     let good = batch(&[3, 5, 4]);
     assert_eq!(train(&mut policy, &good, &update).unwrap().steps, 1);
     let state = |policy: &Network| {
         let o = &policy.optimizer;
-        let tensors = [&policy.model.flats, &o.masters, &o.exp_avgs, &o.exp_avg_sqs];
+        let tensors = [policy.model.units.held(), &o.masters, &o.exp_avgs, &o.exp_avg_sqs];
         let bits: Vec<u32> = tensors.iter().flat_map(|t| numbers(t)).map(f32::to_bits).collect();
         (bits, o.steps)
     };
@@ -111,11 +117,14 @@ fn a_gradient_that_is_not_finite_changes_nothing_and_ten_in_a_row_are_an_error()
 fn adapters_begin_as_the_base_and_train_projections_alone() {
     for kind in [Kind::Float, Kind::BFloat16] {
         let (base, batch) = (model().copy(kind), batch(&[3, 5, 4]));
-        let mut policy = Network::with_lora(base.copy(kind), &Lora { rank: 4, alpha: 8.0 }, 1);
+        let mut policy = Network::with_lora(base.copy(kind), &Lora { rank: 4, alpha: 8.0 }, 1, &solo()).unwrap();
         policy.refresh().unwrap();
-        assert_eq!(ragged_logprobs(&policy.model, &batch, 20, 1.0), ragged_logprobs(&base, &batch, 20, 1.0));
+        let logprobs = |model: &Model| ragged_logprobs(&*solo().comm, model, &batch, 20, 1.0).unwrap();
+        assert_eq!(logprobs(&policy.model), logprobs(&base));
         train(&mut policy, &batch, &section(json!({ "epochs": 3 }))).unwrap();
-        for ((name, now), (_, before)) in policy.model.named_parameters().iter().zip(base.named_parameters()) {
+        for ((name, now), (_, before)) in
+            policy.model.named_parameters().unwrap().iter().zip(base.named_parameters().unwrap())
+        {
             assert_eq!(*now != before, name.ends_with("_proj.weight"), "{name} in {kind:?}");
         }
     }
@@ -161,7 +170,7 @@ fn mini_batches_are_cut_from_one_order() {
     let batch = batch(&[2; 10]);
     let plain = section(json!({}));
     assert_eq!(mini_batches(&batch, &plain, 1), [vec![0, 1, 2, 3], vec![4, 5, 6, 7], vec![8, 9]]);
-    let report = train(&mut Network::new(model()), &batch, &section(json!({ "epochs": 2 }))).unwrap();
+    let report = train(&mut Network::new(model(), &solo()).unwrap(), &batch, &section(json!({ "epochs": 2 }))).unwrap();
     assert_eq!(report.steps, 6);
 
     let shuffle = section(json!({ "shuffle": true }));
@@ -196,9 +205,9 @@ fn recomputing_changes_no_bit() {
     for kind in [Kind::Float, Kind::BFloat16] {
         let gradient = |recompute: Value, before: f64| {
             let update = section(json!({ "micro_batch_tokens": 12, "recompute": recompute }));
-            let mut policy = Network::new(model().copy(kind));
+            let mut policy = Network::new(model().copy(kind), &solo()).unwrap();
             policy.optimizer.grads.iter_mut().for_each(|grad| drop(grad.fill_(before)));
-            gradients(&mut policy, &batch, &[0, 1, 2, 3, 4, 5], &settings(&update));
+            gradients(&mut policy, &batch, &[0, 1, 2, 3, 4, 5], &settings(&update)).unwrap();
             numbers(&policy.optimizer.grads)
         };
         let none = gradient(json!("none"), 0.0);
@@ -246,7 +255,7 @@ fn clipping_and_adamw_equal_pytorch() {
     let options = AdamW { lr: 0.1, beta1: 0.9, beta2: 0.95, weight_decay: 0.02, eps: 1e-8 };
     for (grads, norm, weights) in steps {
         optimizer.grads = split(grads).into();
-        let report = optimizer.step(&options, 1.0).unwrap();
+        let report = optimizer.step(&options, 1.0, &Solo { device: Device::Cpu }).unwrap();
         assert!((report.grad_norm - norm).abs() < 1e-5 && !report.skipped, "{report:?}");
         close("weights", &optimizer.masters, weights);
     }

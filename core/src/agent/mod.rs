@@ -8,9 +8,12 @@ mod pool;
 mod prompt;
 mod report;
 mod rows;
+mod share;
 mod tasks;
 
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -24,6 +27,7 @@ pub use self::rows::pack;
 pub use self::tasks::{EpisodePlan, TaskCursor, count_tasks, eval_plan, plan, plan_from};
 use crate::data::Episode;
 use crate::engine::{Counters, Engine, EngineOptions, NoiseKey, Request, Sampling, Weights, noise};
+use crate::error::Stopped;
 use crate::failpoint::failpoint;
 use crate::input_error;
 use crate::model::Model;
@@ -46,6 +50,8 @@ pub struct PlayerOptions {
     pub seed: u64,
     /// Bit-identical runs: waits for all environments before requests are admitted.
     pub deterministic: bool,
+    /// Ends play with [`Stopped`] once it is set.
+    pub stop: Arc<AtomicBool>,
 }
 
 /// How one plan is played.
@@ -87,6 +93,7 @@ pub struct Player {
     turns: Option<Turns>,
     engine: Engine,
     pool: Pool,
+    stop: Arc<AtomicBool>,
 }
 
 /// The recipe's prompt template, or the environment's.
@@ -100,7 +107,7 @@ fn template_of(world: &World, rollout: &Rollout) -> Result<PromptTemplate> {
 impl Player {
     /// A player; starts the environment threads.
     pub fn new(options: PlayerOptions) -> Result<Self> {
-        let PlayerOptions { tokenizer, world, rollout, seed, deterministic } = options;
+        let PlayerOptions { tokenizer, world, rollout, seed, deterministic, stop } = options;
         let tokenizer = tokenizer.with_thinking(rollout.thinking).context("recipe key `rollout.thinking`")?;
         let engine = Engine::new(EngineOptions {
             slots: rollout.slots,
@@ -113,7 +120,7 @@ impl Player {
         let template = template_of(&world, &rollout)?;
         let turns = if rollout.is_transcript() { Some(Turns::new(&tokenizer)?) } else { None };
         let pool = Pool::new(&world, rollout.env_threads)?;
-        Ok(Self { tokenizer, world, rollout, deterministic, template, turns, engine, pool })
+        Ok(Self { tokenizer, world, rollout, deterministic, template, turns, engine, pool, stop })
     }
 
     /// The policy's tokenizer.
@@ -151,10 +158,13 @@ impl Player {
             self.pool.submit(index, None, Work::Reset(start))?;
             tables.push(Table { playing: Playing::new(*p), env: None, prompt: Vec::new() });
         }
-        let weights = Weights::new(model);
+        let weights = Weights::new(model)?;
         let mut left = plan.len();
         let mut patience = FIRST_PATIENCE;
         while left > 0 {
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(Stopped.into());
+            }
             let wait = if self.deterministic { Duration::MAX } else { patience };
             for answer in self.pool.collect(self.engine.is_idle(), wait)? {
                 let Outcome::Seen(env, seen) = answer.outcome else { bail!("a step came back as an expert's episode") };

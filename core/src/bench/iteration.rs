@@ -19,6 +19,7 @@ use crate::plugin::Plugins;
 use crate::policy::Network;
 use crate::policy::update::{UpdateSettings, ragged_logprobs, update as update_policy};
 use crate::recipe::{PluginChoice, Recompute, Rollout, Update};
+use crate::shard::Ranks;
 
 /// What `nestor bench iteration` measures.
 #[derive(Debug, Clone, clap::Args)]
@@ -109,7 +110,8 @@ pub fn iteration(args: &IterationArgs) -> Result<Value> {
 
     let model = model()?;
     let reference = (kl > 0.0).then(|| model.copy(model.kind()));
-    let mut policy = Network::new(model);
+    let ranks = Ranks::solo(model.device());
+    let mut policy = Network::new(model, &ranks)?;
     let mut stage = Stage::new(&script, args.run.slots, Sampling::default());
     let mut iterations: Vec<Clock> = Vec::new();
     let mut seen = None;
@@ -118,8 +120,9 @@ pub fn iteration(args: &IterationArgs) -> Result<Value> {
         let played = clock.time("rollout", || stage.play(&policy.model, number as u64))?;
         let mut batch = clock.time("pack", || Ok(pack(&played.episodes, &rollout)))?;
         if let Some(reference) = &reference {
-            batch.rows.ref_logprobs =
-                clock.time("reference", || Ok(Some(ragged_logprobs(reference, &batch, micro_batch_tokens, 1.0))))?;
+            batch.rows.ref_logprobs = clock.time("reference", || {
+                ragged_logprobs(&*policy.ranks.comm, reference, &batch, micro_batch_tokens, 1.0).map(Some)
+            })?;
         }
         clock.time("advantage", || estimator.score(&mut batch.rows))?;
         let settings = UpdateSettings {

@@ -9,6 +9,7 @@ use crate::model::StoredType;
 use crate::policy::Network;
 use crate::policy::update::{UpdateSettings, gradients};
 use crate::recipe::Update;
+use crate::shard::Ranks;
 
 /// Samples `new` tokens after each prompt, takes the gradient of a loss on them as an update does, and compares the
 /// log-probs that both saw.
@@ -25,7 +26,8 @@ pub fn logprob_diff(options: &BenchOptions) -> Result<Value> {
     let settings =
         UpdateSettings { update: &update, lr: 0.0, temperature: 1.0, max_response_tokens: options.new, seed: 0 };
     let all: Vec<usize> = (0..options.batch).collect();
-    let difference = gradients(&mut Network::new(model), &batch, &all, &settings).logprob_diff;
+    let mut policy = Network::new(model, &Ranks::solo(options.device))?;
+    let difference = gradients(&mut policy, &batch, &all, &settings)?.logprob_diff;
     Ok(json!({
         "work": "logprob-diff",
         "batch": options.batch,

@@ -26,6 +26,7 @@ use crate::model::{Compute, Model, StoredType, weights};
 use crate::policy::update::{UpdateSettings, update as update_policy};
 use crate::policy::{Network, score};
 use crate::recipe::{Recompute, Update};
+use crate::shard::Ranks;
 
 /// The work.
 #[derive(Debug, Clone)]
@@ -97,7 +98,7 @@ fn complete(model: &Model, prompts: &[Vec<u32>], new: usize) -> Result<Vec<Compl
         let (prompt, sampling) = (prompt.clone(), Sampling::default());
         engine.submit(Request { key, prompt, max_new_tokens: new, sampling })?;
     }
-    let weights = Weights::new(model);
+    let weights = Weights::new(model)?;
     let mut done = Vec::with_capacity(prompts.len());
     while !engine.is_idle() {
         done.extend(engine.step(&weights)?);
@@ -120,7 +121,7 @@ pub fn score(options: &BenchOptions) -> Result<Value> {
 /// One optimiser step of the clipped policy loss on sequences of `prompt + new` tokens, or with `ragged` of 10 to 100 % of
 /// that, with random advantages, in micro-batches of a recipe's default size; `tokens_per_s` counts all tokens.
 pub fn update(options: &BenchOptions) -> Result<Value> {
-    let mut policy = Network::new(load(options)?);
+    let mut policy = Network::new(load(options)?, &Ranks::solo(options.device))?;
     let lengths = lengths(options);
     let section = json!({ "mini_batch": options.batch, "lr": 1e-6, "recompute": options.recompute });
     let update: Update = serde_json::from_value(section)?;

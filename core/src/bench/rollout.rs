@@ -121,7 +121,7 @@ impl<'a> Stage<'a> {
     /// Plays all episodes, and drops the cache as an update would have it.
     pub fn play(&mut self, model: &Model, iteration: u64) -> Result<Played> {
         let begin = Instant::now();
-        let weights = Weights::new(model);
+        let weights = Weights::new(model)?;
         let all = &self.script.episodes;
         let mut played = Played { episodes: Vec::new(), prompt_tokens: 0 };
         // Environments that have not answered yet, and when they do.

@@ -1,28 +1,55 @@
 //! Plain data between ranks, carried as bytes.
 
 use anyhow::{Context, Result, anyhow, ensure};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use tch::{Device, Kind, Tensor};
 
 use super::Comm;
-use crate::error::{InputError, message};
+use crate::error::{InputError, Stopped, message};
 
-/// What a rank has for the others: a value, or why it has none and whether that is the user's mistake.
-type Outcome<T> = Result<T, (String, bool)>;
+/// Why a rank has nothing for the others.
+#[derive(Serialize, Deserialize)]
+enum Failure {
+    /// The user's mistake.
+    Input(String),
+    /// A signal.
+    Stopped,
+    /// Anything else.
+    Failed(String),
+}
+
+impl Failure {
+    fn new(error: &anyhow::Error) -> Self {
+        match message(error) {
+            _ if error.is::<Stopped>() => Self::Stopped,
+            text if error.is::<InputError>() => Self::Input(text),
+            text => Self::Failed(text),
+        }
+    }
+
+    /// As the others see it.
+    fn told_by(self, rank: usize) -> anyhow::Error {
+        match self {
+            Self::Input(text) => InputError(text).into(),
+            Self::Stopped => Stopped.into(),
+            Self::Failed(text) => anyhow!("rank {rank}: {text}"),
+        }
+    }
+}
 
 /// Gives every rank the values of all, in their order. Where a rank failed, all of them fail with its error.
 pub fn exchange<T: Serialize + DeserializeOwned>(comm: &dyn Comm, own: Result<T>) -> Result<Vec<T>> {
     if comm.world() == 1 {
         return Ok(vec![own?]);
     }
-    let outcome: Outcome<T> = own.map_err(|error| (message(&error), error.is::<InputError>()));
+    let outcome: Result<T, Failure> = own.map_err(|error| Failure::new(&error));
     let all = gather(comm, &postcard::to_stdvec(&outcome)?)?;
     let mut values = Vec::with_capacity(all.len());
     for (rank, bytes) in all.iter().enumerate() {
-        let outcome: Outcome<T> =
+        let outcome: Result<T, Failure> =
             postcard::from_bytes(bytes).with_context(|| format!("reading what rank {rank} sent"))?;
-        values.push(outcome.map_err(|(text, users)| told_by(rank, text, users))?);
+        values.push(outcome.map_err(|failure| failure.told_by(rank))?);
     }
     Ok(values)
 }
@@ -37,10 +64,6 @@ pub fn from_root<T: Serialize + DeserializeOwned>(comm: &dyn Comm, make: impl Fn
     let own = (comm.rank() == 0).then(make).transpose();
     let first = exchange(comm, own)?.into_iter().next().flatten();
     first.context("rank 0 sent nothing")
-}
-
-fn told_by(rank: usize, text: String, users: bool) -> anyhow::Error {
-    if users { InputError(text).into() } else { anyhow!("rank {rank}: {text}") }
 }
 
 /// The bytes of every rank.

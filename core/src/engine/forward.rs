@@ -1,6 +1,7 @@
 //! A pass of generation over the one Qwen2 of `model`: rows of many requests side by side, some decoding, some filling
 //! the cache with their prompts.
 
+use anyhow::Result;
 use tch::{Device, Kind, Tensor};
 
 use super::cache::{Cache, View};
@@ -17,12 +18,17 @@ pub struct Weights<'a> {
 }
 
 impl<'a> Weights<'a> {
-    /// The parameters of a model as they are now.
-    pub fn new(model: &'a Model) -> Self {
-        tch::no_grad(|| Self {
-            model,
-            outer: model.outer_weights(false).packed(),
-            blocks: (0..model.blocks()).map(|layer| model.block_weights(layer, false).packed()).collect(),
+    /// The parameters of a model as they are now. Those that are spread over ranks are gathered, by all ranks at once, and
+    /// freed with this.
+    pub fn new(model: &'a Model) -> Result<Self> {
+        tch::no_grad(|| {
+            let mut reader = model.reader();
+            let outer = model.outer_weights(&mut reader, false)?.packed();
+            let mut blocks = Vec::with_capacity(model.blocks());
+            for layer in 0..model.blocks() {
+                blocks.push(model.block_weights(&mut reader, layer, false)?.packed());
+            }
+            Ok(Self { model, outer, blocks })
         })
     }
 

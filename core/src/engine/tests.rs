@@ -27,9 +27,9 @@ pub(crate) fn tiny(kv_heads: i64, tied: bool) -> Model {
         output: crate::model::config::Output::Tokens,
     };
     tch::manual_seed(11);
-    let mut model = Model::empty(config, Kind::Float, Device::Cpu);
-    for flat in &mut model.flats {
-        let _ = flat.normal_(0.0, 0.3);
+    let model = Model::empty(config, Kind::Float, Device::Cpu);
+    for flat in model.units.held() {
+        let _ = flat.shallow_clone().normal_(0.0, 0.3);
     }
     model
 }
@@ -37,12 +37,14 @@ pub(crate) fn tiny(kv_heads: i64, tied: bool) -> Model {
 /// Log-softmax (T, V) of one sequence, all tokens at once and no cache.
 fn full_pass(model: &Model, tokens: &[u32], temperature: f64) -> Tensor {
     tch::no_grad(|| {
-        let outer = model.outer_weights(false);
+        let mut reader = model.reader();
+        let outer = model.outer_weights(&mut reader, false).expect("weights");
         let ids: Vec<i64> = tokens.iter().map(|&t| t as i64).collect();
         let mut x = model.embed(&outer, &Tensor::from_slice(&ids));
         let rope = model.rope(&Tensor::arange(ids.len() as i64, (Kind::Int64, Device::Cpu)));
         for layer in 0..model.blocks() {
-            x = model.block(&model.block_weights(layer, false), &x, &rope, None, |q, k, v| {
+            let block = model.block_weights(&mut reader, layer, false).expect("weights");
+            x = model.block(&block, &x, &rope, None, |q, k, v| {
                 let group = q.size()[1] / k.size()[1];
                 let split = |t: &Tensor| t.transpose(0, 1).unsqueeze(0);
                 let (k, v) =
@@ -81,7 +83,7 @@ fn run(model: &Model, options: EngineOptions, requests: &[Request], late: usize)
 }
 
 fn run_on(mut engine: Engine, model: &Model, requests: &[Request], late: usize) -> Result<HashMap<u32, Completion>> {
-    let weights = Weights::new(model);
+    let weights = Weights::new(model).expect("weights");
     let (first, rest) = requests.split_at(requests.len() - late);
     let mut rest = rest.iter();
     first.iter().try_for_each(|r| engine.submit(r.clone()))?;
@@ -163,7 +165,7 @@ fn deterministic_mode_gives_the_same_bits_whatever_the_schedule() -> Result<()> 
 #[test]
 fn a_beginning_is_computed_once() -> Result<()> {
     let model = tiny(2, true);
-    let weights = Weights::new(&model);
+    let weights = Weights::new(&model).expect("weights");
     let mut engine = Engine::new(EngineOptions { eos: Vec::new(), ..options(8) });
     for episode in 0..8 {
         // Six share two pages of 16 tokens, and of these two go on alike for a third.
@@ -185,7 +187,7 @@ fn a_beginning_is_computed_once() -> Result<()> {
 #[test]
 fn a_conversation_goes_on_from_the_cache_with_the_same_logprobs() -> Result<()> {
     let model = tiny(2, true);
-    let weights = Weights::new(&model);
+    let weights = Weights::new(&model).expect("weights");
     let mut engine = Engine::new(EngineOptions { eos: Vec::new(), ..options(2) });
     let mut prompt: Vec<u32> = (0..20).collect();
     for step in 0..3 {

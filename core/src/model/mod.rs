@@ -61,18 +61,31 @@ impl StoredType {
 
 /// The device that is meant; an error if there is none.
 pub fn device(choice: DeviceChoice) -> Result<Device> {
+    device_of(choice, 0)
+}
+
+/// The device that is meant for a rank: its machine's GPU of that number.
+fn device_of(choice: DeviceChoice, number: usize) -> Result<Device> {
     match (choice, tch::Cuda::is_available()) {
         (DeviceChoice::Cpu, _) | (DeviceChoice::Auto, false) => Ok(Device::Cpu),
-        (DeviceChoice::Cuda | DeviceChoice::Auto, true) => Ok(Device::Cuda(0)),
+        (DeviceChoice::Cuda | DeviceChoice::Auto, true) => {
+            let gpus = tch::Cuda::device_count() as usize;
+            if number >= gpus {
+                return Err(input_error!(
+                    "this is rank {number} of its machine, which has {gpus} GPUs: start one rank for each"
+                ));
+            }
+            Ok(Device::Cuda(number))
+        }
         (DeviceChoice::Cuda, false) => {
             Err(input_error!("device cuda is asked for, but libtorch finds no GPU: use cpu or auto"))
         }
     }
 }
 
-/// The device that a recipe means; where it asks for bit-identical runs, the process computes so from here on.
-pub fn prepare(recipe: &Recipe) -> Result<Device> {
-    let device = device(recipe.device)?;
+/// The device that a recipe means for the rank of this number on its machine; where it asks for bit-identical runs, the process computes so from here on.
+pub fn prepare(recipe: &Recipe, local_rank: usize) -> Result<Device> {
+    let device = device_of(recipe.device, local_rank)?;
     if recipe.deterministic {
         if device.is_cuda() {
             return Err(input_error!(

@@ -73,9 +73,9 @@ pub fn check_vocabulary(config: &Config, tokenizer: &Tokenizer) -> Result<()> {
 pub fn random(config: &Config, seed: u64, kind: Kind, device: Device) -> Result<Model> {
     config.check()?;
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut model = Model::empty(config.clone(), kind, device);
+    let model = Model::empty(config.clone(), kind, device);
     let mut number = 0;
-    for (layout, flat) in model.layouts.iter().zip(&mut model.flats) {
+    for (layout, flat) in model.layouts.iter().zip(model.units.whole()?) {
         for param in &layout.params {
             number += 1;
             if param.name.ends_with("norm.weight") {

@@ -12,7 +12,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::config::Output;
 use super::{Architecture, Config};
-use crate::shard::Layout;
+use crate::shard::{Layout, Reader, Units};
 
 /// A network whose parameters are one flat tensor per unit: unit 0 is the embedding (with the final norm, and with the
 /// head where it is not tied to the embedding; a critic's head is a linear layer to one value), unit `1 + i` is block `i`.
@@ -22,8 +22,8 @@ pub struct Model {
     pub config: Config,
     /// Where the parameters lie in each unit's flat tensor.
     pub layouts: Vec<Layout>,
-    /// The flat tensors in the compute type, one per unit.
-    pub flats: Vec<Tensor>,
+    /// Their values in the compute type.
+    pub units: Units,
 }
 
 /// Rotary tables for given positions: cos and sin, each (T, 1, D) in the compute type.
@@ -150,6 +150,12 @@ fn linear(x: &Tensor, weight: &Tensor, packed: Option<&PackedLinear>, bias: Opti
 }
 
 impl BlockWeights {
+    /// Views of a block's flat tensor; with `grad` they are leaves that require gradients.
+    pub fn new(config: &Config, flat: &Tensor, grad: bool) -> Self {
+        let tensors = cut(flat, &block_spans(config));
+        Self { tensors: if grad { leaves(tensors) } else { tensors }, packed: Vec::new() }
+    }
+
     /// The tensors in flat order: what a backward pass differentiates with respect to.
     pub fn tensors(&self) -> &[Tensor] {
         &self.tensors
@@ -163,6 +169,13 @@ impl BlockWeights {
 }
 
 impl OuterWeights {
+    /// Views of the first unit's flat tensor; with `grad` they are leaves that require gradients.
+    pub fn new(layout: &Layout, flat: &Tensor, grad: bool) -> Self {
+        let shapes: Vec<_> = layout.params.iter().map(|p| p.shape.clone()).collect();
+        let tensors = cut(flat, &shapes);
+        Self { tensors: if grad { leaves(tensors) } else { tensors }, packed_head: None }
+    }
+
     /// `[embedding, final norm]`, the head where it is not tied, and a critic's bias.
     pub fn tensors(&self) -> &[Tensor] {
         &self.tensors
@@ -199,7 +212,12 @@ impl OuterWeights {
 impl Model {
     /// A network of this shape over the given flat tensors (one per unit, as [`layouts`] orders them).
     pub fn new(config: Config, flats: Vec<Tensor>) -> Self {
-        Self { layouts: layouts(&config), config, flats }
+        Self::of_units(config, Units::Whole(flats))
+    }
+
+    /// A network of this shape over these units.
+    pub fn of_units(config: Config, units: Units) -> Self {
+        Self { layouts: layouts(&config), config, units }
     }
 
     /// A network whose parameters are not yet set.
@@ -210,23 +228,22 @@ impl Model {
 
     /// A copy with its own storage, in the given type.
     pub fn copy(&self, kind: Kind) -> Self {
-        let flats = self.flats.iter().map(|f| f.detach().to_kind(kind).copy()).collect();
-        Self::new(self.config.clone(), flats)
+        Self::of_units(self.config.clone(), self.units.copy(kind))
     }
 
     /// The compute type.
     pub fn kind(&self) -> Kind {
-        self.flats[0].kind()
+        self.units.kind()
     }
 
     /// Where the parameters live.
     pub fn device(&self) -> Device {
-        self.flats[0].device()
+        self.units.device()
     }
 
     /// Number of blocks L.
     pub fn blocks(&self) -> usize {
-        self.flats.len() - 1
+        self.units.len() - 1
     }
 
     /// Number of parameters.
@@ -235,27 +252,32 @@ impl Model {
     }
 
     /// Every parameter by its Hugging Face name, as a view.
-    pub fn named_parameters(&self) -> Vec<(String, Tensor)> {
+    ///
+    /// # Errors
+    /// When the weights are spread over ranks.
+    pub fn named_parameters(&self) -> Result<Vec<(String, Tensor)>> {
         let mut all = Vec::new();
-        for (layout, flat) in self.layouts.iter().zip(&self.flats) {
+        for (layout, flat) in self.layouts.iter().zip(self.units.whole()?) {
             for param in &layout.params {
                 all.push((param.name.clone(), layout.view(flat, param)));
             }
         }
-        all
+        Ok(all)
+    }
+
+    /// Hands the units to a pass, one after the other.
+    pub fn reader(&self) -> Reader<'_> {
+        Reader::new(&self.layouts, &self.units)
     }
 
     /// The tensors of block `layer`; with `grad` they are leaves that require gradients.
-    pub fn block_weights(&self, layer: usize, grad: bool) -> BlockWeights {
-        let tensors = cut(&self.flats[1 + layer], &block_spans(&self.config));
-        BlockWeights { tensors: if grad { leaves(tensors) } else { tensors }, packed: Vec::new() }
+    pub fn block_weights(&self, reader: &mut Reader, layer: usize, grad: bool) -> Result<BlockWeights> {
+        Ok(BlockWeights::new(&self.config, &reader.unit(1 + layer)?, grad))
     }
 
     /// The tensors outside the blocks; with `grad` they are leaves that require gradients.
-    pub fn outer_weights(&self, grad: bool) -> OuterWeights {
-        let shapes: Vec<_> = self.layouts[0].params.iter().map(|p| p.shape.clone()).collect();
-        let tensors = cut(&self.flats[0], &shapes);
-        OuterWeights { tensors: if grad { leaves(tensors) } else { tensors }, packed_head: None }
+    pub fn outer_weights(&self, reader: &mut Reader, grad: bool) -> Result<OuterWeights> {
+        Ok(OuterWeights::new(&self.layouts[0], &reader.unit(0)?, grad))
     }
 
     /// Rotary tables for positions (T) of type int64.
@@ -332,14 +354,6 @@ impl Model {
     pub fn head(&self, weights: &OuterWeights, x: &Tensor) -> Tensor {
         let (head, bias) = weights.head();
         linear(&rms_norm(x, weights.norm(), self.config.rms_norm_eps), head, weights.packed_head.as_ref(), bias)
-    }
-
-    /// Copies parameters from another network of the same shape, converting the type.
-    pub fn load_flats(&mut self, flats: &[Tensor]) -> Result<()> {
-        for (own, other) in self.flats.iter_mut().zip(flats) {
-            tch::no_grad(|| own.f_copy_(other))?;
-        }
-        Ok(())
     }
 }
 

@@ -41,13 +41,13 @@ pub fn load(dir: &Path, kind: Kind, device: Device) -> Result<Model> {
     let layouts = super::qwen2::layouts(&config);
     check(dir, config.tie_word_embeddings, &layouts, &found)?;
 
-    let mut model = Model::empty(config, kind, device);
-    copy(&found, &layouts, &mut model.flats)?;
+    let model = Model::empty(config, kind, device);
+    copy(&found, &layouts, model.units.whole()?)?;
     Ok(model)
 }
 
 /// Fills flat tensors from a file that [`write_flats`] wrote: it must hold exactly the parameters of these layouts.
-pub fn read_flats(path: &Path, layouts: &[Layout], flats: &mut [Tensor]) -> Result<()> {
+pub fn read_flats(path: &Path, layouts: &[Layout], flats: &[Tensor]) -> Result<()> {
     let (path, map) = map_file(path.to_path_buf())?;
     copy(&of_one_file(&path, &map, layouts)?, layouts, flats)
 }
@@ -62,8 +62,8 @@ pub fn read_model(path: &Path, config: Config, kind: Kind, device: Device) -> Re
 pub fn model_of(path: &Path, file: &[u8], config: Config, (kind, device): (Kind, Device)) -> Result<Model> {
     let layouts = super::qwen2::layouts(&config);
     let found = of_one_file(path, file, &layouts)?;
-    let mut model = Model::empty(config, kind, device);
-    copy(&found, &layouts, &mut model.flats)?;
+    let model = Model::empty(config, kind, device);
+    copy(&found, &layouts, model.units.whole()?)?;
     Ok(model)
 }
 
@@ -79,7 +79,7 @@ fn of_one_file<'a>(path: &'a Path, file: &'a [u8], layouts: &[Layout]) -> Result
 type Found<'a> = BTreeMap<String, (&'a Path, Entry<'a>)>;
 
 /// Copies what was found right into flat tensors.
-fn copy(found: &Found, layouts: &[Layout], flats: &mut [Tensor]) -> Result<()> {
+fn copy(found: &Found, layouts: &[Layout], flats: &[Tensor]) -> Result<()> {
     for (layout, flat) in layouts.iter().zip(flats) {
         for param in &layout.params {
             let (path, entry) = &found[&param.name];
@@ -214,7 +214,7 @@ fn element_kind(dtype: Dtype) -> Option<Kind> {
 }
 
 /// Copies a stored tensor to `offset` of a flat one, slice by slice, converting the type.
-fn fill(flat: &mut Tensor, offset: i64, entry: &Entry) -> Result<()> {
+fn fill(flat: &Tensor, offset: i64, entry: &Entry) -> Result<()> {
     let kind = element_kind(entry.dtype).context("unreadable type")?;
     let width = kind.elt_size_in_bytes();
     let mut at = offset;
@@ -299,7 +299,7 @@ impl View for &Stored {
 fn write_weights(model: &Model, dir: &Path, kind: Kind, limit: usize) -> Result<()> {
     let mut shards: Vec<Vec<(String, Stored)>> = vec![Vec::new()];
     let (mut total, mut filled) = (0, 0);
-    for (name, tensor) in model.named_parameters() {
+    for (name, tensor) in model.named_parameters()? {
         let stored = Stored::new(tensor, kind)?;
         let bytes = (&stored).data_len();
         if filled > 0 && filled + bytes > limit {
@@ -379,7 +379,7 @@ mod tests {
             let count = found.filter(|f| f.path().extension().is_some_and(|e| e == "safetensors")).count();
             assert_eq!(count, files);
             let back = load(dir.path(), Kind::Float, Device::Cpu).expect("loaded");
-            for (a, b) in model.flats.iter().zip(&back.flats) {
+            for (a, b) in model.units.held().iter().zip(back.units.held()) {
                 assert_eq!(a, b);
             }
         }

@@ -12,11 +12,13 @@ use anyhow::{Context, Result};
 use tch::{Kind, Tensor};
 
 use super::aggregate::Shares;
+use super::deal::dealt_micro_batches;
 use super::head::{value_gradients, values};
 use super::network::Network;
 use super::packed::Packed;
-use super::update::{UpdateSettings, micro_batches, mini_batches};
+use super::update::{UpdateSettings, mini_batches, ragged_column};
 use crate::data::{Batch, Rows};
+use crate::dist::{Comm, exchange};
 use crate::model::Model;
 use crate::recipe::Critic;
 
@@ -53,19 +55,16 @@ pub fn value_loss(inputs: &ValueInputs, clip: f64) -> (Tensor, Tensor) {
     let ValueInputs { values, old_values, returns, weights } = *inputs;
     let clipped = values.maximum(&(old_values - clip)).minimum(&(old_values + clip));
     let (free, bound) = ((values - returns).square(), (clipped - returns).square());
-    ((free.maximum(&bound) * weights).sum(Kind::Float), bound.gt_tensor(&free))
+    ((free.maximum(&bound) * weights).sum(Kind::Double), bound.gt_tensor(&free))
 }
 
-/// A critic's values of every state of a batch, as the column `values` of [`Rows`].
-pub fn ragged_values(critic: &Model, batch: &Batch, micro_batch_tokens: usize) -> Vec<f32> {
-    let mut column = vec![0f32; batch.rows.token_rewards.len() + batch.rows.len()];
-    let all: Vec<usize> = (0..batch.sequences.len()).collect();
-    for micro in micro_batches(batch, &all, micro_batch_tokens) {
-        let sequences: Vec<_> = micro.iter().map(|&i| &batch.sequences[i]).collect();
-        let packed = Packed::with_values(&sequences, &batch.rows, critic.device());
-        packed.put(&values(critic, &packed), &mut column);
-    }
-    column
+/// A critic's values of every state of a batch, as the column `values` of [`Rows`]; the ranks share the work.
+pub fn ragged_values(comm: &dyn Comm, critic: &Model, batch: &Batch, micro_batch_tokens: usize) -> Result<Vec<f32>> {
+    ragged_column(comm, critic, batch, micro_batch_tokens, |sequences, column| {
+        let packed = Packed::with_values(sequences, &batch.rows, critic.device());
+        packed.put(&values(critic, &packed)?, column);
+        Ok(())
+    })
 }
 
 /// One iteration's update of the critic on a batch with values and returns.
@@ -112,23 +111,29 @@ pub fn gradients(
     let shares = Shares::new(settings.update, lengths, settings.max_response_tokens);
     critic.optimizer.zero_grad();
     let mut sums = (0.0, 0.0);
-    for micro in micro_batches(batch, indices, settings.update.micro_batch_tokens) {
+    let comm = critic.ranks.comm.clone();
+    for micro in dealt_micro_batches(&*comm, batch, indices, settings.update.micro_batch_tokens) {
+        let Some(micro) = micro else {
+            critic.idle(settings.update.recompute)?;
+            continue;
+        };
         let sequences: Vec<_> = micro.iter().map(|&i| &batch.sequences[i]).collect();
-        let (model, mut grads) = critic.for_backward();
+        let (model, grads) = critic.for_backward();
         let packed = Packed::with_values(&sequences, &batch.rows, model.device());
         let (old_values, returns) = (packed.pick(old), packed.pick(&targets));
         let weights = packed.per_response(|length| shares.of(length));
         let recompute = settings.update.recompute;
-        let (loss, clipped) = value_gradients(model, &packed, recompute, &mut grads, |values| {
+        let (loss, clipped) = value_gradients(model, &packed, recompute, grads, |values| {
             let inputs = ValueInputs { values, old_values: &old_values, returns: &returns, weights: &weights };
             let (loss, clipped) = value_loss(&inputs, clip);
             let sums = (loss.detach().double_value(&[]), clipped.sum(Kind::Float).double_value(&[]));
             (loss, sums)
-        });
+        })?;
         sums.0 += loss;
         sums.1 += clipped * shares.mean();
     }
-    Ok(sums)
+    let all: Vec<(f64, f64)> = exchange(&*comm, Ok(sums))?;
+    Ok((all.iter().map(|sums| sums.0).sum(), all.iter().map(|sums| sums.1).sum()))
 }
 
 /// The column of targets: a row's returns, then 0.

@@ -1,11 +1,12 @@
 //! What stands on the states that are read: log-probs and entropies of response tokens, in chunks, so that logits of the
 //! whole batch never exist; or a critic's values.
 
+use anyhow::Result;
 use nestor_c10d::fused;
 use tch::{Kind, Tensor, no_grad};
 
 use super::packed::Packed;
-use super::pass::{accumulate_gradients, states};
+use super::pass::{HeadInputs, accumulate_gradients, states};
 use super::softmax::Softmax;
 use crate::model::Model;
 use crate::model::qwen2::OuterWeights;
@@ -44,12 +45,13 @@ pub struct PassOptions {
 }
 
 /// Log-probs and entropies of the response tokens, without gradients.
-pub fn token_stats(model: &Model, packed: &Packed, temperature: f64) -> TokenStats {
-    let states = states(model, packed);
+pub fn token_stats(model: &Model, packed: &Packed, temperature: f64) -> Result<TokenStats> {
+    let mut reader = model.reader();
+    let states = states(model, packed, &mut reader)?;
     no_grad(|| {
-        let outer = model.outer_weights(false);
+        let outer = model.outer_weights(&mut reader, false)?;
         let states = model.final_norm(&outer, &states);
-        Chunk::all(model, &outer, &states, &packed.targets, temperature).1
+        Ok(Chunk::all(model, &outer, &states, &packed.targets, temperature).1)
     })
 }
 
@@ -59,17 +61,16 @@ pub fn policy_gradients<M>(
     model: &Model,
     packed: &Packed,
     options: PassOptions,
-    sums: &mut GradientSums,
+    sums: GradientSums,
     loss: impl FnOnce(&TokenStats) -> (TokenGrads, M),
-) -> M {
-    accumulate_gradients(model, packed, options.recompute, sums, |states, sum| {
-        let outer = model.outer_weights(sum.is_some());
+) -> Result<M> {
+    accumulate_gradients(model, packed, options.recompute, sums, |HeadInputs { states, outer, sum }| {
         let states = states.detach().set_requires_grad(true);
-        let normed = model.final_norm(&outer, &states);
+        let normed = model.final_norm(outer, &states);
         let inputs = normed.detach();
-        let (chunks, stats) = no_grad(|| Chunk::all(model, &outer, &inputs, &packed.targets, options.temperature));
+        let (chunks, stats) = no_grad(|| Chunk::all(model, outer, &inputs, &packed.targets, options.temperature));
         let (token_grads, metrics) = loss(&stats);
-        let mut grads = GradientsOfHead { model, outer: &outer, sum };
+        let mut grads = GradientsOfHead { model, outer, sum };
         let grad = no_grad(|| {
             let parts = chunks.into_iter().rev().map(|chunk| grads.of_chunk(chunk, &inputs, &token_grads));
             let mut parts: Vec<Tensor> = parts.collect();
@@ -81,9 +82,10 @@ pub fn policy_gradients<M>(
 }
 
 /// A critic's values of the states (N), float32, without gradients.
-pub fn values(critic: &Model, packed: &Packed) -> Tensor {
-    let states = states(critic, packed);
-    no_grad(|| value_head(critic, &critic.outer_weights(false), &states))
+pub fn values(critic: &Model, packed: &Packed) -> Result<Tensor> {
+    let mut reader = critic.reader();
+    let states = states(critic, packed, &mut reader)?;
+    no_grad(|| Ok(value_head(critic, &critic.outer_weights(&mut reader, false)?, &states)))
 }
 
 /// Forward and backward pass of one micro-batch under a loss of its values (N): adds the gradient to `sums`.
@@ -91,14 +93,13 @@ pub fn value_gradients<M>(
     critic: &Model,
     packed: &Packed,
     recompute: Recompute,
-    sums: &mut GradientSums,
+    sums: GradientSums,
     loss: impl FnOnce(&Tensor) -> (Tensor, M),
-) -> M {
-    accumulate_gradients(critic, packed, recompute, sums, |states, sum| {
-        let outer = critic.outer_weights(sum.is_some());
+) -> Result<M> {
+    accumulate_gradients(critic, packed, recompute, sums, |HeadInputs { states, outer, sum }| {
         let states = states.detach().set_requires_grad(true);
-        let (loss, metrics) = loss(&value_head(critic, &outer, &states));
-        (backward(critic, &outer, &states, &loss, sum), metrics)
+        let (loss, metrics) = loss(&value_head(critic, outer, &states));
+        (backward(critic, outer, &states, &loss, sum), metrics)
     })
 }
 

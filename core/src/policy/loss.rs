@@ -64,6 +64,11 @@ impl LossSums {
     pub fn read(sums: &Tensor) -> Self {
         let mut numbers = [0.0; 7];
         sums.copy_data(&mut numbers, 7);
+        Self::of(numbers)
+    }
+
+    /// Of the seven numbers that [`policy_loss`] gives.
+    pub fn of(numbers: [f64; 7]) -> Self {
         let [total, policy, kl, entropy, clip_fraction, dual_clip_fraction, approx_kl] = numbers;
         Self { total, policy, kl, entropy, clip_fraction, dual_clip_fraction, approx_kl }
     }
@@ -110,7 +115,8 @@ pub fn kl(kind: KlKind, x: &Tensor, y: &Tensor) -> Tensor {
 /// The recipe's policy loss, minus the entropy bonus, plus the KL loss.
 pub fn policy_loss(inputs: &LossInputs, options: &Update) -> LossOutputs {
     let surrogate = surrogate(inputs, options);
-    let weighted = |x: &Tensor| (x * inputs.weights).sum(Kind::Float);
+    // Terms of both signs nearly cancel: in float32 the order of summation would show.
+    let weighted = |x: &Tensor| (x * inputs.weights).sum(Kind::Double);
     let mean = |x: &Tensor| x.detach().sum(Kind::Double) * inputs.mean;
     let policy = weighted(&surrogate.loss);
     let mut loss = &policy - weighted(inputs.entropy) * options.entropy;

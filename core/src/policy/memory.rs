@@ -5,6 +5,7 @@ use tch::Kind;
 
 use crate::model::{Architecture, Config, Model};
 use crate::recipe::Recompute;
+use crate::shard::Units;
 
 /// Share of a device's free memory that kept activations may take; the rest is for logits, gradients and others' needs.
 const SHARE: f64 = 0.5;
@@ -13,6 +14,8 @@ const SHARE: f64 = 0.5;
 pub fn blocks_to_recompute(model: &Model, tokens: i64, recompute: Recompute) -> usize {
     let blocks = model.blocks();
     match recompute {
+        // A graph would keep the gathered weights of its block; and all ranks must gather the same.
+        Recompute::Auto if matches!(model.units, Units::Spread { .. }) => blocks,
         Recompute::All => blocks,
         Recompute::None => 0,
         Recompute::Blocks(n) => n.min(blocks),

@@ -2,6 +2,7 @@
 
 pub mod update;
 pub mod critic;
+pub mod deal;
 pub mod network;
 pub mod score;
 pub mod reward;

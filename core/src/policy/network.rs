@@ -3,81 +3,131 @@
 use anyhow::{Result, bail};
 use tch::{Kind, Tensor, no_grad};
 
+use super::pass;
 use crate::model::config::Output;
+use crate::model::qwen2::layouts;
 use crate::model::{Config, Model};
-use crate::recipe::{self, Update};
-use crate::shard::{AdamW, Adapters, GradientSums, Layout, Optimizer, StepReport};
+use crate::recipe::{self, Recompute, Update};
+use crate::shard::{AdamW, Adapters, GradientSums, Layout, Optimizer, Ranks, StepReport, Units};
 
 /// Optimiser steps in a row without a finite gradient after which a run ends.
 const MOST_SKIPPED: u32 = 10;
 
-/// A network and its optimiser.
+/// A network and its optimiser, shared by ranks.
 #[derive(Debug)]
 pub struct Network {
     /// Computes in the recipe's type.
     pub model: Model,
-    /// Holds the float32 masters, of all weights or of the adapters.
+    /// Holds this rank's part of the float32 masters, of all weights or of the adapters.
     pub optimizer: Optimizer,
     /// What is trained, where that is not all weights.
     pub adapters: Option<Adapters>,
     /// Optimiser steps skipped since the last good one.
     pub skipped_in_a_row: u32,
+    /// Who trains it.
+    pub ranks: Ranks,
 }
 
 impl Network {
-    /// Starts training a network: zero moments.
-    pub fn new(model: Model) -> Self {
-        Self { optimizer: Optimizer::new(&model.flats), adapters: None, model, skipped_in_a_row: 0 }
+    /// Starts training a network whose weights are whole at every rank: zero moments.
+    pub fn new(model: Model, ranks: &Ranks) -> Result<Self> {
+        let model = spread(model, ranks)?;
+        let optimizer = Optimizer::new(&parts(&model, ranks));
+        Ok(Self { model, optimizer, adapters: None, skipped_in_a_row: 0, ranks: ranks.clone() })
     }
 
     /// Starts training a network's blocks through adapters, which change nothing yet.
-    pub fn with_lora(model: Model, settings: &recipe::Lora, seed: u64) -> Self {
-        let (adapters, start) = Adapters::new(&model.layouts[1..], &model.flats[1..], settings, seed);
-        Self { optimizer: Optimizer::new(&start), adapters: Some(adapters), model, skipped_in_a_row: 0 }
+    pub fn with_lora(model: Model, settings: &recipe::Lora, seed: u64, ranks: &Ranks) -> Result<Self> {
+        let model = spread(model, ranks)?;
+        let (adapters, start) = Adapters::new(&model.layouts, &model.units, settings, seed);
+        let parts = adapters.layouts.iter().zip(&start).map(|(layout, flat)| ranks.part_of(layout, flat));
+        let optimizer = Optimizer::new(&parts.collect::<Vec<_>>());
+        Ok(Self { model, optimizer, adapters: Some(adapters), skipped_in_a_row: 0, ranks: ranks.clone() })
     }
 
     /// A critic of a policy: its embedding, blocks and final norm as they are now, and a value head of zeros. All of its
     /// weights are trained, whatever is of the policy's.
-    pub fn critic_of(policy: &Self) -> Self {
+    pub fn critic_of(policy: &Self) -> Result<Self> {
+        let (ranks, device, kind) = (&policy.ranks, policy.model.device(), policy.model.kind());
         let config = Config { output: Output::Value, ..policy.model.config.clone() };
-        let masters = Model::empty(config, Kind::Float, policy.model.device());
-        let own = policy.model.layouts.iter().zip(policy.weights());
+        let (layouts, own) = (layouts(&config), policy.weights());
+        // Blocks are laid out as the policy's; outside of them the head differs.
+        let float = |part: &Tensor| part.detach().to_kind(Kind::Float);
+        let outer = ranks.whole_of(&policy.model.layouts[0], &float(&own[0]))?;
+        let first = Tensor::zeros([layouts[0].numel()], (Kind::Float, device));
         no_grad(|| {
-            for ((layout, flat), (other, values)) in masters.layouts.iter().zip(&masters.flats).zip(own) {
-                for param in &layout.params {
-                    if let Some(same) = other.params.iter().find(|p| p.name == param.name) {
-                        layout.view(flat, param).copy_(&other.view(values, same));
-                    }
+            for param in &layouts[0].params {
+                if let Some(same) = policy.model.layouts[0].params.iter().find(|p| p.name == param.name) {
+                    layouts[0].view(&first, param).copy_(&policy.model.layouts[0].view(&outer, same));
                 }
             }
         });
-        let optimizer = Optimizer::new(&masters.flats);
-        let model = if policy.model.kind() == Kind::Float { masters } else { masters.copy(policy.model.kind()) };
-        Self { model, optimizer, adapters: None, skipped_in_a_row: 0 }
+        let mut masters = vec![ranks.part_of(&layouts[0], &first)];
+        masters.extend(own[1..].iter().map(|part| float(part).copy()));
+        let optimizer = Optimizer::new(&masters);
+        let units = if ranks.spread_weights() {
+            Units::Spread { ranks: ranks.clone(), parts: masters.iter().map(|part| part.to_kind(kind)).collect() }
+        } else if ranks.world() == 1 {
+            Units::Whole(masters.iter().map(|part| part.to_kind(kind)).collect())
+        } else {
+            let padded = layouts.iter().map(|layout| ranks.partition(layout).padded());
+            Units::Whole(padded.map(|n| Tensor::zeros([n], (kind, device))).collect())
+        };
+        let model = Model::of_units(config, units);
+        let mut critic = Self { model, optimizer, adapters: None, skipped_in_a_row: 0, ranks: ranks.clone() };
+        critic.refresh()?;
+        Ok(critic)
     }
 
-    /// All weights as exactly as they are known, one flat tensor per unit: the float32 masters, or with adapters what the
-    /// network computes with.
-    pub fn weights(&self) -> &[Tensor] {
-        if self.adapters.is_some() { &self.model.flats } else { &self.optimizer.masters }
+    /// This rank's part of all weights as exactly as they are known, one flat tensor per unit: the float32 masters, or
+    /// with adapters what the network computes with.
+    pub fn weights(&self) -> Vec<Tensor> {
+        let masters = || self.optimizer.masters.iter().map(Tensor::shallow_clone).collect();
+        if self.adapters.is_some() { self.parts() } else { masters() }
     }
 
-    /// Where what is trained lies in the optimiser's tensors.
+    /// This rank's part of what the network computes with, one flat tensor per unit.
+    pub fn parts(&self) -> Vec<Tensor> {
+        parts(&self.model, &self.ranks)
+    }
+
+    /// Where what is trained lies in the optimiser's units.
     pub fn trained(&self) -> &[Layout] {
         self.adapters.as_ref().map_or(&self.model.layouts, |adapters| &adapters.layouts)
     }
 
     /// What a backward pass computes with, and where it adds the gradient.
     pub fn for_backward(&mut self) -> (&Model, GradientSums<'_>) {
-        (&self.model, GradientSums::new(&mut self.optimizer, self.adapters.as_ref()))
+        let layouts = self.adapters.as_ref().map_or(&self.model.layouts, |adapters| &adapters.layouts);
+        let sums = GradientSums::new(&mut self.optimizer, layouts, self.adapters.as_ref(), &self.ranks);
+        (&self.model, sums)
+    }
+
+    /// Takes part in what the ranks do together for a micro-batch, where this one has none left.
+    pub fn idle(&mut self, recompute: Recompute) -> Result<()> {
+        let (model, sums) = self.for_backward();
+        pass::idle_backward(model, recompute, sums)
     }
 
     /// Makes the network compute with what the masters are now.
     pub fn refresh(&mut self) -> Result<()> {
-        match &self.adapters {
-            Some(adapters) => adapters.merge(&self.optimizer.masters, &self.model.flats[1..]),
-            None if self.model.kind() == Kind::Float => {} // they are the network's own tensors
-            None => self.model.load_flats(&self.optimizer.masters)?,
+        let Self { model, optimizer, ranks, .. } = self;
+        if let Some(adapters) = &mut self.adapters {
+            return adapters.merge(&optimizer.masters, &model.units.held()[1..], ranks);
+        }
+        let kind = model.kind();
+        match &model.units {
+            Units::Whole(flats) if ranks.world() > 1 => {
+                for ((layout, flat), master) in model.layouts.iter().zip(flats).zip(&optimizer.masters) {
+                    ranks.gather_into(layout, flat, &master.to_kind(kind))?.wait()?;
+                }
+            }
+            _ if kind == Kind::Float => {} // they are the network's own tensors
+            units => no_grad(|| {
+                for (held, master) in units.held().iter().zip(&optimizer.masters) {
+                    held.shallow_clone().copy_(master);
+                }
+            }),
         }
         Ok(())
     }
@@ -90,7 +140,7 @@ impl Network {
     pub fn step(&mut self, update: &Update, lr: f64, grad_clip: f64) -> Result<StepReport> {
         let [beta1, beta2] = update.betas;
         let options = AdamW { lr, beta1, beta2, weight_decay: update.weight_decay, eps: 1e-8 };
-        let step = self.optimizer.step(&options, grad_clip)?;
+        let step = self.optimizer.step(&options, grad_clip, &*self.ranks.comm)?;
         if step.skipped {
             self.skipped_in_a_row += 1;
             if self.skipped_in_a_row >= MOST_SKIPPED {
@@ -105,5 +155,36 @@ impl Network {
         self.skipped_in_a_row = 0;
         self.refresh()?;
         Ok(step)
+    }
+}
+
+/// Keeps of whole weights what this rank is to hold: a part of each unit, or all of it, padded for being gathered.
+fn spread(model: Model, ranks: &Ranks) -> Result<Model> {
+    if ranks.world() == 1 {
+        return Ok(model);
+    }
+    let Model { config, layouts, units } = model;
+    let Units::Whole(flats) = units else { bail!("the weights are spread over ranks already") };
+    // One unit at a time, so that they are never there twice.
+    let mut held = Vec::with_capacity(flats.len());
+    for (layout, flat) in layouts.iter().zip(flats) {
+        held.push(if ranks.spread_weights() {
+            ranks.part_of(layout, &flat)
+        } else {
+            flat.constant_pad_nd([0, ranks.partition(layout).padded() - layout.numel()])
+        });
+    }
+    let units = match ranks.spread_weights() {
+        true => Units::Spread { ranks: ranks.clone(), parts: held },
+        false => Units::Whole(held),
+    };
+    Ok(Model::of_units(config, units))
+}
+
+/// This rank's part of the weights of a model, one flat tensor per unit.
+pub fn parts(model: &Model, ranks: &Ranks) -> Vec<Tensor> {
+    match &model.units {
+        Units::Spread { parts, .. } => parts.iter().map(Tensor::shallow_clone).collect(),
+        Units::Whole(flats) => model.layouts.iter().zip(flats).map(|(l, flat)| ranks.part_of(l, flat)).collect(),
     }
 }

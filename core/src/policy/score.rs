@@ -60,7 +60,7 @@ fn score_pack(model: &Model, rows: &[Vec<u32>]) -> Result<Vec<Vec<f32>>> {
             token_index: Vec::new(),
             lengths: Vec::new(),
         };
-        values = Vec::<f32>::try_from(token_stats(model, &packed, 1.0).logprobs.to_device(Device::Cpu))?;
+        values = Vec::<f32>::try_from(token_stats(model, &packed, 1.0)?.logprobs.to_device(Device::Cpu))?;
     }
     let mut values = values.into_iter();
     Ok(rows.iter().map(|row| values.by_ref().take(row.len().saturating_sub(1)).collect()).collect())

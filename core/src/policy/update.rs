@@ -1,21 +1,26 @@
-//! The update of one iteration: mini-batches cut from the global order, micro-batches by token budget, loss, backward
-//! pass and optimiser step.
+//! The update of one iteration: mini-batches cut from the global order and dealt to ranks, micro-batches by token budget,
+//! loss, backward pass and optimiser step.
 
 use anyhow::Result;
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
-use tch::{Kind, Tensor};
+use serde::{Deserialize, Serialize};
+use tch::{Device, Kind, Tensor};
 
 use super::aggregate::Shares;
+use super::deal::dealt_micro_batches;
 use super::head::{PassOptions, TokenGrads, TokenStats, policy_gradients, token_stats};
 use super::loss::{LossInputs, LossSums, policy_loss};
 use super::network::Network;
 use super::packed::Packed;
-use crate::data::Batch;
+use super::pass::idle_forward;
+use crate::data::{Batch, Sequence};
+use crate::dist::{Comm, Reduce, exchange};
 use crate::failpoint::failpoint;
 use crate::model::Model;
 use crate::recipe::Update;
+use crate::shard::StepReport;
 
 /// How one iteration updates.
 #[derive(Debug, Clone, Copy)]
@@ -32,8 +37,8 @@ pub struct UpdateSettings<'a> {
     pub seed: u64,
 }
 
-/// What one iteration's update saw.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+/// What one iteration's update saw, over all ranks.
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct UpdateReport {
     /// Losses, averaged over mini-batches.
     pub sums: LossSums,
@@ -47,6 +52,19 @@ pub struct UpdateReport {
     pub tokens: u64,
     /// Mean and largest |behaviour - update| log-prob before the first optimiser step.
     pub logprob_diff: Difference,
+    /// Each optimiser step in turn.
+    pub each: Vec<OptimizerStep>,
+}
+
+/// One optimiser step.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct OptimizerStep {
+    /// The losses of its mini-batch.
+    pub sums: LossSums,
+    /// Global gradient norm before clipping.
+    pub grad_norm: f64,
+    /// The gradient was not finite: nothing was changed.
+    pub skipped: bool,
 }
 
 /// Mean and largest absolute difference of log-probs.
@@ -69,7 +87,7 @@ pub fn update(policy: &mut Network, batch: &Batch, settings: &UpdateSettings) ->
     for epoch in 0..update.epochs {
         for indices in mini_batches(batch, update, settings.seed.wrapping_add(u64::from(epoch))) {
             let first = report.steps + report.skipped == 0;
-            let gradient = gradients(policy, batch, &indices, settings);
+            let gradient = gradients(policy, batch, &indices, settings)?;
             if first && batch.recomputed.is_none() {
                 report.logprob_diff = gradient.logprob_diff;
             }
@@ -77,6 +95,8 @@ pub fn update(policy: &mut Network, batch: &Batch, settings: &UpdateSettings) ->
             report.tokens += gradient.tokens;
             shares += 1.0;
             let step = policy.step(update, settings.lr, update.grad_clip)?;
+            let StepReport { grad_norm, skipped } = step;
+            report.each.push(OptimizerStep { sums: gradient.sums, grad_norm, skipped });
             report.skipped += u32::from(step.skipped);
             if !step.skipped {
                 report.steps += 1;
@@ -89,7 +109,7 @@ pub fn update(policy: &mut Network, batch: &Batch, settings: &UpdateSettings) ->
     Ok(report)
 }
 
-/// What the gradient of one mini-batch saw.
+/// What the gradient of one mini-batch saw, over all ranks.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct GradientReport {
     /// Its losses.
@@ -100,26 +120,37 @@ pub struct GradientReport {
     pub logprob_diff: Difference,
 }
 
-/// Leaves the gradient of the mini-batch of these sequences in the optimiser's gradient sums.
-pub fn gradients(policy: &mut Network, batch: &Batch, indices: &[usize], settings: &UpdateSettings) -> GradientReport {
+/// Leaves the gradient of the mini-batch of these sequences in the optimiser's gradient sums. Shares count over the whole
+/// mini-batch, so that neither the number of ranks nor the size of micro-batches changes it.
+pub fn gradients(
+    policy: &mut Network,
+    batch: &Batch,
+    indices: &[usize],
+    settings: &UpdateSettings,
+) -> Result<GradientReport> {
     let update = settings.update;
     let lengths = indices.iter().flat_map(|&i| &batch.sequences[i].rows).map(|&row| batch.rows.response(row).len());
     let shares = Shares::new(update, lengths, settings.max_response_tokens);
     let options = PassOptions { temperature: settings.temperature, recompute: update.recompute };
 
     policy.optimizer.zero_grad();
-    let mut report = GradientReport::default();
+    let mut tokens = 0;
     let (mut differences, mut sums_of_micro_batches) = (Vec::new(), Vec::new());
-    for micro in micro_batches(batch, indices, update.micro_batch_tokens) {
+    let comm = policy.ranks.comm.clone();
+    for micro in dealt_micro_batches(&*comm, batch, indices, update.micro_batch_tokens) {
+        let Some(micro) = micro else {
+            policy.idle(update.recompute)?;
+            continue;
+        };
         let sequences: Vec<_> = micro.iter().map(|&i| &batch.sequences[i]).collect();
-        let (model, mut sums) = policy.for_backward();
+        let (model, sums) = policy.for_backward();
         let packed = Packed::new(&sequences, &batch.rows, model.device());
         let behaviour = packed.pick(&batch.rows.logprobs);
         let old = packed.pick(batch.old_logprobs());
         let advantages = packed.pick(&batch.rows.advantages);
         let reference = batch.rows.ref_logprobs.as_ref().map(|column| packed.pick(column));
         let (responses, weights) = (packed.responses(), packed.per_response(|length| shares.of(length)));
-        let losses = policy_gradients(model, &packed, options, &mut sums, |stats| {
+        let losses = policy_gradients(model, &packed, options, sums, |stats| {
             differences.push((&stats.logprobs - &behaviour).abs());
             differentiate(stats, update.entropy != 0.0, |logprobs, entropy| {
                 let outputs = policy_loss(
@@ -138,16 +169,46 @@ pub fn gradients(policy: &mut Network, batch: &Batch, indices: &[usize], setting
                 );
                 (outputs.loss, outputs.sums)
             })
-        });
+        })?;
         sums_of_micro_batches.push(losses);
-        report.tokens += packed.packing.tokens() as u64;
+        tokens += packed.packing.tokens() as u64;
         failpoint("mid-mini-batch");
     }
-    report.sums = LossSums::read(&Tensor::stack(&sums_of_micro_batches, 0).sum_dim_intlist(0, false, Kind::Double));
-    let differences = Tensor::cat(&differences, 0);
-    report.logprob_diff =
-        Difference { mean: differences.mean(Kind::Double).double_value(&[]), max: differences.max().double_value(&[]) };
-    report
+    let own = Seen::new(&sums_of_micro_batches, &differences, tokens);
+    Ok(Seen::report(&exchange(&*comm, Ok(own))?))
+}
+
+/// What one rank saw of a mini-batch.
+#[derive(Debug, Serialize, Deserialize)]
+struct Seen {
+    /// In the order of [`LossSums`].
+    sums: [f64; 7],
+    tokens: u64,
+    /// Sum, number and largest of |behaviour - update| log-probs.
+    difference: (f64, u64, f64),
+}
+
+impl Seen {
+    fn new(sums: &[Tensor], differences: &[Tensor], tokens: u64) -> Self {
+        let mut own = [0.0; 7];
+        let mut difference = (0.0, 0, 0.0);
+        if !sums.is_empty() {
+            Tensor::stack(sums, 0).sum_dim_intlist(0, false, Kind::Double).copy_data(&mut own, 7);
+            let all = Tensor::cat(differences, 0);
+            difference = (all.sum(Kind::Double).double_value(&[]), all.numel() as u64, all.max().double_value(&[]));
+        }
+        Self { sums: own, tokens, difference }
+    }
+
+    /// Of all ranks.
+    fn report(all: &[Self]) -> GradientReport {
+        let sums = std::array::from_fn(|i| all.iter().map(|seen| seen.sums[i]).sum());
+        let count: u64 = all.iter().map(|seen| seen.difference.1).sum();
+        let mean = all.iter().map(|seen| seen.difference.0).sum::<f64>() / count as f64;
+        let max = largest(all.iter().map(|seen| seen.difference.2));
+        let tokens = all.iter().map(|seen| seen.tokens).sum();
+        GradientReport { sums: LossSums::of(sums), tokens, logprob_diff: Difference { mean, max } }
+    }
 }
 
 /// Differentiates a loss of the token statistics; gives its gradients and the loss's own second result.
@@ -196,23 +257,58 @@ fn cut(items: &[usize], budget: usize, size: impl Fn(usize) -> usize) -> Vec<Vec
     parts
 }
 
-/// Log-probs of every response token of a batch under a network, as a ragged column.
-pub fn ragged_logprobs(model: &Model, batch: &Batch, micro_batch_tokens: usize, temperature: f64) -> Vec<f32> {
-    let mut column = vec![0f32; batch.rows.logprobs.len()];
+/// Log-probs of every response token of a batch under a network, as a ragged column; the ranks share the work.
+pub fn ragged_logprobs(
+    comm: &dyn Comm,
+    model: &Model,
+    batch: &Batch,
+    micro_batch_tokens: usize,
+    temperature: f64,
+) -> Result<Vec<f32>> {
+    ragged_column(comm, model, batch, micro_batch_tokens, |sequences, column| {
+        let packed = Packed::new(sequences, &batch.rows, model.device());
+        packed.put(&token_stats(model, &packed, temperature)?.logprobs, column);
+        Ok(())
+    })
+    .map(|column| column[..batch.rows.logprobs.len()].to_vec())
+}
+
+/// A ragged column with an entry for each response token and each row, which the ranks fill micro-batch by micro-batch.
+pub fn ragged_column(
+    comm: &dyn Comm,
+    model: &Model,
+    batch: &Batch,
+    micro_batch_tokens: usize,
+    fill: impl Fn(&[&Sequence], &mut [f32]) -> Result<()>,
+) -> Result<Vec<f32>> {
+    let mut column = vec![0f32; batch.rows.logprobs.len() + batch.rows.len()];
     let all: Vec<usize> = (0..batch.sequences.len()).collect();
-    for micro in micro_batches(batch, &all, micro_batch_tokens) {
+    for micro in dealt_micro_batches(comm, batch, &all, micro_batch_tokens) {
+        let Some(micro) = micro else {
+            idle_forward(model)?;
+            continue;
+        };
         let sequences: Vec<_> = micro.iter().map(|&i| &batch.sequences[i]).collect();
-        let packed = Packed::new(&sequences, &batch.rows, model.device());
-        packed.put(&token_stats(model, &packed, temperature).logprobs, &mut column);
+        fill(&sequences, &mut column)?;
     }
-    column
+    if comm.world() > 1 {
+        // What the others computed is zero here.
+        let sum = Tensor::from_slice(&column).to_device(comm.device());
+        comm.all_reduce(&sum, Reduce::Sum)?;
+        let count = column.len();
+        sum.to_device(Device::Cpu).copy_data(&mut column, count);
+    }
+    Ok(column)
 }
 
 fn difference(a: &[f32], b: &[f32]) -> Difference {
     let each = a.iter().zip(b).map(|(a, b)| f64::from((a - b).abs()));
-    // `f64::max` would drop a NaN, which is just what must be seen.
-    let max = each.clone().fold(0.0, |max: f64, d| if d.is_nan() || d > max { d } else { max });
-    Difference { mean: each.sum::<f64>() / a.len().max(1) as f64, max }
+    Difference { mean: each.clone().sum::<f64>() / a.len().max(1) as f64, max: largest(each) }
+}
+
+/// `f64::max` would drop a NaN, which is just what must be seen.
+fn largest(numbers: impl Iterator<Item = f64>) -> f64 {
+    numbers.fold(0.0, |max: f64, x| if x.is_nan() || x > max { x } else { max })
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ pub struct Recipe {
     /// Bit-identical runs: fixed row counts and order of admission. Slower.
     #[serde(default)]
     pub deterministic: bool,
-    /// How parameters are spread over ranks.
+    /// How parameters are spread over ranks; with one rank it makes no difference.
     #[serde(default)]
     pub sharding: Sharding,
     /// Where to compute; `auto` takes a GPU if there is one.
@@ -54,8 +54,12 @@ pub struct Recipe {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Sharding {
-    /// One rank holds everything.
+    /// Each rank holds a part of weights, gradients and optimiser; a unit is gathered whole while it is used.
     #[default]
+    Full,
+    /// Each rank holds all weights in the compute type, and a part of gradients and optimiser.
+    GradOp,
+    /// One rank holds everything.
     None,
 }
 

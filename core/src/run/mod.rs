@@ -15,7 +15,9 @@ use serde::{Deserialize, Serialize};
 use crate::agent::{PlaySettings, Player, TaskCursor, pack, plan_from, write_rollouts};
 use crate::checkpoint::{Checkpoints, Saved};
 use crate::data::{Batch, Episode};
+use crate::dist::{exchange, from_root};
 use crate::engine::{NoiseKey, noise};
+use crate::error::Stopped;
 use crate::eval::evaluate;
 use crate::model::Model;
 use crate::plugin::Estimator;
@@ -25,8 +27,10 @@ use crate::policy::reward::{KlCoefficient, subtract_kl};
 use crate::policy::schedule::learning_rate;
 use crate::policy::update::{self, UpdateReport, UpdateSettings, ragged_logprobs};
 use crate::recipe::{OldLogprobs, Recipe};
+use crate::shard::Ranks;
 use crate::track::{Metrics, Phases, Tracker, rss_bytes};
 use sampling::Selection;
+pub use start::join;
 
 /// Where a run lives and whether it goes on.
 #[derive(Debug, Clone, Default)]
@@ -35,6 +39,8 @@ pub struct TrainArgs {
     pub run_dir: Option<PathBuf>,
     /// Go on from the newest whole checkpoint.
     pub resume: bool,
+    /// Started again after a failure: go on if the directory holds a run, else start there whatever a killed start left.
+    pub restarted: bool,
 }
 
 /// How a run ended.
@@ -93,7 +99,7 @@ impl Counters {
 
 /// What one iteration's update saw: of the policy, unless the critic still warms up, and of the critic, where there is
 /// one.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct UpdateReports {
     /// Of the policy.
     pub policy: Option<UpdateReport>,
@@ -105,6 +111,7 @@ pub struct UpdateReports {
 pub struct Run {
     recipe: Recipe,
     dir: PathBuf,
+    ranks: Ranks,
     policy: Network,
     critic: Option<Network>,
     reference: Option<Model>,
@@ -126,14 +133,27 @@ pub struct Run {
 }
 
 impl Run {
-    /// The number of the next iteration, from 1; none when all are done or a signal asked to stop.
-    pub fn next_iteration(&mut self) -> Option<u64> {
+    /// The number of the next iteration, from 1; none when all are done or a signal asked one of the ranks to stop.
+    pub fn next_iteration(&mut self) -> Result<Option<u64>> {
         let next = self.state.iteration + 1;
-        (next <= self.recipe.iterations && !self.stop.load(Ordering::Relaxed)).then_some(next)
+        Ok((next <= self.recipe.iterations && !self.stopped()?).then_some(next))
     }
 
     /// Plays one group of episodes for each of the next tasks, and more in place of those that dynamic sampling drops.
-    pub fn collect(&mut self, iteration: u64) -> Result<Vec<Episode>> {
+    /// None when a signal asked to stop: the run is where it was before this iteration.
+    pub fn collect(&mut self, iteration: u64) -> Result<Option<Vec<Episode>>> {
+        let tasks = self.state.tasks.clone();
+        match self.play(iteration) {
+            Err(error) if error.is::<Stopped>() => {
+                self.state.tasks = tasks;
+                self.metrics = Metrics::new();
+                Ok(None)
+            }
+            played => played.map(Some),
+        }
+    }
+
+    fn play(&mut self, iteration: u64) -> Result<Vec<Episode>> {
         self.phases.start("rollout");
         let rollout = &self.recipe.rollout;
         let settings = PlaySettings::train(rollout, iteration);
@@ -141,14 +161,18 @@ impl Run {
         while let Some(groups) = selection.missing() {
             let tasks = self.state.tasks.next(groups.len());
             let plan = plan_from(groups.start, &tasks, rollout.group_size, self.recipe.seed, iteration);
-            let episodes = self.player.play(&self.policy.model, &plan, &settings).context("playing episodes")?;
+            let episodes = self
+                .player
+                .play_among(&*self.ranks.comm, &self.policy.model, &plan, &settings)
+                .context("playing episodes")?;
             selection.add(episodes);
         }
         if rollout.dynamic_sampling.is_some() {
             selection.report(&mut self.metrics);
         }
         let seconds = self.phases.seconds("rollout").max(1e-9);
-        self.metrics.set("rollout/tokens_per_s", self.player.take_counters().generated as f64 / seconds);
+        let generated = exchange(&*self.ranks.comm, Ok(self.player.take_counters().generated))?;
+        self.metrics.set("rollout/tokens_per_s", generated.iter().sum::<u64>() as f64 / seconds);
         Ok(selection.into_episodes())
     }
 
@@ -163,17 +187,18 @@ impl Run {
     pub fn reference(&mut self, batch: &mut Batch) -> Result<()> {
         let update = &self.recipe.update;
         let (tokens, temperature) = (update.micro_batch_tokens, self.recipe.rollout.temperature);
+        let comm = &*self.ranks.comm;
         if update.old_logprobs == OldLogprobs::Recompute {
             self.phases.start("old_logprobs");
-            batch.recomputed = Some(ragged_logprobs(&self.policy.model, batch, tokens, temperature));
+            batch.recomputed = Some(ragged_logprobs(comm, &self.policy.model, batch, tokens, temperature)?);
         }
         if let Some(reference) = &self.reference {
             self.phases.start("reference");
-            batch.rows.ref_logprobs = Some(ragged_logprobs(reference, batch, tokens, temperature));
+            batch.rows.ref_logprobs = Some(ragged_logprobs(comm, reference, batch, tokens, temperature)?);
         }
         if let Some(critic) = &self.critic {
             self.phases.start("values");
-            batch.rows.values = Some(ragged_values(&critic.model, batch, tokens));
+            batch.rows.values = Some(ragged_values(comm, &critic.model, batch, tokens)?);
         }
         if let (Some(section), Some(coefficient)) = (&update.kl_in_reward, &mut self.state.kl_coefficient) {
             let kl = subtract_kl(batch, section, *coefficient);
@@ -184,10 +209,15 @@ impl Run {
         Ok(())
     }
 
-    /// Lets the estimator fill in advantages and returns.
+    /// Lets the estimator fill in advantages and returns: once, at rank 0, which sees the whole batch as all ranks do.
     pub fn score(&mut self, batch: &mut Batch) -> Result<()> {
         self.phases.start("advantage");
-        self.estimator.score(&mut batch.rows)
+        let rows = &mut batch.rows;
+        (rows.advantages, rows.returns) = from_root(&*self.ranks.comm, || {
+            self.estimator.score(rows)?;
+            Ok((std::mem::take(&mut rows.advantages), std::mem::take(&mut rows.returns)))
+        })?;
+        Ok(())
     }
 
     /// Updates the critic, then the policy, on a scored batch.
@@ -224,8 +254,11 @@ impl Run {
         report::episodes(&mut self.metrics, episodes, self.player.tokenizer().eos());
         report::rows(&mut self.metrics, &batch.rows);
         report::update(&mut self.metrics, update, &batch.rows);
+        if let Some(policy) = &update.policy {
+            self.tracker.record_steps(iteration, report::steps(policy))?;
+        }
         let every = self.recipe.checkpoint.rollouts_every;
-        if every > 0 && iteration.is_multiple_of(every) {
+        if self.ranks.comm.rank() == 0 && every > 0 && iteration.is_multiple_of(every) {
             let dir = self.dir.join("rollouts");
             std::fs::create_dir_all(&dir).with_context(|| format!("making {}", dir.display()))?;
             let path = dir.join(format!("iteration-{iteration:06}.jsonl"));
@@ -240,7 +273,10 @@ impl Run {
         let last = iteration == self.recipe.iterations;
         let every = self.recipe.eval.every;
         if last || (every > 0 && iteration.is_multiple_of(every)) {
-            self.evaluate()?;
+            match self.evaluate() {
+                Err(error) if error.is::<Stopped>() => {} // the update is done, and is saved at the end
+                evaluated => evaluated?,
+            }
         }
         self.state.iteration = iteration;
         self.record()?;
@@ -275,10 +311,17 @@ impl Run {
         Ok(Ending::Done)
     }
 
+    /// Whether a signal asked one of the ranks to stop.
+    fn stopped(&self) -> Result<bool> {
+        let own = self.stop.load(Ordering::Relaxed);
+        Ok(exchange(&*self.ranks.comm, Ok(own))?.contains(&true))
+    }
+
     /// Success on the fixed task list.
     fn evaluate(&mut self) -> Result<()> {
         self.phases.start("evaluate");
-        let evaluation = evaluate(&mut self.player, &self.policy.model, &self.recipe.eval, self.recipe.seed)?;
+        let evaluation =
+            evaluate(&*self.ranks.comm, &mut self.player, &self.policy.model, &self.recipe.eval, self.recipe.seed)?;
         report::evaluation(&mut self.metrics, &evaluation);
         Ok(())
     }

@@ -82,6 +82,19 @@ pub fn update(metrics: &mut Metrics, update: &UpdateReports, rows: &Rows) {
     }
 }
 
+/// One row for each optimiser step of the policy.
+pub fn steps(report: &UpdateReport) -> impl Iterator<Item = Metrics> {
+    report.each.iter().map(|step| {
+        let mut metrics = Metrics::new();
+        metrics.set("loss/total", step.sums.total);
+        metrics.set("loss/policy", step.sums.policy);
+        metrics.set("loss/kl", step.sums.kl);
+        metrics.set("grad/norm", step.grad_norm);
+        metrics.set("grad/skipped", f64::from(u8::from(step.skipped)));
+        metrics
+    })
+}
+
 fn policy(metrics: &mut Metrics, report: &UpdateReport) {
     let sums = &report.sums;
     metrics.set("loss/total", sums.total);

@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -12,7 +13,9 @@ use tch::{Device, Kind};
 use super::{Run, State, TrainArgs, stream_seed};
 use crate::agent::{Player, PlayerOptions, TaskCursor, count_tasks, plan, texts};
 use crate::checkpoint::{Checkpoints, fingerprint};
+use crate::dist::{self, Place, exchange, from_root};
 use crate::engine::noise;
+use crate::error::Stopped;
 use crate::files;
 use crate::input_error;
 use crate::model::config::Output;
@@ -20,7 +23,8 @@ use crate::model::{Architecture, Config, kind, new, prepare, weights};
 use crate::plugin::{Estimator, Plugins, World};
 use crate::policy::Network;
 use crate::policy::reward::KlCoefficient;
-use crate::recipe::{NewModel, Recipe};
+use crate::recipe::{NewModel, Recipe, Sharding};
+use crate::shard::Ranks;
 use crate::tokenizer::{Tokenizer, Turns};
 use crate::track::{Metrics, Phases, Tracker};
 use crate::warm_start::Teacher;
@@ -28,19 +32,35 @@ use crate::warm_start::Teacher;
 /// Expert episodes whose texts train a new model's tokenizer.
 const TOKENIZER_EPISODES: usize = 512;
 
+/// Joins the ranks that run a recipe together.
+pub fn join(recipe: &Recipe) -> Result<Ranks> {
+    let place = Place::of_environment()?;
+    if place.world > 1 && recipe.sharding == Sharding::None {
+        return Err(input_error!(
+            "recipe key `sharding`: `none` is for one rank, and there are {}; set it to full or grad_op",
+            place.world
+        ));
+    }
+    let device = prepare(recipe, place.local_rank)?;
+    let comm = dist::join(&place, device, Duration::from_secs(600))?;
+    Ok(Ranks { comm, sharding: recipe.sharding })
+}
+
 impl Run {
-    /// Starts a run, or goes on with one.
-    pub fn open(recipe: Recipe, name: &str, args: &TrainArgs) -> Result<Self> {
+    /// Starts a run, or goes on with one. All ranks do it together.
+    pub fn open(recipe: Recipe, name: &str, args: &TrainArgs, ranks: &Ranks) -> Result<Self> {
+        let comm = &*ranks.comm;
         let mut phases = Phases::new();
         phases.start("start");
-        let dir = run_dir(name, args)?;
+        let dir = from_root(comm, || run_dir(name, args))?;
+        let resume = args.resume || (args.restarted && is_run(&dir));
+        let stop = stop_flag()?;
         let plugins = Plugins::discover()?;
         let world = plugins.world(&recipe.env).context("recipe key `env`")?;
         let estimator = plugins.estimator(&recipe.estimator).context("recipe key `estimator`")?;
         check_critic(&recipe, &estimator)?;
         let count = count_tasks(&world, "rollout.split", &recipe.rollout.split)?;
         count_tasks(&world, "eval.split", &recipe.eval.split)?;
-        let device = prepare(&recipe)?;
         if let Some(path) = recipe.model.path.as_deref().map(Path::new) {
             let (config, tokenizer) = (Config::load(path)?, Tokenizer::load(path)?);
             new::check_vocabulary(&config, &tokenizer)
@@ -50,21 +70,25 @@ impl Run {
             check_conversation(&recipe, &config, &tokenizer)?;
         }
         let checkpoints = Checkpoints::new(&dir);
-        let newest = if args.resume { checkpoints.newest(|line| eprintln!("warning: {line}"))? } else { None };
+        let newest = if resume { checkpoints.newest(|line| eprintln!("warning: {line}"))? } else { None };
         match &newest {
             Some(_) => check_same_run(&recipe, &dir)?,
-            None if args.resume => eprintln!("warning: there is no checkpoint yet; the run starts from the beginning"),
+            None if resume && comm.rank() == 0 => {
+                eprintln!("warning: there is no checkpoint yet; the run starts from the beginning")
+            }
             None => {}
         }
-        // From here on the directory is this run's.
-        std::fs::create_dir_all(&dir).with_context(|| format!("making {}", dir.display()))?;
-        files::write_whole(&dir.join("recipe.yaml"), recipe.to_yaml()?)?;
-        let model_files = model_files(&recipe, &world, &dir, newest.is_some())?;
+        let model_files = from_root(comm, || {
+            // From here on the directory is this run's.
+            std::fs::create_dir_all(&dir).with_context(|| format!("making {}", dir.display()))?;
+            files::write_whole(&dir.join("recipe.yaml"), recipe.to_yaml()?)?;
+            model_files(&recipe, &world, &dir, newest.is_some())
+        })?;
         if let Some(checkpoint) = &newest {
             Checkpoints::check_model(checkpoint, &model_files)?;
         }
 
-        let model = weights::load(&model_files, kind(recipe.dtype), device)?;
+        let model = weights::load(&model_files, kind(recipe.dtype), comm.device())?;
         let tokenizer = Tokenizer::load(&model_files)?;
         let tasks = TaskCursor::new(count, recipe.seed);
         let player = Player::new(PlayerOptions {
@@ -73,16 +97,17 @@ impl Run {
             rollout: recipe.rollout.clone(),
             seed: recipe.seed,
             deterministic: recipe.deterministic,
+            stop: stop.clone(),
         })?;
         let start_model = recipe.model.lora.as_ref().map(|_| fingerprint(&model));
         let mut policy = match &recipe.model.lora {
-            Some(settings) => Network::with_lora(model, settings, recipe.seed),
-            None => Network::new(model),
+            Some(settings) => Network::with_lora(model, settings, recipe.seed, ranks)?,
+            None => Network::new(model, ranks)?,
         };
         let mut critic = None;
         let mut state = State { start_model, ..State::new(tasks) };
         if let Some(path) = &newest {
-            critic = recipe.critic.as_ref().map(|_| Network::critic_of(&policy));
+            critic = recipe.critic.as_ref().map(|_| Network::critic_of(&policy)).transpose()?;
             let start_model = state.start_model;
             state = Checkpoints::load(path, &mut policy, critic.as_mut())?;
             if state.start_model != start_model {
@@ -103,13 +128,17 @@ impl Run {
             adapted.unwrap_or(KlCoefficient(section.coef))
         });
         let kept = newest.is_some().then_some(state.iteration);
-        let tracker = Tracker::open(&dir, recipe.iterations, kept)?;
+        let tracker = match comm.rank() {
+            0 => Tracker::open(&dir, recipe.iterations, kept)?,
+            _ => Tracker::silent(recipe.iterations),
+        };
         let mut run = Self {
             reference: None,
             metrics: Metrics::new(),
-            stop: stop_flag()?,
+            stop,
             recipe,
             dir,
+            ranks: ranks.clone(),
             policy,
             critic,
             player,
@@ -126,13 +155,16 @@ impl Run {
         if newest.is_none() {
             run.warm_start()?;
         }
-        if run.stop.load(Ordering::Relaxed) {
+        if run.stopped()? {
             return Ok(run); // stopped during the warm start: nothing to save yet
         }
         run.freeze_reference(newest.is_some())?;
         if newest.is_none() {
-            run.critic = run.recipe.critic.as_ref().map(|_| Network::critic_of(&run.policy));
-            run.evaluate()?;
+            run.critic = run.recipe.critic.as_ref().map(|_| Network::critic_of(&run.policy)).transpose()?;
+            match run.evaluate() {
+                Err(error) if error.is::<Stopped>() => return Ok(run),
+                evaluated => evaluated?,
+            }
             run.record()?;
             run.baseline = true;
             if run.recipe.checkpoint.every > 0 {
@@ -170,6 +202,7 @@ impl Run {
         let seed = stream_seed(self.recipe.seed, noise::WARM_START, 0);
         let count = self.player.world().tasks(&self.recipe.rollout.split)?;
         let mut teacher = Teacher {
+            comm: &*self.ranks.comm,
             player: &mut self.player,
             tasks: TaskCursor::new(count, seed),
             seed,
@@ -177,12 +210,13 @@ impl Run {
             rollout: &self.recipe.rollout,
             update: &self.recipe.update,
         };
-        let (tracker, stop) = (&mut self.tracker, &self.stop);
+        let (tracker, stop, ranks) = (&mut self.tracker, &self.stop, &self.ranks);
         let every = (settings.steps / 10).max(1);
         let mut last = f64::NAN;
         teacher.teach(&mut self.policy, |step, loss| {
             last = loss;
-            if stop.load(Ordering::Relaxed) {
+            // All ranks stop after the same step.
+            if exchange(&*ranks.comm, Ok(stop.load(Ordering::Relaxed)))?.contains(&true) {
                 return Ok(ControlFlow::Break(()));
             }
             if step % every == 0 {
@@ -218,9 +252,16 @@ impl Run {
     }
 }
 
+/// Whether a directory holds a run.
+fn is_run(dir: &Path) -> bool {
+    dir.join("recipe.yaml").exists()
+}
+
 /// The run directory: the one asked for, or the first free `runs/<name>[-n]`; with `--resume` the last taken one.
 fn run_dir(name: &str, args: &TrainArgs) -> Result<PathBuf> {
-    let is_run = |dir: &Path| dir.join("recipe.yaml").exists();
+    if let (Some(dir), true) = (&args.run_dir, args.restarted) {
+        return Ok(dir.clone());
+    }
     let candidates =
         || (1..).map(|n| PathBuf::from(if n == 1 { format!("runs/{name}") } else { format!("runs/{name}-{n}") }));
     let dir = match (&args.run_dir, args.resume) {

@@ -1,11 +1,13 @@
-//! AdamW on flat float32 master weights, one tensor per unit, and the global gradient norm.
+//! AdamW on flat float32 master weights, one tensor per unit, and the global gradient norm. Each rank does it on its parts.
 
 use anyhow::Result;
 pub use nestor_c10d::AdamW;
 use nestor_c10d::AdamWState;
 use tch::{Kind, Tensor};
 
-/// Master weights, gradient sums and moments of a network, all float32, one flat tensor per unit.
+use crate::dist::{Comm, Reduce};
+
+/// Master weights, gradient sums and moments of a network, all float32, one flat tensor per unit: this rank's part of it.
 #[derive(Debug)]
 pub struct Optimizer {
     /// The weights that are trained; the network computes with copies (or with these, in float32).
@@ -54,15 +56,17 @@ impl Optimizer {
         self.stale.fill(true);
     }
 
-    /// Clips by global norm and makes one AdamW step; a gradient that is not finite changes nothing.
-    pub fn step(&mut self, options: &AdamW, grad_clip: f64) -> Result<StepReport> {
+    /// Clips by global norm and makes one AdamW step; a gradient that is not finite changes nothing, at any rank.
+    pub fn step(&mut self, options: &AdamW, grad_clip: f64, comm: &dyn Comm) -> Result<StepReport> {
         for (grad, stale) in self.grads.iter_mut().zip(&mut self.stale) {
             if std::mem::take(stale) {
                 let _ = grad.zero_();
             }
         }
         let norms: Vec<Tensor> = self.grads.iter().map(|g| g.norm().to_kind(Kind::Double)).collect();
-        let grad_norm = Tensor::stack(&norms, 0).norm().double_value(&[]);
+        let squares = Tensor::stack(&norms, 0).square().sum(Kind::Double);
+        comm.all_reduce(&squares, Reduce::Sum)?;
+        let grad_norm = squares.double_value(&[]).sqrt();
         if !grad_norm.is_finite() {
             return Ok(StepReport { grad_norm, skipped: true });
         }

@@ -11,12 +11,13 @@
 
 use std::path::Path;
 
+use anyhow::Result;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use serde_json::{Value, json};
 use tch::{Kind, Tensor, no_grad};
 
-use super::{Layout, Param};
+use super::{Layout, Param, Partition, Ranks, Units};
 use crate::recipe;
 
 /// Last word of the keys of A's random numbers, which no key of new weights or of noise has.
@@ -28,10 +29,22 @@ const ADAPTERS: u64 = u64::MAX - 1;
 pub struct Adapters {
     /// A and B of each projection in turn, by block, under peft's names.
     pub layouts: Vec<Layout>,
-    /// Where a block's own parameters lie, and their frozen values in the compute type.
-    frozen: Vec<(Layout, Tensor)>,
+    /// A and B as last merged, whole: one flat float32 tensor per block.
+    whole: Vec<Tensor>,
+    frozen: Vec<Frozen>,
     rank: i64,
     alpha: f64,
+}
+
+/// What is kept of a block as it was: all of it, or this rank's part.
+#[derive(Debug)]
+struct Frozen {
+    layout: Layout,
+    partition: Partition,
+    /// Which part it is.
+    rank: usize,
+    /// In the compute type.
+    values: Tensor,
 }
 
 /// The parameters of one projection.
@@ -55,9 +68,10 @@ fn module(w: &Param) -> &str {
 }
 
 impl Adapters {
-    /// Adapters of these blocks as they are now, and A and B to begin with, as peft makes them: A uniform within
-    /// ±1 / sqrt(in) (`kaiming_uniform_(a=sqrt(5))`), B zero.
-    pub fn new(blocks: &[Layout], flats: &[Tensor], settings: &recipe::Lora, seed: u64) -> (Self, Vec<Tensor>) {
+    /// Adapters of a network's blocks as they are now, and A and B to begin with, as peft makes them: A uniform within
+    /// ±1 / sqrt(in) (`kaiming_uniform_(a=sqrt(5))`), B zero. `layouts` and `units` are the network's.
+    pub fn new(layouts: &[Layout], units: &Units, settings: &recipe::Lora, seed: u64) -> (Self, Vec<Tensor>) {
+        let (blocks, held) = (&layouts[1..], &units.held()[1..]);
         let recipe::Lora { rank, alpha } = *settings;
         let adapter = |block: &Layout| {
             let pair = |w: &Param| {
@@ -67,38 +81,56 @@ impl Adapters {
             Layout::new(block.name.clone(), projections(block).flat_map(pair).collect())
         };
         let layouts: Vec<Layout> = blocks.iter().map(adapter).collect();
-        let frozen = blocks.iter().zip(flats).map(|(block, flat)| (block.clone(), flat.detach().copy())).collect();
-        let adapters = Self { layouts, frozen, rank, alpha };
-        let start = adapters.layouts.iter().zip(flats).enumerate().map(|(block, (layout, flat))| {
-            let start = Tensor::zeros([layout.numel()], (Kind::Float, flat.device()));
+        let (world, part) = match units {
+            Units::Whole(_) => (1, 0),
+            Units::Spread { ranks, .. } => (ranks.world(), ranks.comm.rank()),
+        };
+        let freeze = |(layout, held): (&Layout, &Tensor)| Frozen {
+            layout: layout.clone(),
+            partition: Partition::new(layout.numel(), world),
+            rank: part,
+            values: held.detach().copy(),
+        };
+        let frozen = blocks.iter().zip(held).map(freeze).collect();
+        let adapters = Self { layouts, whole: Vec::new(), frozen, rank, alpha };
+        let start = adapters.layouts.iter().enumerate().map(|(block, layout)| {
+            let start = Tensor::zeros([layout.numel()], (Kind::Float, units.device()));
             for (number, Adapted { a, .. }) in adapters.of_block(block).enumerate() {
                 let values = Tensor::from_slice(&uniform([seed, block as u64, number as u64, ADAPTERS], a));
                 start.narrow(0, a.offset, a.numel()).copy_(&values);
             }
             start
         });
-        let start = start.collect();
-        (adapters, start)
+        let start: Vec<Tensor> = start.collect();
+        (Self { whole: start.iter().map(Tensor::shallow_clone).collect(), ..adapters }, start)
     }
 
-    /// Sets the blocks' projections to W0 + s B A, computed in float32.
-    pub fn merge(&self, masters: &[Tensor], blocks: &[Tensor]) {
+    /// Sets what this rank holds of the blocks' projections to W0 + s B A, computed in float32, with A and B as the
+    /// ranks' `masters` are now.
+    pub fn merge(&mut self, masters: &[Tensor], blocks: &[Tensor], ranks: &Ranks) -> Result<()> {
+        let whole = self.layouts.iter().zip(masters).map(|(layout, part)| ranks.whole_of(layout, part));
+        self.whole = whole.collect::<Result<_>>()?;
         no_grad(|| {
-            for (block, (own, flat)) in masters.iter().zip(blocks).enumerate() {
-                let (layout, frozen) = &self.frozen[block];
+            for (block, (own, held)) in self.whole.iter().zip(blocks).enumerate() {
+                let Frozen { partition, rank, values, .. } = &self.frozen[block];
                 for Adapted { w, a, b } in self.of_block(block) {
                     let [a, b] = [a, b].map(|param| self.layouts[block].view(own, param));
-                    let merged = layout.view(frozen, w).to_kind(Kind::Float) + b.matmul(&a) * self.scale();
-                    layout.view(flat, w).copy_(&merged);
+                    let change = (b.matmul(&a) * self.scale()).view([-1]);
+                    for piece in partition.pieces_of(*rank, w.offset..w.offset + w.numel()) {
+                        let of = |x: &Tensor| x.narrow(0, piece.part_start, piece.length);
+                        let change = change.narrow(0, piece.start - w.offset, piece.length);
+                        of(held).copy_(&(of(values).to_kind(Kind::Float) + change));
+                    }
                 }
             }
         });
+        Ok(())
     }
 
-    /// Adds dA and dB of one block to `grad`, given its A and B and the gradients of tensors that lie end to end over the
-    /// block's flat tensor.
-    pub fn project(&self, block: usize, gradients: &[Tensor], own: &Tensor, grad: &Tensor) {
-        let layout = &self.layouts[block];
+    /// Adds dA and dB of one block to `grad`, given the gradients of tensors that lie end to end over the block's flat
+    /// tensor.
+    pub fn project(&self, block: usize, gradients: &[Tensor], grad: &Tensor) {
+        let (layout, own) = (&self.layouts[block], &self.whole[block]);
         no_grad(|| {
             let mut start = 0;
             for gradient in gradients {
@@ -124,7 +156,7 @@ impl Adapters {
 
     /// What peft's `adapter_config.json` says of these adapters; `base` is the folder of the model they belong to.
     pub fn peft_config(&self, base: &Path) -> Value {
-        let targets = projections(&self.frozen[0].0).map(|w| module(w).rsplit('.').next());
+        let targets = projections(&self.frozen[0].layout).map(|w| module(w).rsplit('.').next());
         json!({
             "peft_type": "LORA",
             "task_type": "CAUSAL_LM",
@@ -144,7 +176,7 @@ impl Adapters {
 
     fn of_block(&self, block: usize) -> impl Iterator<Item = Adapted<'_>> {
         let pairs = self.layouts[block].params.chunks_exact(2);
-        projections(&self.frozen[block].0).zip(pairs).map(|(w, ab)| Adapted { w, a: &ab[0], b: &ab[1] })
+        projections(&self.frozen[block].layout).zip(pairs).map(|(w, ab)| Adapted { w, a: &ab[0], b: &ab[1] })
     }
 }
 

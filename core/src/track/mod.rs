@@ -1,4 +1,4 @@
-//! What a run tells: `metrics.jsonl`, `log.txt`, `curve.svg`, and one console line per iteration.
+//! What a run tells: `metrics.jsonl`, `steps.jsonl`, `log.txt`, `curve.svg`, and one console line per iteration.
 
 mod curve;
 mod metrics;
@@ -27,23 +27,38 @@ const ETA_WINDOW: usize = 20;
 /// Writes a run's metrics. Row 0 holds what was measured before reinforcement learning; iterations count from 1.
 #[derive(Debug)]
 pub struct Tracker {
-    dir: PathBuf,
-    rows: File,
-    log: File,
+    /// The run directory and its files; none where another rank writes them.
+    files: Option<Files>,
     curve: Curve,
     drawn: Instant,
     iterations: u64,
     seconds: Vec<f64>,
 }
 
+/// What is written into a run directory.
+#[derive(Debug)]
+struct Files {
+    dir: PathBuf,
+    rows: File,
+    steps: File,
+    log: File,
+}
+
 impl Tracker {
+    /// Of a rank that leaves telling to another.
+    pub fn silent(iterations: u64) -> Self {
+        Self { files: None, curve: Curve::default(), drawn: Instant::now(), iterations, seconds: Vec::new() }
+    }
+
     /// Opens the files of a run directory. `kept` is none for a new run; a resumed run gives its checkpoint's
     /// iteration, and the rows of later iterations are cut off.
     pub fn open(dir: &Path, iterations: u64, kept: Option<u64>) -> Result<Self> {
         std::fs::create_dir_all(dir).with_context(|| format!("could not make {}", dir.display()))?;
         let mut curve = Curve::default();
-        let path = dir.join("metrics.jsonl");
-        write_whole(&path, kept_rows(&path, kept, &mut curve)?)?;
+        for (name, curve) in [("metrics.jsonl", &mut curve), ("steps.jsonl", &mut Curve::default())] {
+            let path = dir.join(name);
+            write_whole(&path, kept_rows(&path, kept, curve)?)?;
+        }
         let append = |name: &str| {
             let path = dir.join(name);
             let file = OpenOptions::new().create(true).append(true).open(&path);
@@ -52,22 +67,25 @@ impl Tracker {
         if kept.is_none() {
             write_whole(&dir.join("log.txt"), "")?;
         }
-        let (rows, log) = (append("metrics.jsonl")?, append("log.txt")?);
-        Ok(Self { dir: dir.to_path_buf(), rows, log, curve, drawn: Instant::now(), iterations, seconds: Vec::new() })
+        let [rows, steps, log] = ["metrics.jsonl", "steps.jsonl", "log.txt"].map(append);
+        let files = Files { dir: dir.to_path_buf(), rows: rows?, steps: steps?, log: log? };
+        Ok(Self { files: Some(files), curve, drawn: Instant::now(), iterations, seconds: Vec::new() })
     }
 
     /// Prints a line and keeps it in `log.txt`.
     pub fn say(&mut self, line: &str) -> Result<()> {
+        let Some(files) = &mut self.files else { return Ok(()) };
         // A console that was closed must not end the run.
         let _ = writeln!(std::io::stdout(), "{line}");
-        writeln!(self.log, "{line}").with_context(|| self.cannot_write("log.txt"))
+        writeln!(files.log, "{line}").with_context(|| files.cannot_write("log.txt"))
     }
 
     /// Writes the row of an iteration, its console line, and the curve now and then.
     pub fn record(&mut self, iteration: u64, metrics: &Metrics) -> Result<()> {
+        let Some(files) = &mut self.files else { return Ok(()) };
         // One write per row, so that a killed process leaves at most its last row incomplete.
         let row = metrics.to_json(iteration) + "\n";
-        self.rows.write_all(row.as_bytes()).with_context(|| self.cannot_write("metrics.jsonl"))?;
+        files.rows.write_all(row.as_bytes()).with_context(|| files.cannot_write("metrics.jsonl"))?;
         self.seconds.extend(metrics.get("time/iteration_s").filter(|_| iteration > 0));
         self.say(&line(iteration, self.iterations, metrics, self.eta(iteration)))?;
 
@@ -79,6 +97,13 @@ impl Tracker {
         Ok(())
     }
 
+    /// Writes the optimiser steps of an iteration: a loss and a gradient norm each.
+    pub fn record_steps(&mut self, iteration: u64, steps: impl Iterator<Item = Metrics>) -> Result<()> {
+        let Some(files) = &mut self.files else { return Ok(()) };
+        let rows: String = steps.map(|metrics| metrics.to_json(iteration) + "\n").collect();
+        files.steps.write_all(rows.as_bytes()).with_context(|| files.cannot_write("steps.jsonl"))
+    }
+
     /// Success of all evaluations so far, with their iterations.
     pub fn evaluations(&self) -> &[(u64, f64)] {
         &self.curve.eval
@@ -87,11 +112,8 @@ impl Tracker {
     /// Writes `curve.svg`.
     pub fn draw(&mut self) -> Result<()> {
         self.drawn = Instant::now();
-        write_whole(&self.dir.join("curve.svg"), self.curve.svg(self.iterations)?)
-    }
-
-    fn cannot_write(&self, name: &str) -> String {
-        format!("cannot write {}", self.dir.join(name).display())
+        let Some(files) = &self.files else { return Ok(()) };
+        write_whole(&files.dir.join("curve.svg"), self.curve.svg(self.iterations)?)
     }
 
     /// Seconds to the end, by the last iterations.
@@ -99,6 +121,12 @@ impl Tracker {
         let recent = &self.seconds[self.seconds.len().saturating_sub(ETA_WINDOW)..];
         let mean = recent.iter().sum::<f64>() / recent.len() as f64;
         (!recent.is_empty()).then(|| mean * self.iterations.saturating_sub(iteration) as f64)
+    }
+}
+
+impl Files {
+    fn cannot_write(&self, name: &str) -> String {
+        format!("cannot write {}", self.dir.join(name).display())
     }
 }
 

@@ -101,9 +101,10 @@ fn a_full_disk_is_named_with_the_file() -> Result<()> {
     let full = || OpenOptions::new().append(true).open("/dev/full"); // a device that is always full
     for file in ["metrics.jsonl", "log.txt"] {
         let mut tracker = Tracker::open(folder.path(), 5, None)?;
+        let files = tracker.files.as_mut().expect("files");
         match file {
-            "log.txt" => tracker.log = full()?,
-            _ => tracker.rows = full()?,
+            "log.txt" => files.log = full()?,
+            _ => files.rows = full()?,
         }
         let text = crate::error::message(&tracker.record(1, &row(0.5)).expect_err("a full disk"));
         assert!(text.contains(&folder.path().join(file).display().to_string()), "{text}");

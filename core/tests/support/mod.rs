@@ -75,7 +75,7 @@ pub fn model(vocab_size: usize) -> Model {
         output: nestor::model::config::Output::Tokens,
     };
     tch::manual_seed(1);
-    let mut model = Model::empty(config, Kind::Float, Device::Cpu);
-    model.flats.iter_mut().for_each(|flat| drop(flat.normal_(0.0, 0.2)));
+    let model = Model::empty(config, Kind::Float, Device::Cpu);
+    model.units.held().iter().for_each(|flat| drop(flat.shallow_clone().normal_(0.0, 0.2)));
     model
 }

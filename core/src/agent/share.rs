@@ -1,0 +1,104 @@
+//! Episodes that ranks play together: whole groups are dealt to them, and every rank gets all episodes.
+
+use std::collections::HashMap;
+
+use anyhow::{Context, Result};
+
+use super::{EpisodePlan, PlaySettings, Player};
+use crate::data::Episode;
+use crate::dist::{Comm, exchange};
+use crate::model::Model;
+
+impl Player {
+    /// Plays a plan among ranks; the episodes come back in its order, at every rank.
+    pub fn play_among(
+        &mut self,
+        comm: &dyn Comm,
+        model: &Model,
+        plan: &[EpisodePlan],
+        settings: &PlaySettings,
+    ) -> Result<Vec<Episode>> {
+        let played = self.play(model, &dealt(plan, comm), settings);
+        gathered(comm, plan, played)
+    }
+
+    /// As [`Player::play_among`], by the environment's expert.
+    pub fn demonstrate_among(
+        &mut self,
+        comm: &dyn Comm,
+        plan: &[EpisodePlan],
+        noise: f64,
+        seed: u64,
+    ) -> Result<Vec<Episode>> {
+        let played = self.demonstrate(&dealt(plan, comm), noise, seed);
+        gathered(comm, plan, played)
+    }
+}
+
+/// The episodes of a plan that this rank plays: groups in turn.
+fn dealt(plan: &[EpisodePlan], comm: &dyn Comm) -> Vec<EpisodePlan> {
+    let groups = plan.chunk_by(|a, b| a.group == b.group);
+    groups.skip(comm.rank()).step_by(comm.world()).flatten().copied().collect()
+}
+
+fn gathered(comm: &dyn Comm, plan: &[EpisodePlan], own: Result<Vec<Episode>>) -> Result<Vec<Episode>> {
+    let all = exchange(comm, own)?.into_iter().flatten();
+    let mut by_number: HashMap<u32, Episode> = all.map(|episode| (episode.episode, episode)).collect();
+    let missing = || "an episode was played by no rank";
+    plan.iter().map(|planned| by_number.remove(&planned.episode).with_context(missing)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::plan;
+    use crate::dist::{Pending, Reduce};
+    use tch::{Device, Tensor};
+
+    /// A rank that talks to nobody.
+    #[derive(Debug)]
+    struct Alone(usize, usize);
+
+    impl Comm for Alone {
+        fn rank(&self) -> usize {
+            self.0
+        }
+        fn world(&self) -> usize {
+            self.1
+        }
+        fn device(&self) -> Device {
+            Device::Cpu
+        }
+        fn all_gather_into(&self, _: &Tensor, _: &Tensor) -> Result<Pending> {
+            unreachable!()
+        }
+        fn reduce_scatter_into(&self, _: &Tensor, _: &Tensor) -> Result<Pending> {
+            unreachable!()
+        }
+        fn all_reduce(&self, _: &Tensor, _: Reduce) -> Result<()> {
+            unreachable!()
+        }
+        fn broadcast(&self, _: &Tensor) -> Result<()> {
+            unreachable!()
+        }
+        fn barrier(&self) -> Result<()> {
+            unreachable!()
+        }
+        fn abort(&self, _: &str) {}
+    }
+
+    #[test]
+    fn whole_groups_are_dealt_and_none_is_left() {
+        let plan = plan(&[5, 6, 7, 8, 9], 3, 1, 2);
+        for world in 1..7 {
+            let parts: Vec<_> = (0..world).map(|rank| dealt(&plan, &Alone(rank, world))).collect();
+            assert!(parts.iter().flat_map(|p| p.chunk_by(|a, b| a.group == b.group)).all(|group| group.len() == 3));
+            let most = parts.iter().map(Vec::len).max().expect("ranks");
+            let least = parts.iter().map(Vec::len).min().expect("ranks");
+            assert!(most - least <= 3);
+            let mut all = parts.concat();
+            all.sort_by_key(|p| p.episode);
+            assert_eq!(all, plan);
+        }
+    }
+}

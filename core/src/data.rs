@@ -65,7 +65,7 @@ impl Episode {
 /// `token_offsets` has B+1 entries: the tokens of row `i` are `token_offsets[i]..token_offsets[i + 1]` of
 /// `token_rewards`, `logprobs`, `ref_logprobs`, `advantages` and `returns`. `values` has one more entry per row
 /// (the value after the last token is not zero), so row `i` starts at `token_offsets[i] + i`.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rows {
     /// Number of the group.
     pub group: Vec<u32>,
@@ -127,7 +127,7 @@ impl Rows {
 
 /// One packed sequence: a prompt and a response (window history), or a whole episode with several responses
 /// (transcript). `rows` are the rows whose responses lie in it, in order of their spans.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sequence {
     /// All token ids.
     pub tokens: Vec<u32>,
@@ -136,7 +136,7 @@ pub struct Sequence {
 }
 
 /// What one iteration trains on.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Batch {
     /// The sequences in the order collected.
     pub sequences: Vec<Sequence>,

@@ -18,7 +18,7 @@ use nestor::model::config::Output;
 use nestor::model::{Compute, Config, device, kind, new};
 use nestor::plugin::{Plugins, advantage::advantage};
 use nestor::policy::score::score;
-use nestor::recipe::{self, Dtype, Recompute};
+use nestor::recipe::{self, Dtype, Recompute, Sharding};
 use nestor::run::{Ending, TrainArgs, join};
 use nestor::tokenizer::tokenize;
 use nestor::train::train;
@@ -287,6 +287,9 @@ struct Bench {
     /// Sequences of an update are 10 to 100 % of prompt and response long
     #[arg(long)]
     ragged: bool,
+    /// How the weights of an update are spread over ranks
+    #[arg(long, value_enum, default_value = "full")]
+    sharding: Sharding,
     #[command(flatten)]
     compute: Compute,
     /// Print JSON
@@ -447,6 +450,7 @@ fn bench_options(args: Bench) -> Result<BenchOptions> {
         repeats: args.repeats,
         recompute: args.recompute,
         ragged: args.ragged,
+        sharding: args.sharding,
     })
 }
 
@@ -467,6 +471,9 @@ fn list_plugins(json: bool) -> Result<()> {
 
 /// Prints JSON, or the plain form.
 fn print(json: bool, value: &Value, plain: impl FnOnce() -> String) -> Result<()> {
+    if value.is_null() {
+        return Ok(()); // another rank tells it
+    }
     let text = if json { value.to_string() } else { plain() };
     writeln!(std::io::stdout(), "{text}")?;
     Ok(())

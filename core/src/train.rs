@@ -15,7 +15,7 @@ pub fn train(recipe: Recipe, name: &str, args: &TrainArgs, ranks: &Ranks) -> Res
         let mut batch = run.pack(&episodes)?; // sequences, response spans, behaviour log-probs, anchors
         run.reference(&mut batch)?; // reference log-probs: only where the recipe asks
         run.score(&mut batch)?; // the estimator plugin
-        let update = run.update(step, &batch)?; // mini-batches: loss, backward by block, reduce-scatter, clip, AdamW
+        let Some(update) = run.update(step, &episodes, &batch)? else { break }; // mini-batches: loss, backward by block, reduce-scatter, clip, AdamW
         run.track(step, &episodes, &batch, &update)?;
         run.evaluate_and_save(step)?;
     }

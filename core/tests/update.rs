@@ -88,7 +88,7 @@ fn a_gradient_that_is_not_finite_changes_nothing_and_ten_in_a_row_are_an_error()
     let update = section(json!({}));
     let mut policy = Network::new(model(), &solo()).unwrap();
     let good = batch(&[3, 5, 4]);
-    assert_eq!(train(&mut policy, &good, &update).unwrap().steps, 1);
+    assert_eq!(train(&mut policy, &good, &update).unwrap().steps(), 1);
     let state = |policy: &Network| {
         let o = &policy.optimizer;
         let tensors = [policy.model.units.held(), &o.masters, &o.exp_avgs, &o.exp_avg_sqs];
@@ -100,7 +100,7 @@ fn a_gradient_that_is_not_finite_changes_nothing_and_ten_in_a_row_are_an_error()
         let mut bad = good.clone();
         bad.rows.advantages[in_a_row] = if in_a_row % 2 == 0 { f32::NAN } else { f32::INFINITY };
         let report = train(&mut policy, &bad, &update).unwrap();
-        assert_eq!((report.steps, report.skipped, policy.skipped_in_a_row), (0, 1, in_a_row as u32));
+        assert_eq!((report.steps(), report.skipped(), policy.skipped_in_a_row), (0, 1, in_a_row as u32));
         assert!(state(&policy) == before, "a skipped step left a trace");
     }
     let mut bad = good.clone();
@@ -171,7 +171,7 @@ fn mini_batches_are_cut_from_one_order() {
     let plain = section(json!({}));
     assert_eq!(mini_batches(&batch, &plain, 1), [vec![0, 1, 2, 3], vec![4, 5, 6, 7], vec![8, 9]]);
     let report = train(&mut Network::new(model(), &solo()).unwrap(), &batch, &section(json!({ "epochs": 2 }))).unwrap();
-    assert_eq!(report.steps, 6);
+    assert_eq!(report.steps(), 6);
 
     let shuffle = section(json!({ "shuffle": true }));
     let order = |seed| {

@@ -152,7 +152,7 @@ pub fn iteration(args: &IterationArgs) -> Result<Value> {
     printed["generated"] = counters.generated.into();
     printed["prefilled"] = counters.prefilled.into();
     printed["shared"] = counters.shared.into();
-    printed["optimizer_steps"] = report.steps.into();
+    printed["optimizer_steps"] = report.steps().into();
     printed["mini_batch"] = update.mini_batch.into();
     printed["micro_batch_tokens"] = micro_batch_tokens.into();
     printed["recompute"] = serde_json::to_value(recompute)?;

@@ -19,14 +19,15 @@ pub use self::iteration::{IterationArgs, iteration};
 pub use self::logprob_diff::logprob_diff;
 pub use self::rollout::{RolloutArgs, rollout};
 use crate::data::{Batch, Rows, Sequence};
-use crate::dist::{C10d, Comm, Place, Reduce};
+use crate::dist::{self, C10d, Comm, Place, Reduce, exchange};
 use crate::engine::{Completion, Engine, EngineOptions, NoiseKey, Request, Sampling, Weights};
 use crate::input_error;
 use crate::model::{Compute, Model, StoredType, weights};
 use crate::policy::update::{UpdateSettings, update as update_policy};
 use crate::policy::{Network, score};
-use crate::recipe::{Recompute, Update};
+use crate::recipe::{Recompute, Sharding, Update};
 use crate::shard::Ranks;
+use crate::track::peak_bytes;
 
 /// The work.
 #[derive(Debug, Clone)]
@@ -49,6 +50,8 @@ pub struct BenchOptions {
     pub recompute: Recompute,
     /// An update's sequences are 10 to 100 % of prompt and response long.
     pub ragged: bool,
+    /// How an update's weights are spread over ranks.
+    pub sharding: Sharding,
 }
 
 /// How a script is played and measured.
@@ -119,9 +122,16 @@ pub fn score(options: &BenchOptions) -> Result<Value> {
 }
 
 /// One optimiser step of the clipped policy loss on sequences of `prompt + new` tokens, or with `ragged` of 10 to 100 % of
-/// that, with random advantages, in micro-batches of a recipe's default size; `tokens_per_s` counts all tokens.
+/// that, with random advantages, in micro-batches of a recipe's default size; `tokens_per_s` counts all tokens. Ranks of
+/// torchrun's variables do it together, on `batch` sequences each; rank 0 reports, and the largest memory that each of
+/// them ever had.
 pub fn update(options: &BenchOptions) -> Result<Value> {
-    let mut policy = Network::new(load(options)?, &Ranks::solo(options.device))?;
+    let place = Place::of_environment()?;
+    let device = if options.device.is_cuda() { Device::Cuda(place.local_rank) } else { Device::Cpu };
+    let comm = dist::join(&place, device, Duration::from_secs(600))?;
+    let ranks = Ranks { comm, sharding: options.sharding };
+    let options = &BenchOptions { batch: options.batch * ranks.world(), device, ..options.clone() };
+    let mut policy = Network::new(load(options)?, &ranks)?;
     let lengths = lengths(options);
     let section = json!({ "mini_batch": options.batch, "lr": 1e-6, "recompute": options.recompute });
     let update: Update = serde_json::from_value(section)?;
@@ -137,7 +147,10 @@ pub fn update(options: &BenchOptions) -> Result<Value> {
     let mut report = report("update", options, lengths.iter().map(|(prompt, new)| prompt + new).sum(), seconds)?;
     report["recompute"] = serde_json::to_value(options.recompute)?;
     report["lengths"] = serde_json::to_value(lengths)?;
-    Ok(report)
+    report["world"] = json!(ranks.world());
+    report["sharding"] = serde_json::to_value(options.sharding)?;
+    report["peak_bytes"] = serde_json::to_value(exchange(&*ranks.comm, Ok(peak_bytes()))?)?;
+    Ok(if place.rank == 0 { report } else { Value::Null })
 }
 
 /// Tokens of each sequence's prompt and response: all alike, or 10 to 100 % of that in equal steps, the same in every run and

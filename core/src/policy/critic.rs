@@ -9,6 +9,7 @@
 //! for the state before each response token, and with target 0 for the state after the last one.
 
 use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
 use super::aggregate::Shares;
@@ -16,25 +17,48 @@ use super::deal::dealt_micro_batches;
 use super::head::{value_gradients, values};
 use super::network::Network;
 use super::packed::Packed;
-use super::update::{UpdateSettings, mini_batches, ragged_column};
+use super::update::{UpdateSettings, all_mini_batches, ragged_column};
 use crate::data::{Batch, Rows};
 use crate::dist::{Comm, exchange};
 use crate::model::Model;
 use crate::recipe::Critic;
 
-/// What one iteration's update of a critic saw.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+/// What one iteration's update of a critic saw, over all ranks; also how far it came, where a signal cut it short.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct CriticReport {
-    /// Value loss, averaged over mini-batches.
+    /// Each optimiser step in turn.
+    pub each: Vec<CriticStep>,
+}
+
+/// One optimiser step of a critic.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct CriticStep {
+    /// Value loss of its mini-batch.
     pub loss: f64,
     /// Share of states where the clipped term is the larger.
     pub clip_fraction: f64,
-    /// Gradient norm before clipping, averaged over the optimiser steps that were made.
+    /// Global gradient norm before clipping.
     pub grad_norm: f64,
-    /// Optimiser steps made.
-    pub steps: u32,
+    /// The gradient was not finite: nothing was changed.
+    pub skipped: bool,
+}
+
+impl CriticReport {
+    /// A number of its steps, averaged over mini-batches.
+    pub fn mean(&self, number: impl Fn(&CriticStep) -> f64) -> f64 {
+        self.each.iter().map(number).sum::<f64>() / self.each.len().max(1) as f64
+    }
+
+    /// Gradient norm before clipping, averaged over the optimiser steps that were made.
+    pub fn grad_norm(&self) -> f64 {
+        let made = self.each.iter().filter(|step| !step.skipped).map(|step| step.grad_norm);
+        made.sum::<f64>() / (self.each.len() - self.skipped()).max(1) as f64
+    }
+
     /// Optimiser steps skipped because the gradient was not finite.
-    pub skipped: u32,
+    pub fn skipped(&self) -> usize {
+        self.each.iter().filter(|step| step.skipped).count()
+    }
 }
 
 /// What a value loss may look at, one entry per state, float32 (N).
@@ -67,33 +91,23 @@ pub fn ragged_values(comm: &dyn Comm, critic: &Model, batch: &Batch, micro_batch
     })
 }
 
-/// One iteration's update of the critic on a batch with values and returns.
-pub fn update(
+/// One iteration's update of the critic on a batch with values and returns, from where `report` says that it stands;
+/// `stop` is asked before each mini-batch, and its error ends it.
+pub fn go_on(
     critic: &mut Network,
     batch: &Batch,
     section: &Critic,
     settings: &UpdateSettings,
-) -> Result<CriticReport> {
-    let mut report = CriticReport::default();
-    let mut shares = 0.0;
-    for epoch in 0..settings.update.epochs {
-        for indices in mini_batches(batch, settings.update, settings.seed.wrapping_add(u64::from(epoch))) {
-            let (loss, clip_fraction) = gradients(critic, batch, &indices, section.clip, settings)?;
-            report.loss += loss;
-            report.clip_fraction += clip_fraction;
-            shares += 1.0;
-            let step = critic.step(settings.update, section.lr, section.grad_clip).context("updating the critic")?;
-            report.skipped += u32::from(step.skipped);
-            if !step.skipped {
-                report.steps += 1;
-                report.grad_norm += step.grad_norm;
-            }
-        }
+    report: &mut CriticReport,
+    mut stop: impl FnMut() -> Result<()>,
+) -> Result<()> {
+    for indices in all_mini_batches(batch, settings.update, settings.seed).into_iter().skip(report.each.len()) {
+        stop()?;
+        let (loss, clip_fraction) = gradients(critic, batch, &indices, section.clip, settings)?;
+        let step = critic.step(settings.update, section.lr, section.grad_clip).context("updating the critic")?;
+        report.each.push(CriticStep { loss, clip_fraction, grad_norm: step.grad_norm, skipped: step.skipped });
     }
-    report.loss /= f64::max(shares, 1.0);
-    report.clip_fraction /= f64::max(shares, 1.0);
-    report.grad_norm /= f64::from(report.steps.max(1));
-    Ok(report)
+    Ok(())
 }
 
 /// Leaves the gradient of the mini-batch of these sequences in the optimiser's gradient sums; gives the loss and the

@@ -3,6 +3,7 @@
 //! Every loss is a weighted sum of token losses, so that micro-batches and ranks simply add up; the weights carry the
 //! aggregation.
 
+use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
 use super::surrogate::surrogate;
@@ -41,7 +42,7 @@ pub struct LossOutputs {
 }
 
 /// Sums over response tokens that add up over micro-batches: the two losses as aggregated, the others means over tokens.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct LossSums {
     /// What is differentiated: policy loss, KL and entropy with their weights.
     pub total: f64,

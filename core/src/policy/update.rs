@@ -37,27 +37,19 @@ pub struct UpdateSettings<'a> {
     pub seed: u64,
 }
 
-/// What one iteration's update saw, over all ranks.
-#[derive(Debug, Clone, Default, PartialEq)]
+/// What one iteration's update saw, over all ranks; also how far it came, where a signal cut it short.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct UpdateReport {
-    /// Losses, averaged over mini-batches.
-    pub sums: LossSums,
-    /// Gradient norm before clipping, averaged over the optimiser steps that were made.
-    pub grad_norm: f64,
-    /// Optimiser steps made.
-    pub steps: u32,
-    /// Optimiser steps skipped because the gradient was not finite.
-    pub skipped: u32,
+    /// Each optimiser step in turn.
+    pub each: Vec<OptimizerStep>,
     /// Tokens that went through the backward pass.
     pub tokens: u64,
     /// Mean and largest |behaviour - update| log-prob before the first optimiser step.
     pub logprob_diff: Difference,
-    /// Each optimiser step in turn.
-    pub each: Vec<OptimizerStep>,
 }
 
 /// One optimiser step.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct OptimizerStep {
     /// The losses of its mini-batch.
     pub sums: LossSums,
@@ -68,7 +60,7 @@ pub struct OptimizerStep {
 }
 
 /// Mean and largest absolute difference of log-probs.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Difference {
     /// Mean over tokens.
     pub mean: f64,
@@ -76,37 +68,61 @@ pub struct Difference {
     pub max: f64,
 }
 
+impl UpdateReport {
+    /// Losses, averaged over mini-batches.
+    pub fn sums(&self) -> LossSums {
+        let mut sums = LossSums::default();
+        self.each.iter().for_each(|step| sums += step.sums);
+        sums * (1.0 / self.each.len().max(1) as f64)
+    }
+
+    /// Gradient norm before clipping, averaged over the optimiser steps that were made.
+    pub fn grad_norm(&self) -> f64 {
+        let made = self.each.iter().filter(|step| !step.skipped);
+        made.map(|step| step.grad_norm).sum::<f64>() / self.steps().max(1) as f64
+    }
+
+    /// Optimiser steps made.
+    pub fn steps(&self) -> usize {
+        self.each.iter().filter(|step| !step.skipped).count()
+    }
+
+    /// Optimiser steps skipped because the gradient was not finite.
+    pub fn skipped(&self) -> usize {
+        self.each.len() - self.steps()
+    }
+}
+
 /// One iteration's update of the policy on a scored batch.
 pub fn update(policy: &mut Network, batch: &Batch, settings: &UpdateSettings) -> Result<UpdateReport> {
-    let update = settings.update;
     let mut report = UpdateReport::default();
+    go_on(policy, batch, settings, &mut report, || Ok(()))?;
+    Ok(report)
+}
+
+/// The update from where `report` says that it stands; `stop` is asked before each mini-batch, and its error ends it.
+pub fn go_on(
+    policy: &mut Network,
+    batch: &Batch,
+    settings: &UpdateSettings,
+    report: &mut UpdateReport,
+    mut stop: impl FnMut() -> Result<()>,
+) -> Result<()> {
+    let update = settings.update;
     if let Some(recomputed) = &batch.recomputed {
         report.logprob_diff = difference(&batch.rows.logprobs, recomputed);
     }
-    let mut shares = 0.0;
-    for epoch in 0..update.epochs {
-        for indices in mini_batches(batch, update, settings.seed.wrapping_add(u64::from(epoch))) {
-            let first = report.steps + report.skipped == 0;
-            let gradient = gradients(policy, batch, &indices, settings)?;
-            if first && batch.recomputed.is_none() {
-                report.logprob_diff = gradient.logprob_diff;
-            }
-            report.sums += gradient.sums;
-            report.tokens += gradient.tokens;
-            shares += 1.0;
-            let step = policy.step(update, settings.lr, update.grad_clip)?;
-            let StepReport { grad_norm, skipped } = step;
-            report.each.push(OptimizerStep { sums: gradient.sums, grad_norm, skipped });
-            report.skipped += u32::from(step.skipped);
-            if !step.skipped {
-                report.steps += 1;
-                report.grad_norm += step.grad_norm;
-            }
+    for indices in all_mini_batches(batch, update, settings.seed).into_iter().skip(report.each.len()) {
+        stop()?;
+        let gradient = gradients(policy, batch, &indices, settings)?;
+        if report.each.is_empty() && batch.recomputed.is_none() {
+            report.logprob_diff = gradient.logprob_diff;
         }
+        let StepReport { grad_norm, skipped } = policy.step(update, settings.lr, update.grad_clip)?;
+        report.tokens += gradient.tokens;
+        report.each.push(OptimizerStep { sums: gradient.sums, grad_norm, skipped });
     }
-    report.sums = report.sums * (1.0 / f64::max(shares, 1.0));
-    report.grad_norm /= f64::from(report.steps.max(1));
-    Ok(report)
+    Ok(())
 }
 
 /// What the gradient of one mini-batch saw, over all ranks.
@@ -224,6 +240,11 @@ pub fn differentiate<M>(
     let mut gradients = Tensor::run_backward(&[loss], &sources, false, false).into_iter();
     let logprobs = gradients.next().unwrap_or_else(|| unreachable!("one gradient for each source"));
     (TokenGrads { logprobs, entropy: gradients.next() }, metrics)
+}
+
+/// Sequences of each mini-batch of an iteration, epoch after epoch.
+pub fn all_mini_batches(batch: &Batch, update: &Update, seed: u64) -> Vec<Vec<usize>> {
+    (0..update.epochs).flat_map(|epoch| mini_batches(batch, update, seed.wrapping_add(u64::from(epoch)))).collect()
 }
 
 /// Sequences of each mini-batch: cut from the global order before anything is dealt out.

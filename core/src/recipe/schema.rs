@@ -51,8 +51,9 @@ pub struct Recipe {
 }
 
 /// How parameters are spread over ranks.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
+#[clap(rename_all = "snake_case")]
 pub enum Sharding {
     /// Each rank holds a part of weights, gradients and optimiser; a unit is gathered whole while it is used.
     #[default]

@@ -99,12 +99,25 @@ impl Counters {
 
 /// What one iteration's update saw: of the policy, unless the critic still warms up, and of the critic, where there is
 /// one.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct UpdateReports {
     /// Of the policy.
     pub policy: Option<UpdateReport>,
     /// Of the critic.
     pub critic: Option<CriticReport>,
+}
+
+/// An iteration that a signal stopped in the middle of its update. Part of a checkpoint; a resumed run ends it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Halfway {
+    /// What was played.
+    episodes: Vec<Episode>,
+    /// The same, scored.
+    batch: Batch,
+    /// What was measured so far.
+    metrics: Metrics,
+    /// How far the update came.
+    reports: UpdateReports,
 }
 
 /// A run between two iterations.
@@ -124,6 +137,8 @@ pub struct Run {
     phases: Phases,
     metrics: Metrics,
     state: State,
+    /// The next iteration, where a signal stopped it in its update.
+    halfway: Option<Halfway>,
     /// Whether the warm start and the first evaluation are done.
     baseline: bool,
     /// The iteration of the newest checkpoint.
@@ -142,6 +157,9 @@ impl Run {
     /// Plays one group of episodes for each of the next tasks, and more in place of those that dynamic sampling drops.
     /// None when a signal asked to stop: the run is where it was before this iteration.
     pub fn collect(&mut self, iteration: u64) -> Result<Option<Vec<Episode>>> {
+        if let Some(halfway) = &mut self.halfway {
+            return Ok(Some(std::mem::take(&mut halfway.episodes)));
+        }
         let tasks = self.state.tasks.clone();
         match self.play(iteration) {
             Err(error) if error.is::<Stopped>() => {
@@ -179,12 +197,18 @@ impl Run {
     /// Episodes as sequences and rows.
     pub fn pack(&mut self, episodes: &[Episode]) -> Result<Batch> {
         self.phases.start("pack");
+        if let Some(halfway) = &mut self.halfway {
+            return Ok(std::mem::take(&mut halfway.batch));
+        }
         Ok(pack(episodes, &self.recipe.rollout))
     }
 
     /// Adds, where the recipe asks: the update's own log-probs, the reference's, the critic's values; and takes KL off
     /// the rewards.
     pub fn reference(&mut self, batch: &mut Batch) -> Result<()> {
+        if self.halfway.is_some() {
+            return Ok(()); // it was done before the stop
+        }
         let update = &self.recipe.update;
         let (tokens, temperature) = (update.micro_batch_tokens, self.recipe.rollout.temperature);
         let comm = &*self.ranks.comm;
@@ -211,6 +235,9 @@ impl Run {
 
     /// Lets the estimator fill in advantages and returns: once, at rank 0, which sees the whole batch as all ranks do.
     pub fn score(&mut self, batch: &mut Batch) -> Result<()> {
+        if self.halfway.is_some() {
+            return Ok(());
+        }
         self.phases.start("advantage");
         let rows = &mut batch.rows;
         (rows.advantages, rows.returns) = from_root(&*self.ranks.comm, || {
@@ -220,8 +247,24 @@ impl Run {
         Ok(())
     }
 
-    /// Updates the critic, then the policy, on a scored batch.
-    pub fn update(&mut self, iteration: u64, batch: &Batch) -> Result<UpdateReports> {
+    /// Updates the critic, then the policy, on a scored batch. None when a signal asked to stop: what is done of it is
+    /// saved with the run.
+    pub fn update(&mut self, iteration: u64, episodes: &[Episode], batch: &Batch) -> Result<Option<UpdateReports>> {
+        let mut reports = UpdateReports::default();
+        if let Some(halfway) = self.halfway.take() {
+            (reports, self.metrics) = (halfway.reports, halfway.metrics);
+        }
+        match self.go_on(iteration, batch, &mut reports) {
+            Err(error) if error.is::<Stopped>() => {
+                let (episodes, batch, metrics) = (episodes.to_vec(), batch.clone(), std::mem::take(&mut self.metrics));
+                self.halfway = Some(Halfway { episodes, batch, metrics, reports });
+                Ok(None)
+            }
+            done => done.map(|()| Some(reports)),
+        }
+    }
+
+    fn go_on(&mut self, iteration: u64, batch: &Batch, reports: &mut UpdateReports) -> Result<()> {
         let lr = learning_rate(&self.recipe.update, iteration - 1, self.recipe.iterations);
         let settings = UpdateSettings {
             update: &self.recipe.update,
@@ -230,22 +273,25 @@ impl Run {
             max_response_tokens: self.recipe.rollout.max_response_tokens,
             seed: stream_seed(self.recipe.seed, noise::SHUFFLE, iteration),
         };
-        let mut report = UpdateReports::default();
+        let Self { ranks, stop, policy, critic, .. } = self;
+        let go_on = || if stopped(ranks, stop)? { Err(Stopped.into()) } else { Ok(()) };
         let mut policy_learns = true;
-        if let (Some(critic), Some(section)) = (&mut self.critic, &self.recipe.critic) {
+        if let (Some(critic), Some(section)) = (critic, &self.recipe.critic) {
             self.phases.start("critic");
-            report.critic = Some(critic::update(critic, batch, section, &settings)?);
+            let report = reports.critic.get_or_insert_default();
+            critic::go_on(critic, batch, section, &settings, report, go_on)?;
             policy_learns = iteration > section.warmup;
         }
         if policy_learns {
             self.phases.start("update");
-            let policy = update::update(&mut self.policy, batch, &settings)?;
+            let report = reports.policy.get_or_insert_default();
+            let before = report.tokens;
+            update::go_on(policy, batch, &settings, report, go_on)?;
             let seconds = self.phases.seconds("update").max(1e-9);
-            self.metrics.set("update/tokens_per_s", policy.tokens as f64 / seconds);
+            self.metrics.set("update/tokens_per_s", (report.tokens - before) as f64 / seconds);
             self.metrics.set("lr", lr);
-            report.policy = Some(policy);
         }
-        Ok(report)
+        Ok(())
     }
 
     /// Gathers the iteration's metrics and writes its episodes.
@@ -295,7 +341,7 @@ impl Run {
                 self.tracker.say("stopped by a signal before reinforcement learning: nothing was saved")?;
                 return Ok(Ending::Stopped);
             }
-            if self.saved != Some(self.state.iteration) {
+            if self.saved != Some(self.state.iteration) || self.halfway.is_some() {
                 self.save()?;
             }
             let line = format!("stopped by a signal; go on with --resume --run-dir {}", self.dir.display());
@@ -311,10 +357,8 @@ impl Run {
         Ok(Ending::Done)
     }
 
-    /// Whether a signal asked one of the ranks to stop.
     fn stopped(&self) -> Result<bool> {
-        let own = self.stop.load(Ordering::Relaxed);
-        Ok(exchange(&*self.ranks.comm, Ok(own))?.contains(&true))
+        stopped(&self.ranks, &self.stop)
     }
 
     /// Success on the fixed task list.
@@ -347,6 +391,11 @@ impl Run {
         self.phases.stop();
         Ok(())
     }
+}
+
+/// Whether a signal asked one of the ranks to stop.
+fn stopped(ranks: &Ranks, stop: &AtomicBool) -> Result<bool> {
+    Ok(exchange(&*ranks.comm, Ok(stop.load(Ordering::Relaxed)))?.contains(&true))
 }
 
 /// Seed of one iteration's draws in a stream of their own.

@@ -72,13 +72,13 @@ pub fn update(metrics: &mut Metrics, update: &UpdateReports, rows: &Rows) {
         policy(metrics, report);
     }
     if let Some(report) = &update.critic {
-        metrics.set("loss/value", report.loss);
-        metrics.set("value/clip_fraction", report.clip_fraction);
+        metrics.set("loss/value", report.mean(|step| step.loss));
+        metrics.set("value/clip_fraction", report.mean(|step| step.clip_fraction));
         metrics.set("value/explained_variance", explained_variance(rows));
         metrics.set("value/mean", mean(token_values(rows).map(f64::from)));
         metrics.set("value/return_mean", mean(rows.returns.iter().map(|&r| f64::from(r))));
-        metrics.set("value/grad_norm", report.grad_norm);
-        metrics.set("value/grad_skipped", f64::from(report.skipped));
+        metrics.set("value/grad_norm", report.grad_norm());
+        metrics.set("value/grad_skipped", report.skipped() as f64);
     }
 }
 
@@ -96,7 +96,7 @@ pub fn steps(report: &UpdateReport) -> impl Iterator<Item = Metrics> {
 }
 
 fn policy(metrics: &mut Metrics, report: &UpdateReport) {
-    let sums = &report.sums;
+    let sums = report.sums();
     metrics.set("loss/total", sums.total);
     metrics.set("loss/policy", sums.policy);
     metrics.set("loss/kl", sums.kl);
@@ -104,8 +104,8 @@ fn policy(metrics: &mut Metrics, report: &UpdateReport) {
     metrics.set("policy/clip_fraction", sums.clip_fraction);
     metrics.set("policy/dual_clip_fraction", sums.dual_clip_fraction);
     metrics.set("policy/approx_kl", sums.approx_kl);
-    metrics.set("grad/norm", report.grad_norm);
-    metrics.set("grad/skipped", f64::from(report.skipped));
+    metrics.set("grad/norm", report.grad_norm());
+    metrics.set("grad/skipped", report.skipped() as f64);
     metrics.set("rollout/logprob_diff_mean", report.logprob_diff.mean);
     metrics.set("rollout/logprob_diff_max", report.logprob_diff.max);
 }

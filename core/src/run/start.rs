@@ -3,17 +3,17 @@
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use tch::{Device, Kind};
 
-use super::{Run, State, TrainArgs, stream_seed};
+use super::{Run, State, TrainArgs, stopped, stream_seed};
 use crate::agent::{Player, PlayerOptions, TaskCursor, count_tasks, plan, texts};
 use crate::checkpoint::{Checkpoints, fingerprint};
-use crate::dist::{self, Place, exchange, from_root};
+use crate::dist::{self, Place, from_root};
 use crate::engine::noise;
 use crate::error::Stopped;
 use crate::files;
@@ -147,6 +147,7 @@ impl Run {
             checkpoints,
             model_files,
             phases,
+            halfway: None,
             baseline: newest.is_some(),
             saved: newest.is_some().then_some(state.iteration),
             state,
@@ -216,7 +217,7 @@ impl Run {
         teacher.teach(&mut self.policy, |step, loss| {
             last = loss;
             // All ranks stop after the same step.
-            if exchange(&*ranks.comm, Ok(stop.load(Ordering::Relaxed)))?.contains(&true) {
+            if stopped(ranks, stop)? {
                 return Ok(ControlFlow::Break(()));
             }
             if step % every == 0 {

@@ -1,5 +1,7 @@
 //! The one table of metric names, and the values of one iteration.
 
+use serde::{Deserialize, Serialize};
+
 use std::fmt::Write;
 
 /// A metric: what its name means.
@@ -96,7 +98,7 @@ pub fn markdown() -> String {
 }
 
 /// The values of one iteration in the order set.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Metrics(Vec<(String, f64)>);
 
 impl Metrics {

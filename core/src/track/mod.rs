@@ -132,8 +132,17 @@ impl Files {
 
 /// Memory of this process in bytes; none where the system does not tell.
 pub fn rss_bytes() -> Option<f64> {
+    status_bytes("VmRSS:")
+}
+
+/// The most memory that this process ever had, in bytes; none where the system does not tell.
+pub fn peak_bytes() -> Option<f64> {
+    status_bytes("VmHWM:")
+}
+
+fn status_bytes(field: &str) -> Option<f64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(field))?;
     line.trim().strip_suffix("kB")?.trim().parse::<f64>().ok().map(|kib| kib * 1024.0)
 }
 

@@ -10,6 +10,7 @@ use tch::{Device, Kind};
 use crate::agent::{Count, PlaySettings, Player, PlayerOptions, Success, count_tasks, eval_plan};
 use crate::checkpoint::{self, Checkpoints};
 use crate::data::Episode;
+use crate::dist::Solo;
 use crate::input_error;
 use crate::model::config::Output;
 use crate::model::{self, Model, kind, new, weights};
@@ -93,7 +94,7 @@ fn folder(recipe: &Recipe, args: &EvalArgs) -> Result<PathBuf> {
     if checkpoint::is_checkpoint(named) || named.join("config.json").exists() {
         return Ok(named.clone());
     }
-    match Checkpoints::new(named).newest(|line| eprintln!("warning: {line}"))? {
+    match Checkpoints::new(named).newest(&Solo { device: Device::Cpu }, |line| eprintln!("warning: {line}"))? {
         Some(newest) => Ok(newest),
         None => Err(input_error!(
             "--model {}: neither a run directory with a checkpoint, nor a checkpoint such as \

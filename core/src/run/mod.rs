@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::agent::{PlaySettings, Player, TaskCursor, pack, plan_from, write_rollouts};
 use crate::checkpoint::{Checkpoints, Saved};
 use crate::data::{Batch, Episode};
+use crate::dist::Solo;
 use crate::engine::{NoiseKey, noise};
 use crate::eval::evaluate;
 use crate::model::Model;
@@ -298,8 +299,9 @@ impl Run {
         self.phases.start("checkpoint");
         self.state.policy = Counters::of(&self.policy);
         self.state.critic = self.critic.as_ref().map(Counters::of);
-        let saved = Saved { policy: &self.policy, critic: self.critic.as_ref(), model_files: &self.model_files };
-        self.checkpoints.save(self.state.iteration, &saved, &self.state, self.recipe.checkpoint.keep)?;
+        let comm = Solo { device: self.policy.model.device() };
+        let saved = Saved::new(&self.policy, self.critic.as_ref(), &self.model_files);
+        self.checkpoints.save(&comm, self.state.iteration, &saved, &self.state, self.recipe.checkpoint.keep)?;
         self.saved = Some(self.state.iteration);
         self.phases.stop();
         Ok(())

@@ -11,12 +11,13 @@ use tch::{Device, Kind};
 
 use super::{Run, State, TrainArgs, stream_seed};
 use crate::agent::{Player, PlayerOptions, TaskCursor, count_tasks, plan, texts};
-use crate::checkpoint::{Checkpoints, fingerprint};
+use crate::checkpoint::Checkpoints;
+use crate::dist::{Solo, from_root};
 use crate::engine::noise;
 use crate::files;
 use crate::input_error;
 use crate::model::config::Output;
-use crate::model::{Architecture, Config, kind, new, prepare, weights};
+use crate::model::{Architecture, Config, Model, kind, new, prepare, weights};
 use crate::plugin::{Estimator, Plugins, World};
 use crate::policy::Network;
 use crate::policy::reward::KlCoefficient;
@@ -41,6 +42,7 @@ impl Run {
         let count = count_tasks(&world, "rollout.split", &recipe.rollout.split)?;
         count_tasks(&world, "eval.split", &recipe.eval.split)?;
         let device = prepare(&recipe)?;
+        let comm = Solo { device };
         if let Some(path) = recipe.model.path.as_deref().map(Path::new) {
             let (config, tokenizer) = (Config::load(path)?, Tokenizer::load(path)?);
             new::check_vocabulary(&config, &tokenizer)
@@ -50,7 +52,7 @@ impl Run {
             check_conversation(&recipe, &config, &tokenizer)?;
         }
         let checkpoints = Checkpoints::new(&dir);
-        let newest = if args.resume { checkpoints.newest(|line| eprintln!("warning: {line}"))? } else { None };
+        let newest = if args.resume { checkpoints.newest(&comm, |line| eprintln!("warning: {line}"))? } else { None };
         match &newest {
             Some(_) => check_same_run(&recipe, &dir)?,
             None if args.resume => eprintln!("warning: there is no checkpoint yet; the run starts from the beginning"),
@@ -74,7 +76,8 @@ impl Run {
             seed: recipe.seed,
             deterministic: recipe.deterministic,
         })?;
-        let start_model = recipe.model.lora.as_ref().map(|_| fingerprint(&model));
+        let fingerprint = || from_root(&comm, || weights::fingerprint(&model_files, kind(recipe.dtype)));
+        let start_model = recipe.model.lora.as_ref().map(|_| fingerprint()).transpose()?;
         let mut policy = match &recipe.model.lora {
             Some(settings) => Network::with_lora(model, settings, recipe.seed),
             None => Network::new(model),
@@ -84,7 +87,7 @@ impl Run {
         if let Some(path) = &newest {
             critic = recipe.critic.as_ref().map(|_| Network::critic_of(&policy));
             let start_model = state.start_model;
-            state = Checkpoints::load(path, &mut policy, critic.as_mut())?;
+            state = Checkpoints::load(&comm, path, &mut policy, critic.as_mut())?;
             if state.start_model != start_model {
                 return Err(input_error!(
                     "{}: the weights are not those that the run began with, which its adapters belong to; put them back, \
@@ -202,6 +205,7 @@ impl Run {
         }
         self.phases.start("checkpoint");
         let mut reference = self.policy.model.copy(self.policy.model.kind());
+        let comm = Solo { device: reference.device() };
         if resumed && !self.checkpoints.has_reference() {
             return Err(input_error!(
                 "this run began without a frozen reference: resume without `update.kl` and `update.kl_in_reward`, or \
@@ -209,9 +213,11 @@ impl Run {
             ));
         }
         if resumed {
-            self.checkpoints.load_reference(&mut reference).context("loading the frozen reference")?;
+            let Model { layouts, flats, .. } = &mut reference;
+            let loaded = self.checkpoints.load_reference(&comm, layouts, flats);
+            loaded.context("loading the frozen reference")?;
         } else {
-            self.checkpoints.save_reference(&reference)?;
+            self.checkpoints.save_reference(&comm, &reference.layouts, &reference.flats)?;
         }
         self.reference = Some(reference);
         Ok(())

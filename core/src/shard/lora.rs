@@ -55,10 +55,8 @@ fn module(w: &Param) -> &str {
 }
 
 impl Adapters {
-    /// Adapters of these blocks as they are now, and A and B to begin with, as peft makes them: A uniform within
-    /// ±1 / sqrt(in) (`kaiming_uniform_(a=sqrt(5))`), B zero.
-    pub fn new(blocks: &[Layout], flats: &[Tensor], settings: &recipe::Lora, seed: u64) -> (Self, Vec<Tensor>) {
-        let recipe::Lora { rank, alpha } = *settings;
+    /// Where A and B of each projection of these blocks lie, under peft's names.
+    pub fn layouts_of(blocks: &[Layout], rank: i64) -> Vec<Layout> {
         let adapter = |block: &Layout| {
             let pair = |w: &Param| {
                 let name = |which: &str| format!("base_model.model.{}.lora_{which}.weight", module(w));
@@ -66,7 +64,14 @@ impl Adapters {
             };
             Layout::new(block.name.clone(), projections(block).flat_map(pair).collect())
         };
-        let layouts: Vec<Layout> = blocks.iter().map(adapter).collect();
+        blocks.iter().map(adapter).collect()
+    }
+
+    /// Adapters of these blocks as they are now, and A and B to begin with, as peft makes them: A uniform within
+    /// ±1 / sqrt(in) (`kaiming_uniform_(a=sqrt(5))`), B zero.
+    pub fn new(blocks: &[Layout], flats: &[Tensor], settings: &recipe::Lora, seed: u64) -> (Self, Vec<Tensor>) {
+        let recipe::Lora { rank, alpha } = *settings;
+        let layouts = Self::layouts_of(blocks, rank);
         let frozen = blocks.iter().zip(flats).map(|(block, flat)| (block.clone(), flat.detach().copy())).collect();
         let adapters = Self { layouts, frozen, rank, alpha };
         let start = adapters.layouts.iter().zip(flats).enumerate().map(|(block, (layout, flat))| {

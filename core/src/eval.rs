@@ -96,7 +96,7 @@ fn folder(recipe: &Recipe, args: &EvalArgs) -> Result<PathBuf> {
     if checkpoint::is_checkpoint(named) || named.join("config.json").exists() {
         return Ok(named.clone());
     }
-    match Checkpoints::new(named).newest(|line| eprintln!("warning: {line}"))? {
+    match Checkpoints::new(named).newest(&Solo { device: Device::Cpu }, |line| eprintln!("warning: {line}"))? {
         Some(newest) => Ok(newest),
         None => Err(input_error!(
             "--model {}: neither a run directory with a checkpoint, nor a checkpoint such as \

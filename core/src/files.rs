@@ -1,10 +1,13 @@
-//! Small files, read with one clear message when they are wrong and written whole or not at all.
+//! Small files, read with one clear message when they are wrong and written whole or not at all; checksums of files.
 
-use std::path::Path;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
 
 use crate::input_error;
 
@@ -55,4 +58,72 @@ pub fn write_whole(path: &Path, content: impl AsRef<[u8]>) -> Result<()> {
         let _ = std::fs::remove_file(&partial);
     }
     written.with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Size and SHA-256 of a file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sum {
+    /// Its size.
+    pub bytes: u64,
+    /// In hexadecimal.
+    pub sha256: String,
+}
+
+/// The sum of a file as it is now.
+pub fn sum(path: &Path) -> Result<Sum> {
+    let context = || format!("reading {}", path.display());
+    let mut file = File::open(path).with_context(context)?;
+    let mut hasher = Sha256::new();
+    let mut buffer = vec![0u8; 1 << 20];
+    let mut bytes = 0;
+    loop {
+        let n = file.read(&mut buffer).with_context(context)?;
+        if n == 0 {
+            return Ok(Sum { bytes, sha256: hex(hasher) });
+        }
+        hasher.update(&buffer[..n]);
+        bytes += n as u64;
+    }
+}
+
+/// A checksum as text.
+pub fn hex(hasher: Sha256) -> String {
+    hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A new file whose sum is taken of what is written to it.
+#[derive(Debug)]
+pub struct SummedFile {
+    path: PathBuf,
+    file: File,
+    hasher: Sha256,
+    bytes: u64,
+}
+
+impl SummedFile {
+    /// Makes the file, or empties it.
+    pub fn create(path: &Path) -> Result<Self> {
+        let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Self { path: path.into(), file, hasher: Sha256::new(), bytes: 0 })
+    }
+
+    /// Adds bytes at its end.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.file.write_all(bytes).with_context(|| format!("cannot write {}", self.path.display()))?;
+        self.hasher.update(bytes);
+        self.bytes += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Flushes the file to disk.
+    pub fn finish(self) -> Result<Sum> {
+        self.file.sync_all().with_context(|| format!("flushing {}", self.path.display()))?;
+        Ok(Sum { bytes: self.bytes, sha256: hex(self.hasher) })
+    }
+}
+
+/// Flushes a file or a folder to disk.
+pub fn flush(path: &Path) -> Result<()> {
+    File::open(path).and_then(|file| file.sync_all()).with_context(|| format!("flushing {}", path.display()))
 }

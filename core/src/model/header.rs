@@ -7,13 +7,16 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io::{ErrorKind, Read};
 
 use safetensors::Dtype;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value, json};
 
-/// Longest header in bytes; that of a model with 80 blocks has 110,000.
-const MAX_HEADER: u64 = 1 << 19;
+/// Longest header in bytes; that of a model with 80 blocks has 110,000, and a rank's of 72 billion parameters in pieces
+/// 700,000.
+const MAX_HEADER: u64 = 1 << 20;
 /// Longest name of a tensor in bytes.
 const MAX_NAME: usize = 256;
 /// Most axes of a tensor.
@@ -23,37 +26,64 @@ const MAX_MESSAGE: usize = 300;
 
 /// A tensor in a file.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Entry<'a> {
+pub struct Entry {
     /// The type of its elements.
     pub dtype: Dtype,
     /// Its shape.
     pub shape: Vec<u64>,
-    /// Its elements, as many as the shape says.
-    pub data: &'a [u8],
+    /// Its first byte in the file; from there on it has as many as type and shape say.
+    pub begin: u64,
 }
 
-/// The tensors of a whole safetensors file by their names.
+/// The tensors of a safetensors file of `size` bytes by their names. Only the header is read.
 ///
 /// # Errors
 /// What is wrong with it, on one line.
-pub fn read(file: &[u8]) -> Result<BTreeMap<String, Entry<'_>>, String> {
-    let length = file.first_chunk().copied().map(u64::from_le_bytes).ok_or("it has no header")?;
+pub fn read(file: &mut impl Read, size: u64) -> Result<BTreeMap<String, Entry>, String> {
+    let failed = |error: std::io::Error| match error.kind() {
+        ErrorKind::UnexpectedEof => "it has no header".to_string(),
+        _ => format!("reading its header: {error}"),
+    };
+    let mut length = [0; 8];
+    file.read_exact(&mut length).map_err(failed)?;
+    let length = u64::from_le_bytes(length);
     if length > MAX_HEADER {
         return Err(format!("its header claims {length} bytes; no model's has more than {MAX_HEADER}"));
     }
-    let (_, rest) = file.split_at(8);
-    let Some((text, data)) = rest.split_at_checked(length as usize) else {
-        return Err(format!("its header claims {length} bytes, of which {} are there", rest.len()));
-    };
-    let text = std::str::from_utf8(text).map_err(|_| "its header is not UTF-8")?;
+    let left = size.saturating_sub(8);
+    if length > left {
+        return Err(format!("its header claims {length} bytes, of which {left} are there"));
+    }
+    let mut text = vec![0; length as usize];
+    file.read_exact(&mut text).map_err(failed)?;
+    let text = std::str::from_utf8(&text).map_err(|_| "its header is not UTF-8")?;
     let Header(claims) = serde_json::from_str(text).map_err(|error| printable(&format!("its header: {error}")))?;
-    check_places(&claims, data.len() as u64)?;
-    claims
-        .into_iter()
-        .map(|(name, Claim { dtype, shape, data_offsets: (begin, end) })| {
-            Ok((name, Entry { dtype, shape: shape.0, data: &data[begin as usize..end as usize] }))
-        })
-        .collect()
+    check_places(&claims, left - length)?;
+    let entry =
+        |claim: Claim| Entry { dtype: claim.dtype, shape: claim.shape.0, begin: 8 + length + claim.data_offsets.0 };
+    Ok(claims.into_iter().map(|(name, claim)| (name, entry(claim))).collect())
+}
+
+/// The bytes before the data of a file that holds tensors of these names and shapes, end to end and all of one type.
+///
+/// # Errors
+/// When nobody could read so long a header.
+pub fn write(tensors: &[(&str, &[i64])], dtype: Dtype) -> Result<Vec<u8>, String> {
+    // transformers asks for this note on which library's tensors a file holds.
+    let mut header = Map::from_iter([("__metadata__".to_string(), json!({ "format": "pt" }))]);
+    let mut begin = 0;
+    for (name, shape) in tensors {
+        let end = begin + shape.iter().product::<i64>() * dtype.bitsize() as i64 / 8;
+        header.insert((*name).to_string(), json!({ "dtype": dtype, "shape": shape, "data_offsets": [begin, end] }));
+        begin = end;
+    }
+    let mut text = Value::Object(header).to_string().into_bytes();
+    text.resize(text.len().next_multiple_of(8), b' ');
+    let length = text.len() as u64;
+    if length > MAX_HEADER {
+        return Err(format!("a header of {length} bytes is too long: at most {MAX_HEADER} can be read again"));
+    }
+    Ok([&length.to_le_bytes()[..], &text].concat())
 }
 
 /// Every tensor has the bytes that its type and shape need, and together they fill the data without gap or overlap.
@@ -203,9 +233,24 @@ mod tests {
         let header =
             format!(r#"{{"__metadata__":{{"format":"pt"}},"b":{},"a":{}}}  "#, claim("[2]", 0, 8), claim("[]", 8, 12));
         let bytes = file(header, 12);
-        let entries = read(&bytes).expect("whole");
-        let found: Vec<_> = entries.iter().map(|(n, e)| (n.as_str(), &e.shape[..], e.data.len())).collect();
-        assert_eq!(found, [("a", &[][..], 4), ("b", &[2][..], 8)]);
+        let entries = read(&mut &bytes[..], bytes.len() as u64).expect("whole");
+        let data = 8 + header.len() as u64;
+        let found: Vec<_> = entries.iter().map(|(n, e)| (n.as_str(), &e.shape[..], e.begin)).collect();
+        assert_eq!(found, [("a", &[][..], data + 8), ("b", &[2][..], data)]);
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let mut bytes = write(&[("b", &[3, 2]), ("a[2..4]", &[2])], Dtype::BF16).expect("short enough");
+        let data = bytes.len() as u64;
+        assert_eq!(data % 8, 0);
+        bytes.resize(bytes.len() + 16, 0);
+        let entries = read(&mut &bytes[..], bytes.len() as u64).expect("whole");
+        let found: Vec<_> = entries.iter().map(|(n, e)| (n.as_str(), &e.shape[..], e.dtype, e.begin)).collect();
+        assert_eq!(found, [("a[2..4]", &[2][..], Dtype::BF16, data + 12), ("b", &[3, 2][..], Dtype::BF16, data)]);
+        let names: Vec<String> = (0..MAX_HEADER / 64).map(|i| format!("{i:064}")).collect();
+        let many: Vec<(&str, &[i64])> = names.iter().map(|name| (name.as_str(), &[1][..])).collect();
+        assert!(write(&many, Dtype::F32).expect_err("too long").contains("too long"));
     }
 
     /// Every damage is refused with its message, and within 10 ms of an optimised build. The fastest of five counts: a busy
@@ -264,7 +309,7 @@ mod tests {
             let mut times = Vec::new();
             for _ in 0..5 {
                 let begin = Instant::now();
-                let message = read(&bytes).expect_err(what);
+                let message = read(&mut &bytes[..], bytes.len() as u64).expect_err(what);
                 times.push(begin.elapsed());
                 assert!(message.contains(part) && message.chars().count() < 400, "{what}: {message}");
                 assert!(!message.contains('\n'), "{what}: {message}");

@@ -4,6 +4,7 @@ pub mod config;
 pub mod header;
 pub mod new;
 pub mod qwen2;
+pub mod stored;
 pub mod weights;
 
 use anyhow::{Context, Result};

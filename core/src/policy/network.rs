@@ -181,6 +181,17 @@ fn spread(model: Model, ranks: &Ranks) -> Result<Model> {
     Ok(Model::of_units(config, units))
 }
 
+/// Makes a model compute with these parts of its weights, which [`parts`] gave and somebody has filled.
+pub fn set_parts(model: &Model, ranks: &Ranks, parts: &[Tensor]) -> Result<()> {
+    // Elsewhere the parts are the model's own tensors.
+    if let (Units::Whole(flats), true) = (&model.units, ranks.world() > 1) {
+        for ((layout, flat), part) in model.layouts.iter().zip(flats).zip(parts) {
+            ranks.gather_into(layout, flat, part)?.wait()?;
+        }
+    }
+    Ok(())
+}
+
 /// This rank's part of the weights of a model, one flat tensor per unit.
 pub fn parts(model: &Model, ranks: &Ranks) -> Vec<Tensor> {
     match &model.units {

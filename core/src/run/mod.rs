@@ -13,7 +13,7 @@ use rand_chacha::rand_core::Rng;
 use serde::{Deserialize, Serialize};
 
 use crate::agent::{PlaySettings, Player, TaskCursor, pack, plan_from, write_rollouts};
-use crate::checkpoint::{Checkpoints, Saved};
+use crate::checkpoint::{Checkpoints, Saved, SavedHalfway};
 use crate::data::{Batch, Episode};
 use crate::dist::{exchange, from_root};
 use crate::engine::{NoiseKey, noise};
@@ -118,6 +118,15 @@ struct Halfway {
     metrics: Metrics,
     /// How far the update came.
     reports: UpdateReports,
+}
+
+impl Halfway {
+    /// As a checkpoint holds it.
+    fn saved(&self) -> Result<SavedHalfway> {
+        let UpdateReports { policy, critic } = &self.reports;
+        let steps = policy.as_ref().map_or(0, |p| p.each.len()) + critic.as_ref().map_or(0, |c| c.each.len());
+        Ok(SavedHalfway { steps, bytes: postcard::to_stdvec(self)? })
+    }
 }
 
 /// A run between two iterations.
@@ -385,8 +394,10 @@ impl Run {
         self.phases.start("checkpoint");
         self.state.policy = Counters::of(&self.policy);
         self.state.critic = self.critic.as_ref().map(Counters::of);
-        let saved = Saved { policy: &self.policy, critic: self.critic.as_ref(), model_files: &self.model_files };
-        self.checkpoints.save(self.state.iteration, &saved, &self.state, self.recipe.checkpoint.keep)?;
+        let halfway = self.halfway.as_ref().map(Halfway::saved).transpose()?;
+        let saved = Saved::new(&self.policy, self.critic.as_ref(), &self.model_files, halfway);
+        let (iteration, keep) = (self.state.iteration, self.recipe.checkpoint.keep);
+        self.checkpoints.save(&*self.ranks.comm, iteration, &saved, &self.state, keep)?;
         self.saved = Some(self.state.iteration);
         self.phases.stop();
         Ok(())

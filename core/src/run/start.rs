@@ -12,7 +12,7 @@ use tch::{Device, Kind};
 
 use super::{Run, State, TrainArgs, stopped, stream_seed};
 use crate::agent::{Player, PlayerOptions, TaskCursor, count_tasks, plan, texts};
-use crate::checkpoint::{Checkpoints, fingerprint};
+use crate::checkpoint::Checkpoints;
 use crate::dist::{self, Place, from_root};
 use crate::engine::noise;
 use crate::error::Stopped;
@@ -22,6 +22,7 @@ use crate::model::config::Output;
 use crate::model::{Architecture, Config, kind, new, prepare, weights};
 use crate::plugin::{Estimator, Plugins, World};
 use crate::policy::Network;
+use crate::policy::network::{parts, set_parts};
 use crate::policy::reward::KlCoefficient;
 use crate::recipe::{NewModel, Recipe, Sharding};
 use crate::shard::Ranks;
@@ -70,7 +71,7 @@ impl Run {
             check_conversation(&recipe, &config, &tokenizer)?;
         }
         let checkpoints = Checkpoints::new(&dir);
-        let newest = if resume { checkpoints.newest(|line| eprintln!("warning: {line}"))? } else { None };
+        let newest = if resume { checkpoints.newest(comm, |line| eprintln!("warning: {line}"))? } else { None };
         match &newest {
             Some(_) => check_same_run(&recipe, &dir)?,
             None if resume && comm.rank() == 0 => {
@@ -99,7 +100,8 @@ impl Run {
             deterministic: recipe.deterministic,
             stop: stop.clone(),
         })?;
-        let start_model = recipe.model.lora.as_ref().map(|_| fingerprint(&model));
+        let fingerprint = || from_root(comm, || weights::fingerprint(&model_files, kind(recipe.dtype)));
+        let start_model = recipe.model.lora.as_ref().map(|_| fingerprint()).transpose()?;
         let mut policy = match &recipe.model.lora {
             Some(settings) => Network::with_lora(model, settings, recipe.seed, ranks)?,
             None => Network::new(model, ranks)?,
@@ -109,7 +111,7 @@ impl Run {
         if let Some(path) = &newest {
             critic = recipe.critic.as_ref().map(|_| Network::critic_of(&policy)).transpose()?;
             let start_model = state.start_model;
-            state = Checkpoints::load(path, &mut policy, critic.as_mut())?;
+            state = Checkpoints::load(comm, path, &mut policy, critic.as_mut())?;
             if state.start_model != start_model {
                 return Err(input_error!(
                     "{}: the weights are not those that the run began with, which its adapters belong to; put them back, \
@@ -122,6 +124,12 @@ impl Run {
                 counters.restore(critic);
             }
         }
+        let halfway = match &newest {
+            Some(path) => from_root(comm, || {
+                Checkpoints::halfway(path)?.map(|bytes| Ok(postcard::from_bytes(&bytes)?)).transpose()
+            })?,
+            None => None,
+        };
         // A run may take up KL in the reward, or give it up, when it is resumed.
         state.kl_coefficient = recipe.update.kl_in_reward.as_ref().map(|section| {
             let adapted = state.kl_coefficient.filter(|_| section.adaptive.is_some());
@@ -147,7 +155,7 @@ impl Run {
             checkpoints,
             model_files,
             phases,
-            halfway: None,
+            halfway,
             baseline: newest.is_some(),
             saved: newest.is_some().then_some(state.iteration),
             state,
@@ -236,7 +244,9 @@ impl Run {
             return Ok(());
         }
         self.phases.start("checkpoint");
-        let mut reference = self.policy.model.copy(self.policy.model.kind());
+        let ranks = &self.ranks;
+        let reference = self.policy.model.copy(self.policy.model.kind());
+        let parts = parts(&reference, ranks);
         if resumed && !self.checkpoints.has_reference() {
             return Err(input_error!(
                 "this run began without a frozen reference: resume without `update.kl` and `update.kl_in_reward`, or \
@@ -244,9 +254,11 @@ impl Run {
             ));
         }
         if resumed {
-            self.checkpoints.load_reference(&mut reference).context("loading the frozen reference")?;
+            let loaded = self.checkpoints.load_reference(&*ranks.comm, &reference.layouts, &parts);
+            loaded.context("loading the frozen reference")?;
+            set_parts(&reference, ranks, &parts)?;
         } else {
-            self.checkpoints.save_reference(&reference)?;
+            self.checkpoints.save_reference(&*ranks.comm, &reference.layouts, &parts)?;
         }
         self.reference = Some(reference);
         Ok(())

@@ -68,11 +68,8 @@ fn module(w: &Param) -> &str {
 }
 
 impl Adapters {
-    /// Adapters of a network's blocks as they are now, and A and B to begin with, as peft makes them: A uniform within
-    /// ±1 / sqrt(in) (`kaiming_uniform_(a=sqrt(5))`), B zero. `layouts` and `units` are the network's.
-    pub fn new(layouts: &[Layout], units: &Units, settings: &recipe::Lora, seed: u64) -> (Self, Vec<Tensor>) {
-        let (blocks, held) = (&layouts[1..], &units.held()[1..]);
-        let recipe::Lora { rank, alpha } = *settings;
+    /// Where A and B of each projection of these blocks lie, under peft's names.
+    pub fn layouts_of(blocks: &[Layout], rank: i64) -> Vec<Layout> {
         let adapter = |block: &Layout| {
             let pair = |w: &Param| {
                 let name = |which: &str| format!("base_model.model.{}.lora_{which}.weight", module(w));
@@ -80,7 +77,15 @@ impl Adapters {
             };
             Layout::new(block.name.clone(), projections(block).flat_map(pair).collect())
         };
-        let layouts: Vec<Layout> = blocks.iter().map(adapter).collect();
+        blocks.iter().map(adapter).collect()
+    }
+
+    /// Adapters of a network's blocks as they are now, and A and B to begin with, as peft makes them: A uniform within
+    /// ±1 / sqrt(in) (`kaiming_uniform_(a=sqrt(5))`), B zero. `layouts` and `units` are the network's.
+    pub fn new(layouts: &[Layout], units: &Units, settings: &recipe::Lora, seed: u64) -> (Self, Vec<Tensor>) {
+        let (blocks, held) = (&layouts[1..], &units.held()[1..]);
+        let recipe::Lora { rank, alpha } = *settings;
+        let layouts = Self::layouts_of(blocks, rank);
         let (world, part) = match units {
             Units::Whole(_) => (1, 0),
             Units::Spread { ranks, .. } => (ranks.world(), ranks.comm.rank()),

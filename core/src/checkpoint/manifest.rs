@@ -1,0 +1,137 @@
+//! What a checkpoint is made of: its files with their checksums, and a checksum of that list.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::dist::{Comm, exchange, from_root};
+use crate::files::{Sum, SummedFile, flush, hex, sum};
+use crate::input_error;
+
+/// Written last, so that a directory that has it is whole.
+pub const MANIFEST: &str = "manifest.json";
+
+/// What `manifest.json` says.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// Number of ranks that wrote the tensors.
+    pub world: usize,
+    /// Size and SHA-256 of every other file.
+    pub files: BTreeMap<String, Sum>,
+    /// SHA-256 of the two above, as the JSON list `[world,{name:{"bytes":…,"sha256":…}}]` without spaces.
+    sha256: String,
+}
+
+impl Manifest {
+    /// Of these files.
+    pub fn new(world: usize, files: BTreeMap<String, Sum>) -> Result<Self> {
+        let mut hasher = Sha256::new();
+        hasher.update(serde_json::to_vec(&(world, &files))?);
+        Ok(Self { world, files, sha256: hex(hasher) })
+    }
+
+    /// The manifest of a checkpoint, if every character of it is as it was written.
+    pub fn read(dir: &Path) -> Result<Self> {
+        let path = dir.join(MANIFEST);
+        let damaged = |why: &str| input_error!("{}: damaged ({why})", path.display());
+        let bytes = fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
+        let found: Self = serde_json::from_slice(&bytes).map_err(|error| damaged(&error.to_string()))?;
+        if found.files.keys().any(|name| name.contains(['/', '\\']) || name.starts_with('.')) {
+            return Err(damaged("it names something else than files beside it"));
+        }
+        let again = Self::new(found.world, found.files)?;
+        if again.sha256 != found.sha256 || again.text()? != bytes {
+            return Err(damaged("it does not have the checksum that was written with it"));
+        }
+        Ok(again)
+    }
+
+    /// Writes it to a checkpoint, whose files are on disk already, and flushes both it and the folder.
+    pub fn write(&self, dir: &Path) -> Result<()> {
+        let mut file = SummedFile::create(&dir.join(MANIFEST))?;
+        file.write(&self.text()?)?;
+        file.finish()?;
+        flush(dir)
+    }
+
+    fn text(&self) -> Result<Vec<u8>> {
+        let mut text = serde_json::to_vec_pretty(self)?;
+        text.push(b'\n');
+        Ok(text)
+    }
+
+    /// The files of a set of tensors, `NAME.safetensors` or one of each rank; none where the checkpoint has no such set.
+    pub fn set(&self, dir: &Path, name: &str) -> Vec<PathBuf> {
+        let files = (0..self.world).map(|rank| set_file(name, rank, self.world));
+        let files: Vec<String> = files.collect();
+        let there = files.iter().any(|file| self.files.contains_key(file));
+        if there { files.iter().map(|file| dir.join(file)).collect() } else { Vec::new() }
+    }
+
+    /// What is wrong with one of the files, if anything is.
+    fn damage(&self, dir: &Path, name: &str) -> Result<()> {
+        let path = dir.join(name);
+        let want = &self.files[name];
+        let size = match fs::metadata(&path) {
+            Ok(metadata) => metadata.len(),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Err(input_error!("{}: missing, though {MANIFEST} names it", path.display()));
+            }
+            Err(error) => return Err(error).with_context(|| format!("reading {}", path.display())),
+        };
+        if size != want.bytes || sum(&path)? != *want {
+            return Err(input_error!(
+                "{}: damaged: it does not have the checksum that was written with it",
+                path.display()
+            ));
+        }
+        Ok(())
+    }
+
+    /// The files that a rank checks: dealt by size, largest first, to whoever has least.
+    fn share(&self, rank: usize, world: usize) -> Vec<&str> {
+        let mut files: Vec<(&String, u64)> = self.files.iter().map(|(name, sum)| (name, sum.bytes)).collect();
+        files.sort_by_key(|&(_, bytes)| std::cmp::Reverse(bytes));
+        let mut loads = vec![0; world];
+        let mut own = Vec::new();
+        for (name, bytes) in files {
+            let Some(least) = (0..world).min_by_key(|&r| loads[r]) else { continue };
+            loads[least] += bytes;
+            if least == rank {
+                own.push(name.as_str());
+            }
+        }
+        own
+    }
+}
+
+/// The file of a rank's part of a set of tensors.
+pub fn set_file(name: &str, rank: usize, world: usize) -> String {
+    match world {
+        1 => format!("{name}.safetensors"),
+        _ => format!("{name}-{:05}-of-{world:05}.safetensors", rank + 1),
+    }
+}
+
+/// Checks every file of a checkpoint against its manifest, in this process alone.
+pub fn verify(dir: &Path) -> Result<Manifest> {
+    let manifest = Manifest::read(dir)?;
+    manifest.files.keys().try_for_each(|name| manifest.damage(dir, name))?;
+    Ok(manifest)
+}
+
+/// What is wrong with a checkpoint, if anything is; every rank checks a part of its files, and all get the same answer.
+pub fn damage(comm: &dyn Comm, dir: &Path) -> Result<Option<String>> {
+    let read = || Ok(Manifest::read(dir).map_err(|error| format!("{error:#}")));
+    let manifest: Result<Manifest, String> = from_root(comm, read)?;
+    let own = manifest.and_then(|manifest| {
+        let mut names = manifest.share(comm.rank(), comm.world()).into_iter();
+        names.try_for_each(|name| manifest.damage(dir, name)).map_err(|error| format!("{error:#}"))
+    });
+    Ok(exchange(comm, Ok(own.err()))?.into_iter().flatten().next())
+}

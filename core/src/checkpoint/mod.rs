@@ -1,0 +1,323 @@
+//! Checkpoints: everything a run needs to go on, in one directory that appears whole or not at all.
+//!
+//! `checkpoints/iteration-000020/` holds `policy.safetensors` (float32 masters under their Hugging Face names),
+//! `exp_avg.safetensors`, `exp_avg_sq.safetensors`, the same three of a critic (`critic…`), `state.json` (counters, task
+//! cursor, KL coefficient), the model's configuration and tokenizer, and, written last, `manifest.json` with size and
+//! SHA-256 of each file, and of itself. It is written under a temporary name, flushed to disk and renamed.
+//!
+//! With W ranks there are W files in place of each of tensors, `policy-0000r-of-0000W.safetensors`: every rank writes its
+//! shards, whole tensors and pieces of others (`NAME[first..end]`), and reads what it needs of any number of files. All
+//! ranks must see one file system. Where a rank fails, all of them fail with its error, and the checkpoint before stays.
+//!
+//! With LoRA `policy.safetensors` holds the merged weights that the run computed with, so that it is all that `eval` and
+//! `export` need; a resumed run merges anew, from its start model and the adapters (`adapter_model.safetensors`, in peft's
+//! form). The moments are the adapters'. `state.json` has a checksum of the start model.
+//!
+//! Random streams are keyed by counters, so the counters are their state.
+
+mod export;
+mod manifest;
+#[cfg(test)]
+mod tests;
+mod whole;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tch::Tensor;
+
+pub use export::{export, export_adapter, load_model};
+pub use whole::Set;
+
+use crate::dist::{Comm, agree, from_root};
+use crate::files::{sum, write_json};
+use crate::input_error;
+use crate::model::Config;
+use crate::policy::Network;
+use crate::shard::Layout;
+use crate::tokenizer;
+use export::open;
+use manifest::{MANIFEST, Manifest, damage};
+use whole::{remove, write_whole};
+
+/// An iteration that a signal stopped in its update.
+const HALFWAY: &str = "halfway.postcard";
+const STATE: &str = "state.json";
+const CONFIG: &str = "config.json";
+const TOKENIZER: &str = "tokenizer.json";
+
+/// Sets of tensors of a network: masters, first and second moments.
+type NetworkSets = [&'static str; 3];
+const POLICY: NetworkSets = ["policy", "exp_avg", "exp_avg_sq"];
+const CRITIC: NetworkSets = ["critic", "critic_exp_avg", "critic_exp_avg_sq"];
+
+/// A policy's adapters, in the form and under the names that peft gives them.
+const ADAPTER: &str = "adapter_model";
+const ADAPTER_CONFIG: &str = "adapter_config.json";
+
+/// What a checkpoint is made of beside the run's state.
+#[derive(Debug)]
+pub struct Saved<'a> {
+    /// Tensors, of which this rank has its shards.
+    pub sets: Vec<Set<'a>>,
+    /// What peft must know of the adapters, where there are any.
+    pub adapter_config: Option<Value>,
+    /// The folder with configuration and tokenizer, so that a checkpoint can be exported by itself.
+    pub model_files: &'a Path,
+    /// The next iteration as far as it came, where a signal stopped it in its update.
+    pub halfway: Option<SavedHalfway>,
+}
+
+/// An iteration that was stopped in its update.
+#[derive(Debug)]
+pub struct SavedHalfway {
+    /// Optimiser steps that were done of it.
+    pub steps: usize,
+    /// All that is known of it.
+    pub bytes: Vec<u8>,
+}
+
+impl<'a> Saved<'a> {
+    /// Of a policy, its critic, if it has one, and the folder with the model's configuration and tokenizer.
+    pub fn new(
+        policy: &'a Network,
+        critic: Option<&'a Network>,
+        model_files: &'a Path,
+        halfway: Option<SavedHalfway>,
+    ) -> Self {
+        let mut sets = vec![Set { name: POLICY[0], layouts: &policy.model.layouts, shards: policy.weights() }];
+        if let Some(adapters) = &policy.adapters {
+            sets.push(Set { name: ADAPTER, layouts: &adapters.layouts, shards: shallow(&policy.optimizer.masters) });
+        }
+        sets.extend(moments(POLICY, policy));
+        if let Some(critic) = critic {
+            sets.push(Set {
+                name: CRITIC[0],
+                layouts: &critic.model.layouts,
+                shards: shallow(&critic.optimizer.masters),
+            });
+            sets.extend(moments(CRITIC, critic));
+        }
+        let adapter_config = policy.adapters.as_ref().map(|adapters| adapters.peft_config(model_files));
+        Self { sets, adapter_config, model_files, halfway }
+    }
+
+    /// Writes what one process knows of it.
+    fn write_files(&self, dir: &Path, state: &impl Serialize) -> Result<()> {
+        if let Some(config) = &self.adapter_config {
+            write_json(&dir.join(ADAPTER_CONFIG), config)?;
+        }
+        tokenizer::copy_files(self.model_files, dir)?;
+        let config = dir.join(CONFIG);
+        fs::copy(self.model_files.join(CONFIG), &config).with_context(|| format!("writing {}", config.display()))?;
+        if let Some(halfway) = &self.halfway {
+            let path = dir.join(HALFWAY);
+            fs::write(&path, &halfway.bytes).with_context(|| format!("writing {}", path.display()))?;
+        }
+        let path = dir.join(STATE);
+        fs::write(&path, serde_json::to_vec_pretty(state)?).with_context(|| format!("writing {}", path.display()))
+    }
+}
+
+/// The moments of a network's optimiser.
+fn moments([_, first, second]: NetworkSets, network: &Network) -> [Set<'_>; 2] {
+    let (layouts, optimizer) = (network.trained(), &network.optimizer);
+    [
+        Set { name: first, layouts, shards: shallow(&optimizer.exp_avgs) },
+        Set { name: second, layouts, shards: shallow(&optimizer.exp_avg_sqs) },
+    ]
+}
+
+/// The same tensors.
+fn shallow(tensors: &[Tensor]) -> Vec<Tensor> {
+    tensors.iter().map(Tensor::shallow_clone).collect()
+}
+
+/// A directory of checkpoints.
+#[derive(Debug, Clone)]
+pub struct Checkpoints {
+    dir: PathBuf,
+}
+
+impl Checkpoints {
+    /// The checkpoints of a run directory.
+    pub fn new(run_dir: &Path) -> Self {
+        Self { dir: run_dir.join("checkpoints") }
+    }
+
+    /// Saves the networks and a run's state as of `iteration` iterations done; keeps the newest `keep`.
+    pub fn save(
+        &self,
+        comm: &dyn Comm,
+        iteration: u64,
+        saved: &Saved,
+        state: &impl Serialize,
+        keep: usize,
+    ) -> Result<()> {
+        let more = saved.halfway.as_ref().map_or(String::new(), |halfway| format!("+{:06}", halfway.steps));
+        let path = self.dir.join(format!("iteration-{iteration:06}{more}"));
+        write_whole(comm, &path, &saved.sets, |dir| saved.write_files(dir, state))?;
+        agree(comm, if comm.rank() == 0 { self.remove_old(&path, keep) } else { Ok(()) })
+    }
+
+    /// Keeps the newest `keep` up to the one just written. Those after it are damaged: the run went on from before them.
+    fn remove_old(&self, newest: &Path, keep: usize) -> Result<()> {
+        let (good, late): (Vec<_>, Vec<_>) = self.list()?.into_iter().partition(|path| path.as_path() <= newest);
+        for old in good.iter().rev().skip(keep.max(1)).chain(&late) {
+            remove(old).with_context(|| format!("removing the old checkpoint {}", old.display()))?;
+        }
+        Ok(())
+    }
+
+    /// Saves the frozen reference, once per run: this rank's shards of its units.
+    pub fn save_reference(&self, comm: &dyn Comm, layouts: &[Layout], shards: &[Tensor]) -> Result<()> {
+        write_whole(comm, &self.reference_dir(), &[Set { name: POLICY[0], layouts, shards: shallow(shards) }], |_| {
+            Ok(())
+        })
+    }
+
+    /// Loads the frozen reference.
+    pub fn load_reference(&self, comm: &dyn Comm, layouts: &[Layout], shards: &[Tensor]) -> Result<()> {
+        let dir = self.reference_dir();
+        if let Some(why) = damage(comm, &dir)? {
+            return Err(input_error!("{why}"));
+        }
+        let read = || open(&Manifest::read(&dir)?, &dir, POLICY[0], layouts)?.fill(layouts, comm, shards);
+        agree(comm, read())
+    }
+
+    /// The newest checkpoint whose files are whole, if there is any: the same one at every rank. Damaged ones are named on
+    /// `warn` (at rank 0) and passed over.
+    ///
+    /// # Errors
+    /// When there are checkpoints, and all are damaged.
+    pub fn newest(&self, comm: &dyn Comm, mut warn: impl FnMut(&str)) -> Result<Option<PathBuf>> {
+        let all = from_root(comm, || self.list())?;
+        for path in all.iter().rev() {
+            let Some(why) = damage(comm, path)? else { return Ok(Some(path.clone())) };
+            if comm.rank() == 0 {
+                warn(&format!("checkpoint {} is passed over: {why}", path.display()));
+            }
+        }
+        ensure!(all.is_empty(), "every checkpoint in {} is damaged: start another run", self.dir.display());
+        Ok(None)
+    }
+
+    /// Whether the run kept a frozen reference.
+    pub fn has_reference(&self) -> bool {
+        self.reference_dir().exists()
+    }
+
+    /// Refuses a checkpoint of another model than the one in the folder `model_files`: of another network, or with other
+    /// tokens.
+    pub fn check_model(path: &Path, model_files: &Path) -> Result<()> {
+        let file = if Config::load(path)? != Config::load(model_files)? {
+            CONFIG
+        } else if sum(&path.join(TOKENIZER))? != sum(&model_files.join(TOKENIZER))? {
+            TOKENIZER
+        } else {
+            return Ok(());
+        };
+        Err(input_error!(
+            "{} belongs to another model: its {file} differs from that of {}; put the model back that the run began \
+             with, or start another run",
+            path.display(),
+            model_files.display()
+        ))
+    }
+
+    /// Loads this rank's shards of the networks' masters and moments from a checkpoint that was found whole, and the run's
+    /// state beside them.
+    pub fn load<S: DeserializeOwned>(
+        comm: &dyn Comm,
+        path: &Path,
+        policy: &mut Network,
+        mut critic: Option<&mut Network>,
+    ) -> Result<S> {
+        let read = |policy: &mut Network, critic: Option<&mut Network>| {
+            let manifest = Manifest::read(path)?;
+            read_network(comm, (path, &manifest), POLICY, policy)?;
+            if let Some(critic) = critic {
+                if manifest.set(path, CRITIC[0]).is_empty() {
+                    return Err(input_error!(
+                        "{} holds no critic: resume without one, or start another run",
+                        path.display()
+                    ));
+                }
+                read_network(comm, (path, &manifest), CRITIC, critic)?;
+            }
+            let text = fs::read_to_string(path.join(STATE)).with_context(|| format!("reading {}", path.display()))?;
+            serde_json::from_str(&text).with_context(|| format!("reading {}", path.join(STATE).display()))
+        };
+        let state = read(policy, critic.as_deref_mut());
+        let (state, own) = match state {
+            Ok(state) => (Some(state), Ok(())),
+            Err(error) => (None, Err(error)),
+        };
+        agree(comm, own)?;
+        policy.refresh()?;
+        if let Some(critic) = critic {
+            critic.refresh()?;
+        }
+        state.context("every rank has read the state")
+    }
+
+    /// What a checkpoint that was found whole holds of an iteration that a signal stopped in its update.
+    pub fn halfway(path: &Path) -> Result<Option<Vec<u8>>> {
+        let file = path.join(HALFWAY);
+        if !file.exists() {
+            return Ok(None);
+        }
+        fs::read(&file).map(Some).with_context(|| format!("reading {}", file.display()))
+    }
+
+    /// Whole directories, oldest first.
+    fn list(&self) -> Result<Vec<PathBuf>> {
+        if !self.dir.exists() {
+            return Ok(Vec::new());
+        }
+        let entries = fs::read_dir(&self.dir).with_context(|| format!("listing {}", self.dir.display()))?;
+        let mut paths: Vec<PathBuf> = entries
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .filter(|p| p.file_name().and_then(|n| n.to_str()).is_some_and(is_checkpoint_name))
+            .collect();
+        paths.sort();
+        Ok(paths)
+    }
+
+    fn reference_dir(&self) -> PathBuf {
+        self.dir.join("reference")
+    }
+}
+
+/// Whether a directory is a checkpoint that was written whole.
+pub fn is_checkpoint(dir: &Path) -> bool {
+    dir.join(MANIFEST).exists()
+}
+
+fn is_checkpoint_name(name: &str) -> bool {
+    let number = |n: &str| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit());
+    name.strip_prefix("iteration-")
+        .is_some_and(|n| n.split_once('+').map_or(number(n), |(n, m)| number(n) && number(m)))
+}
+
+/// Fills this rank's shards of a network and its optimiser's moments.
+fn read_network(
+    comm: &dyn Comm,
+    (dir, manifest): (&Path, &Manifest),
+    [masters, first, second]: NetworkSets,
+    network: &mut Network,
+) -> Result<()> {
+    let masters = if network.adapters.is_some() { ADAPTER } else { masters };
+    let layouts = network.trained().to_vec();
+    let optimizer = &mut network.optimizer;
+    let tensors = [&mut optimizer.masters, &mut optimizer.exp_avgs, &mut optimizer.exp_avg_sqs];
+    for (name, shards) in [masters, first, second].into_iter().zip(tensors) {
+        open(manifest, dir, name, &layouts)?.fill(&layouts, comm, shards)?;
+    }
+    Ok(())
+}

@@ -40,7 +40,7 @@ impl Failure {
 
 /// Gives every rank the values of all, in their order. Where a rank failed, all of them fail with its error.
 pub fn exchange<T: Serialize + DeserializeOwned>(comm: &dyn Comm, own: Result<T>) -> Result<Vec<T>> {
-    if comm.world() == 1 {
+    if comm.is_alone() {
         return Ok(vec![own?]);
     }
     let outcome: Result<T, Failure> = own.map_err(|error| Failure::new(&error));

@@ -23,6 +23,11 @@ pub trait Comm: std::fmt::Debug {
     /// Number of ranks W.
     fn world(&self) -> usize;
 
+    /// Whether there is nobody to talk to. A group of one rank is not alone: its collectives are real.
+    fn is_alone(&self) -> bool {
+        false
+    }
+
     /// Where tensors of collectives must lie.
     fn device(&self) -> Device;
 
@@ -73,6 +78,10 @@ impl Comm for Solo {
 
     fn world(&self) -> usize {
         1
+    }
+
+    fn is_alone(&self) -> bool {
+        true
     }
 
     fn device(&self) -> Device {

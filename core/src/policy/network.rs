@@ -67,7 +67,7 @@ impl Network {
         let optimizer = Optimizer::new(&masters);
         let units = if ranks.spread_weights() {
             Units::Spread { ranks: ranks.clone(), parts: masters.iter().map(|part| part.to_kind(kind)).collect() }
-        } else if ranks.world() == 1 {
+        } else if ranks.is_alone() {
             Units::Whole(masters.iter().map(|part| part.to_kind(kind)).collect())
         } else {
             let padded = layouts.iter().map(|layout| ranks.partition(layout).padded());
@@ -117,7 +117,7 @@ impl Network {
         }
         let kind = model.kind();
         match &model.units {
-            Units::Whole(flats) if ranks.world() > 1 => {
+            Units::Whole(flats) if !ranks.is_alone() => {
                 for ((layout, flat), master) in model.layouts.iter().zip(flats).zip(&optimizer.masters) {
                     ranks.gather_into(layout, flat, &master.to_kind(kind))?.wait()?;
                 }
@@ -160,7 +160,7 @@ impl Network {
 
 /// Keeps of whole weights what this rank is to hold: a part of each unit, or all of it, padded for being gathered.
 fn spread(model: Model, ranks: &Ranks) -> Result<Model> {
-    if ranks.world() == 1 {
+    if ranks.is_alone() {
         return Ok(model);
     }
     let Model { config, layouts, units } = model;
@@ -184,7 +184,7 @@ fn spread(model: Model, ranks: &Ranks) -> Result<Model> {
 /// Makes a model compute with these parts of its weights, which [`parts`] gave and somebody has filled.
 pub fn set_parts(model: &Model, ranks: &Ranks, parts: &[Tensor]) -> Result<()> {
     // Elsewhere the parts are the model's own tensors.
-    if let (Units::Whole(flats), true) = (&model.units, ranks.world() > 1) {
+    if let (Units::Whole(flats), false) = (&model.units, ranks.is_alone()) {
         for ((layout, flat), part) in model.layouts.iter().zip(flats).zip(parts) {
             ranks.gather_into(layout, flat, part)?.wait()?;
         }

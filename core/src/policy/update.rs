@@ -312,7 +312,7 @@ pub fn ragged_column(
         let sequences: Vec<_> = micro.iter().map(|&i| &batch.sequences[i]).collect();
         fill(&sequences, &mut column)?;
     }
-    if comm.world() > 1 {
+    if !comm.is_alone() {
         // What the others computed is zero here.
         let sum = Tensor::from_slice(&column).to_device(comm.device());
         comm.all_reduce(&sum, Reduce::Sum)?;

@@ -6,7 +6,7 @@ use tch::{Kind, Tensor, no_grad};
 use super::units::Gathering;
 use super::{Adapters, Layout, Optimizer, Ranks};
 
-/// The gradient sums of a mini-batch, of all weights or of adapters alone. With several ranks a unit's gradient is laid
+/// The gradient sums of a mini-batch, of all weights or of adapters alone. Among ranks a unit's gradient is laid
 /// into a whole float32 tensor of its own first, which is then reduced over ranks while the next block is computed.
 #[derive(Debug)]
 pub struct GradientSums<'a> {
@@ -18,7 +18,7 @@ pub struct GradientSums<'a> {
     layouts: &'a [Layout],
     adapters: Option<&'a Adapters>,
     ranks: &'a Ranks,
-    /// The first unit's gradient, where there are several ranks.
+    /// The first unit's gradient, among ranks.
     outer: Option<Tensor>,
     in_flight: Option<InFlight>,
 }
@@ -54,7 +54,7 @@ impl<'a> GradientSums<'a> {
         if !self.trains_outer() {
             return None;
         }
-        if self.ranks.world() > 1 {
+        if !self.ranks.is_alone() {
             return Some(self.outer.get_or_insert_with(|| zeros(self.ranks, &self.layouts[0], &self.sums[0])));
         }
         if std::mem::take(&mut self.stale[0]) {
@@ -66,7 +66,7 @@ impl<'a> GradientSums<'a> {
     /// Adds the gradients of a block's tensors, which lie end to end over its flat tensor.
     pub fn add_block(&mut self, block: usize, gradients: &[Tensor]) -> Result<()> {
         let place = self.place(block);
-        if self.ranks.world() > 1 {
+        if !self.ranks.is_alone() {
             let whole = zeros(self.ranks, &self.layouts[place], &self.sums[place]);
             match self.adapters {
                 Some(adapters) => adapters.project(block, gradients, &whole),
@@ -97,7 +97,7 @@ impl<'a> GradientSums<'a> {
 
     /// Ends a pass: all sums hold what the ranks found.
     pub fn finish(mut self) -> Result<()> {
-        if self.ranks.world() > 1 {
+        if !self.ranks.is_alone() {
             self.outer();
             if let Some(whole) = self.outer.take() {
                 self.scatter(0, whole)?;

@@ -29,6 +29,11 @@ impl Ranks {
         self.comm.world()
     }
 
+    /// Whether there is only this one, and nothing to be carried.
+    pub fn is_alone(&self) -> bool {
+        self.comm.is_alone()
+    }
+
     /// How a unit of this layout is dealt to them.
     pub fn partition(&self, layout: &Layout) -> Partition {
         Partition::new(layout.numel(), self.world())
@@ -36,12 +41,12 @@ impl Ranks {
 
     /// Whether each rank holds a part only of the weights that passes compute with.
     pub fn spread_weights(&self) -> bool {
-        self.world() > 1 && self.sharding == Sharding::Full
+        !self.is_alone() && self.sharding == Sharding::Full
     }
 
     /// This rank's part of a whole flat tensor, as a copy where that is not all of it.
     pub fn part_of(&self, layout: &Layout, whole: &Tensor) -> Tensor {
-        if self.world() == 1 {
+        if self.is_alone() {
             return whole.detach();
         }
         let partition = self.partition(layout);
@@ -56,7 +61,7 @@ impl Ranks {
 
     /// A unit of this layout from every rank's part of it, padded.
     pub fn whole_of(&self, layout: &Layout, part: &Tensor) -> Result<Tensor> {
-        if self.world() == 1 {
+        if self.is_alone() {
             return Ok(part.shallow_clone());
         }
         let whole = Tensor::empty([self.partition(layout).padded()], (part.kind(), part.device()));

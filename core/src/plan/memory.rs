@@ -173,7 +173,6 @@ impl UpdateSetup<'_> {
     /// Names and bytes of what a rank holds of the policy at any time.
     fn policy(&self) -> Vec<(&'static str, u64)> {
         let units = Units::new(self.config, self.ranks);
-        let weights = if self.gathers() { "weights, this rank's shard" } else { "weights, whole" };
         let [own, masters, sums, moments] = match self.lora {
             None => self.state(&units),
             Some(lora) => {
@@ -188,7 +187,7 @@ impl UpdateSetup<'_> {
             (Some(_), false) => self.bytes() * (units.all() - outer),
         };
         vec![
-            (weights, own),
+            ("weights", own),
             ("frozen base of the adapters", base),
             ("masters", masters),
             ("gradient sums", sums),

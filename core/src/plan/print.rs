@@ -4,7 +4,7 @@ use std::fmt::{self, Display, Formatter};
 
 use super::memory::SLICE_BYTES;
 use super::{Fit, Gpu, Iteration, Phase, Plan};
-use crate::recipe::Sharding;
+use crate::recipe::{Dtype, Sharding};
 
 /// Bytes as gigabytes.
 fn gb(bytes: u64) -> String {
@@ -39,11 +39,8 @@ fn ranks(n: u64) -> String {
 /// Rows of a table: a name, then cells.
 fn table(f: &mut Formatter, width: usize, cell: usize, rows: &[(String, Vec<String>)]) -> fmt::Result {
     for (name, cells) in rows {
-        write!(f, "  {name:<width$}")?;
-        for text in cells {
-            write!(f, " {text:>cell$}")?;
-        }
-        writeln!(f)?;
+        let cells: String = cells.iter().map(|text| format!(" {text:>cell$}")).collect();
+        writeln!(f, "{}", format!("  {name:<width$}{cells}").trim_end())?;
     }
     writeln!(f)
 }
@@ -53,12 +50,12 @@ impl Display for Plan {
         let Plan { model, world, workload: w, .. } = self;
         writeln!(
             f,
-            "{}: {}, {:.2} G parameters in {} blocks, {:?}, sharding {}, {} of {}",
+            "{}: {}, {:.2} G parameters in {} blocks, {}, sharding {}, {} of {}",
             self.recipe,
             model.name,
             model.parameters as f64 / 1e9,
             model.blocks,
-            model.dtype,
+            if model.dtype == Dtype::Float32 { "float32" } else { "bfloat16" },
             mode(self.here.sharding),
             ranks(world.ranks),
             self.hardware.gpu
@@ -234,21 +231,24 @@ impl Plan {
             None => format!("Communication stays hidden behind the update's arithmetic up to {}.", ranks(last.ranks)),
             Some(world) => format!(
                 "Communication stops being hidden at {}: a rank computes {:.0} tokens a micro-batch there, and hides it \
-                 from {:.0} on.",
+                 from {:.0} on ({:.0} if calls took no time but for their bytes).",
                 ranks(world.ranks),
                 world.micro_batch_tokens,
-                world.hidden_from
+                world.hidden_from,
+                world.hidden_from_without_latency
             ),
         };
         writeln!(
             f,
             "{hidden} The batch is the recipe's in every row, so more ranks get fewer tokens each, at least one sequence; \
-             a mini-batch has {:.0} sequences, and {} groups are played. On {} hiding it would take mini-batches of {:.0} \
-             tokens in all.\n",
+             a mini-batch has {:.0} sequences, and {} groups are played. On {} hiding it takes {:.0} tokens a micro-batch \
+             and {:.1} million a mini-batch ({:.1} without the calls' own time).\n",
             self.workload.sequences(),
             self.workload.tasks,
             ranks(last.ranks),
-            last.hidden_from * last.ranks as f64
+            last.hidden_from,
+            last.hidden_from * last.ranks as f64 / 1e6,
+            last.hidden_from_without_latency * last.ranks as f64 / 1e6
         )
     }
 }

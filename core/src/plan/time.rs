@@ -127,6 +127,8 @@ pub struct Iteration {
     pub micro_batch_tokens: f64,
     /// Tokens of a micro-batch from which on the communication of a block is hidden behind its arithmetic.
     pub hidden_from: f64,
+    /// The same if a collective took no time but for its bytes.
+    pub hidden_from_without_latency: f64,
 }
 
 impl Iteration {
@@ -184,15 +186,23 @@ impl Costs {
         [compute, 2.0 * outer + self.blocks * block, exposed]
     }
 
-    /// A backward pass that computes so many blocks again.
-    fn backward(&self, again: f64) -> [f64; 3] {
+    /// A backward pass that computes the first so many blocks again. While a block computes, the one below it is gathered
+    /// and the gradient of the one above is reduced.
+    fn backward(&self, again: u64) -> [f64; 3] {
         let [_, gather] = self.gather;
         let [outer, reduce] = self.reduce;
-        let kept = self.blocks - again;
-        let compute = (3.0 * again + 2.0 * kept) * self.block + 2.0 * self.head;
-        let between = again * over(gather + reduce, 3.0 * self.block) + kept * over(reduce, 2.0 * self.block);
-        let first = if again > 0.0 { over(gather, 2.0 * self.head) } else { 0.0 };
-        [compute, again * gather + self.blocks * reduce + outer, first + between + reduce + outer]
+        let gathers = |block: u64| if block < again { gather } else { 0.0 };
+        let blocks = self.blocks as u64;
+        let mut compute = 2.0 * self.head;
+        let mut exposed = over(gathers(blocks - 1), compute);
+        for block in (0..blocks).rev() {
+            let own = self.block * if block < again { 3.0 } else { 2.0 };
+            let below = if block > 0 { gathers(block - 1) } else { 0.0 };
+            let above = if block + 1 < blocks { reduce } else { 0.0 };
+            compute += own;
+            exposed += over(below + above, own);
+        }
+        [compute, again as f64 * gather + self.blocks * reduce + outer, exposed + reduce + outer]
     }
 }
 
@@ -219,7 +229,7 @@ impl TimeSetup<'_> {
         let steps = w.mini_batches() as f64;
         let costs = self.costs(self.update.config, sequences);
         let pass = costs.forward();
-        let both = plus(pass, costs.backward(self.recomputed as f64), 1.0);
+        let both = plus(pass, costs.backward(self.recomputed), 1.0);
 
         let mut phases = vec![self.generation()];
         let mut phase = |name, [compute, communication, exposed]: [f64; 3]| {
@@ -234,23 +244,30 @@ impl TimeSetup<'_> {
             let config = Config { output: Output::Value, ..self.update.config.clone() };
             let costs = self.costs(&config, sequences);
             let values = plus([0.0; 3], costs.forward(), steps / w.epochs as f64 * micro);
-            let both = plus(costs.forward(), costs.backward(self.recomputed as f64), 1.0);
+            let both = plus(costs.forward(), costs.backward(self.recomputed), 1.0);
             phase("critic", plus(plus(values, both, steps * micro), self.after_step(&config), steps));
         }
         phase("update", plus(plus([0.0; 3], both, steps * micro), self.after_step(self.update.config), steps));
 
-        let per_token = costs.block / (sequences * w.sequence_tokens());
-        let [_, gather] = costs.gather;
-        let [_, reduce] = costs.reduce;
-        let backward = if self.recomputed > 0 { 3.0 } else { 2.0 };
         Iteration {
             ranks,
             collectives: self.collectives(micro),
             phases,
             playing: ranks.min(w.tasks),
             micro_batch_tokens: sequences * w.sequence_tokens(),
-            hidden_from: (gather / per_token).max((gather + reduce) / (backward * per_token)),
+            hidden_from: self.hidden_from(sequences),
+            hidden_from_without_latency: Self { hardware: Hardware { latency: [0.0; 3], ..self.hardware }, ..*self }
+                .hidden_from(sequences),
         }
+    }
+
+    /// Tokens of a micro-batch whose arithmetic takes as long as what a block sends, forward and backward.
+    fn hidden_from(&self, sequences: f64) -> f64 {
+        let costs = self.costs(self.update.config, sequences);
+        let per_token = costs.block / (sequences * self.workload.sequence_tokens());
+        let ([_, gather], [_, reduce]) = (costs.gather, costs.reduce);
+        let backward = if self.recomputed > 0 { (gather + reduce) / 3.0 } else { reduce / 2.0 };
+        gather.max(backward) / per_token
     }
 
     /// What a network's passes cost on a micro-batch of so many sequences.

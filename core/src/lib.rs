@@ -18,6 +18,7 @@ pub mod warm_start;
 pub mod eval;
 pub mod checkpoint;
 pub mod bench;
+pub mod plan;
 pub mod generate;
 pub mod agent;
 pub mod engine;

@@ -16,6 +16,7 @@ use nestor::eval::{EvalArgs, eval};
 use nestor::generate::{GenerateOptions, Source, generate};
 use nestor::model::config::Output;
 use nestor::model::{Compute, Config, device, kind, new};
+use nestor::plan::{PlanArgs, plan};
 use nestor::plugin::{Plugins, advantage::advantage};
 use nestor::policy::score::score;
 use nestor::recipe::{self, Dtype, Recompute, Sharding};
@@ -39,6 +40,8 @@ enum Command {
     Train(Train),
     /// Measure a model's success on a recipe's evaluation tasks
     Eval(Eval),
+    /// Memory, communication and time of a recipe, without a run
+    Plan(PlanArgs),
     /// Play an environment by hand or from a file
     Play(PlayArgs),
     /// Run an advantage estimator on recorded steps
@@ -193,7 +196,7 @@ enum ModelCommand {
     New {
         /// The folder to make
         dir: PathBuf,
-        /// Size of the network: tiny, 0.5b, 1.5b, 3b, 7b, qwen3-tiny, qwen3-0.6b or qwen3-1.7b
+        /// Size of the network: tiny, 0.5b, 1.5b, 3b, 7b, 14b, qwen3-tiny, qwen3-0.6b or qwen3-1.7b
         #[arg(long)]
         shape: String,
         /// A tokenizer.json with Qwen's tokens
@@ -358,6 +361,10 @@ fn run(command: Command) -> Result<Ending> {
             let recipe = recipe::load(&args.recipe, &args.sets)?;
             let report = eval(&recipe, &EvalArgs { model: args.model, episodes: args.episodes })?;
             print(args.json, &report.to_json(), || report.to_string())?;
+        }
+        Command::Plan(args) => {
+            let plan = plan(&args)?;
+            print(args.json, &plan.to_json()?, || plan.to_string())?;
         }
         Command::Play(args) => play(&Plugins::discover()?, &args, &mut std::io::stdout())?,
         Command::Advantage(args) => {

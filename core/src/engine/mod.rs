@@ -18,7 +18,7 @@ use self::cache::Cache;
 pub use self::forward::Weights;
 use self::forward::{FixedRows, forward};
 pub use self::noise::NoiseKey;
-use self::pages::PAGE;
+pub use self::pages::PAGE;
 pub use self::sampler::Sampling;
 use self::sampler::{Draw, Drawn};
 use self::scheduler::{Chunk, Limits, Scheduler};
@@ -27,6 +27,11 @@ use self::scheduler::{Chunk, Limits, Scheduler};
 const PASS_ROWS: usize = 1024;
 /// Rows of a pass beyond the slots in deterministic mode, where every pass has all of them.
 const FIXED_PROMPT_ROWS: usize = 64;
+
+/// Rows of a pass at most, where they are not fixed.
+pub fn pass_rows(slots: usize) -> usize {
+    PASS_ROWS.max(2 * slots)
+}
 
 /// What an engine is made for.
 #[derive(Debug, Clone, Default)]
@@ -115,7 +120,7 @@ impl Engine {
         };
         let rows = match options.deterministic {
             true => options.slots + FIXED_PROMPT_ROWS,
-            false => PASS_ROWS.max(2 * options.slots),
+            false => pass_rows(options.slots),
         };
         let scheduler = Scheduler::new(Limits {
             slots: options.slots,

@@ -10,6 +10,7 @@ use tch::Kind;
 use super::StoredType;
 use crate::files::read_object;
 use crate::input_error;
+use crate::recipe::NewModel;
 
 /// The networks that are built; they differ in the attention of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,7 +86,7 @@ pub enum Output {
 }
 
 /// The names [`Config::shape`] knows.
-pub const SHAPES: [&str; 8] = ["tiny", "0.5b", "1.5b", "3b", "7b", "qwen3-tiny", "qwen3-0.6b", "qwen3-1.7b"];
+pub const SHAPES: [&str; 9] = ["tiny", "0.5b", "1.5b", "3b", "7b", "14b", "qwen3-tiny", "qwen3-0.6b", "qwen3-1.7b"];
 
 /// More blocks than any model of this kind has; bounds what a wrong `config.json` makes us allocate.
 const MOST_BLOCKS: i64 = 1_000;
@@ -119,6 +120,7 @@ impl Config {
             "1.5b" => [151_936, 1_536, 8_960, 28, 12, 2],
             "3b" => [151_936, 2_048, 11_008, 36, 16, 2],
             "7b" => [152_064, 3_584, 18_944, 28, 28, 4],
+            "14b" => [152_064, 5_120, 13_824, 48, 40, 8],
             "qwen3-0.6b" => [151_936, 1_024, 3_072, 28, 16, 8],
             "qwen3-1.7b" => [151_936, 2_048, 6_144, 28, 16, 8],
             other => return Err(input_error!("unknown shape \"{other}\"; known shapes: {}", SHAPES.join(", "))),
@@ -140,10 +142,30 @@ impl Config {
             max_position_embeddings,
             rope_theta: 1e6,
             rms_norm_eps: 1e-6,
-            tie_word_embeddings: name != "7b",
+            tie_word_embeddings: !matches!(name, "7b" | "14b"),
             initializer_range: 0.02,
             output: Output::Tokens,
         })
+    }
+
+    /// The network that a recipe's `model.new` describes, with a tokenizer of so many ids.
+    pub fn of_new(new: &NewModel, vocab_size: i64, max_position_embeddings: i64) -> Self {
+        Self {
+            architecture: Architecture::Qwen2,
+            vocab_size,
+            hidden_size: new.hidden_size,
+            intermediate_size: new.intermediate_size,
+            num_hidden_layers: new.layers,
+            num_attention_heads: new.heads,
+            num_key_value_heads: new.kv_heads,
+            head_dim: None,
+            max_position_embeddings,
+            rope_theta: 1e6,
+            rms_norm_eps: 1e-6,
+            tie_word_embeddings: true,
+            initializer_range: new.initializer_range,
+            output: Output::Tokens,
+        }
     }
 
     /// Reads and checks the `config.json` of a Hugging Face folder.

@@ -15,7 +15,7 @@ use crate::shard::GradientSums;
 
 /// Logits in memory at once. Where those of all states fit they are computed once, and stay until the loss's gradient
 /// takes their place; else the backward pass computes each chunk again.
-const CHUNK_BYTES: i64 = 512 << 20;
+pub const CHUNK_BYTES: i64 = 512 << 20;
 
 /// Log-prob and entropy of the response tokens, float32 (R) each.
 #[derive(Debug)]

@@ -42,7 +42,7 @@ pub fn activation_bytes(c: &Config, kind: Kind) -> u64 {
 }
 
 /// How many of `blocks` blocks find no room for `each` bytes in their share of `free` bytes.
-fn blocks_without_room(blocks: usize, each: u64, free: u64) -> usize {
+pub fn blocks_without_room(blocks: usize, each: u64, free: u64) -> usize {
     let room = (free as f64 * SHARE / each.max(1) as f64) as usize;
     blocks.saturating_sub(room)
 }

@@ -13,7 +13,7 @@ use tch::{Kind, Tensor};
 use super::head::TokenGrads;
 
 /// Logit entries that are computed in float32 at once where no fused operation does it: 128 MiB a copy.
-const PIECE_ELEMENTS: i64 = 1 << 25;
+pub const PIECE_ELEMENTS: i64 = 1 << 25;
 
 /// Statistics of logits (n, V), and what their gradient needs.
 #[derive(Debug)]

@@ -18,13 +18,12 @@ use crate::engine::noise;
 use crate::error::Stopped;
 use crate::files;
 use crate::input_error;
-use crate::model::config::Output;
-use crate::model::{Architecture, Config, kind, new, prepare, weights};
+use crate::model::{Config, kind, new, prepare, weights};
 use crate::plugin::{Estimator, Plugins, World};
 use crate::policy::Network;
 use crate::policy::network::{parts, set_parts};
 use crate::policy::reward::KlCoefficient;
-use crate::recipe::{NewModel, Recipe, Sharding};
+use crate::recipe::{Recipe, Sharding};
 use crate::shard::Ranks;
 use crate::tokenizer::{Tokenizer, Turns};
 use crate::track::{Metrics, Phases, Tracker};
@@ -361,7 +360,7 @@ fn model_files(recipe: &Recipe, world: &World, dir: &Path, resumed: bool) -> Res
         let noise = recipe.warm_start.as_ref().map_or(0.0, |w| w.expert_noise);
         let texts = texts(world, &recipe.rollout, &plan, noise, recipe.seed)?;
         let tokenizer = Tokenizer::train(texts.into_iter(), model.vocab_size as usize)?;
-        let config = config(model, &tokenizer, recipe);
+        let config = Config::of_new(model, tokenizer.vocab_size() as i64, recipe.rollout.max_tokens() as i64);
         let model = new::random(&config, recipe.seed, Kind::Float, Device::Cpu)?;
         // What an earlier, killed start may have left.
         let partial = dir.join("model.partial");
@@ -374,26 +373,6 @@ fn model_files(recipe: &Recipe, world: &World, dir: &Path, resumed: bool) -> Res
         std::fs::remove_dir_all(&partial).with_context(|| format!("removing {}", partial.display()))?;
     }
     Ok(folder)
-}
-
-fn config(model: &NewModel, tokenizer: &Tokenizer, recipe: &Recipe) -> Config {
-    let rollout = &recipe.rollout;
-    Config {
-        architecture: Architecture::Qwen2,
-        vocab_size: tokenizer.vocab_size() as i64,
-        hidden_size: model.hidden_size,
-        intermediate_size: model.intermediate_size,
-        num_hidden_layers: model.layers,
-        num_attention_heads: model.heads,
-        num_key_value_heads: model.kv_heads,
-        head_dim: None,
-        max_position_embeddings: rollout.max_tokens() as i64,
-        rope_theta: 1e6,
-        rms_norm_eps: 1e-6,
-        tie_word_embeddings: true,
-        initializer_range: model.initializer_range,
-        output: Output::Tokens,
-    }
 }
 
 /// A flag that SIGINT and SIGTERM set; a second signal ends the process at once.

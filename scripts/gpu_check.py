@@ -138,6 +138,14 @@ def _():
     done = nestor("bench", "collective", "--backend", backend)
     return f"{1e3 * done['seconds']:.2f} ms", done["world"] == 1
 
+@check(f"recipe smoke/gigpo.yaml, bfloat16, sharded over a {backend} group of one")
+def _():
+    run_dir = OUT / "run-group"
+    call(args.folder / "nestor", "launch", "--nproc", 1, "train", "recipes/smoke/gigpo.yaml", "--run-dir", run_dir,
+         "--set", f"device={args.device}", "--set", "dtype=bfloat16", "--set", "sharding=full")
+    last = json.loads((run_dir / "metrics.jsonl").read_text().splitlines()[-1])
+    return f"{last['iteration']} iterations, gradient norm {last['grad/norm']:.3f}", last["grad/norm"] > 0
+
 for shape in ["tiny"] if REHEARSAL else ["0.5b", "1.5b"]:
     for work in ["generate", "score", "update"]:
         sizes = (["--batch", 2, "--prompt", 16, "--new", 8] if REHEARSAL else

@@ -10,7 +10,7 @@ def test_rehearsal(root, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     table = (tmp_path / "out/table.md").read_text()
     recipes = list((root / "recipes/smoke").glob("*.yaml"))
-    assert table.count("| ok |") == 2 + 1 + 1 + len(recipes) + 1 + 3
+    assert table.count("| ok |") == 2 + 1 + 1 + len(recipes) + 2 + 3
     assert "FAILED" not in table
 
 

@@ -1,5 +1,6 @@
 //! The command line: arguments in, one call, what it gave printed. No logic.
 
+use std::ffi::OsString;
 use std::io::{ErrorKind, Write};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -10,17 +11,19 @@ use clap::{Args, Parser, Subcommand};
 use nestor::agent::play::{PlayArgs, play};
 use nestor::bench::{self, BenchOptions, CollectiveOptions, IterationArgs, RolloutArgs};
 use nestor::checkpoint;
+use nestor::dist::launch::{self, end_with_launcher};
 use nestor::engine::Sampling;
 use nestor::error::{InputError, brief, message};
 use nestor::eval::{EvalArgs, eval};
 use nestor::generate::{GenerateOptions, Source, generate};
+use nestor::input_error;
 use nestor::model::config::Output;
 use nestor::model::{Compute, Config, device, kind, new};
 use nestor::plan::{PlanArgs, plan};
 use nestor::plugin::{Plugins, advantage::advantage};
 use nestor::policy::score::score;
-use nestor::recipe::{self, Dtype, Recompute, Sharding};
-use nestor::run::{Ending, TrainArgs, join};
+use nestor::recipe::{self, Dist, Dtype, Recompute, Sharding};
+use nestor::run::{Ending, TrainArgs, join, run_dir};
 use nestor::tokenizer::tokenize;
 use nestor::train::train;
 use nestor_c10d::Backend;
@@ -38,6 +41,8 @@ struct Cli {
 enum Command {
     /// Run a recipe
     Train(Train),
+    /// Start a command on several ranks of this machine
+    Launch(Launch),
     /// Measure a model's success on a recipe's evaluation tasks
     Eval(Eval),
     /// Memory, communication and time of a recipe, without a run
@@ -78,9 +83,22 @@ struct Train {
     /// Go on from the newest whole checkpoint
     #[arg(long)]
     resume: bool,
-    /// Started again by `launch`: go on if there is a run, else start
+    /// Set by `launch` when it starts the ranks again: resume if there is something to go on from
     #[arg(long, hide = true)]
     restarted: bool,
+}
+
+#[derive(Args)]
+struct Launch {
+    /// Number of ranks
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    nproc: u16,
+    /// Start all ranks again after a failure, this often at most; `train` then goes on from its newest whole checkpoint
+    #[arg(long, value_name = "R", default_value_t = 0)]
+    restarts: u32,
+    /// The command: train, bench collective or bench update, with its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
 }
 
 #[derive(Args)]
@@ -242,7 +260,7 @@ enum BenchCommand {
     Iteration(IterationArgs),
     /// How far the engine's log-probs are from the update's, on --new tokens sampled after each prompt
     LogprobDiff(Bench),
-    /// Sum a tensor over the ranks of torchrun's variables, or of a group of one
+    /// Sum a tensor over the ranks of torchrun's or srun's variables, or of a group of one
     Collective {
         /// The library: gloo (CPU) or nccl (GPU)
         #[arg(long, value_parser = backend)]
@@ -253,6 +271,12 @@ enum BenchCommand {
         /// Repetitions, of which the median counts
         #[arg(long, value_name = "R", default_value_t = 5)]
         repeats: usize,
+        /// Seconds after which a sum fails
+        #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=604_800))]
+        timeout: u64,
+        /// Seconds without a sign of life after which a rank counts as dead
+        #[arg(long, value_name = "S", default_value_t = 30, value_parser = clap::value_parser!(u64).range(5..=50))]
+        silence: u64,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -337,8 +361,7 @@ fn main() -> ExitCode {
     }));
     let cli = Cli::parse();
     match std::panic::catch_unwind(|| run(cli.command)) {
-        Ok(Ok(Ending::Done)) => ExitCode::SUCCESS,
-        Ok(Ok(Ending::Stopped)) => ExitCode::from(130),
+        Ok(Ok(code)) => code,
         Ok(Err(error)) => fail(&error),
         Err(_) => ExitCode::FAILURE,
     }
@@ -354,9 +377,13 @@ fn fail(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(if error.chain().any(|cause| cause.is::<InputError>()) { 2 } else { 1 })
 }
 
-fn run(command: Command) -> Result<Ending> {
+fn run(command: Command) -> Result<ExitCode> {
+    if matches!(command, Command::Train(_) | Command::Bench(_)) {
+        end_with_launcher()?;
+    }
     match command {
         Command::Train(args) => return run_train(args),
+        Command::Launch(args) => return run_launch(args),
         Command::Eval(args) => {
             let recipe = recipe::load(&args.recipe, &args.sets)?;
             let report = eval(&recipe, &EvalArgs { model: args.model, episodes: args.episodes })?;
@@ -405,21 +432,61 @@ fn run(command: Command) -> Result<Ending> {
             let measured = bench::logprob_diff(&bench_options(args)?)?;
             print(json, &measured, || format!("mean {}, largest {}", measured["mean"], measured["max"]))?;
         }
-        Command::Bench(BenchCommand::Collective { backend, mib, repeats, json }) => {
-            let measured = bench::collective(&CollectiveOptions { backend, mib, repeats })?;
+        Command::Bench(BenchCommand::Collective { backend, mib, repeats, timeout, silence, json }) => {
+            let patience = Dist { timeout_s: timeout, silence_s: silence };
+            let measured = bench::collective(&CollectiveOptions { backend, mib, repeats, patience })?;
             print(json, &measured, || format!("{} s, {} GB/s", measured["seconds"], measured["gb_per_s"]))?;
         }
         Command::Plugin(PluginCommand::List { json }) => list_plugins(json)?,
     }
-    Ok(Ending::Done)
+    Ok(ExitCode::SUCCESS)
 }
 
-fn run_train(args: Train) -> Result<Ending> {
+fn run_train(args: Train) -> Result<ExitCode> {
     let recipe = recipe::load(&args.recipe, &args.sets)?;
-    let name = args.recipe.file_stem().unwrap_or_default().to_string_lossy();
     let ranks = join(&recipe)?;
-    let args = TrainArgs { run_dir: args.run_dir, resume: args.resume, restarted: args.restarted };
-    train(recipe, &name, &args, &ranks).inspect_err(|error| ranks.comm.abort(&message(error)))
+    let ending = train(recipe, &args.name(), &args.how(), &ranks);
+    Ok(match ending.inspect_err(|error| ranks.comm.abort(&message(error)))? {
+        Ending::Done => ExitCode::SUCCESS,
+        Ending::Stopped => ExitCode::from(130),
+    })
+}
+
+impl Train {
+    /// What the run is called after.
+    fn name(&self) -> String {
+        self.recipe.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    fn how(&self) -> TrainArgs {
+        TrainArgs { run_dir: self.run_dir.clone(), resume: self.resume, restarted: self.restarted }
+    }
+}
+
+/// Finds what is wrong with a command before anything starts, and lets all ranks, and all restarts, share a run directory.
+fn run_launch(args: Launch) -> Result<ExitCode> {
+    let Launch { nproc, restarts, command: mut arguments } = args;
+    let whole = std::iter::once(OsString::from("nestor")).chain(arguments.iter().cloned());
+    let command = Cli::try_parse_from(whole).unwrap_or_else(|error| error.exit()).command;
+    let mut again = Vec::new();
+    match command {
+        Command::Train(train) => {
+            recipe::load(&train.recipe, &train.sets)?;
+            let dir = run_dir(&train.name(), &train.how())?;
+            if train.run_dir.is_none() {
+                arguments.splice(1..1, ["--run-dir".into(), dir.into_os_string()]);
+            }
+            again.push("--restarted".into());
+        }
+        Command::Bench(BenchCommand::Collective { .. } | BenchCommand::Update(_)) => {}
+        _ => {
+            return Err(input_error!(
+                "only train, bench collective and bench update run on several ranks: leave out `launch --nproc {nproc}`"
+            ));
+        }
+    }
+    let options = launch::Launch { ranks: nproc.into(), restarts, arguments, again };
+    Ok(ExitCode::from(launch::launch(&options)?))
 }
 
 fn run_generate(args: Generate) -> Result<()> {

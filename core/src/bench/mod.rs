@@ -7,7 +7,7 @@ mod rollout;
 pub mod script;
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use nestor_c10d::Backend;
@@ -21,11 +21,12 @@ pub use self::rollout::{RolloutArgs, rollout};
 use crate::data::{Batch, Rows, Sequence};
 use crate::dist::{self, C10d, Comm, Place, Reduce, exchange};
 use crate::engine::{Completion, Engine, EngineOptions, NoiseKey, Request, Sampling, Weights};
+use crate::error::message;
 use crate::input_error;
 use crate::model::{Compute, Model, StoredType, weights};
 use crate::policy::update::{UpdateSettings, update as update_policy};
 use crate::policy::{Network, score};
-use crate::recipe::{Recompute, Sharding, Update};
+use crate::recipe::{Dist, Recompute, Sharding, Update};
 use crate::shard::Ranks;
 use crate::track::peak_bytes;
 
@@ -128,7 +129,7 @@ pub fn score(options: &BenchOptions) -> Result<Value> {
 pub fn update(options: &BenchOptions) -> Result<Value> {
     let place = Place::of_environment()?;
     let device = if options.device.is_cuda() { Device::Cuda(place.local_rank) } else { Device::Cpu };
-    let comm = dist::join(&place, device, Duration::from_secs(600))?;
+    let comm = dist::join(&place, device, &Dist::default())?;
     let ranks = Ranks { comm, sharding: options.sharding };
     let options = &BenchOptions { batch: options.batch * ranks.world(), device, ..options.clone() };
     let mut policy = Network::new(load(options)?, &ranks)?;
@@ -143,7 +144,8 @@ pub fn update(options: &BenchOptions) -> Result<Value> {
     let batch = random_batch(rows);
     let settings =
         UpdateSettings { update: &update, lr: update.lr, temperature: 1.0, max_response_tokens: options.new, seed: 0 };
-    let seconds = median_seconds(options.repeats, || update_policy(&mut policy, &batch, &settings).map(drop))?;
+    let seconds = median_seconds(options.repeats, || update_policy(&mut policy, &batch, &settings).map(drop));
+    let seconds = seconds.inspect_err(|error| ranks.comm.abort(&message(error)))?;
     let mut report = report("update", options, lengths.iter().map(|(prompt, new)| prompt + new).sum(), seconds)?;
     report["recompute"] = serde_json::to_value(options.recompute)?;
     report["lengths"] = serde_json::to_value(lengths)?;
@@ -182,12 +184,14 @@ pub struct CollectiveOptions {
     pub mib: usize,
     /// Repetitions that count.
     pub repeats: usize,
+    /// How long ranks wait for each other.
+    pub patience: Dist,
 }
 
-/// All-reduce of a tensor over the group that torchrun's variables name (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), or
-/// a group of one; the sum is checked.
+/// All-reduce of a tensor over the ranks of torchrun's or srun's variables, or a group of one; the sum is checked.
+/// Only rank 0 has something to report.
 pub fn collective(options: &CollectiveOptions) -> Result<Value> {
-    let CollectiveOptions { backend, mib, repeats } = *options;
+    let CollectiveOptions { backend, mib, repeats, patience } = *options;
     if mib == 0 || repeats == 0 {
         return Err(input_error!("--mib and --repeats must be at least 1"));
     }
@@ -197,25 +201,11 @@ pub fn collective(options: &CollectiveOptions) -> Result<Value> {
         Backend::Nccl if tch::Cuda::is_available() => Device::Cuda(place.local_rank),
         Backend::Nccl => return Err(input_error!("--backend nccl needs a GPU, and libtorch finds none: use gloo")),
     };
-    let comm = C10d::join(backend, &place, device, Duration::from_secs(60))?;
-    let elements = (mib << 18) as i64;
-    let mut tensor = Tensor::zeros([elements], (Kind::Float, device));
-    // Reading a number waits for the GPU.
-    let finish = |tensor: &Tensor| tensor.get(0).double_value(&[]);
-    let mut seconds = Vec::new();
-    for repeat in 0..=repeats {
-        let _ = tensor.fill_((place.rank + 1) as f64);
-        finish(&tensor);
-        let begin = Instant::now();
-        comm.all_reduce(&tensor, Reduce::Sum)?;
-        finish(&tensor);
-        // The first one does not count.
-        seconds.extend((repeat > 0).then(|| begin.elapsed().as_secs_f64()));
-        let sum = (place.world * (place.world + 1) / 2) as f64;
-        let (least, most) = (tensor.min().double_value(&[]), tensor.max().double_value(&[]));
-        ensure!((least, most) == (sum, sum), "the sum over ranks is {least} to {most}, not {sum}");
+    let comm = C10d::join(backend, &place, device, &patience)?;
+    let seconds = sums(&comm, mib, repeats).inspect_err(|error| comm.abort(&message(error)))?;
+    if place.rank > 0 {
+        return Ok(Value::Null);
     }
-    let seconds = median(seconds);
     Ok(json!({
         "work": "collective",
         "backend": if backend == Backend::Nccl { "nccl" } else { "gloo" },
@@ -223,8 +213,27 @@ pub fn collective(options: &CollectiveOptions) -> Result<Value> {
         "mib": mib,
         "repeats": repeats,
         "seconds": seconds,
-        "gb_per_s": (elements * 4) as f64 / 1e9 / seconds,
+        "gb_per_s": (mib << 20) as f64 / 1e9 / seconds,
     }))
+}
+
+/// Median duration of an all-reduce of so many MiB.
+fn sums(comm: &dyn Comm, mib: usize, repeats: usize) -> Result<f64> {
+    let mut tensor = Tensor::zeros([(mib << 18) as i64], (Kind::Float, comm.device()));
+    // Reading a number waits for the GPU.
+    let finish = |tensor: &Tensor| tensor.get(0).double_value(&[]);
+    median_seconds_of(repeats, || {
+        let _ = tensor.fill_((comm.rank() + 1) as f64);
+        finish(&tensor);
+        let begin = Instant::now();
+        comm.all_reduce(&tensor, Reduce::Sum)?;
+        finish(&tensor);
+        let seconds = begin.elapsed().as_secs_f64();
+        let sum = (comm.world() * (comm.world() + 1) / 2) as f64;
+        let (least, most) = (tensor.min().double_value(&[]), tensor.max().double_value(&[]));
+        ensure!((least, most) == (sum, sum), "the sum over ranks is {least} to {most}, not {sum}");
+        Ok(seconds)
+    })
 }
 
 /// One row per sequence (tokens, and how many of them are the prompt), everything after the prompt a response; old log-probs
@@ -263,14 +272,17 @@ fn random_rows(model: &Model, rows: usize, length: usize) -> Vec<Vec<u32>> {
 
 /// Median duration of the work.
 fn median_seconds(repeats: usize, mut work: impl FnMut() -> Result<()>) -> Result<f64> {
-    work()?;
-    let mut seconds = Vec::with_capacity(repeats);
-    for _ in 0..repeats {
+    median_seconds_of(repeats, || {
         let begin = Instant::now();
         work()?;
-        seconds.push(begin.elapsed().as_secs_f64());
-    }
-    Ok(median(seconds))
+        Ok(begin.elapsed().as_secs_f64())
+    })
+}
+
+/// Median of what the work measures; its first run does not count.
+fn median_seconds_of(repeats: usize, mut work: impl FnMut() -> Result<f64>) -> Result<f64> {
+    work()?;
+    Ok(median((0..repeats).map(|_| work()).collect::<Result<_>>()?))
 }
 
 /// Durations, as JSON.

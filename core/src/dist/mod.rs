@@ -3,17 +3,22 @@
 
 mod environment;
 mod exchange;
+pub mod launch;
+mod watch;
 
 use std::rc::Rc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 pub use nestor_c10d::Reduce;
 use nestor_c10d::{Backend, Group, Member, Store, StoreAddress, Work};
 use tch::{Device, Kind, Tensor, no_grad};
 
-pub use environment::{Place, variable};
+pub use environment::Place;
 pub use exchange::{agree, exchange, from_root};
+use watch::Watch;
+
+use crate::recipe::Dist;
 
 /// What ranks do together. All of them must call the same collectives in the same order.
 pub trait Comm: std::fmt::Debug {
@@ -54,13 +59,27 @@ pub trait Comm: std::fmt::Debug {
 #[derive(Debug, Default)]
 #[must_use = "tensors of a collective are not to be touched before `wait`"]
 pub struct Pending {
-    work: Option<Work>,
+    work: Option<(Work, Blame)>,
 }
 
 impl Pending {
     /// Waits until it is done; on a GPU only the current stream waits.
     pub fn wait(self) -> Result<()> {
-        self.work.map_or(Ok(()), Work::wait)
+        self.work.map_or(Ok(()), |(work, blame)| work.wait().map_err(|error| blame.explain(error)))
+    }
+}
+
+/// What tells which rank made a collective fail.
+#[derive(Debug)]
+struct Blame {
+    collective: &'static str,
+    rank: usize,
+    watch: Rc<Watch>,
+}
+
+impl Blame {
+    fn explain(&self, error: anyhow::Error) -> anyhow::Error {
+        self.watch.explain(error.context(format!("{} at rank {}", self.collective, self.rank)))
     }
 }
 
@@ -119,22 +138,30 @@ pub struct C10d {
     place: Place,
     device: Device,
     group: Group,
+    watch: Rc<Watch>,
     /// Rank 0 serves it to the others, so it must live as long as they do.
-    _store: Store,
+    _store: Rc<Store>,
 }
 
 impl C10d {
-    /// Joins the ranks at a place; returns when all are there. Collectives that take longer than `timeout` fail.
-    pub fn join(backend: Backend, place: &Place, device: Device, timeout: Duration) -> Result<Self> {
+    /// Joins the ranks at a place; returns when all are there.
+    pub fn join(backend: Backend, place: &Place, device: Device, patience: &Dist) -> Result<Self> {
+        let timeout = Duration::from_secs(patience.timeout_s);
         let address = StoreAddress { host: place.host.clone(), port: place.port, prefix: place.prefix.clone() };
-        let store = Store::connect(&address, place.serves(), timeout)?;
-        let group = Group::join(backend, &store, &Member { rank: place.rank, world: place.world, timeout })?;
-        Ok(Self { place: place.clone(), device, group, _store: store })
+        let store = Rc::new(Store::connect(&address, place.serves(), timeout)?);
+        let watch = Rc::new(Watch::start(place, store.clone(), Duration::from_secs(patience.silence_s))?);
+        let group = Group::join(backend, &store, &Member { rank: place.rank, world: place.world, timeout });
+        let group = group.map_err(|error| watch.explain(error))?;
+        Ok(Self { place: place.clone(), device, group, watch, _store: store })
     }
 
-    fn told(&self, collective: &str, work: Result<Work>) -> Result<Pending> {
-        let work = work.with_context(|| format!("{collective} at rank {}", self.place.rank))?;
-        Ok(Pending { work: Some(work) })
+    fn begin(&self, collective: &'static str, start: impl FnOnce(&Group) -> Result<Work>) -> Result<Pending> {
+        self.watch.begin();
+        let blame = Blame { collective, rank: self.place.rank, watch: self.watch.clone() };
+        match start(&self.group) {
+            Ok(work) => Ok(Pending { work: Some((work, blame)) }),
+            Err(error) => Err(blame.explain(error)),
+        }
     }
 }
 
@@ -152,19 +179,19 @@ impl Comm for C10d {
     }
 
     fn all_gather_into(&self, whole: &Tensor, part: &Tensor) -> Result<Pending> {
-        self.told("all-gather", self.group.all_gather(whole, part))
+        self.begin("all-gather", |group| group.all_gather(whole, part))
     }
 
     fn reduce_scatter_into(&self, part: &Tensor, whole: &Tensor) -> Result<Pending> {
-        self.told("reduce-scatter", self.group.reduce_scatter(part, whole))
+        self.begin("reduce-scatter", |group| group.reduce_scatter(part, whole))
     }
 
     fn all_reduce(&self, tensor: &Tensor, reduce: Reduce) -> Result<()> {
-        self.told("all-reduce", self.group.all_reduce(tensor, reduce))?.wait()
+        self.begin("all-reduce", |group| group.all_reduce(tensor, reduce))?.wait()
     }
 
     fn broadcast(&self, tensor: &Tensor) -> Result<()> {
-        self.told("broadcast", self.group.broadcast(tensor, 0))?.wait()
+        self.begin("broadcast", |group| group.broadcast(tensor, 0))?.wait()
     }
 
     fn barrier(&self) -> Result<()> {
@@ -175,7 +202,8 @@ impl Comm for C10d {
         Ok(())
     }
 
-    fn abort(&self, _last_words: &str) {
+    fn abort(&self, last_words: &str) {
+        self.watch.leave_words(last_words);
         // What failed is told by whoever calls this.
         let _ = self.group.abort();
     }
@@ -183,16 +211,25 @@ impl Comm for C10d {
 
 impl Drop for C10d {
     fn drop(&mut self) {
+        if std::thread::panicking() && !self.watch.failed() {
+            self.watch.leave_words("internal error, see its own message");
+        }
+        if self.watch.failed() {
+            // Collectives under way would keep the group from closing.
+            let _ = self.group.abort();
+            return;
+        }
         // Nobody leaves before all are ready to: rank 0 holds the store. An error means that the others are gone.
+        self.watch.leave();
         let _ = self.barrier();
     }
 }
 
-/// The ranks of torchrun's variables, or the only one there is.
-pub fn join(place: &Place, device: Device, timeout: Duration) -> Result<Rc<dyn Comm>> {
+/// The ranks at a place, or the only one there is.
+pub fn join(place: &Place, device: Device, patience: &Dist) -> Result<Rc<dyn Comm>> {
     if place.world == 1 {
         return Ok(Rc::new(Solo { device }));
     }
     let backend = if device.is_cuda() { Backend::Nccl } else { Backend::Gloo };
-    Ok(Rc::new(C10d::join(backend, place, device, timeout)?))
+    Ok(Rc::new(C10d::join(backend, place, device, patience)?))
 }

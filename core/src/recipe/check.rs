@@ -134,6 +134,7 @@ const MOST_ENV_THREADS: usize = 1 << 10;
 const MOST_TOKENS: usize = 1 << 24;
 const MOST_EPISODES: usize = 1 << 20;
 const MOST_RANK: i64 = 1 << 12;
+const MOST_SECONDS: u64 = 7 * 24 * 3600;
 
 type Problem = (String, String);
 
@@ -160,6 +161,7 @@ fn problem(recipe: &Recipe) -> Option<Problem> {
         .or_else(|| range("eval.temperature", r.eval.temperature, r.eval.temperature >= 0.0, "0 (greedy) or more"))
         .or_else(|| least("eval.split", r.eval.split.len(), 1, "must name a split"))
         .or_else(|| least("checkpoint.keep", r.checkpoint.keep, 1, "must be at least 1"))
+        .or_else(|| dist(&r.dist))
 }
 
 fn model(source: &ModelSource) -> Option<Problem> {
@@ -385,6 +387,12 @@ fn warm_start(w: &WarmStart) -> Option<Problem> {
             let noise = w.expert_noise;
             range("warm_start.expert_noise", noise, (0.0..=1.0).contains(&noise), "from 0 to 1")
         })
+}
+
+fn dist(d: &Dist) -> Option<Problem> {
+    let (timeout, silence) = (d.timeout_s, d.silence_s);
+    range("dist.timeout_s", timeout as f64, (1..=MOST_SECONDS).contains(&timeout), "from 1 to 604800 (a week)")
+        .or_else(|| range("dist.silence_s", silence as f64, (5..=50).contains(&silence), "from 5 to 50"))
 }
 
 fn count(path: &str, value: usize, most: usize) -> Option<Problem> {

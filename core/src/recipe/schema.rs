@@ -48,6 +48,9 @@ pub struct Recipe {
     /// When the run is saved.
     #[serde(default)]
     pub checkpoint: Checkpoint,
+    /// How long ranks wait for each other.
+    #[serde(default)]
+    pub dist: Dist,
 }
 
 /// How parameters are spread over ranks.
@@ -303,6 +306,24 @@ impl Default for Checkpoint {
     }
 }
 
+/// How long ranks wait for each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Dist {
+    /// Seconds after which a collective, or the meeting of the ranks, fails.
+    #[serde(default = "default_timeout_s")]
+    pub timeout_s: u64,
+    /// Seconds without a sign of life after which a rank counts as dead, and all others end.
+    #[serde(default = "default_silence_s")]
+    pub silence_s: u64,
+}
+
+impl Default for Dist {
+    fn default() -> Self {
+        Self { timeout_s: default_timeout_s(), silence_s: default_silence_s() }
+    }
+}
+
 fn empty_map() -> serde_json::Value {
     serde_json::Value::Object(serde_json::Map::new())
 }
@@ -332,4 +353,10 @@ fn default_initializer_range() -> f64 {
 }
 fn default_keep() -> usize {
     2
+}
+fn default_timeout_s() -> u64 {
+    600
+}
+fn default_silence_s() -> u64 {
+    30
 }

@@ -158,6 +158,12 @@ fn errors_name_place_key_and_remedy() {
         ("tasks: 4", "tasks: 4\n  slots: 0", &["`rollout.slots` must be at least 1"]),
         ("tasks: 4", "tasks: 4\n  slots: 99999999", &["r.yaml:12:3", "`rollout.slots` must be at most 65536"]),
         ("tasks: 4", "tasks: 4\n  env_threads: 99999", &["`rollout.env_threads` must be at most 1024, but is 99999"]),
+        ("iterations: 20", "iterations: 20\ndist: {timeout_s: 0}", &["r.yaml:2:8", "`dist.timeout_s` must be from 1"]),
+        (
+            "iterations: 20",
+            "iterations: 20\ndist: {silence_s: 4}",
+            &["r.yaml:2:8", "`dist.silence_s` must be from 5 to 50, but is 4"],
+        ),
         ("layers: 2", "layers: 9000000000000", &["r.yaml:3:50", "`model.new.layers` must be from 1 to 1000"]),
         ("tasks: 4", "tasks: 4\n  thinking: true", &["`rollout.thinking`", "`model.new` has none"]),
         ("mini_batch: 32", "mini_batch: 0", &["r.yaml:17:3", "`update.mini_batch`"]),

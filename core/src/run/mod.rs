@@ -30,7 +30,7 @@ use crate::recipe::{OldLogprobs, Recipe};
 use crate::shard::Ranks;
 use crate::track::{Metrics, Phases, Tracker, rss_bytes};
 use sampling::Selection;
-pub use start::join;
+pub use start::{join, run_dir};
 
 /// Where a run lives and whether it goes on.
 #[derive(Debug, Clone, Default)]

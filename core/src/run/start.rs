@@ -4,7 +4,6 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -42,7 +41,7 @@ pub fn join(recipe: &Recipe) -> Result<Ranks> {
         ));
     }
     let device = prepare(recipe, place.local_rank)?;
-    let comm = dist::join(&place, device, Duration::from_secs(600))?;
+    let comm = dist::join(&place, device, &recipe.dist)?;
     Ok(Ranks { comm, sharding: recipe.sharding })
 }
 
@@ -270,7 +269,7 @@ fn is_run(dir: &Path) -> bool {
 }
 
 /// The run directory: the one asked for, or the first free `runs/<name>[-n]`; with `--resume` the last taken one.
-fn run_dir(name: &str, args: &TrainArgs) -> Result<PathBuf> {
+pub fn run_dir(name: &str, args: &TrainArgs) -> Result<PathBuf> {
     if let (Some(dir), true) = (&args.run_dir, args.restarted) {
         return Ok(dir.clone());
     }

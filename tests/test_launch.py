@@ -1,0 +1,159 @@
+"""Ranks on one machine: started by `nestor launch`, by torchrun or by hand; killed, stopped, started again."""
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+SUM = ["bench", "collective", "--backend", "gloo", "--mib", "1"]
+# Never ends by itself.
+LONG = [*SUM, "--repeats", "100000000", "--silence", "5"]
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def start(command, **variables):
+    env = {**os.environ, **{name: str(value) for name, value in variables.items()}}
+    return subprocess.Popen([str(word) for word in command], env=env, text=True, stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE)
+
+
+def until(what, seconds=60):
+    """Waits for something to become true, and gives it."""
+    end = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.05)
+    return found
+
+
+def joined(pid):
+    """Whether a rank is among the others: c10d starts these threads once all are connected."""
+    try:
+        return any("gloo_runloop" in (task / "comm").read_text() for task in Path(f"/proc/{pid}/task").iterdir())
+    except OSError:
+        return False
+
+
+def alive(pid):
+    """Whether a process runs; a dead one that nobody waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def ranks_of(launcher, n):
+    """The process ids of a launcher's ranks, in their order, once they sum."""
+    def found():
+        pids = {}
+        for child in Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split():
+            try:
+                variables = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            pids.update({int(v[5:]): int(child) for v in variables if v.startswith(b"RANK=")})
+        return len(pids) == n and all(map(joined, pids.values())) and [pids[rank] for rank in range(n)]
+    return until(found)
+
+
+def ends(process, seconds=60):
+    """Exit code, stdout and stderr of a process that ends by itself."""
+    try:
+        out, err = process.communicate(timeout=seconds)
+    finally:
+        process.kill()
+    return process.returncode, out, err
+
+
+def test_launch_and_torchrun_give_one_report(run_json, nestor, root):
+    assert run_json("launch", "--nproc", 2, *SUM, "--json")["world"] == 2
+    # torchrun's agent serves the store itself.
+    torchrun = [root / ".venv/bin/torchrun", "--nproc-per-node", "2", "--no-python", nestor, *SUM, "--json"]
+    code, out, err = ends(start(torchrun))
+    assert code == 0 and json.loads(out)["world"] == 2, err
+
+
+def test_what_is_wrong_is_said_once_before_anything_starts(run):
+    # Arguments, what the one line says.
+    wrong = [
+        ([*SUM, "--silence", "60"], "60 is not in 5..=50"),
+        (["train", "nothing.yaml"], "there is no recipe nothing.yaml"),
+        (["model", "new", "x", "--shape", "tiny"], "only train, bench collective and bench update"),
+    ]
+    for arguments, text in wrong:
+        done = run("launch", "--nproc", 2, *arguments)
+        assert done.returncode == 2 and text in done.stderr and "[rank" not in done.stderr, done.stderr
+    # What only a rank can find: one line of theirs, and the launcher's.
+    done = run("launch", "--nproc", 2, "--restarts", 3, *SUM, "--repeats", 0)
+    assert done.returncode == 2 and done.stderr.count("[rank") == 1 and "restart" not in done.stderr, done.stderr
+    for variables, text in [({"RANK": "1"}, "WORLD_SIZE is not set"), ({"RANK": "2", "WORLD_SIZE": "x"}, "WORLD_SIZE")]:
+        done = run(*SUM, env={**os.environ, **variables})
+        assert done.returncode == 2 and text in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_without_a_launcher_the_others_end_and_name_the_rank(nestor, how):
+    groups = []
+    for victim in [2, 0]:
+        place = {"WORLD_SIZE": 3, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+        ranks = [start([nestor, *LONG], RANK=rank, **place) for rank in range(3)]
+        until(lambda: all(joined(rank.pid) for rank in ranks))
+        time.sleep(1.5)  # a beat
+        ranks[victim].send_signal(how)
+        groups.append((victim, ranks, time.monotonic()))
+    for victim, ranks, begin in groups:
+        for rank in [rank for i, rank in enumerate(ranks) if i != victim]:
+            code, _, err = ends(rank)
+            assert code == 1 and time.monotonic() - begin < 60, err
+            # Rank 0 serves the store: its death is seen at once, its silence like another's.
+            gone = "is gone" if (victim, how) == (0, signal.SIGKILL) else "has been silent for 5 s"
+            errors = [line for line in err.splitlines() if line.startswith("error: ")]
+            assert len(errors) == 1 and errors[0].startswith(f"error: rank {victim} {gone}"), err
+        ranks[victim].kill()
+        ranks[victim].communicate()
+
+
+def test_a_rank_that_waits_in_vain_names_the_late_one(nestor):
+    """The limit of a collective is shorter than the silence: the rank that began fewer is named."""
+    place = {"WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    rank = start([nestor, *SUM, "--timeout", "3"], RANK=0, **place)
+    code, _, err = ends(rank)
+    assert code == 1 and "error: rank 1 did not come in time" in err, err
+
+
+def test_a_launcher_ends_all_when_one_is_killed_and_starts_again(nestor):
+    launcher = start([nestor, "launch", "--nproc", 3, "--restarts", 1, *LONG])
+    first = ranks_of(launcher, 3)
+    os.kill(first[1], signal.SIGSTOP)  # cannot end by itself
+    os.kill(first[2], signal.SIGKILL)
+    until(lambda: not any(map(alive, first)))
+    second = ranks_of(launcher, 3)
+    os.kill(second[0], signal.SIGKILL)
+    code, _, err = ends(launcher)
+    assert code == 1 and not any(map(alive, first + second)), err
+    assert "error: rank 2 was killed by signal 9 (SIGKILL)" in err, err
+    assert "error: rank 0 was killed by signal 9 (SIGKILL)" in err, err
+    assert re.findall(r"restart \d of \d", err) == ["restart 1 of 1"], err
+
+
+def test_signals_reach_the_ranks(nestor):
+    for how in [signal.SIGTERM, signal.SIGINT, signal.SIGKILL]:
+        launcher = start([nestor, "launch", "--nproc", 2, "--restarts", 5, *LONG])
+        ranks = ranks_of(launcher, 2)
+        launcher.send_signal(how)
+        code, _, err = ends(launcher)
+        until(lambda: not any(map(alive, ranks)), 20)
+        if how == signal.SIGKILL:
+            assert code == -signal.SIGKILL  # the ranks end with it
+        else:  # this command has nothing to save, so it dies of the signal; a stopped command is not started again
+            assert code == 1 and "was killed by signal 15 (SIGTERM)" in err and "restart" not in err, err

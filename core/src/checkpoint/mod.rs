@@ -232,6 +232,11 @@ impl Checkpoints {
         state.context("every rank has read the state")
     }
 
+    /// Fills this rank's shards of one set of tensors from a checkpoint that was found whole.
+    pub fn read(comm: &dyn Comm, path: &Path, name: &str, layouts: &[Layout], shards: &mut [Tensor]) -> Result<()> {
+        open(&Manifest::read(path)?, path, name, layouts)?.fill(layouts, comm, shards)
+    }
+
     /// Whole directories, oldest first.
     fn list(&self) -> Result<Vec<PathBuf>> {
         if !self.dir.exists() {

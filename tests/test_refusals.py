@@ -94,9 +94,13 @@ def test_thinking_needs_a_template_with_the_switch(model, train, tmp_path):
 def sign(checkpoint):
     """Makes the checksums of a changed checkpoint right again."""
     path = checkpoint / "manifest.json"
-    files = json.loads(path.read_text())["files"]
-    sums = {name: hashlib.sha256((checkpoint / name).read_bytes()).hexdigest() for name in files}
-    path.write_text(json.dumps({"files": sums}))
+    manifest = json.loads(path.read_text())
+    for name, entry in manifest["files"].items():
+        content = (checkpoint / name).read_bytes()
+        entry |= {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    listed = json.dumps([manifest["world"], manifest["files"]], separators=(",", ":"))
+    manifest["sha256"] = hashlib.sha256(listed.encode()).hexdigest()
+    path.write_text(json.dumps(manifest, indent=2) + "\n")
 
 
 def test_a_checkpoint_of_another_model(model, train, run, tmp_path):

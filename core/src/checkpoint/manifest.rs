@@ -73,8 +73,8 @@ impl Manifest {
         if there { files.iter().map(|file| dir.join(file)).collect() } else { Vec::new() }
     }
 
-    /// What is wrong with one of the files, if anything is.
-    fn damage(&self, dir: &Path, name: &str) -> Result<()> {
+    /// Refuses one of the files where it is not as it was written.
+    pub fn check(&self, dir: &Path, name: &str) -> Result<()> {
         let path = dir.join(name);
         let want = &self.files[name];
         let size = match fs::metadata(&path) {
@@ -121,7 +121,7 @@ pub fn set_file(name: &str, rank: usize, world: usize) -> String {
 /// Checks every file of a checkpoint against its manifest, in this process alone.
 pub fn verify(dir: &Path) -> Result<Manifest> {
     let manifest = Manifest::read(dir)?;
-    manifest.files.keys().try_for_each(|name| manifest.damage(dir, name))?;
+    manifest.files.keys().try_for_each(|name| manifest.check(dir, name))?;
     Ok(manifest)
 }
 
@@ -131,7 +131,7 @@ pub fn damage(comm: &dyn Comm, dir: &Path) -> Result<Option<String>> {
     let manifest: Result<Manifest, String> = from_root(comm, read)?;
     let own = manifest.and_then(|manifest| {
         let mut names = manifest.share(comm.rank(), comm.world()).into_iter();
-        names.try_for_each(|name| manifest.damage(dir, name)).map_err(|error| format!("{error:#}"))
+        names.try_for_each(|name| manifest.check(dir, name)).map_err(|error| format!("{error:#}"))
     });
     Ok(exchange(comm, Ok(own.err()))?.into_iter().flatten().next())
 }

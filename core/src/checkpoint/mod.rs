@@ -275,6 +275,11 @@ impl Checkpoints {
         fs::read(&file).map(Some).with_context(|| format!("reading {}", file.display()))
     }
 
+    /// Fills this rank's shards of one set of tensors from a checkpoint that was found whole.
+    pub fn read(comm: &dyn Comm, path: &Path, name: &str, layouts: &[Layout], shards: &[Tensor]) -> Result<()> {
+        open(&Manifest::read(path)?, path, name, layouts)?.fill(layouts, comm, shards)
+    }
+
     /// Whole directories, oldest first.
     fn list(&self) -> Result<Vec<PathBuf>> {
         if !self.dir.exists() {

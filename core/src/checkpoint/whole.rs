@@ -84,10 +84,10 @@ fn write_sets(comm: &dyn Comm, dir: &Path, sets: &[Set]) -> Result<Vec<(String, 
         }
         let file = set_file(set.name, comm.rank(), comm.world());
         let tensors = of_shards(set.layouts, comm, &set.shards);
-        let sum = write_file(&dir.join(&file), tensors, Kind::Float).with_context(|| match dir.exists() {
-            true => format!("writing {}", set.name),
-            false => format!("{} is not there: all ranks must see one file system", dir.display()),
-        })?;
+        let written = write_file(&dir.join(&file), tensors, Kind::Float);
+        let apart = written.is_err() && !dir.exists();
+        let note = || format!("{} is not there: all ranks must see one file system", dir.display());
+        let sum = if apart { written.with_context(note)? } else { written? };
         sums.push((file, sum));
     }
     Ok(sums)

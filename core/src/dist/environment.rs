@@ -26,9 +26,16 @@ pub struct Place {
     pub prefix: String,
     /// The store is served by whoever started the ranks, and not by rank 0.
     pub served: bool,
+    /// Variables said which rank this is.
+    pub launched: bool,
 }
 
 impl Place {
+    /// Whether this process is the only one, and nobody said otherwise.
+    pub fn is_alone(&self) -> bool {
+        self.world == 1 && !self.launched
+    }
+
     /// Of this process; a group of one where the variables name none.
     pub fn of_environment() -> Result<Self> {
         Self::of(&|name| std::env::var(name).ok())
@@ -42,7 +49,7 @@ impl Place {
             Self::of_srun(lookup)?
         } else {
             let (host, prefix) = ("127.0.0.1".into(), "nestor".into());
-            Self { rank: 0, world: 1, local_rank: 0, host, port: 0, prefix, served: false }
+            Self { rank: 0, world: 1, local_rank: 0, host, port: 0, prefix, served: false, launched: false }
         };
         match place.rank < place.world {
             true => Ok(place),
@@ -68,11 +75,11 @@ impl Place {
         if world == 1 && !served {
             let host = lookup("MASTER_ADDR").unwrap_or_else(|| "127.0.0.1".into());
             let port = number(lookup, "MASTER_PORT", Some(0))?;
-            return Ok(Self { rank, world, local_rank, host, port, prefix, served });
+            return Ok(Self { rank, world, local_rank, host, port, prefix, served, launched: true });
         }
         let host = lookup("MASTER_ADDR").filter(|host| !host.is_empty()).ok_or_else(|| wanted("MASTER_ADDR"))?;
         let port = port(lookup)?.ok_or_else(|| wanted("MASTER_PORT"))?;
-        Ok(Self { rank, world, local_rank, host, port, prefix, served })
+        Ok(Self { rank, world, local_rank, host, port, prefix, served, launched: true })
     }
 
     fn of_srun(lookup: Lookup) -> Result<Self> {
@@ -89,7 +96,16 @@ impl Place {
         };
         // Below the ports that Linux gives to outgoing connections; steps of one job that run at once get their own.
         let port = port(lookup)?.unwrap_or(15_000 + (job.wrapping_add(step.wrapping_mul(97)) % 15_000) as u16);
-        Ok(Self { rank, world, local_rank, host, port, prefix: format!("nestor/{job}.{step}"), served: false })
+        Ok(Self {
+            rank,
+            world,
+            local_rank,
+            host,
+            port,
+            prefix: format!("nestor/{job}.{step}"),
+            served: false,
+            launched: true,
+        })
     }
 
     /// Whether this process serves the store.
@@ -195,7 +211,9 @@ mod tests {
         ];
         for (variables, (rank, world, local_rank, host, port, prefix, serves)) in cases {
             let (host, prefix) = (host.into(), prefix.into());
-            let wanted = Place { rank, world, local_rank, host, port, prefix, served: !serves };
+            // Only what is no rank of many is alone.
+            let launched = world > 1 || variables.contains("RANK");
+            let wanted = Place { rank, world, local_rank, host, port, prefix, served: !serves, launched };
             assert_eq!(place(variables)?, wanted, "{variables}");
         }
         Ok(())

@@ -225,9 +225,9 @@ impl Drop for C10d {
     }
 }
 
-/// The ranks at a place, or the only one there is.
+/// The ranks at a place, or the only one there is. A group of one that was launched as such runs real collectives.
 pub fn join(place: &Place, device: Device, patience: &Dist) -> Result<Rc<dyn Comm>> {
-    if place.world == 1 {
+    if place.is_alone() {
         return Ok(Rc::new(Solo { device }));
     }
     let backend = if device.is_cuda() { Backend::Nccl } else { Backend::Gloo };

@@ -232,7 +232,7 @@ mod tests {
     fn a_whole_file_is_read() {
         let header =
             format!(r#"{{"__metadata__":{{"format":"pt"}},"b":{},"a":{}}}  "#, claim("[2]", 0, 8), claim("[]", 8, 12));
-        let bytes = file(header, 12);
+        let bytes = file(&header, 12);
         let entries = read(&mut &bytes[..], bytes.len() as u64).expect("whole");
         let data = 8 + header.len() as u64;
         let found: Vec<_> = entries.iter().map(|(n, e)| (n.as_str(), &e.shape[..], e.begin)).collect();

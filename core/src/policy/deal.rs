@@ -49,7 +49,7 @@ mod tests {
     fn every_item_is_dealt_once_and_loads_differ_by_one_item_at_most() {
         let sizes = [7, 1, 30, 4, 4, 12, 9, 2, 25, 3];
         let items: Vec<usize> = [3, 1, 4, 0, 5, 9, 2, 6, 8, 7].into();
-        assert_eq!(deal(&items, 1, |i| sizes[i]), [items.clone()]);
+        assert_eq!(deal(&items, 1, |i| sizes[i]).concat(), items);
         for world in 2..=12 {
             let dealt = deal(&items, world, |i| sizes[i]);
             let mut all: Vec<usize> = dealt.concat();

@@ -32,15 +32,15 @@ fn main() -> Result<()> {
     };
     let (run_dir, world) = (Path::new(run_dir), world.parse()?);
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+    let rank = |rank: usize| {
+        if world == 1 {
+            return attempts(&SOLO, run_dir, kinds);
+        }
+        let (host, prefix) = ("127.0.0.1".to_string(), "faults".to_string());
+        let place = Place { rank, world, local_rank: rank, host, port, prefix, served: false };
+        attempts(&C10d::join(Backend::Gloo, &place, Device::Cpu, Duration::from_secs(60))?, run_dir, kinds)
+    };
     std::thread::scope(|scope| {
-        let rank = |rank: usize| {
-            if world == 1 {
-                return attempts(&SOLO, run_dir, kinds);
-            }
-            let (host, prefix) = ("127.0.0.1".to_string(), "faults".to_string());
-            let place = Place { rank, world, local_rank: rank, host, port, prefix, served: false };
-            attempts(&C10d::join(Backend::Gloo, &place, Device::Cpu, Duration::from_secs(60))?, run_dir, kinds)
-        };
         let rank = &rank;
         let threads: Vec<_> = (0..world).map(|number| scope.spawn(move || rank(number))).collect();
         threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| anyhow::anyhow!("a rank died"))?)

@@ -6,13 +6,13 @@
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nestor::checkpoint::{Checkpoints, Saved, Set};
 use nestor::dist::{C10d, Comm, Place, Solo};
 use nestor::error::message;
 use nestor::model::{Config, qwen2};
+use nestor::recipe::Dist;
 use nestor::shard::{Layout, Partition};
 use nestor_c10d::Backend;
 use serde_json::json;
@@ -37,8 +37,8 @@ fn main() -> Result<()> {
             return attempts(&SOLO, run_dir, kinds);
         }
         let (host, prefix) = ("127.0.0.1".to_string(), "faults".to_string());
-        let place = Place { rank, world, local_rank: rank, host, port, prefix, served: false };
-        attempts(&C10d::join(Backend::Gloo, &place, Device::Cpu, Duration::from_secs(60))?, run_dir, kinds)
+        let place = Place { rank, world, local_rank: rank, host, port, prefix, served: false, launched: true };
+        attempts(&C10d::join(Backend::Gloo, &place, Device::Cpu, &Dist::default())?, run_dir, kinds)
     };
     std::thread::scope(|scope| {
         let rank = &rank;
@@ -122,9 +122,10 @@ fn save(comm: &dyn Comm, run_dir: &Path, iteration: u64) -> Result<()> {
     let model_files = run_dir.join("model");
     let layouts = qwen2::layouts(&Config::load(&model_files)?);
     let tensors = shards(comm, &layouts, iteration);
-    let set = |name| Set { name, layouts: &layouts, shards: &tensors };
-    let sets = ["policy", "exp_avg", "exp_avg_sq"].map(set).to_vec();
-    let saved = Saved { sets, adapter_config: None, model_files: &model_files };
+    let shards = || tensors.iter().map(Tensor::shallow_clone).collect();
+    let set = |name| Set { name, layouts: &layouts, shards: shards() };
+    let sets = ["policy", "exp_avg", "exp_avg_sq"].map(set).into();
+    let saved = Saved { sets, adapter_config: None, model_files: &model_files, halfway: None };
     let state = json!({ "iteration": iteration });
     Checkpoints::new(run_dir).save(comm, iteration, &saved, &state, 2)
 }

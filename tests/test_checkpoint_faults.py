@@ -58,7 +58,8 @@ def test_every_write_of_a_save_fails(world, disk, run, root, tmp_path):
         # What could not be removed, because removing it is what failed, keeps another name.
         assert whole - {"iteration-000001"} <= set(left), attempt
         assert all(name in whole or name.endswith(".tmp") for name in left), attempt
-        assert "iteration-000003.tmp" not in left or "removing" in error, attempt
+        # Only what a killed run left may still be there, where the save ended before or while it cleared that.
+        assert "iteration-000003.tmp" not in left or "removing" in error or "making" in error, attempt
     assert saved <= len(kinds), saved
 
 

@@ -56,7 +56,7 @@ fn main() -> Result<()> {
         no_grad(|| parameter.shallow_clone().copy_(&value));
     }
     let batch = pack(input.sequences);
-    let values = ragged_values(&*critic.ranks.comm, &critic.model, &batch, input.update.micro_batch_tokens)?;
+    let values = ragged_values(&critic.ranks, &critic.model, &batch, input.update.micro_batch_tokens)?;
     let settings = UpdateSettings { update: &input.update, lr: 0.0, temperature: 1.0, max_response_tokens: 1, seed: 0 };
     let all: Vec<usize> = (0..batch.sequences.len()).collect();
     let (loss, clip_fraction) = gradients(&mut critic, &batch, &all, input.clip, &settings)?;

@@ -87,9 +87,10 @@ impl Teacher<'_> {
         let tokens = batch.rows.token_offsets.last().copied().unwrap_or(0);
         let options = PassOptions { temperature: 1.0, recompute: self.update.recompute };
         let all: Vec<usize> = (0..batch.sequences.len()).collect();
+        let ranks = policy.ranks.clone();
         policy.optimizer.zero_grad();
         let mut total = 0.0;
-        for micro in dealt_micro_batches(self.comm, batch, &all, self.update.micro_batch_tokens) {
+        for micro in dealt_micro_batches(&ranks, batch, &all, self.update.micro_batch_tokens) {
             let Some(micro) = micro else {
                 policy.idle(self.update.recompute)?;
                 continue;

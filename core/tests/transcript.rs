@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use nestor::agent::{EpisodePlan, PlaySettings, Player, PlayerOptions, pack, plan, texts, write_rollouts};
 use nestor::data::{Batch, Episode};
-use nestor::dist::Solo;
 use nestor::engine::{Completion, Engine, EngineOptions, NoiseKey, Request, Weights};
 use nestor::error::InputError;
 use nestor::model::{Model, make_deterministic};
 use nestor::policy::score::logprobs;
 use nestor::policy::update::ragged_logprobs;
 use nestor::recipe::Rollout;
+use nestor::shard::Ranks;
 use nestor::tokenizer::Tokenizer;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -198,7 +198,7 @@ fn log_probs_of_the_engine_are_those_of_one_pass_over_the_conversation() {
         let count = (rows.token_offsets[r + 1] - rows.token_offsets[r]) as usize;
         scored[rows.sequence[r] as usize][first..first + count].to_vec()
     });
-    let update = ragged_logprobs(&Solo { device: model.device() }, &model, &batch, 1000, 1.0).unwrap();
+    let update = ragged_logprobs(&Ranks::solo(model.device()), &model, &batch, 1000, 1.0).unwrap();
     let (mut largest, mut spread) = (0f32, 0f32);
     for ((engine, one_pass), update) in rows.logprobs.iter().zip(one_pass).zip(update) {
         largest = largest.max((engine - one_pass).abs()).max((engine - update).abs());

@@ -119,7 +119,7 @@ fn adapters_begin_as_the_base_and_train_projections_alone() {
         let (base, batch) = (model().copy(kind), batch(&[3, 5, 4]));
         let mut policy = Network::with_lora(base.copy(kind), &Lora { rank: 4, alpha: 8.0 }, 1, &solo()).unwrap();
         policy.refresh().unwrap();
-        let logprobs = |model: &Model| ragged_logprobs(&*solo().comm, model, &batch, 20, 1.0).unwrap();
+        let logprobs = |model: &Model| ragged_logprobs(&solo(), model, &batch, 20, 1.0).unwrap();
         assert_eq!(logprobs(&policy.model), logprobs(&base));
         train(&mut policy, &batch, &section(json!({ "epochs": 3 }))).unwrap();
         for ((name, now), (_, before)) in

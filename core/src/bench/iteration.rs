@@ -121,7 +121,7 @@ pub fn iteration(args: &IterationArgs) -> Result<Value> {
         let mut batch = clock.time("pack", || Ok(pack(&played.episodes, &rollout)))?;
         if let Some(reference) = &reference {
             batch.rows.ref_logprobs = clock.time("reference", || {
-                ragged_logprobs(&*policy.ranks.comm, reference, &batch, micro_batch_tokens, 1.0).map(Some)
+                ragged_logprobs(&policy.ranks, reference, &batch, micro_batch_tokens, 1.0).map(Some)
             })?;
         }
         clock.time("advantage", || estimator.score(&mut batch.rows))?;

@@ -19,9 +19,10 @@ use super::network::Network;
 use super::packed::Packed;
 use super::update::{UpdateSettings, all_mini_batches, ragged_column};
 use crate::data::{Batch, Rows};
-use crate::dist::{Comm, exchange};
+use crate::dist::exchange;
 use crate::model::Model;
 use crate::recipe::Critic;
+use crate::shard::Ranks;
 
 /// What one iteration's update of a critic saw, over all ranks; also how far it came, where a signal cut it short.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -83,8 +84,8 @@ pub fn value_loss(inputs: &ValueInputs, clip: f64) -> (Tensor, Tensor) {
 }
 
 /// A critic's values of every state of a batch, as the column `values` of [`Rows`]; the ranks share the work.
-pub fn ragged_values(comm: &dyn Comm, critic: &Model, batch: &Batch, micro_batch_tokens: usize) -> Result<Vec<f32>> {
-    ragged_column(comm, critic, batch, micro_batch_tokens, |sequences, column| {
+pub fn ragged_values(ranks: &Ranks, critic: &Model, batch: &Batch, micro_batch_tokens: usize) -> Result<Vec<f32>> {
+    ragged_column(ranks, critic, batch, micro_batch_tokens, |sequences, column| {
         let packed = Packed::with_values(sequences, &batch.rows, critic.device());
         packed.put(&values(critic, &packed)?, column);
         Ok(())
@@ -125,8 +126,8 @@ pub fn gradients(
     let shares = Shares::new(settings.update, lengths, settings.max_response_tokens);
     critic.optimizer.zero_grad();
     let mut sums = (0.0, 0.0);
-    let comm = critic.ranks.comm.clone();
-    for micro in dealt_micro_batches(&*comm, batch, indices, settings.update.micro_batch_tokens) {
+    let ranks = critic.ranks.clone();
+    for micro in dealt_micro_batches(&ranks, batch, indices, settings.update.micro_batch_tokens) {
         let Some(micro) = micro else {
             critic.idle(settings.update.recompute)?;
             continue;
@@ -146,7 +147,7 @@ pub fn gradients(
         sums.0 += loss;
         sums.1 += clipped * shares.mean();
     }
-    let all: Vec<(f64, f64)> = exchange(&*comm, Ok(sums))?;
+    let all: Vec<(f64, f64)> = exchange(&*ranks.comm, Ok(sums))?;
     Ok((all.iter().map(|sums| sums.0).sum(), all.iter().map(|sums| sums.1).sum()))
 }
 

@@ -16,11 +16,11 @@ use super::network::Network;
 use super::packed::Packed;
 use super::pass::idle_forward;
 use crate::data::{Batch, Sequence};
-use crate::dist::{Comm, Reduce, exchange};
+use crate::dist::{Reduce, exchange};
 use crate::failpoint::failpoint;
 use crate::model::Model;
 use crate::recipe::Update;
-use crate::shard::StepReport;
+use crate::shard::{Ranks, StepReport};
 
 /// How one iteration updates.
 #[derive(Debug, Clone, Copy)]
@@ -152,8 +152,8 @@ pub fn gradients(
     policy.optimizer.zero_grad();
     let mut tokens = 0;
     let (mut differences, mut sums_of_micro_batches) = (Vec::new(), Vec::new());
-    let comm = policy.ranks.comm.clone();
-    for micro in dealt_micro_batches(&*comm, batch, indices, update.micro_batch_tokens) {
+    let ranks = policy.ranks.clone();
+    for micro in dealt_micro_batches(&ranks, batch, indices, update.micro_batch_tokens) {
         let Some(micro) = micro else {
             policy.idle(update.recompute)?;
             continue;
@@ -191,7 +191,7 @@ pub fn gradients(
         failpoint("mid-mini-batch");
     }
     let own = Seen::new(&sums_of_micro_batches, &differences, tokens);
-    Ok(Seen::report(&exchange(&*comm, Ok(own))?))
+    Ok(Seen::report(&exchange(&*ranks.comm, Ok(own))?))
 }
 
 /// What one rank saw of a mini-batch.
@@ -280,13 +280,13 @@ fn cut(items: &[usize], budget: usize, size: impl Fn(usize) -> usize) -> Vec<Vec
 
 /// Log-probs of every response token of a batch under a network, as a ragged column; the ranks share the work.
 pub fn ragged_logprobs(
-    comm: &dyn Comm,
+    ranks: &Ranks,
     model: &Model,
     batch: &Batch,
     micro_batch_tokens: usize,
     temperature: f64,
 ) -> Result<Vec<f32>> {
-    ragged_column(comm, model, batch, micro_batch_tokens, |sequences, column| {
+    ragged_column(ranks, model, batch, micro_batch_tokens, |sequences, column| {
         let packed = Packed::new(sequences, &batch.rows, model.device());
         packed.put(&token_stats(model, &packed, temperature)?.logprobs, column);
         Ok(())
@@ -296,7 +296,7 @@ pub fn ragged_logprobs(
 
 /// A ragged column with an entry for each response token and each row, which the ranks fill micro-batch by micro-batch.
 pub fn ragged_column(
-    comm: &dyn Comm,
+    ranks: &Ranks,
     model: &Model,
     batch: &Batch,
     micro_batch_tokens: usize,
@@ -304,7 +304,7 @@ pub fn ragged_column(
 ) -> Result<Vec<f32>> {
     let mut column = vec![0f32; batch.rows.logprobs.len() + batch.rows.len()];
     let all: Vec<usize> = (0..batch.sequences.len()).collect();
-    for micro in dealt_micro_batches(comm, batch, &all, micro_batch_tokens) {
+    for micro in dealt_micro_batches(ranks, batch, &all, micro_batch_tokens) {
         let Some(micro) = micro else {
             idle_forward(model)?;
             continue;
@@ -312,6 +312,7 @@ pub fn ragged_column(
         let sequences: Vec<_> = micro.iter().map(|&i| &batch.sequences[i]).collect();
         fill(&sequences, &mut column)?;
     }
+    let comm = &ranks.comm;
     if !comm.is_alone() {
         // What the others computed is zero here.
         let sum = Tensor::from_slice(&column).to_device(comm.device());

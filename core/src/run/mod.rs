@@ -220,18 +220,18 @@ impl Run {
         }
         let update = &self.recipe.update;
         let (tokens, temperature) = (update.micro_batch_tokens, self.recipe.rollout.temperature);
-        let comm = &*self.ranks.comm;
+        let ranks = &self.ranks;
         if update.old_logprobs == OldLogprobs::Recompute {
             self.phases.start("old_logprobs");
-            batch.recomputed = Some(ragged_logprobs(comm, &self.policy.model, batch, tokens, temperature)?);
+            batch.recomputed = Some(ragged_logprobs(ranks, &self.policy.model, batch, tokens, temperature)?);
         }
         if let Some(reference) = &self.reference {
             self.phases.start("reference");
-            batch.rows.ref_logprobs = Some(ragged_logprobs(comm, reference, batch, tokens, temperature)?);
+            batch.rows.ref_logprobs = Some(ragged_logprobs(ranks, reference, batch, tokens, temperature)?);
         }
         if let Some(critic) = &self.critic {
             self.phases.start("values");
-            batch.rows.values = Some(ragged_values(comm, &critic.model, batch, tokens)?);
+            batch.rows.values = Some(ragged_values(ranks, &critic.model, batch, tokens)?);
         }
         if let (Some(section), Some(coefficient)) = (&update.kl_in_reward, &mut self.state.kl_coefficient) {
             let kl = subtract_kl(batch, section, *coefficient);

@@ -42,7 +42,7 @@ pub fn join(recipe: &Recipe) -> Result<Ranks> {
     }
     let device = prepare(recipe, place.local_rank)?;
     let comm = dist::join(&place, device, &recipe.dist)?;
-    Ok(Ranks { comm, sharding: recipe.sharding })
+    Ok(Ranks { comm, sharding: recipe.sharding, deterministic: recipe.deterministic })
 }
 
 impl Run {

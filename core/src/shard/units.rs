@@ -16,12 +16,14 @@ pub struct Ranks {
     pub comm: Rc<dyn Comm>,
     /// Whether the weights that passes compute with are spread too, or the optimiser's state alone.
     pub sharding: Sharding,
+    /// Numbers do not depend on how many they are, but for the order of sums.
+    pub deterministic: bool,
 }
 
 impl Ranks {
     /// The only rank there is.
     pub fn solo(device: Device) -> Self {
-        Self { comm: Rc::new(Solo { device }), sharding: Sharding::Full }
+        Self { comm: Rc::new(Solo { device }), sharding: Sharding::Full, deterministic: false }
     }
 
     /// Number of ranks W.

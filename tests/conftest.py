@@ -1,7 +1,9 @@
 """Fixtures of all Python tests: the program as a user calls it, and the examples that tests drive."""
 import json
 import os
+import socket
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,30 @@ def example():
         assert done.returncode == 0, done.stderr
         return done.stdout
     return call
+
+
+def run_ranks(world, command, timeout=300):
+    """Runs a command as so many ranks, with torchrun's variables, all of which must succeed; gives rank 0's output."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    outputs = [tempfile.TemporaryFile("w+") for _ in range(2 * world)]  # a pipe that nobody reads would fill up
+    ranks = []
+    for rank in range(world):
+        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        env = os.environ | {name: str(value) for name, value in place.items()}
+        out, err = outputs[2 * rank : 2 * rank + 2]
+        ranks.append(subprocess.Popen([*map(str, command)], env=env, stdout=out, stderr=err, text=True))
+    try:
+        codes = [rank.wait(timeout) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    for file in outputs:
+        file.seek(0)
+    texts = [file.read() for file in outputs]
+    assert codes == [0] * world, (codes, texts)
+    return texts[0]
 
 
 @pytest.fixture

@@ -68,20 +68,27 @@ def padded_stats(model, sequences):
     return out
 
 
-def reference_loss(stats, rows):
-    """Section 2 of the algorithm's description, token-mean over all response tokens."""
-    total = sum(len(r["response"]) for r in rows)
+def token_sums(stats, rows):
+    """Section 2 of the algorithm's description: policy loss, KL and entropy, summed over all response tokens."""
     policy = kl = entropy = 0.0
-    for (logp, ent), r in zip(stats, rows):
+    for (logp, ent), r in zip(stats, rows, strict=True):
         a, old, ref = r["advantage"], torch.tensor(r["old"]), torch.tensor(r["ref"])
         ratio = torch.exp(logp - old)
         loss = torch.maximum(-a * ratio, -a * ratio.clamp(1 - CLIP_LOW, 1 + CLIP_HIGH))
         if a < 0:
             loss = torch.minimum(loss, torch.full_like(loss, -a * DUAL_CLIP))
-        policy = policy + loss.sum() / total
         d = ref - logp
-        kl = kl + (d.exp() - d - 1).clamp(-10, 10).sum() / total
-        entropy = entropy + ent.sum() / total
+        # Terms of both signs nearly cancel.
+        policy = policy + loss.sum(dtype=torch.float64)
+        kl = kl + (d.exp() - d - 1).clamp(-10, 10).sum(dtype=torch.float64)
+        entropy = entropy + ent.sum(dtype=torch.float64)
+    return policy, kl, entropy
+
+
+def reference_loss(stats, rows):
+    """The whole loss, and its parts, token-mean over all response tokens."""
+    total = sum(len(r["response"]) for r in rows)
+    policy, kl, entropy = (x / total for x in token_sums(stats, rows))
     return policy - ENTROPY * entropy + KL * kl, policy, kl, entropy
 
 

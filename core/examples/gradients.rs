@@ -8,16 +8,18 @@
 //! `lora` (`{"settings": a recipe's section, "adapter": FILE}`) the parameters are the adapters', which begin as the file
 //! says, and the file also holds them after one optimiser step, as `after.NAME`.
 
+mod support;
+
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use nestor::data::{Batch, Rows, Sequence};
 use nestor::model::weights;
 use nestor::policy::Network;
 use nestor::policy::update::{UpdateSettings, gradients};
 use nestor::recipe::{Lora, Update};
-use nestor::shard::{Layout, Ranks};
+use nestor::shard::Ranks;
 use serde::Deserialize;
+use support::{Row, named, pack};
 use tch::{Device, Kind, Tensor};
 
 #[derive(Deserialize)]
@@ -32,15 +34,6 @@ struct Input {
 struct Adapted {
     settings: Lora,
     adapter: PathBuf,
-}
-
-#[derive(Deserialize)]
-struct Row {
-    prompt: Vec<u32>,
-    response: Vec<u32>,
-    old: Vec<f32>,
-    r#ref: Vec<f32>,
-    advantage: f32,
 }
 
 fn main() -> Result<()> {
@@ -84,31 +77,4 @@ fn main() -> Result<()> {
         serde_json::json!({ "policy": report.sums.policy, "kl": report.sums.kl, "entropy": report.sums.entropy })
     );
     Ok(())
-}
-
-/// Copies of all parameters of flat tensors.
-fn named(prefix: &str, layouts: &[Layout], flats: &[Tensor]) -> Vec<(String, Tensor)> {
-    let params = layouts.iter().zip(flats).flat_map(|(l, flat)| l.params.iter().map(move |p| (p, l.view(flat, p))));
-    params.map(|(p, view)| (format!("{prefix}{}", p.name), view.to_device(Device::Cpu).copy())).collect()
-}
-
-fn pack(sequences: &[Vec<Row>]) -> Batch {
-    let mut rows = Rows { token_offsets: vec![0], ref_logprobs: Some(Vec::new()), ..Rows::default() };
-    let mut packed = Vec::new();
-    for turns in sequences {
-        let mut sequence = Sequence::default();
-        for row in turns {
-            sequence.rows.push(rows.len() as u32);
-            sequence.tokens.extend(&row.prompt);
-            rows.group.push(0);
-            rows.span_start.push(sequence.tokens.len() as u32);
-            sequence.tokens.extend(&row.response);
-            rows.logprobs.extend(&row.old);
-            rows.token_offsets.push(rows.logprobs.len() as u64);
-            rows.ref_logprobs.get_or_insert_default().extend(&row.r#ref);
-            rows.advantages.extend(std::iter::repeat_n(row.advantage, row.response.len()));
-        }
-        packed.push(sequence);
-    }
-    Batch { sequences: packed, rows, recomputed: None }
 }

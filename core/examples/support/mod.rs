@@ -1,0 +1,44 @@
+//! Batches as Python tests write them, and tensors as they read them.
+
+use nestor::data::{Batch, Rows, Sequence};
+use nestor::shard::Layout;
+use serde::Deserialize;
+use tch::{Device, Tensor};
+
+/// One turn of a sequence: what is new in it, and what is known of its response's tokens.
+#[derive(Deserialize)]
+pub struct Row {
+    prompt: Vec<u32>,
+    response: Vec<u32>,
+    old: Vec<f32>,
+    r#ref: Vec<f32>,
+    advantage: f32,
+}
+
+/// A batch of sequences of turns.
+pub fn pack(sequences: &[Vec<Row>]) -> Batch {
+    let mut rows = Rows { token_offsets: vec![0], ref_logprobs: Some(Vec::new()), ..Rows::default() };
+    let mut packed = Vec::new();
+    for turns in sequences {
+        let mut sequence = Sequence::default();
+        for row in turns {
+            sequence.rows.push(rows.len() as u32);
+            sequence.tokens.extend(&row.prompt);
+            rows.group.push(0);
+            rows.span_start.push(sequence.tokens.len() as u32);
+            sequence.tokens.extend(&row.response);
+            rows.logprobs.extend(&row.old);
+            rows.token_offsets.push(rows.logprobs.len() as u64);
+            rows.ref_logprobs.get_or_insert_default().extend(&row.r#ref);
+            rows.advantages.extend(std::iter::repeat_n(row.advantage, row.response.len()));
+        }
+        packed.push(sequence);
+    }
+    Batch { sequences: packed, rows, recomputed: None }
+}
+
+/// Copies of all parameters of flat tensors.
+pub fn named(prefix: &str, layouts: &[Layout], flats: &[Tensor]) -> Vec<(String, Tensor)> {
+    let params = layouts.iter().zip(flats).flat_map(|(l, flat)| l.params.iter().map(move |p| (p, l.view(flat, p))));
+    params.map(|(p, view)| (format!("{prefix}{}", p.name), view.to_device(Device::Cpu).copy())).collect()
+}

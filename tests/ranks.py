@@ -13,7 +13,8 @@ TARGETS = {"norm": 1e-5, "loss": 1e-7, "parameters": 1e-6}
 # Sums in another order round differently, and AdamW carries that on: steps are those of fine-tuning, and mini-batches and
 # the entropy bonus large enough that no gradient is next to nothing.
 SETTINGS = ["deterministic=true", "device=cpu", "dtype=float32", "rollout.tasks=8", "update.mini_batch=64",
-            "update.short_mini_batch=reference", "update.lr=1e-5", "update.entropy=0.02", "eval.every=0"]
+            "update.short_mini_batch=reference", "update.micro_batch_tokens=512", "update.lr=1e-5", "update.entropy=0.02",
+            "eval.every=0"]
 
 
 def train(world, sharding, recipe, run_dir, iterations, *settings):

@@ -54,6 +54,19 @@ def kill_and_resume(run, recipe, run_dir, failpoint, settings, want):
         assert files[name] == want_files[name], name
 
 
+@pytest.mark.parametrize("failpoint", ["mid-mini-batch:1", "mid-mini-batch:5", "mid-mini-batch:8", "mid-rollout:150"])
+def test_stopped_by_a_signal_and_resumed(failpoint, whole, run, root, tmp_path):
+    """An update that is under way is kept as far as it came; what is played is given up."""
+    recipe, run_dir = root / "recipes/smoke/gigpo.yaml", tmp_path / "run"
+    stopped = train(run, recipe, run_dir, failpoint=f"{failpoint}=term")
+    assert stopped.returncode == 130, stopped.stderr
+    halfway = sorted(path.name for path in (run_dir / "checkpoints").glob("iteration-*+*"))
+    assert len(halfway) == ("mini-batch" in failpoint), halfway
+    resumed = train(run, recipe, run_dir, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert outcome(run_dir) == whole
+
+
 @pytest.mark.parametrize("failpoint", FAILPOINTS)
 def test_killed_and_resumed(failpoint, whole, run, root, tmp_path):
     kill_and_resume(run, root / "recipes/smoke/gigpo.yaml", tmp_path / "run", failpoint, SETTINGS, whole)

@@ -141,8 +141,8 @@ fn report(run_dir: &Path, kind: &str, n: u64, error: Option<&str>) -> Result<ser
     let sound = (BEFORE..=TRIED).find(|&iteration| newest == directory(run_dir, iteration)).is_some_and(|iteration| {
         let want = shards(&SOLO, &layouts, iteration);
         ["policy", "exp_avg", "exp_avg_sq"].iter().all(|set| {
-            let mut found = shards(&SOLO, &layouts, 0);
-            let read = Checkpoints::read(&SOLO, &newest, set, &layouts, &mut found);
+            let found = shards(&SOLO, &layouts, 0);
+            let read = Checkpoints::read(&SOLO, &newest, set, &layouts, &found);
             read.is_ok() && found.iter().zip(&want).all(|(found, want)| found.equal(want))
         })
     });

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use nestor_c10d::Backend;
+use nestor_c10d::{Backend, fused};
 use rand_chacha::rand_core::Rng;
 use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
@@ -24,6 +24,7 @@ use crate::engine::{Completion, Engine, EngineOptions, NoiseKey, Request, Sampli
 use crate::error::message;
 use crate::input_error;
 use crate::model::{Compute, Model, StoredType, weights};
+use crate::plan::{Gpu, UpdateSetup, update_memory};
 use crate::policy::update::{UpdateSettings, update as update_policy};
 use crate::policy::{Network, score};
 use crate::recipe::{Dist, Recompute, Sharding, Update};
@@ -148,9 +149,29 @@ pub fn update(options: &BenchOptions) -> Result<Value> {
     let seconds = seconds.inspect_err(|error| ranks.comm.abort(&message(error)))?;
     let mut report = report("update", options, lengths.iter().map(|(prompt, new)| prompt + new).sum(), seconds)?;
     report["recompute"] = serde_json::to_value(options.recompute)?;
-    report["lengths"] = serde_json::to_value(lengths)?;
+    report["lengths"] = serde_json::to_value(&lengths)?;
     report["world"] = json!(ranks.world());
     report["sharding"] = serde_json::to_value(options.sharding)?;
+    let rank_tokens = lengths.iter().map(|(prompt, new)| prompt + new).sum::<usize>() / ranks.world();
+    let rank_responses = lengths.iter().map(|(_, new)| new).sum::<usize>() / ranks.world();
+    let micro_batch = rank_tokens.min(update.micro_batch_tokens);
+    let gpu = if device.is_cuda() { Gpu::H100 } else { Gpu::Cpu };
+    let hardware = gpu.hardware(options.kind);
+    let planned = update_memory(&UpdateSetup {
+        config: &policy.model.config,
+        kind: options.kind,
+        cpu: !device.is_cuda(),
+        ranks: ranks.world() as u64,
+        sharding: options.sharding,
+        lora: None,
+        micro_batch_tokens: micro_batch as u64,
+        response_tokens: (rank_responses * micro_batch / rank_tokens) as u64,
+        recompute: options.recompute,
+        memory: fused::free_bytes(device).unwrap_or(hardware.memory),
+        process: hardware.process,
+    });
+    report["planned_bytes"] = json!(planned.peak().1);
+    report["plan"] = serde_json::to_value(&planned)?;
     report["peak_bytes"] = serde_json::to_value(exchange(&*ranks.comm, Ok(peak_bytes()))?)?;
     Ok(if place.rank == 0 { report } else { Value::Null })
 }

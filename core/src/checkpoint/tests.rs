@@ -131,10 +131,10 @@ fn save(
 
 /// A rank's shards of a set as a checkpoint has them.
 fn load(comm: &dyn Comm, dir: &Path, name: &str, layouts: &[Layout]) -> Vec<Tensor> {
-    let mut shards: Vec<_> = layouts.iter().map(|l| empty(&Partition::new(l.numel(), comm.world()))).collect();
+    let shards: Vec<_> = layouts.iter().map(|l| empty(&Partition::new(l.numel(), comm.world()))).collect();
     let manifest = Manifest::read(dir).expect("a manifest");
     let files = open(&manifest, dir, name, layouts).expect("right files");
-    files.fill(layouts, comm, &mut shards).expect("filled");
+    files.fill(layouts, comm, &shards).expect("filled");
     shards
 }
 
@@ -300,7 +300,7 @@ fn ranks_fail_together_and_leave_the_checkpoint_before() {
     assert!(results[0].contains("rank 1") && results[0].contains("no/such/folder"), "{}", results[0]);
     let left: Vec<_> =
         fs::read_dir(run.path().join("checkpoints")).expect("listed").flatten().map(|e| e.path()).collect();
-    assert_eq!(left, [dir.clone()]);
+    assert_eq!(left, std::slice::from_ref(&dir));
     verify(&dir).expect("whole");
     assert_eq!(Checkpoints::new(run.path()).newest(&SOLO, |line| panic!("{line}")).expect("found"), Some(dir));
 }

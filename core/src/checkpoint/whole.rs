@@ -1,6 +1,7 @@
 //! A directory that ranks fill together, and that appears whole or not at all.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs;
 use std::path::Path;
 
@@ -106,9 +107,9 @@ fn end(world: usize, path: &Path, temporary: &Path, mut files: BTreeMap<String, 
     for entry in fs::read_dir(temporary).with_context(|| format!("listing {}", temporary.display()))? {
         let entry = entry.with_context(|| format!("listing {}", temporary.display()))?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        if !files.contains_key(&name) {
+        if let Entry::Vacant(new) = files.entry(name) {
             flush(&entry.path())?;
-            files.insert(name, sum(&entry.path())?);
+            new.insert(sum(&entry.path())?);
         }
     }
     failpoint("before-manifest");

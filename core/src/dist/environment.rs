@@ -51,16 +51,15 @@ impl Place {
             let (host, prefix) = ("127.0.0.1".into(), "nestor".into());
             Self { rank: 0, world: 1, local_rank: 0, host, port: 0, prefix, served: false, launched: false }
         };
-        match place.rank < place.world {
-            true => Ok(place),
-            false => Err(input_error!("this is rank {} of {}, but ranks count from 0", place.rank, place.world)),
-        }
+        check(place.rank, place.world)?;
+        Ok(place)
     }
 
     fn of_torchrun(lookup: Lookup, set: &str) -> Result<Self> {
         let wanted = |name: &str| missing(name, set);
         let rank = required(lookup, "RANK", &wanted)?;
         let world = required(lookup, "WORLD_SIZE", &wanted)?;
+        check(rank, world)?;
         let local_rank = number(lookup, "LOCAL_RANK", Some(rank))?;
         // torchrun's agent serves a store of its own there, and the same one to every start of the ranks.
         let served = lookup("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|value| value.eq_ignore_ascii_case("true"));
@@ -171,6 +170,13 @@ fn first_host(list: &str) -> Result<String> {
     match host.trim() {
         "" => Err(bad()),
         host => Ok(host.into()),
+    }
+}
+
+fn check(rank: usize, world: usize) -> Result<()> {
+    match rank < world {
+        true => Ok(()),
+        false => Err(input_error!("this is rank {rank} of {world}, but ranks count from 0")),
     }
 }
 

@@ -9,7 +9,7 @@ use crate::recipe::{Dtype, Sharding};
 /// Bytes as gigabytes.
 fn gb(bytes: u64) -> String {
     match bytes as f64 / 1e9 {
-        none if none == 0.0 => "-".into(),
+        0.0 => "-".into(),
         small if small < 0.0095 => format!("{small:.4}"),
         large => format!("{large:.2}"),
     }
@@ -18,7 +18,7 @@ fn gb(bytes: u64) -> String {
 /// Seconds, with as many digits as they are worth.
 fn seconds(s: f64) -> String {
     match s {
-        s if s == 0.0 => "-".into(),
+        0.0 => "-".into(),
         s if s < 0.1 => format!("{s:.4}"),
         s => format!("{s:.1}"),
     }

@@ -24,7 +24,7 @@ TIMES = ("time/", "memory/", "rollout/tokens_per_s", "update/tokens_per_s")
 
 def command(run_dir, nproc, sharding, iterations, restarts):
     settings = {"deterministic": "true", "iterations": iterations, "sharding": sharding, "checkpoint.every": 1,
-                "eval.every": 4, "update.mini_batch": 16, "warm_start.steps": 20}
+                "eval.every": 4, "update.mini_batch": 16, "update.micro_batch_tokens": 128, "warm_start.steps": 20}
     sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     nestor = os.environ.get("NESTOR", ROOT / "target/release/nestor")
     return [str(nestor), "launch", "--nproc", str(nproc), "--restarts", str(restarts), "train",

@@ -291,7 +291,12 @@ pub fn ragged_logprobs(
         packed.put(&token_stats(model, &packed, temperature)?.logprobs, column);
         Ok(())
     })
-    .map(|column| column[..batch.rows.logprobs.len()].to_vec())
+    .map(|column| column[..tokens_of(batch)].to_vec())
+}
+
+/// Number of response tokens of a batch.
+fn tokens_of(batch: &Batch) -> usize {
+    batch.rows.token_offsets.last().map_or(0, |&end| end as usize)
 }
 
 /// A ragged column with an entry for each response token and each row, which the ranks fill micro-batch by micro-batch.
@@ -302,7 +307,7 @@ pub fn ragged_column(
     micro_batch_tokens: usize,
     fill: impl Fn(&[&Sequence], &mut [f32]) -> Result<()>,
 ) -> Result<Vec<f32>> {
-    let mut column = vec![0f32; batch.rows.logprobs.len() + batch.rows.len()];
+    let mut column = vec![0f32; tokens_of(batch) + batch.rows.len()];
     let all: Vec<usize> = (0..batch.sequences.len()).collect();
     for micro in dealt_micro_batches(ranks, batch, &all, micro_batch_tokens) {
         let Some(micro) = micro else {

@@ -2,22 +2,32 @@
 
 use anyhow::Result;
 
+use crate::error::Stopped;
 use crate::recipe::Recipe;
 use crate::run::{Ending, Run, TrainArgs};
 use crate::shard::Ranks;
 
-/// A run: Algorithm 1 of GiGPO (arXiv 2505.10978), the estimator being a plugin.
+/// A run, until it is done or a signal stops it.
 pub fn train(recipe: Recipe, name: &str, args: &TrainArgs, ranks: &Ranks) -> Result<Ending> {
     let mut run = Run::open(recipe, name, args, ranks)?;
-    while let Some(step) = run.next_iteration()? {
-        // tasks x group size, many turns each, all in flight at once; none when a signal asked to stop
-        let Some(episodes) = run.collect(step)? else { break };
+    match iterate(&mut run) {
+        Err(error) if error.is::<Stopped>() => {} // what is done is saved when the run is closed
+        iterated => iterated?,
+    }
+    run.close()
+}
+
+/// Algorithm 1 of GiGPO (arXiv 2505.10978), the estimator being a plugin.
+fn iterate(run: &mut Run) -> Result<()> {
+    run.begin()?; // warm start and first evaluation
+    while let Some(step) = run.next_iteration() {
+        let episodes = run.collect(step)?; // tasks x group size, many turns each, all in flight at once
         let mut batch = run.pack(&episodes)?; // sequences, response spans, behaviour log-probs, anchors
         run.reference(&mut batch)?; // reference log-probs: only where the recipe asks
         run.score(&mut batch)?; // the estimator plugin
-        let Some(update) = run.update(step, &episodes, &batch)? else { break }; // mini-batches: loss, backward by block, reduce-scatter, clip, AdamW
+        let update = run.update(step, &episodes, &batch)?; // mini-batches: loss, backward by block, reduce-scatter, clip, AdamW
         run.track(step, &episodes, &batch, &update)?;
         run.evaluate_and_save(step)?;
     }
-    run.close()
+    Ok(())
 }

@@ -3,8 +3,6 @@
 //! Maximum likelihood on the responses of episodes that the expert plays, a share of its actions replaced by random
 //! valid ones: the policy then depends on the state but is far from greedy, and reinforcement has something to sharpen.
 
-use std::ops::ControlFlow;
-
 use anyhow::Result;
 use tch::Kind;
 
@@ -42,13 +40,9 @@ pub struct Teacher<'a> {
 }
 
 impl Teacher<'_> {
-    /// Teaches the policy; `progress` gets each optimiser step (from 1) and its loss, and may end it. The optimiser's
-    /// moments are fresh afterwards.
-    pub fn teach(
-        &mut self,
-        policy: &mut Network,
-        mut progress: impl FnMut(u64, f64) -> Result<ControlFlow<()>>,
-    ) -> Result<()> {
+    /// Teaches the policy; `progress` gets each optimiser step (from 1) and its loss, and ends it by an error. The
+    /// optimiser's moments are fresh afterwards.
+    pub fn teach(&mut self, policy: &mut Network, mut progress: impl FnMut(u64, f64) -> Result<()>) -> Result<()> {
         let mut played = Vec::new();
         let mut round = 0;
         for step in 1..=self.settings.steps {
@@ -63,9 +57,7 @@ impl Teacher<'_> {
             });
             let parts: Vec<Episode> = played.drain(..fit.count()).collect();
             let batch = pack(&parts, self.rollout);
-            if progress(step, self.imitate(policy, &batch)?)?.is_break() {
-                break;
-            }
+            progress(step, self.imitate(policy, &batch)?)?;
         }
         policy.optimizer.reset();
         Ok(())

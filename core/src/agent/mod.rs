@@ -148,6 +148,8 @@ impl Player {
     }
 
     fn play_all(&mut self, model: &Model, plan: &[EpisodePlan], settings: &PlaySettings) -> Result<Vec<Episode>> {
+        // All ranks gather together, so nothing that may fail at one of them comes before.
+        let weights = Weights::new(model)?;
         let index_of: HashMap<u32, usize> = plan.iter().enumerate().map(|(i, p)| (p.episode, i)).collect();
         if index_of.len() != plan.len() {
             bail!("two episodes of a plan have the same number");
@@ -158,7 +160,6 @@ impl Player {
             self.pool.submit(index, None, Work::Reset(start))?;
             tables.push(Table { playing: Playing::new(*p), env: None, prompt: Vec::new() });
         }
-        let weights = Weights::new(model)?;
         let mut left = plan.len();
         let mut patience = FIRST_PATIENCE;
         while left > 0 {

@@ -7,6 +7,7 @@ mod rollout;
 pub mod script;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
@@ -131,7 +132,7 @@ pub fn update(options: &BenchOptions) -> Result<Value> {
     let place = Place::of_environment()?;
     let device = if options.device.is_cuda() { Device::Cuda(place.local_rank) } else { Device::Cpu };
     let comm = dist::join(&place, device, &Dist::default())?;
-    let ranks = Ranks { comm, sharding: options.sharding, deterministic: false };
+    let ranks = Ranks { comm, sharding: options.sharding, deterministic: false, stop: Arc::default() };
     let options = &BenchOptions { batch: options.batch * ranks.world(), device, ..options.clone() };
     let mut policy = Network::new(load(options)?, &ranks)?;
     let lengths = lengths(options);

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::dist::{Comm, exchange, from_root};
+use crate::dist::{Comm, deal, exchange, from_root};
 use crate::files::{Sum, SummedFile, flush, hex, sum};
 use crate::input_error;
 
@@ -92,22 +92,6 @@ impl Manifest {
         }
         Ok(())
     }
-
-    /// The files that a rank checks: dealt by size, largest first, to whoever has least.
-    fn share(&self, rank: usize, world: usize) -> Vec<&str> {
-        let mut files: Vec<(&String, u64)> = self.files.iter().map(|(name, sum)| (name, sum.bytes)).collect();
-        files.sort_by_key(|&(_, bytes)| std::cmp::Reverse(bytes));
-        let mut loads = vec![0; world];
-        let mut own = Vec::new();
-        for (name, bytes) in files {
-            let Some(least) = (0..world).min_by_key(|&r| loads[r]) else { continue };
-            loads[least] += bytes;
-            if least == rank {
-                own.push(name.as_str());
-            }
-        }
-        own
-    }
 }
 
 /// The file of a rank's part of a set of tensors.
@@ -130,8 +114,10 @@ pub fn damage(comm: &dyn Comm, dir: &Path) -> Result<Option<String>> {
     let read = || Ok(Manifest::read(dir).map_err(|error| format!("{error:#}")));
     let manifest: Result<Manifest, String> = from_root(comm, read)?;
     let own = manifest.and_then(|manifest| {
-        let mut names = manifest.share(comm.rank(), comm.world()).into_iter();
-        names.try_for_each(|name| manifest.check(dir, name)).map_err(|error| format!("{error:#}"))
+        let files: Vec<&String> = manifest.files.keys().collect();
+        let shares = deal(&files, comm.world(), |name| manifest.files[*name].bytes as usize);
+        let mut own = shares[comm.rank()].iter();
+        own.try_for_each(|name| manifest.check(dir, name)).map_err(|error| format!("{error:#}"))
     });
     Ok(exchange(comm, Ok(own.err()))?.into_iter().flatten().next())
 }

@@ -46,7 +46,7 @@ pub fn launch(options: &Launch) -> Result<u8> {
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("watching for signals")?;
     let mut restart = 0;
     loop {
-        let mut ranks = Ranks::start(options, restart)?;
+        let mut ranks = Processes::start(options, restart)?;
         let code = ranks.run(&mut signals)?;
         if ranks.signals > 0 || FINAL.contains(&code) || restart == options.restarts {
             return Ok(code);
@@ -65,7 +65,7 @@ pub fn end_with_launcher() -> Result<()> {
 }
 
 /// One rank's process.
-struct Rank {
+struct Process {
     child: Child,
     status: Option<ExitStatus>,
     /// The last line of its standard error.
@@ -81,8 +81,8 @@ struct Line {
 }
 
 /// The processes of one start.
-struct Ranks {
-    ranks: Vec<Rank>,
+struct Processes {
+    ranks: Vec<Process>,
     lines: Receiver<Line>,
     /// Which rank said a line first.
     said: HashMap<String, usize>,
@@ -90,7 +90,7 @@ struct Ranks {
     signals: usize,
 }
 
-impl Ranks {
+impl Processes {
     fn start(options: &Launch, restart: u32) -> Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).context("looking for a free port")?;
         let port = listener.local_addr().context("looking for a free port")?.port();
@@ -98,7 +98,7 @@ impl Ranks {
         let (sender, lines) = channel();
         let mut ranks = Self { ranks: Vec::new(), lines, said: HashMap::new(), signals: 0 };
         for rank in 0..options.ranks {
-            match command(options, restart, rank, port).and_then(|child| Rank::new(rank, child, &sender)) {
+            match command(options, restart, rank, port).and_then(|child| Process::new(rank, child, &sender)) {
                 Ok(rank) => ranks.ranks.push(rank),
                 Err(error) => {
                     ranks.kill();
@@ -142,7 +142,7 @@ impl Ranks {
             self.pass_lines(LOOK);
             self.reap()?;
         }
-        let codes: Vec<u8> = self.ranks.iter().filter_map(Rank::code).collect();
+        let codes: Vec<u8> = self.ranks.iter().filter_map(Process::code).collect();
         self.kill();
         self.pass_lines(GRACE);
         let rank = &self.ranks[first];
@@ -214,7 +214,7 @@ impl Ranks {
     }
 }
 
-impl Rank {
+impl Process {
     fn new(rank: usize, mut child: Child, lines: &Sender<Line>) -> Result<Self> {
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         if let Some(pipe) = stdout {

@@ -1,6 +1,7 @@
 //! Ranks: processes that train one network together, one GPU each. They run the same program and meet by torchrun's
 //! environment variables; `Comm` is all that the rest of the program sees of them.
 
+mod deal;
 mod environment;
 mod exchange;
 pub mod launch;
@@ -14,6 +15,7 @@ pub use nestor_c10d::Reduce;
 use nestor_c10d::{Backend, Group, Member, Store, StoreAddress, Work};
 use tch::{Device, Kind, Tensor, no_grad};
 
+pub use deal::deal;
 pub use environment::Place;
 pub use exchange::{agree, exchange, from_root};
 use watch::Watch;

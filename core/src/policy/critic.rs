@@ -92,18 +92,17 @@ pub fn ragged_values(ranks: &Ranks, critic: &Model, batch: &Batch, micro_batch_t
     })
 }
 
-/// One iteration's update of the critic on a batch with values and returns, from where `report` says that it stands;
-/// `stop` is asked before each mini-batch, and its error ends it.
+/// One iteration's update of the critic on a batch with values and returns, from where `report` says that it stands.
+/// A signal ends it between two mini-batches.
 pub fn go_on(
     critic: &mut Network,
     batch: &Batch,
     section: &Critic,
     settings: &UpdateSettings,
     report: &mut CriticReport,
-    mut stop: impl FnMut() -> Result<()>,
 ) -> Result<()> {
     for indices in all_mini_batches(batch, settings.update, settings.seed).into_iter().skip(report.each.len()) {
-        stop()?;
+        critic.ranks.go_on()?;
         let (loss, clip_fraction) = gradients(critic, batch, &indices, section.clip, settings)?;
         let step = critic.step(settings.update, section.lr, section.grad_clip).context("updating the critic")?;
         report.each.push(CriticStep { loss, clip_fraction, grad_norm: step.grad_norm, skipped: step.skipped });

@@ -96,24 +96,18 @@ impl UpdateReport {
 /// One iteration's update of the policy on a scored batch.
 pub fn update(policy: &mut Network, batch: &Batch, settings: &UpdateSettings) -> Result<UpdateReport> {
     let mut report = UpdateReport::default();
-    go_on(policy, batch, settings, &mut report, || Ok(()))?;
+    go_on(policy, batch, settings, &mut report)?;
     Ok(report)
 }
 
-/// The update from where `report` says that it stands; `stop` is asked before each mini-batch, and its error ends it.
-pub fn go_on(
-    policy: &mut Network,
-    batch: &Batch,
-    settings: &UpdateSettings,
-    report: &mut UpdateReport,
-    mut stop: impl FnMut() -> Result<()>,
-) -> Result<()> {
+/// The update from where `report` says that it stands. A signal ends it between two mini-batches.
+pub fn go_on(policy: &mut Network, batch: &Batch, settings: &UpdateSettings, report: &mut UpdateReport) -> Result<()> {
     let update = settings.update;
     if let Some(recomputed) = &batch.recomputed {
         report.logprob_diff = difference(&batch.rows.logprobs, recomputed);
     }
     for indices in all_mini_batches(batch, update, settings.seed).into_iter().skip(report.each.len()) {
-        stop()?;
+        policy.ranks.go_on()?;
         let gradient = gradients(policy, batch, &indices, settings)?;
         if report.each.is_empty() && batch.recomputed.is_none() {
             report.logprob_diff = gradient.logprob_diff;
@@ -299,7 +293,8 @@ fn tokens_of(batch: &Batch) -> usize {
     batch.rows.token_offsets.last().map_or(0, |&end| end as usize)
 }
 
-/// A ragged column with an entry for each response token and each row, which the ranks fill micro-batch by micro-batch.
+/// A ragged column with an entry for each response token and each row, which the ranks fill micro-batch by micro-batch. A
+/// signal ends it between two of them.
 pub fn ragged_column(
     ranks: &Ranks,
     model: &Model,
@@ -310,6 +305,7 @@ pub fn ragged_column(
     let mut column = vec![0f32; tokens_of(batch) + batch.rows.len()];
     let all: Vec<usize> = (0..batch.sequences.len()).collect();
     for micro in dealt_micro_batches(ranks, batch, &all, micro_batch_tokens) {
+        ranks.go_on()?;
         let Some(micro) = micro else {
             idle_forward(model)?;
             continue;

@@ -5,8 +5,6 @@ mod sampling;
 mod start;
 
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
 use rand_chacha::rand_core::Rng;
@@ -121,11 +119,15 @@ struct Halfway {
 }
 
 impl Halfway {
+    /// Optimiser steps that are done.
+    fn steps(&self) -> usize {
+        let UpdateReports { policy, critic } = &self.reports;
+        policy.as_ref().map_or(0, |p| p.each.len()) + critic.as_ref().map_or(0, |c| c.each.len())
+    }
+
     /// As a checkpoint holds it.
     fn saved(&self) -> Result<SavedHalfway> {
-        let UpdateReports { policy, critic } = &self.reports;
-        let steps = policy.as_ref().map_or(0, |p| p.each.len()) + critic.as_ref().map_or(0, |c| c.each.len());
-        Ok(SavedHalfway { steps, bytes: postcard::to_stdvec(self)? })
+        Ok(SavedHalfway { steps: self.steps(), bytes: postcard::to_stdvec(self)? })
     }
 }
 
@@ -150,43 +152,31 @@ pub struct Run {
     halfway: Option<Halfway>,
     /// Whether the warm start and the first evaluation are done.
     baseline: bool,
-    /// The iteration of the newest checkpoint.
-    saved: Option<u64>,
-    /// Set by SIGINT and SIGTERM.
-    stop: Arc<AtomicBool>,
+    /// What the newest checkpoint is of: the iterations, and the optimiser steps of the next one.
+    saved: Option<(u64, usize)>,
+    /// Where in the training tasks the run is once the iteration under way counts.
+    tasks: TaskCursor,
 }
 
 impl Run {
-    /// The number of the next iteration, from 1; none when all are done or a signal asked one of the ranks to stop.
-    pub fn next_iteration(&mut self) -> Result<Option<u64>> {
+    /// The number of the next iteration, from 1; none when all are done.
+    pub fn next_iteration(&self) -> Option<u64> {
         let next = self.state.iteration + 1;
-        Ok((next <= self.recipe.iterations && !self.stopped()?).then_some(next))
+        (next <= self.recipe.iterations).then_some(next)
     }
 
     /// Plays one group of episodes for each of the next tasks, and more in place of those that dynamic sampling drops.
-    /// None when a signal asked to stop: the run is where it was before this iteration.
-    pub fn collect(&mut self, iteration: u64) -> Result<Option<Vec<Episode>>> {
+    pub fn collect(&mut self, iteration: u64) -> Result<Vec<Episode>> {
         if let Some(halfway) = &mut self.halfway {
-            return Ok(Some(std::mem::take(&mut halfway.episodes)));
+            return Ok(std::mem::take(&mut halfway.episodes));
         }
-        let tasks = self.state.tasks.clone();
-        match self.play(iteration) {
-            Err(error) if error.is::<Stopped>() => {
-                self.state.tasks = tasks;
-                self.metrics = Metrics::new();
-                Ok(None)
-            }
-            played => played.map(Some),
-        }
-    }
-
-    fn play(&mut self, iteration: u64) -> Result<Vec<Episode>> {
         self.phases.start("rollout");
         let rollout = &self.recipe.rollout;
         let settings = PlaySettings::train(rollout, iteration);
         let mut selection = Selection::new(rollout);
+        self.tasks = self.state.tasks.clone();
         while let Some(groups) = selection.missing() {
-            let tasks = self.state.tasks.next(groups.len());
+            let tasks = self.tasks.next(groups.len());
             let plan = plan_from(groups.start, &tasks, rollout.group_size, self.recipe.seed, iteration);
             let episodes = self
                 .player
@@ -256,21 +246,21 @@ impl Run {
         Ok(())
     }
 
-    /// Updates the critic, then the policy, on a scored batch. None when a signal asked to stop: what is done of it is
-    /// saved with the run.
-    pub fn update(&mut self, iteration: u64, episodes: &[Episode], batch: &Batch) -> Result<Option<UpdateReports>> {
+    /// Updates the critic, then the policy, on a scored batch. When a signal asks to stop, what is done of it is kept for
+    /// the checkpoint.
+    pub fn update(&mut self, iteration: u64, episodes: &[Episode], batch: &Batch) -> Result<UpdateReports> {
         let mut reports = UpdateReports::default();
         if let Some(halfway) = self.halfway.take() {
             (reports, self.metrics) = (halfway.reports, halfway.metrics);
         }
-        match self.go_on(iteration, batch, &mut reports) {
-            Err(error) if error.is::<Stopped>() => {
-                let (episodes, batch, metrics) = (episodes.to_vec(), batch.clone(), std::mem::take(&mut self.metrics));
-                self.halfway = Some(Halfway { episodes, batch, metrics, reports });
-                Ok(None)
-            }
-            done => done.map(|()| Some(reports)),
+        // From here on the iteration is not given up any more.
+        self.state.tasks = self.tasks.clone();
+        let ended = self.go_on(iteration, batch, &mut reports);
+        if ended.as_ref().is_err_and(|error| error.is::<Stopped>()) {
+            let (episodes, batch, metrics) = (episodes.to_vec(), batch.clone(), std::mem::take(&mut self.metrics));
+            self.halfway = Some(Halfway { episodes, batch, metrics, reports: reports.clone() });
         }
+        ended.map(|()| reports)
     }
 
     fn go_on(&mut self, iteration: u64, batch: &Batch, reports: &mut UpdateReports) -> Result<()> {
@@ -282,20 +272,19 @@ impl Run {
             max_response_tokens: self.recipe.rollout.max_response_tokens,
             seed: stream_seed(self.recipe.seed, noise::SHUFFLE, iteration),
         };
-        let Self { ranks, stop, policy, critic, .. } = self;
-        let go_on = || if stopped(ranks, stop)? { Err(Stopped.into()) } else { Ok(()) };
+        let Self { policy, critic, .. } = self;
         let mut policy_learns = true;
         if let (Some(critic), Some(section)) = (critic, &self.recipe.critic) {
             self.phases.start("critic");
             let report = reports.critic.get_or_insert_default();
-            critic::go_on(critic, batch, section, &settings, report, go_on)?;
+            critic::go_on(critic, batch, section, &settings, report)?;
             policy_learns = iteration > section.warmup;
         }
         if policy_learns {
             self.phases.start("update");
             let report = reports.policy.get_or_insert_default();
             let before = report.tokens;
-            update::go_on(policy, batch, &settings, report, go_on)?;
+            update::go_on(policy, batch, &settings, report)?;
             let seconds = self.phases.seconds("update").max(1e-9);
             self.metrics.set("update/tokens_per_s", (report.tokens - before) as f64 / seconds);
             self.metrics.set("lr", lr);
@@ -350,7 +339,7 @@ impl Run {
                 self.tracker.say("stopped by a signal before reinforcement learning: nothing was saved")?;
                 return Ok(Ending::Stopped);
             }
-            if self.saved != Some(self.state.iteration) || self.halfway.is_some() {
+            if self.saved != Some(self.progress()) {
                 self.save()?;
             }
             let line = format!("stopped by a signal; go on with --resume --run-dir {}", self.dir.display());
@@ -366,8 +355,9 @@ impl Run {
         Ok(Ending::Done)
     }
 
-    fn stopped(&self) -> Result<bool> {
-        stopped(&self.ranks, &self.stop)
+    /// Iterations done, and optimiser steps of the next one.
+    fn progress(&self) -> (u64, usize) {
+        (self.state.iteration, self.halfway.as_ref().map_or(0, Halfway::steps))
     }
 
     /// Success on the fixed task list.
@@ -398,15 +388,10 @@ impl Run {
         let saved = Saved::new(&self.policy, self.critic.as_ref(), &self.model_files, halfway);
         let (iteration, keep) = (self.state.iteration, self.recipe.checkpoint.keep);
         self.checkpoints.save(&*self.ranks.comm, iteration, &saved, &self.state, keep)?;
-        self.saved = Some(self.state.iteration);
+        self.saved = Some(self.progress());
         self.phases.stop();
         Ok(())
     }
-}
-
-/// Whether a signal asked one of the ranks to stop.
-fn stopped(ranks: &Ranks, stop: &AtomicBool) -> Result<bool> {
-    Ok(exchange(&*ranks.comm, Ok(stop.load(Ordering::Relaxed)))?.contains(&true))
 }
 
 /// Seed of one iteration's draws in a stream of their own.

@@ -1,6 +1,5 @@
 //! How a run begins: its directory, its model, the warm start, or its newest checkpoint.
 
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -9,12 +8,11 @@ use anyhow::{Context, Result};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use tch::{Device, Kind};
 
-use super::{Run, State, TrainArgs, stopped, stream_seed};
+use super::{Run, State, TrainArgs, stream_seed};
 use crate::agent::{Player, PlayerOptions, TaskCursor, count_tasks, plan, texts};
 use crate::checkpoint::Checkpoints;
 use crate::dist::{self, Place, from_root};
 use crate::engine::noise;
-use crate::error::Stopped;
 use crate::files;
 use crate::input_error;
 use crate::model::{Config, kind, new, prepare, weights};
@@ -42,7 +40,7 @@ pub fn join(recipe: &Recipe) -> Result<Ranks> {
     }
     let device = prepare(recipe, place.local_rank)?;
     let comm = dist::join(&place, device, &recipe.dist)?;
-    Ok(Ranks { comm, sharding: recipe.sharding, deterministic: recipe.deterministic })
+    Ok(Ranks { comm, sharding: recipe.sharding, deterministic: recipe.deterministic, stop: stop_flag()? })
 }
 
 impl Run {
@@ -53,7 +51,6 @@ impl Run {
         phases.start("start");
         let dir = from_root(comm, || run_dir(name, args))?;
         let resume = args.resume || (args.restarted && is_run(&dir));
-        let stop = stop_flag()?;
         let plugins = Plugins::discover()?;
         let world = plugins.world(&recipe.env).context("recipe key `env`")?;
         let estimator = plugins.estimator(&recipe.estimator).context("recipe key `estimator`")?;
@@ -96,7 +93,7 @@ impl Run {
             rollout: recipe.rollout.clone(),
             seed: recipe.seed,
             deterministic: recipe.deterministic,
-            stop: stop.clone(),
+            stop: ranks.stop.clone(),
         })?;
         let fingerprint = || from_root(comm, || weights::fingerprint(&model_files, kind(recipe.dtype)));
         let start_model = recipe.model.lora.as_ref().map(|_| fingerprint()).transpose()?;
@@ -141,7 +138,6 @@ impl Run {
         let mut run = Self {
             reference: None,
             metrics: Metrics::new(),
-            stop,
             recipe,
             dir,
             ranks: ranks.clone(),
@@ -155,30 +151,32 @@ impl Run {
             phases,
             halfway,
             baseline: newest.is_some(),
-            saved: newest.is_some().then_some(state.iteration),
+            saved: None,
+            tasks: state.tasks.clone(),
             state,
         };
+        run.saved = newest.is_some().then(|| run.progress());
         run.introduce(newest.as_deref())?;
-        if newest.is_none() {
-            run.warm_start()?;
-        }
-        if run.stopped()? {
-            return Ok(run); // stopped during the warm start: nothing to save yet
-        }
-        run.freeze_reference(newest.is_some())?;
-        if newest.is_none() {
-            run.critic = run.recipe.critic.as_ref().map(|_| Network::critic_of(&run.policy)).transpose()?;
-            match run.evaluate() {
-                Err(error) if error.is::<Stopped>() => return Ok(run),
-                evaluated => evaluated?,
-            }
-            run.record()?;
-            run.baseline = true;
-            if run.recipe.checkpoint.every > 0 {
-                run.save()?;
-            }
-        }
         Ok(run)
+    }
+
+    /// What comes before the first iteration: the frozen reference, and in a run that is not resumed the warm start, a
+    /// critic and the first evaluation.
+    pub fn begin(&mut self) -> Result<()> {
+        if !self.baseline {
+            self.warm_start()?;
+        }
+        self.freeze_reference(self.baseline)?;
+        if !self.baseline {
+            self.critic = self.recipe.critic.as_ref().map(|_| Network::critic_of(&self.policy)).transpose()?;
+            self.evaluate()?;
+            self.record()?;
+            self.baseline = true;
+            if self.recipe.checkpoint.every > 0 {
+                self.save()?;
+            }
+        }
+        Ok(())
     }
 
     fn introduce(&mut self, resumed: Option<&Path>) -> Result<()> {
@@ -217,19 +215,16 @@ impl Run {
             rollout: &self.recipe.rollout,
             update: &self.recipe.update,
         };
-        let (tracker, stop, ranks) = (&mut self.tracker, &self.stop, &self.ranks);
+        let (tracker, ranks) = (&mut self.tracker, &self.ranks);
         let every = (settings.steps / 10).max(1);
         let mut last = f64::NAN;
         teacher.teach(&mut self.policy, |step, loss| {
             last = loss;
-            // All ranks stop after the same step.
-            if stopped(ranks, stop)? {
-                return Ok(ControlFlow::Break(()));
-            }
+            ranks.go_on()?;
             if step % every == 0 {
                 tracker.say(&format!("warm start {step}/{} | loss {loss:.4}", settings.steps))?;
             }
-            Ok(ControlFlow::Continue(()))
+            Ok(())
         })?;
         self.metrics.set("warm_start/loss", last);
         Ok(())

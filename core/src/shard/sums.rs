@@ -67,11 +67,21 @@ impl<'a> GradientSums<'a> {
     pub fn add_block(&mut self, block: usize, gradients: &[Tensor]) -> Result<()> {
         let place = self.place(block);
         if !self.ranks.is_alone() {
-            let whole = zeros(self.ranks, &self.layouts[place], &self.sums[place]);
-            match self.adapters {
-                Some(adapters) => adapters.project(block, gradients, &whole),
-                None => add(&whole, gradients, true),
-            }
+            let layout = &self.layouts[place];
+            let whole = match self.adapters {
+                Some(adapters) => {
+                    let whole = zeros(self.ranks, layout, &self.sums[place]);
+                    adapters.project(block, gradients, &whole);
+                    whole
+                }
+                None => {
+                    let padded = self.ranks.partition(layout).padded();
+                    let whole = Tensor::empty([padded], (Kind::Float, self.sums[place].device()));
+                    let _ = whole.narrow(0, layout.numel(), padded - layout.numel()).zero_();
+                    add(&whole, gradients, true);
+                    whole
+                }
+            };
             return self.scatter(place, whole);
         }
         let first = std::mem::take(&mut self.stale[place]);

@@ -1,12 +1,15 @@
 //! A network's parameters in the compute type: one flat tensor per unit, whole or spread over ranks.
 
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Result, ensure};
 use tch::{Device, Kind, Tensor, no_grad};
 
 use super::{Layout, Partition};
-use crate::dist::{Comm, Pending, Solo};
+use crate::dist::{Comm, Pending, Solo, exchange};
+use crate::error::Stopped;
 use crate::recipe::Sharding;
 
 /// The ranks that train a network, and how they share it.
@@ -18,12 +21,20 @@ pub struct Ranks {
     pub sharding: Sharding,
     /// Numbers do not depend on how many they are, but for the order of sums.
     pub deterministic: bool,
+    /// Set by a signal that asks this rank to stop.
+    pub stop: Arc<AtomicBool>,
 }
 
 impl Ranks {
     /// The only rank there is.
     pub fn solo(device: Device) -> Self {
-        Self { comm: Rc::new(Solo { device }), sharding: Sharding::Full, deterministic: false }
+        Self { comm: Rc::new(Solo { device }), sharding: Sharding::Full, deterministic: false, stop: Arc::default() }
+    }
+
+    /// Ends with [`Stopped`] at every rank when a signal asked one of them to stop.
+    pub fn go_on(&self) -> Result<()> {
+        let own = self.stop.load(Ordering::Relaxed);
+        if exchange(&*self.comm, Ok(own))?.contains(&true) { Err(Stopped.into()) } else { Ok(()) }
     }
 
     /// Number of ranks W.

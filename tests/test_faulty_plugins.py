@@ -1,4 +1,5 @@
 """A plugin that breaks the border's rules ends a run with one message: which plugin, what, and exit code 1 or 2."""
+import json
 import subprocess
 
 import pytest
@@ -71,6 +72,25 @@ def test_an_environment_that_fails_in_a_step(fault, words, faulty, run, tmp_path
     assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
     for word in ["error: ", "faulty", "task 3 of split train", "seed 7", "step 0", *words]:
         assert word in done.stderr
+
+
+def test_an_environment_that_fails_now_and_then(faulty, run, tmp_path):
+    """Resets and steps that fail are survived as often as the recipe says, counted, and named."""
+    recipe = tmp_path / "recipe.yaml"
+    text = RECIPE.format(env=f"{{plugin: {faulty}, config: {{fault: flaky}}}}", estimator="{plugin: gigpo}")
+    recipe.write_text(text.replace("max_steps: 2", "max_steps: 3, env_errors: 9"))
+    done = run("train", recipe, "--run-dir", tmp_path / "survives")
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in (tmp_path / "survives/metrics.jsonl").read_text().splitlines()]
+    told = [line for line in done.stderr.splitlines() if "fails (failure" in line]
+    assert sum(row["env/errors"] for row in rows) == len(told) > 0, done.stderr
+    assert all(line.startswith("warning: plugin faulty: ") and " of 9)" in line for line in told)
+    episodes = [json.loads(line) for line in (tmp_path / "survives/rollouts/iteration-000001.jsonl").open()]
+    assert len(episodes) == 2 and all(1 <= len(e["steps"]) <= 3 and e["steps"][-1]["truncated"] for e in episodes)
+
+    recipe.write_text(text)
+    done = run("train", recipe, "--run-dir", tmp_path / "fails")
+    assert done.returncode == 1 and "call 4 fails" in done.stderr.splitlines()[-1]
 
 
 def test_a_plugin_of_another_border(faulty, root, run, tmp_path):

@@ -18,6 +18,8 @@ pub struct Step {
     pub logprobs: Vec<f32>,
     /// The observation the prompt was built from.
     pub observation: String,
+    /// The actions that the environment named as admissible, where it names any.
+    pub admissible: Vec<String>,
     /// The response as text, special tokens left out: what the environment was given.
     pub response_text: String,
     /// The action the environment read in the response.

@@ -180,6 +180,22 @@ impl Tokenizer {
         self.inner.decode(ids, skip_special).unwrap_or_default()
     }
 
+    /// The text that each token adds, special tokens included. A character of several tokens stands at its last one.
+    pub fn pieces(&self, ids: &[u32]) -> Vec<String> {
+        let mut pieces = vec![String::new(); ids.len()];
+        let mut begin = 0;
+        for end in 1..=ids.len() {
+            let text = self.decode(&ids[begin..end], false);
+            // The longest character has four bytes, and a token has one at least.
+            let half = text.ends_with(char::REPLACEMENT_CHARACTER) && end - begin < 4 && end < ids.len();
+            if !half {
+                pieces[end - 1] = text;
+                begin = end;
+            }
+        }
+        pieces
+    }
+
     /// The text of a chat by the model's template.
     pub fn render(&self, chat: &[Message], add_generation_prompt: bool) -> Result<String> {
         self.template.render(chat, add_generation_prompt)
@@ -305,6 +321,17 @@ fn plain(error: tokenizers::Error) -> anyhow::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_character_of_several_tokens_stands_at_its_last() -> Result<()> {
+        let trained = Tokenizer::train(["plain".to_string()].into_iter(), SMALLEST_VOCABULARY)?;
+        let ids = trained.encode("a\u{e9}\u{1f642}b<|im_end|>")?;
+        assert_eq!(trained.pieces(&ids), ["a", "", "\u{e9}", "", "", "", "\u{1f642}", "b", "<|im_end|>"]);
+        // Half a character at the end, and bytes that are none, are shown as what they are.
+        assert_eq!(trained.pieces(&ids[..2]), ["a", "\u{fffd}"]);
+        assert_eq!(trained.pieces(&[ids[3], ids[0]]).concat(), "\u{fffd}a");
+        Ok(())
+    }
 
     #[test]
     fn truncation_and_padding_of_the_file_are_not_obeyed() -> Result<()> {

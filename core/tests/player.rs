@@ -6,10 +6,11 @@ mod support;
 
 use std::sync::Arc;
 
-use nestor::agent::{EpisodePlan, PlaySettings, Player, PlayerOptions, pack, plan, texts, write_rollouts};
+use nestor::agent::{EpisodePlan, PlaySettings, Player, PlayerOptions, Scored, pack, plan, texts};
 use nestor::data::Episode;
 use nestor::error::InputError;
 use nestor::model::{Model, make_deterministic};
+use nestor::plugin::Parts;
 use nestor::recipe::Rollout;
 use nestor::tokenizer::{Message, Tokenizer};
 use serde_json::{Value, json};
@@ -121,12 +122,18 @@ fn the_expert_plays_with_noise_and_without() {
     let path = dir.path().join("rollouts.jsonl");
     let mut batch = pack(&best, &rollout(json!({})));
     batch.rows.advantages = vec![0.5; batch.rows.token_rewards.len()];
-    write_rollouts(&path, &best, Some(&batch), player.tokenizer()).unwrap();
+    let scored = Scored { episodes: &best, batch: &batch, parts: &Parts::default(), tokenizer: player.tokenizer() };
+    scored.write(&path).unwrap();
     let lines: Vec<Value> =
         std::fs::read_to_string(path).unwrap().lines().map(|l| serde_json::from_str(l).unwrap()).collect();
     assert_eq!(lines.len(), 12);
     let last = lines[11]["steps"].as_array().unwrap().last().unwrap();
     assert_eq!((&lines[11]["won"], &last["advantage"], &last["action"]), (&json!(true), &json!(0.5), &json!("down")));
+    let step = best[11].steps.last().unwrap();
+    let pieces: String = last["tokens"].as_array().unwrap().iter().map(|piece| piece.as_str().unwrap()).collect();
+    assert_eq!(pieces, player.tokenizer().decode(&step.response, false));
+    assert_eq!(last["admissible"], json!(step.admissible));
+    assert!(step.admissible.contains(&step.action));
 }
 
 #[test]

@@ -141,7 +141,7 @@ fn files_that_are_no_plugins_of_this_border() {
             changed(dir.path(), "major", "p.abi_major = 2"),
             "was built for version 2.0 of the plugin border, this program has 1.0",
         ),
-        (changed(dir.path(), "minor", "p.abi_minor = 1"), "was built for version 1.1 of the plugin border"),
+        (changed(dir.path(), "minor", "p.abi_minor = 2"), "was built for version 1.2 of the plugin border"),
         (changed(dir.path(), "size", "p.size_rows -= 8"), "has structs of other sizes than version 1.0"),
         (changed(dir.path(), "empty", "p.magic = p.magic"), "none of these is an environment"),
     ];

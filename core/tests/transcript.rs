@@ -6,11 +6,12 @@ mod support;
 
 use std::sync::Arc;
 
-use nestor::agent::{EpisodePlan, PlaySettings, Player, PlayerOptions, pack, plan, texts, write_rollouts};
+use nestor::agent::{EpisodePlan, PlaySettings, Player, PlayerOptions, Scored, pack, plan, texts};
 use nestor::data::{Batch, Episode};
 use nestor::engine::{Completion, Engine, EngineOptions, NoiseKey, Request, Weights};
 use nestor::error::InputError;
 use nestor::model::{Model, make_deterministic};
+use nestor::plugin::Parts;
 use nestor::policy::score::logprobs;
 use nestor::policy::update::ragged_logprobs;
 use nestor::recipe::Rollout;
@@ -225,7 +226,9 @@ fn the_expert_teaches_in_one_conversation() {
     assert!(seen.over[0] > 0 && seen.over[2] > 0, "{seen:?}");
     // A rollout file shows what each turn added.
     let dir = tempfile::tempdir().unwrap();
-    write_rollouts(&dir.path().join("r.jsonl"), &shown, None, player.tokenizer()).unwrap();
+    let batch = &pack(&shown, &rollout);
+    let scored = Scored { episodes: &shown, batch, parts: &Parts::default(), tokenizer: player.tokenizer() };
+    scored.write(&dir.path().join("r.jsonl")).unwrap();
     let text = std::fs::read_to_string(dir.path().join("r.jsonl")).unwrap();
     let long: Value =
         text.lines().map(|l| serde_json::from_str(l).unwrap()).find(|l: &Value| l["steps"][1].is_object()).unwrap();

@@ -27,7 +27,7 @@ extern "C" {
 
 #define NESTOR_MAGIC UINT64_C(0x4e4553544f52504c) /* "NESTORPL" as a number */
 #define NESTOR_ABI_MAJOR 1
-#define NESTOR_ABI_MINOR 0
+#define NESTOR_ABI_MINOR 1
 
 /* Codes. */
 #define NESTOR_OK 0
@@ -51,6 +51,7 @@ typedef struct nestor_str {
 #define NESTOR_INFO 7        /* one JSON object: "won" (bool), "task_type" (string), and what else is worth recording */
 #define NESTOR_TEMPLATE 8    /* the default prompt template (Jinja) */
 #define NESTOR_RESPONSE 9    /* a whole response of the policy that carries an action */
+#define NESTOR_PART 10       /* since 1.1: the name of one column of parts; put once per column, in their order */
 
 /* Where text goes. put copies the text; it may be called any number of times, only during the call that got the sink,
  * and only on its thread. A field put twice keeps the last text, but for NESTOR_ADMISSIBLE, which collects. Fields that
@@ -136,6 +137,17 @@ typedef struct nestor_estimator {
     int32_t (*score)(void *estimator, const nestor_rows *rows, nestor_sink *sink, float *advantages, float *returns);
     int32_t (*close)(void *estimator, nestor_sink *sink);
 } nestor_estimator;
+
+/* Extension "nestor.estimator.parts/1", since 1.1: what the advantages are made of, for people who read episodes. */
+#define NESTOR_PARTS "nestor.estimator.parts/1"
+typedef struct nestor_parts {
+    /* Puts NESTOR_PART: lower case letters, digits, underscores. Names that viewers know: episode_advantage,
+     * step_advantage, step_return, anchor_group (a number that the rows of one state share). */
+    int32_t (*names)(void *estimator, nestor_sink *sink);
+    /* Fills parts [names * B], column by column, for rows that score was given. The host has set every entry to NaN,
+     * and takes NaN for a row that has no such part. */
+    int32_t (*fill)(void *estimator, const nestor_rows *rows, nestor_sink *sink, double *parts);
+} nestor_parts;
 
 /* Kinds of components. */
 #define NESTOR_ENVIRONMENT 1 /* functions is a nestor_environment */

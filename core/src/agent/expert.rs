@@ -85,7 +85,7 @@ fn demonstrations(
     }
     let mut all: Vec<Option<Demonstration>> = plan.iter().map(|_| None).collect();
     for answer in pool.collect(true, Duration::MAX)? {
-        let Outcome::Played(played) = answer.outcome else { bail!("the expert's episode came back as a step") };
+        let Outcome::Played(played) = answer.outcome? else { bail!("the expert's episode came back as a step") };
         all[answer.index] = Some(played);
     }
     all.into_iter().collect::<Option<Vec<_>>>().context("a demonstration is missing")

@@ -22,12 +22,12 @@ pub use self::expert::texts;
 use self::playing::Playing;
 use self::pool::{Outcome, Pool, Start, Work};
 pub use self::prompt::{Past, PromptTemplate, PromptVariables};
-pub use self::report::{Count, Success, write_rollouts};
+pub use self::report::{Count, Scored, Success};
 pub use self::rows::pack;
 pub use self::tasks::{EpisodePlan, TaskCursor, count_tasks, eval_plan, plan, plan_from};
 use crate::data::Episode;
 use crate::engine::{Counters, Engine, EngineOptions, NoiseKey, Request, Sampling, Weights, noise};
-use crate::error::Stopped;
+use crate::error::{InputError, Stopped, message};
 use crate::failpoint::failpoint;
 use crate::input_error;
 use crate::model::Model;
@@ -94,6 +94,8 @@ pub struct Player {
     engine: Engine,
     pool: Pool,
     stop: Arc<AtomicBool>,
+    /// Failures of environments that were survived.
+    env_errors: u64,
 }
 
 /// The recipe's prompt template, or the environment's.
@@ -120,7 +122,7 @@ impl Player {
         let template = template_of(&world, &rollout)?;
         let turns = if rollout.is_transcript() { Some(Turns::new(&tokenizer)?) } else { None };
         let pool = Pool::new(&world, rollout.env_threads)?;
-        Ok(Self { tokenizer, world, rollout, deterministic, template, turns, engine, pool, stop })
+        Ok(Self { tokenizer, world, rollout, deterministic, template, turns, engine, pool, stop, env_errors: 0 })
     }
 
     /// The policy's tokenizer.
@@ -136,6 +138,11 @@ impl Player {
     /// Tokens generated and computed since the last call.
     pub fn take_counters(&mut self) -> Counters {
         self.engine.take_counters()
+    }
+
+    /// Failures of environments that were survived since the last call.
+    pub fn take_env_errors(&mut self) -> u64 {
+        std::mem::take(&mut self.env_errors)
     }
 
     /// Plays all episodes of a plan; they come back in its order.
@@ -155,12 +162,12 @@ impl Player {
             bail!("two episodes of a plan have the same number");
         }
         let mut tables: Vec<Table> = Vec::with_capacity(plan.len());
+        let start = |p: &EpisodePlan| Start { split: settings.split.clone(), task: p.task, seed: p.seed };
         for (index, p) in plan.iter().enumerate() {
-            let start = Start { split: settings.split.clone(), task: p.task, seed: p.seed };
-            self.pool.submit(index, None, Work::Reset(start))?;
+            self.pool.submit(index, None, Work::Reset(start(p)))?;
             tables.push(Table { playing: Playing::new(*p), env: None, prompt: Vec::new() });
         }
-        let mut left = plan.len();
+        let (mut left, mut failures) = (plan.len(), 0);
         let mut patience = FIRST_PATIENCE;
         while left > 0 {
             if self.stop.load(Ordering::Relaxed) {
@@ -168,8 +175,22 @@ impl Player {
             }
             let wait = if self.deterministic { Duration::MAX } else { patience };
             for answer in self.pool.collect(self.engine.is_idle(), wait)? {
-                let Outcome::Seen(env, seen) = answer.outcome else { bail!("a step came back as an expert's episode") };
                 let table = &mut tables[answer.index];
+                let (env, seen) = match answer.outcome {
+                    Ok(Outcome::Seen(env, seen)) => (env, seen),
+                    Ok(Outcome::Played(_)) => bail!("a step came back as an expert's episode"),
+                    Err(error) => {
+                        failures += 1;
+                        self.survive(failures, error)?;
+                        if table.playing.step() == 0 {
+                            self.pool.submit(answer.index, None, Work::Reset(start(&plan[answer.index])))?;
+                        } else {
+                            table.playing.fail();
+                            left -= 1;
+                        }
+                        continue;
+                    }
+                };
                 if table.take(seen, self.rollout.max_steps)? || !self.ask(table, settings)? {
                     self.pool.keep(env);
                     left -= 1;
@@ -193,6 +214,16 @@ impl Player {
             patience = begin.elapsed() / 8;
         }
         Ok(tables.into_iter().map(|table| table.playing.finish()).collect())
+    }
+
+    /// Counts an error of an environment, the `failures`th of a plan, or gives it back where it ends the run.
+    fn survive(&mut self, failures: u64, error: anyhow::Error) -> Result<()> {
+        if failures > self.rollout.env_errors || error.chain().any(|cause| cause.is::<InputError>()) {
+            return Err(error);
+        }
+        self.env_errors += 1;
+        eprintln!("warning: {} (failure {failures} of {})", message(&error), self.rollout.env_errors);
+        Ok(())
     }
 
     /// Queues the next step of an episode; false where it was cut instead, for lack of room.

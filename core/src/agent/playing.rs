@@ -96,8 +96,10 @@ impl Playing {
     /// Records a response; what came of it is not known yet.
     pub fn respond(&mut self, (prompt, response, logprobs): StepTokens, response_text: String) {
         let observation = std::mem::take(&mut self.now.text);
+        let admissible = std::mem::take(&mut self.now.admissible);
         let anchor = std::mem::take(&mut self.now.anchor);
-        let step = Step { prompt, response, logprobs, observation, response_text, anchor, ..Step::default() };
+        let said = Step { prompt, response, logprobs, response_text, ..Step::default() };
+        let step = Step { observation, admissible, anchor, ..said };
         self.episode.steps.push(step);
     }
 
@@ -127,6 +129,13 @@ impl Playing {
             self.episode.task_type = Some(kind.clone());
         }
         self.now = seen;
+    }
+
+    /// Ends the episode with its last step, which the environment failed in: the response is not to blame.
+    pub fn fail(&mut self) {
+        if let Some(step) = self.episode.steps.last_mut() {
+            (step.truncated, step.valid) = (true, true);
+        }
     }
 
     /// The record of the episode.

@@ -44,8 +44,8 @@ pub enum Outcome {
 pub struct Answer {
     /// The caller's number.
     pub index: usize,
-    /// What came of it.
-    pub outcome: Outcome,
+    /// What came of it; an error is the environment's.
+    pub outcome: Result<Outcome>,
 }
 
 struct Job {
@@ -136,7 +136,7 @@ impl Pool {
             };
             self.load[report.thread] -= 1;
             self.idle.extend(report.idle);
-            answers.push(Answer { index: report.index, outcome: report.outcome? });
+            answers.push(Answer { index: report.index, outcome: report.outcome });
         }
         Ok(answers)
     }

@@ -6,9 +6,10 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use crate::data::{Batch, Episode};
+use crate::data::{Batch, Episode, Step};
+use crate::plugin::Parts;
 use crate::tokenizer::Tokenizer;
 
 /// Episodes won and played.
@@ -60,52 +61,71 @@ impl Success {
     }
 }
 
-/// Writes one JSON object per episode, its steps with prompt and response as text. With the scored batch that
-/// `pack` made of these very episodes, each step has its advantage (mean over its tokens).
-pub fn write_rollouts(path: &Path, episodes: &[Episode], batch: Option<&Batch>, tokenizer: &Tokenizer) -> Result<()> {
-    let context = || format!("cannot write {}", path.display());
-    let mut file = BufWriter::new(File::create(path).with_context(context)?);
-    let mut rows = 0..;
-    for episode in episodes {
-        let steps: Vec<Value> = episode
-            .steps
-            .iter()
-            .zip(&mut rows)
-            .map(|(step, row)| {
-                json!({
-                    "prompt": tokenizer.decode(&step.prompt, false),
-                    "response": step.response_text,
-                    "action": step.action,
-                    "reward": step.reward,
-                    "valid": step.valid,
-                    "terminated": step.terminated,
-                    "truncated": step.truncated,
-                    "anchor": String::from_utf8_lossy(&step.anchor),
-                    "response_tokens": step.response.len(),
-                    "advantage": batch.and_then(|b| advantage(b, row)),
-                })
-            })
-            .collect();
-        let line = json!({
-            "group": episode.group,
-            "episode": episode.episode,
-            "task": episode.task,
-            "seed": episode.seed,
-            "won": episode.won,
-            "task_type": episode.task_type,
-            "return": episode.episode_return(),
-            "steps": steps,
-        });
-        writeln!(file, "{line}").with_context(context)?;
-    }
-    file.flush().with_context(context)
+/// The episodes of an iteration, and what they were scored with.
+#[derive(Clone, Copy)]
+pub struct Scored<'a> {
+    /// What was played.
+    pub episodes: &'a [Episode],
+    /// The scored batch that `pack` made of these very episodes.
+    pub batch: &'a Batch,
+    /// What its advantages are made of.
+    pub parts: &'a Parts,
+    /// The policy's tokenizer.
+    pub tokenizer: &'a Tokenizer,
 }
 
-/// Mean advantage over a row's tokens.
-fn advantage(batch: &Batch, row: usize) -> Option<f64> {
-    let offset = |i: usize| batch.rows.token_offsets.get(i).map(|&o| o as usize);
-    let tokens = batch.rows.advantages.get(offset(row)?..offset(row + 1)?)?;
-    (!tokens.is_empty()).then(|| tokens.iter().map(|&a| a as f64).sum::<f64>() / tokens.len() as f64)
+impl Scored<'_> {
+    /// Writes one JSON object per episode: its steps with prompt and response as text and by token, its reward and
+    /// advantage (mean over its tokens).
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let context = || format!("cannot write {}", path.display());
+        let mut file = BufWriter::new(File::create(path).with_context(context)?);
+        let mut first = 0;
+        for episode in self.episodes {
+            let steps: Vec<Value> = episode.steps.iter().zip(first..).map(|(step, row)| self.step(step, row)).collect();
+            first += episode.steps.len();
+            let line = json!({
+                "group": episode.group,
+                "episode": episode.episode,
+                "task": episode.task,
+                "seed": episode.seed,
+                "won": episode.won,
+                "task_type": episode.task_type,
+                "return": episode.episode_return(),
+                "steps": steps,
+            });
+            writeln!(file, "{line}").with_context(context)?;
+        }
+        file.flush().with_context(context)
+    }
+
+    fn step(&self, step: &Step, row: usize) -> Value {
+        let parts: Map<String, Value> =
+            self.parts.of(row).filter(|(_, v)| v.is_finite()).map(|(name, v)| (name.into(), v.into())).collect();
+        json!({
+            "prompt": self.tokenizer.decode(&step.prompt, false),
+            "response": step.response_text,
+            "action": step.action,
+            "admissible": step.admissible,
+            "reward": step.reward,
+            "valid": step.valid,
+            "terminated": step.terminated,
+            "truncated": step.truncated,
+            "anchor": String::from_utf8_lossy(&step.anchor),
+            "response_tokens": step.response.len(),
+            "tokens": self.tokenizer.pieces(&step.response),
+            "logprobs": step.logprobs.iter().map(|&l| (f64::from(l) * 1e4).round() / 1e4).collect::<Vec<_>>(),
+            "advantage": self.advantage(row),
+            "parts": parts,
+        })
+    }
+
+    /// Mean advantage over a row's tokens; none where it has no token.
+    pub fn advantage(&self, row: usize) -> Option<f64> {
+        let rows = &self.batch.rows;
+        let tokens = rows.advantages.get(rows.response(u32::try_from(row).ok()?))?;
+        (!tokens.is_empty()).then(|| tokens.iter().map(|&a| f64::from(a)).sum::<f64>() / tokens.len() as f64)
+    }
 }
 
 #[cfg(test)]

@@ -409,6 +409,6 @@ impl TimeSetup<'_> {
 }
 
 /// Multiplications and additions of one block's forward pass for each token of sequences of this length.
-fn block_flops(c: &Config, length: f64) -> f64 {
+pub fn block_flops(c: &Config, length: f64) -> f64 {
     2.0 * block_matrices(c) as f64 + 2.0 * length * (c.num_attention_heads * c.head_dim()) as f64
 }

@@ -13,8 +13,25 @@ use crate::data::Rows;
 pub struct Estimator {
     id: &'static str,
     functions: &'static ffi::Estimator,
+    parts: Option<&'static ffi::Parts>,
     handle: *mut c_void,
     needs: Needs,
+}
+
+/// What the advantages of rows are made of, as the estimator tells it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Parts(Vec<(String, Vec<f64>)>);
+
+impl Parts {
+    /// Names and values of a row; NaN where it has no such part.
+    pub fn of(&self, row: usize) -> impl Iterator<Item = (&str, f64)> {
+        self.0.iter().map(move |(name, column)| (name.as_str(), column[row]))
+    }
+
+    /// Whether the estimator tells none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
 }
 
 // SAFETY: the border asks of an estimator that it keeps no state between calls, and no thread of its own.
@@ -30,13 +47,18 @@ impl Drop for Estimator {
 }
 
 impl Estimator {
-    pub(super) fn open(id: &'static str, functions: &'static ffi::Estimator, config: &Value) -> Result<Self> {
+    pub(super) fn open(
+        id: &'static str,
+        functions: &'static ffi::Estimator,
+        parts: Option<&'static ffi::Parts>,
+        config: &Value,
+    ) -> Result<Self> {
         let text = config.to_string();
         let mut handle = std::ptr::null_mut();
         // SAFETY: a checked table; `handle` outlives the call.
         call(|sink| unsafe { (functions.open)(ffi::Str::new(text.as_bytes()), sink, &mut handle) })
             .with_context(|| format!("plugin {id}"))?;
-        let mut estimator = Self { id, functions, handle, needs: Needs::default() };
+        let mut estimator = Self { id, functions, parts, handle, needs: Needs::default() };
         let mut flags = 0;
         // SAFETY: the handle is open; `flags` outlives the call.
         call(|sink| unsafe { (functions.needs)(handle, sink, &mut flags) })
@@ -70,6 +92,25 @@ impl Estimator {
         (rows.advantages, rows.returns) = (advantages, returns);
         self.check(rows, &rows.advantages, "advantage")?;
         self.check(rows, &rows.returns, "return")
+    }
+
+    /// What the advantages of rows that were scored are made of; nothing from an estimator that does not tell.
+    pub fn parts(&self, rows: &Rows) -> Result<Parts> {
+        let Some(parts) = self.parts else { return Ok(Parts::default()) };
+        check_columns(rows, self.needs).with_context(|| format!("rows for plugin {}", self.id))?;
+        // SAFETY: the handle is open.
+        let mut texts = call(|sink| unsafe { (parts.names)(self.handle, sink) })
+            .with_context(|| format!("plugin {}: names of parts", self.id))?;
+        let names = texts.all(ffi::PART, "name of a part")?;
+        let mut numbers = vec![f64::NAN; names.len() * rows.len()];
+        let extra = Extra::of(rows, self.needs);
+        let columns = columns(rows, &extra, self.needs);
+        let first = numbers.as_mut_ptr();
+        // SAFETY: the handle is open; columns and array have the lengths the header gives and live on.
+        call(|sink| unsafe { (parts.fill)(self.handle, &columns, sink, first) })
+            .with_context(|| format!("plugin {}: parts of {} rows", self.id, rows.len()))?;
+        let columns = numbers.chunks(rows.len().max(1)).map(<[f64]>::to_vec);
+        Ok(Parts(names.into_iter().zip(columns).collect()))
     }
 
     /// Every number is there and finite.

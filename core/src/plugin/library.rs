@@ -24,14 +24,14 @@ pub struct Component {
 #[derive(Clone, Copy)]
 pub enum Table {
     Environment { functions: &'static ffi::Environment, expert: Option<&'static ffi::Expert> },
-    Estimator(&'static ffi::Estimator),
+    Estimator { functions: &'static ffi::Estimator, parts: Option<&'static ffi::Parts> },
 }
 
 impl Component {
     pub fn kind(&self) -> Kind {
         match self.table {
             Table::Environment { .. } => Kind::Environment,
-            Table::Estimator(_) => Kind::Estimator,
+            Table::Estimator { .. } => Kind::Estimator,
         }
     }
 
@@ -139,17 +139,22 @@ unsafe fn read(component: &ffi::Component, path: &Path) -> Result<Component> {
     let schema = serde_json::from_str(text(component.config_schema, "a config schema")?)
         .map_err(|e| wrong(&format!("the config schema of {id} is not JSON: {e}")))?;
     let missing = || wrong(&format!("a function of {id} is missing"));
+    let extension = |name: &str| {
+        // SAFETY: a function of the description; the text is borrowed for the call.
+        let found = unsafe { component.get_extension?(ffi::Str::new(name.as_bytes())) };
+        (!found.is_null()).then_some(found)
+    };
     // SAFETY: the kind says which table `functions` points at; the extension's id says the same for its table.
     let table = unsafe {
         match component.kind {
             ffi::ENVIRONMENT => Table::Environment {
                 functions: table(component.functions).ok_or_else(missing)?,
-                expert: match component.get_extension.map(|get| get(ffi::Str::new(ffi::EXPERT.as_bytes()))) {
-                    Some(extension) if !extension.is_null() => Some(table(extension).ok_or_else(missing)?),
-                    _ => None,
-                },
+                expert: extension(ffi::EXPERT).map(|found| table(found).ok_or_else(missing)).transpose()?,
             },
-            ffi::ESTIMATOR => Table::Estimator(table(component.functions).ok_or_else(missing)?),
+            ffi::ESTIMATOR => Table::Estimator {
+                functions: table(component.functions).ok_or_else(missing)?,
+                parts: extension(ffi::PARTS).map(|found| table(found).ok_or_else(missing)).transpose()?,
+            },
             kind => return Err(wrong(&format!("{id} has the unknown kind {kind}"))),
         }
     };

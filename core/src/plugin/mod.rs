@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 pub use nestor_plugin::{Needs, Observation};
 
-pub use estimator::Estimator;
+pub use estimator::{Estimator, Parts};
 pub use world::{Env, World};
 
 use crate::input_error;
@@ -147,7 +147,7 @@ impl Plugins {
         let component = self.component(Kind::Environment, &choice.plugin)?;
         match component.table {
             Table::Environment { functions, expert } => World::open(component.id, functions, expert, &choice.config),
-            Table::Estimator(_) => bail!("plugin {} is an estimator", component.id),
+            Table::Estimator { .. } => bail!("plugin {} is an estimator", component.id),
         }
     }
 
@@ -155,7 +155,7 @@ impl Plugins {
     pub fn estimator(&self, choice: &PluginChoice) -> Result<Estimator> {
         let component = self.component(Kind::Estimator, &choice.plugin)?;
         match component.table {
-            Table::Estimator(functions) => Estimator::open(component.id, functions, &choice.config),
+            Table::Estimator { functions, parts } => Estimator::open(component.id, functions, parts, &choice.config),
             Table::Environment { .. } => bail!("plugin {} is an environment", component.id),
         }
     }

@@ -187,6 +187,9 @@ pub struct Rollout {
     /// Threads that step environments.
     #[serde(default = "default_env_threads")]
     pub env_threads: usize,
+    /// Failures of the environment that an iteration survives at each rank: the episode ends with the step that failed, a failed reset is tried again.
+    #[serde(default)]
+    pub env_errors: u64,
     /// What of the episode so far a prompt holds.
     #[serde(default)]
     pub history: History,

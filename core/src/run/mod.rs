@@ -2,6 +2,7 @@
 
 mod report;
 mod sampling;
+mod speed;
 mod start;
 
 use std::path::PathBuf;
@@ -10,11 +11,11 @@ use anyhow::{Context, Result};
 use rand_chacha::rand_core::Rng;
 use serde::{Deserialize, Serialize};
 
-use crate::agent::{PlaySettings, Player, TaskCursor, pack, plan_from, write_rollouts};
+use crate::agent::{PlaySettings, Player, Scored, TaskCursor, pack, plan_from};
 use crate::checkpoint::{Checkpoints, Saved, SavedHalfway};
 use crate::data::{Batch, Episode};
 use crate::dist::{exchange, from_root};
-use crate::engine::{NoiseKey, noise};
+use crate::engine::{Counters as Generated, NoiseKey, noise};
 use crate::error::Stopped;
 use crate::eval::evaluate;
 use crate::model::Model;
@@ -26,8 +27,9 @@ use crate::policy::schedule::learning_rate;
 use crate::policy::update::{self, UpdateReport, UpdateSettings, ragged_logprobs};
 use crate::recipe::{OldLogprobs, Recipe};
 use crate::shard::Ranks;
-use crate::track::{Metrics, Phases, Tracker, rss_bytes};
+use crate::track::{Metrics, Phases, Tracker};
 use sampling::Selection;
+use speed::{Speed, TRAINED, forward_flops, generation_flops};
 pub use start::{join, run_dir};
 
 /// Where a run lives and whether it goes on.
@@ -146,6 +148,9 @@ pub struct Run {
     /// The folder that holds the policy's config.json and tokenizer.
     model_files: PathBuf,
     phases: Phases,
+    speed: Speed,
+    /// Tokens that the ranks computed of prompts and drew, in the iteration under way.
+    generated: [u64; 2],
     metrics: Metrics,
     state: State,
     /// The next iteration, where a signal stopped it in its update.
@@ -188,8 +193,10 @@ impl Run {
             selection.report(&mut self.metrics);
         }
         let seconds = self.phases.seconds("rollout").max(1e-9);
-        let generated = exchange(&*self.ranks.comm, Ok(self.player.take_counters().generated))?;
-        self.metrics.set("rollout/tokens_per_s", generated.iter().sum::<u64>() as f64 / seconds);
+        let Generated { prefilled, generated, .. } = self.player.take_counters();
+        let all = exchange(&*self.ranks.comm, Ok([prefilled, generated]))?;
+        self.generated = all.iter().fold([0; 2], |sum, counts| [sum[0] + counts[0], sum[1] + counts[1]]);
+        self.metrics.set("rollout/tokens_per_s", self.generated[1] as f64 / seconds);
         Ok(selection.into_episodes())
     }
 
@@ -199,7 +206,10 @@ impl Run {
         if let Some(halfway) = &mut self.halfway {
             return Ok(std::mem::take(&mut halfway.batch));
         }
-        Ok(pack(episodes, &self.recipe.rollout))
+        let batch = pack(episodes, &self.recipe.rollout);
+        let [prefilled, generated] = self.generated;
+        self.speed.count(generation_flops(&self.policy.model.config, &batch, prefilled, generated));
+        Ok(batch)
     }
 
     /// Adds, where the recipe asks: the update's own log-probs, the reference's, the critic's values; and takes KL off
@@ -214,14 +224,17 @@ impl Run {
         if update.old_logprobs == OldLogprobs::Recompute {
             self.phases.start("old_logprobs");
             batch.recomputed = Some(ragged_logprobs(ranks, &self.policy.model, batch, tokens, temperature)?);
+            self.speed.count(forward_flops(&self.policy.model.config, batch));
         }
         if let Some(reference) = &self.reference {
             self.phases.start("reference");
             batch.rows.ref_logprobs = Some(ragged_logprobs(ranks, reference, batch, tokens, temperature)?);
+            self.speed.count(forward_flops(&reference.config, batch));
         }
         if let Some(critic) = &self.critic {
             self.phases.start("values");
             batch.rows.values = Some(ragged_values(ranks, &critic.model, batch, tokens)?);
+            self.speed.count(forward_flops(&critic.model.config, batch));
         }
         if let (Some(section), Some(coefficient)) = (&update.kl_in_reward, &mut self.state.kl_coefficient) {
             let kl = subtract_kl(batch, section, *coefficient);
@@ -278,6 +291,8 @@ impl Run {
             self.phases.start("critic");
             let report = reports.critic.get_or_insert_default();
             critic::go_on(critic, batch, section, &settings, report)?;
+            let epochs = f64::from(self.recipe.update.epochs);
+            self.speed.count(TRAINED * epochs * forward_flops(&critic.model.config, batch));
             policy_learns = iteration > section.warmup;
         }
         if policy_learns {
@@ -285,8 +300,12 @@ impl Run {
             let report = reports.policy.get_or_insert_default();
             let before = report.tokens;
             update::go_on(policy, batch, &settings, report)?;
-            let seconds = self.phases.seconds("update").max(1e-9);
-            self.metrics.set("update/tokens_per_s", (report.tokens - before) as f64 / seconds);
+            let (seconds, tokens) = (self.phases.seconds("update").max(1e-9), (report.tokens - before) as f64);
+            let whole: usize = batch.sequences.iter().map(|s| s.tokens.len()).sum();
+            let flops = TRAINED * forward_flops(&policy.model.config, batch) * tokens / whole.max(1) as f64;
+            self.speed.count(flops);
+            self.metrics.set("update/tokens_per_s", tokens / seconds);
+            self.metrics.set("update/mfu", self.speed.share(flops, seconds));
             self.metrics.set("lr", lr);
         }
         Ok(())
@@ -306,7 +325,8 @@ impl Run {
             let dir = self.dir.join("rollouts");
             std::fs::create_dir_all(&dir).with_context(|| format!("making {}", dir.display()))?;
             let path = dir.join(format!("iteration-{iteration:06}.jsonl"));
-            write_rollouts(&path, episodes, Some(batch), self.player.tokenizer())?;
+            let parts = &self.estimator.parts(&batch.rows)?;
+            Scored { episodes, batch, parts, tokenizer: self.player.tokenizer() }.write(&path)?;
         }
         Ok(())
     }
@@ -371,11 +391,17 @@ impl Run {
 
     /// Writes the row of metrics of the iterations done so far.
     fn record(&mut self) -> Result<()> {
-        if let Some(bytes) = rss_bytes() {
-            self.metrics.set("memory/rss_bytes", bytes);
+        let comm = &*self.ranks.comm;
+        let env_errors: u64 = exchange(comm, Ok(self.player.take_env_errors()))?.iter().sum();
+        self.metrics.set("env/errors", env_errors as f64);
+        report::memory(&mut self.metrics, comm.device());
+        self.phases.finish(&mut self.metrics, "track"); // of the next row
+        let seconds = self.metrics.get("time/iteration_s").unwrap_or(0.0);
+        let done = self.speed.take();
+        if self.state.iteration > 0 {
+            self.metrics.set("perf/mfu", self.speed.share(done, seconds));
+            self.metrics.set("perf/peak_flops", self.speed.peak);
         }
-        self.phases.finish(&mut self.metrics);
-        self.phases.start("track"); // of the next row
         self.tracker.record(self.state.iteration, &std::mem::take(&mut self.metrics))
     }
 
@@ -389,7 +415,7 @@ impl Run {
         let (iteration, keep) = (self.state.iteration, self.recipe.checkpoint.keep);
         self.checkpoints.save(&*self.ranks.comm, iteration, &saved, &self.state, keep)?;
         self.saved = Some(self.progress());
-        self.phases.stop();
+        self.phases.start("track"); // of the next row
         Ok(())
     }
 }

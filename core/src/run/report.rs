@@ -2,13 +2,16 @@
 
 use std::collections::HashMap;
 
+use nestor_c10d::fused::free_bytes;
+use tch::Device;
+
 use super::UpdateReports;
 use crate::agent::Success;
 use crate::data::{Episode, Rows};
 use crate::eval::Evaluation;
 use crate::policy::critic::{explained_variance, token_values};
 use crate::policy::update::UpdateReport;
-use crate::track::Metrics;
+use crate::track::{Metrics, peak_bytes, rss_bytes};
 
 fn mean(values: impl Iterator<Item = f64>) -> f64 {
     let (sum, n) = values.fold((0.0, 0usize), |(sum, n), v| (sum + v, n + 1));
@@ -61,7 +64,10 @@ pub fn rows(metrics: &mut Metrics, rows: &Rows) {
     for (&group, anchor) in rows.group.iter().zip(&rows.anchor) {
         *sizes.entry((group, anchor)).or_default() += 1;
     }
+    let largest = sizes.values().max().copied().unwrap_or(0);
     metrics.set("anchor/groups", sizes.len() as f64);
+    metrics.set("anchor/size_mean", rows.len() as f64 / sizes.len().max(1) as f64);
+    metrics.set("anchor/size_max", largest as f64);
     let singletons = sizes.values().filter(|&&n| n == 1).count();
     metrics.set("anchor/singleton_ratio", singletons as f64 / rows.len().max(1) as f64);
 }
@@ -93,6 +99,20 @@ pub fn steps(report: &UpdateReport) -> impl Iterator<Item = Metrics> {
         metrics.set("grad/skipped", f64::from(u8::from(step.skipped)));
         metrics
     })
+}
+
+/// Memory of this process and its device, where the system tells.
+pub fn memory(metrics: &mut Metrics, device: Device) {
+    let told = [
+        ("memory/rss_bytes", rss_bytes()),
+        ("memory/peak_rss_bytes", peak_bytes()),
+        ("memory/free_bytes", free_bytes(device).map(|bytes| bytes as f64)),
+    ];
+    for (name, bytes) in told {
+        if let Some(bytes) = bytes {
+            metrics.set(name, bytes);
+        }
+    }
 }
 
 fn policy(metrics: &mut Metrics, report: &UpdateReport) {

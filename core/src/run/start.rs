@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use tch::{Device, Kind};
 
+use super::speed::Speed;
 use super::{Run, State, TrainArgs, stream_seed};
 use crate::agent::{Player, PlayerOptions, TaskCursor, count_tasks, plan, texts};
 use crate::checkpoint::Checkpoints;
@@ -47,8 +48,7 @@ impl Run {
     /// Starts a run, or goes on with one. All ranks do it together.
     pub fn open(recipe: Recipe, name: &str, args: &TrainArgs, ranks: &Ranks) -> Result<Self> {
         let comm = &*ranks.comm;
-        let mut phases = Phases::new();
-        phases.start("start");
+        let phases = Phases::new("start");
         let dir = from_root(comm, || run_dir(name, args))?;
         let resume = args.resume || (args.restarted && is_run(&dir));
         let plugins = Plugins::discover()?;
@@ -65,6 +65,7 @@ impl Run {
                 tokenizer.with_thinking(recipe.rollout.thinking).context("recipe key `rollout.thinking`")?;
             check_conversation(&recipe, &config, &tokenizer)?;
         }
+        let speed = Speed::measure(comm.device(), kind(recipe.dtype), comm.world());
         let checkpoints = Checkpoints::new(&dir);
         let newest = if resume { checkpoints.newest(comm, |line| eprintln!("warning: {line}"))? } else { None };
         match &newest {
@@ -149,6 +150,8 @@ impl Run {
             checkpoints,
             model_files,
             phases,
+            speed,
+            generated: [0; 2],
             halfway,
             baseline: newest.is_some(),
             saved: None,

@@ -13,67 +13,79 @@ pub struct Metric {
     pub unit: &'static str,
     /// What it means.
     pub meaning: &'static str,
+    /// How it is computed; empty where the meaning says it.
+    pub formula: &'static str,
 }
 
 macro_rules! table {
-    ($($name:literal, $unit:literal, $meaning:literal;)*) => {
-        &[$(Metric { name: $name, unit: $unit, meaning: $meaning }),*]
+    ($($name:literal, $unit:literal, $meaning:literal, $formula:literal;)*) => {
+        &[$(Metric { name: $name, unit: $unit, meaning: $meaning, formula: $formula }),*]
     };
 }
 
-/// All metrics a run may write.
+/// All metrics a run writes. In formulas a mean without a word more is over what the meaning names; `A` are advantages, `R`
+/// returns, `V` values, `l` log-probs per response token (`l_old` those that the update starts from, `l_ref` the
+/// reference's), `r = exp(l - l_old)`.
 pub const METRICS: &[Metric] = table! {
-    "eval/success", "share", "won episodes on the fixed evaluation tasks; in row 0 before reinforcement learning";
-    "eval/success/<task_type>", "share", "the same for one kind of task";
-    "eval/return", "reward", "mean undiscounted return of evaluation episodes";
-    "eval/length", "steps", "mean length of evaluation episodes";
-    "episode/success", "share", "won episodes among those trained on (without those that dynamic sampling dropped)";
-    "episode/success/<task_type>", "share", "the same for one kind of task";
-    "episode/return", "reward", "mean undiscounted return of training episodes, before penalties";
-    "episode/length", "steps", "mean length of training episodes";
-    "episode/truncated", "share", "training episodes cut by a limit";
-    "episode/valid_action_ratio", "share", "steps whose response the environment could read";
-    "prompt/length", "tokens", "mean length of prompts; in a transcript of what each step adds";
-    "prompt/length_max", "tokens", "the longest prompt; in a transcript the most that a step adds";
-    "response/length", "tokens", "mean length of responses";
-    "response/clipped_ratio", "share", "responses that reached the token limit";
-    "rollout/rounds", "count", "rounds that dynamic sampling played in the iteration";
-    "rollout/groups_played", "count", "groups played, those that dynamic sampling dropped included";
-    "rollout/groups_dropped", "count", "groups that dynamic sampling dropped: their episodes had equal returns";
-    "rollout/success", "share", "won episodes among all played, dropped groups included; written with dynamic sampling";
-    "rollout/tokens_per_s", "tokens/s", "response tokens over the seconds of the rollout";
-    "rollout/logprob_diff_mean", "nats", "mean |difference| between the engine's log-probs and the update's";
-    "rollout/logprob_diff_max", "nats", "the largest such difference";
-    "reward/kl", "nats", "KL estimate against the reference that `kl_in_reward` takes off: mean over steps of the mean over a step's tokens";
-    "reward/kl_coef", "", "its coefficient in this iteration";
-    "advantage/mean", "", "mean advantage over response tokens";
-    "advantage/std", "", "its standard deviation";
-    "advantage/max", "", "the largest |advantage|";
-    "advantage/zero_ratio", "share", "rows whose advantage is zero: they teach nothing";
-    "anchor/groups", "count", "groups of steps taken in the same state, over all groups of episodes";
-    "anchor/singleton_ratio", "share", "steps that are alone in their state's group";
-    "loss/total", "", "what is differentiated: policy loss, KL and entropy with their weights";
-    "loss/policy", "", "policy loss as aggregated";
-    "loss/kl", "nats", "KL estimate against the reference, before its weight";
-    "policy/entropy", "nats", "mean entropy of the policy over response tokens";
-    "policy/clip_fraction", "share", "tokens where the clip is active, or an importance weight truncated";
-    "policy/dual_clip_fraction", "share", "tokens bound by the dual clip";
-    "policy/approx_kl", "nats", "mean of old minus new log-probs";
-    "grad/norm", "", "mean global gradient norm before clipping";
-    "grad/skipped", "count", "optimiser steps skipped because a gradient was not finite";
-    "loss/value", "", "clipped value loss of the critic as aggregated";
-    "value/clip_fraction", "share", "values where the clip is active";
-    "value/explained_variance", "share", "how much of the returns' variance the critic's values explain before its update: 1 - Var(return - value) / Var(return)";
-    "value/mean", "reward", "mean value of the states before response tokens";
-    "value/return_mean", "reward", "mean target of these values";
-    "value/grad_norm", "", "mean global gradient norm of the critic before clipping";
-    "value/grad_skipped", "count", "optimiser steps of the critic skipped because a gradient was not finite";
-    "lr", "", "learning rate";
-    "update/tokens_per_s", "tokens/s", "tokens of sequences over the seconds of the update";
-    "warm_start/loss", "nats", "mean negative log-prob of the expert's tokens in the last warm-start step";
-    "time/<phase>_s", "s", "seconds of one phase";
-    "time/iteration_s", "s", "seconds of the whole iteration";
-    "memory/rss_bytes", "bytes", "memory of the process";
+    "eval/success", "share", "won episodes on the fixed evaluation tasks; in row 0 before reinforcement learning", "won / episodes";
+    "eval/success/<task_type>", "share", "the same for one kind of task", "won / episodes of the kind";
+    "eval/return", "reward", "undiscounted return of evaluation episodes", "mean of sum_t reward_t";
+    "eval/length", "steps", "length of evaluation episodes", "mean of steps";
+    "episode/success", "share", "won episodes among those trained on (without those that dynamic sampling dropped)", "won / episodes";
+    "episode/success/<task_type>", "share", "the same for one kind of task", "won / episodes of the kind";
+    "episode/return", "reward", "undiscounted return of training episodes, before penalties", "mean of sum_t reward_t";
+    "episode/length", "steps", "length of training episodes", "mean of steps";
+    "episode/truncated", "share", "training episodes cut by a limit", "cut / episodes";
+    "episode/valid_action_ratio", "share", "steps whose response the environment could read", "valid / steps";
+    "env/errors", "count", "failures of the environment that were survived (`rollout.env_errors`), evaluation included", "sum over ranks";
+    "prompt/length", "tokens", "length of prompts; in a transcript of what each step adds", "mean over steps";
+    "prompt/length_max", "tokens", "the longest prompt; in a transcript the most that a step adds", "max over steps";
+    "response/length", "tokens", "length of responses", "mean over steps";
+    "response/clipped_ratio", "share", "responses that reached the token limit", "without an end token / steps";
+    "rollout/rounds", "count", "rounds that dynamic sampling played in the iteration", "";
+    "rollout/groups_played", "count", "groups played, those that dynamic sampling dropped included", "";
+    "rollout/groups_dropped", "count", "groups that dynamic sampling dropped: their episodes had equal returns", "";
+    "rollout/success", "share", "won episodes among all played, dropped groups included; written with dynamic sampling", "won / episodes played";
+    "rollout/tokens_per_s", "tokens/s", "generated tokens a second, over all ranks", "response tokens / time/rollout_s";
+    "rollout/logprob_diff_mean", "nats", "difference between the engine's log-probs and the update's own before its first step", "mean |l_engine - l|";
+    "rollout/logprob_diff_max", "nats", "the largest such difference", "max |l_engine - l|";
+    "reward/kl", "nats", "KL estimate against the reference that `kl_in_reward` takes off", "mean over steps of the mean over a step's tokens";
+    "reward/kl_coef", "", "its coefficient in this iteration", "";
+    "advantage/mean", "", "advantage of response tokens", "mean A";
+    "advantage/std", "", "its standard deviation", "sqrt(mean (A - mean A)^2)";
+    "advantage/max", "", "the largest advantage, whatever its sign", "max |A|";
+    "advantage/zero_ratio", "share", "steps that teach nothing", "steps with A = 0 on all tokens / steps";
+    "anchor/groups", "count", "groups of steps taken in the same state, over all groups of episodes", "distinct (group, anchor)";
+    "anchor/singleton_ratio", "share", "steps that are alone in their state's group, so that they get no step-level advantage", "steps in groups of one / steps";
+    "anchor/size_mean", "steps", "size of these groups", "steps / anchor/groups";
+    "anchor/size_max", "steps", "the largest of these groups", "";
+    "loss/total", "", "what is differentiated", "loss/policy + kl coef loss/kl - entropy coef policy/entropy";
+    "loss/policy", "", "policy loss as `update.aggregation` sums it", "ppo: -min(r A, clip(r) A)";
+    "loss/kl", "nats", "KL estimate against the reference, before its weight", "by `update.kl.estimator`; k3: exp(l_ref - l) - (l_ref - l) - 1";
+    "policy/entropy", "nats", "entropy of the policy", "mean over response tokens of -sum_v p_v log p_v";
+    "policy/clip_fraction", "share", "tokens where the clip is active, or an importance weight truncated", "active / tokens";
+    "policy/dual_clip_fraction", "share", "tokens bound by the dual clip", "bound / tokens";
+    "policy/approx_kl", "nats", "how far the policy moved in the update", "mean (l_old - l)";
+    "grad/norm", "", "global gradient norm before clipping", "mean over optimiser steps of sqrt(sum g^2)";
+    "grad/skipped", "count", "optimiser steps skipped because a gradient was not finite", "";
+    "loss/value", "", "value loss of the critic", "max((V - R)^2, (clip(V) - R)^2) / 2, as aggregated";
+    "value/clip_fraction", "share", "values where the clip is active", "active / tokens";
+    "value/explained_variance", "share", "how much of the returns' variance the critic's values explain before its update", "1 - Var(R - V) / Var(R)";
+    "value/mean", "reward", "value of the states before response tokens", "mean V";
+    "value/return_mean", "reward", "target of these values", "mean R";
+    "value/grad_norm", "", "global gradient norm of the critic before clipping", "mean over optimiser steps of sqrt(sum g^2)";
+    "value/grad_skipped", "count", "optimiser steps of the critic skipped because a gradient was not finite", "";
+    "lr", "", "learning rate", "";
+    "update/tokens_per_s", "tokens/s", "trained tokens a second, prompts included, over all ranks", "tokens of sequences / time/update_s";
+    "update/mfu", "share", "model FLOPs utilization of the update (arXiv 2204.02311): FLOPs without recomputation over what the ranks' devices could do", "3 forward FLOPs / (time/update_s ranks peak)";
+    "perf/mfu", "share", "the same of the whole iteration", "(generation + log-probs + 3 forward of trained tokens) / (time/iteration_s ranks peak)";
+    "perf/peak_flops", "FLOP/s", "what one rank's device reaches in a large matrix product of the run's type, measured when the run starts", "2 n^3 / s, the best of several";
+    "warm_start/loss", "nats", "negative log-prob of the expert's tokens in the last warm-start step", "mean -l";
+    "time/<phase>_s", "s", "seconds of one phase; the phases of a row add up to time/iteration_s", "wall time at rank 0";
+    "time/iteration_s", "s", "seconds since the row before", "wall time at rank 0";
+    "memory/rss_bytes", "bytes", "memory of rank 0's process", "VmRSS";
+    "memory/peak_rss_bytes", "bytes", "the most it ever had", "VmHWM";
+    "memory/free_bytes", "bytes", "what rank 0 could still take of its device's memory", "a GPU's free memory and libtorch's reserve; MemAvailable";
 };
 
 /// The table entry of a name; none for a name that is not in the table.
@@ -89,10 +101,10 @@ pub fn find(name: &str) -> Option<&'static Metric> {
 
 /// The table in Markdown.
 pub fn markdown() -> String {
-    let mut table = String::from("| metric | unit | meaning |\n|---|---|---|\n");
-    for Metric { name, unit, meaning } in METRICS {
-        writeln!(table, "| `{name}` | {unit} | {} |", meaning.replace('|', "\\|"))
-            .expect("a string takes what is written");
+    let mut table = String::from("| metric | unit | meaning | formula |\n|---|---|---|---|\n");
+    for Metric { name, unit, meaning, formula } in METRICS {
+        let [meaning, formula] = [meaning, formula].map(|text| text.replace('|', "\\|"));
+        writeln!(table, "| `{name}` | {unit} | {meaning} | {formula} |").expect("a string takes what is written");
     }
     table
 }

@@ -69,20 +69,21 @@ fn curve_is_well_formed() -> Result<()> {
 }
 
 #[test]
-fn phases_do_not_overlap() {
-    let mut phases = Phases::new();
+fn phases_do_not_overlap_and_leave_no_gap() {
+    let mut phases = Phases::new("start");
     for name in ["rollout", "update", "rollout"] {
         phases.start(name);
         std::thread::sleep(Duration::from_millis(5));
     }
     let mut metrics = Metrics::new();
-    phases.finish(&mut metrics);
-    let (rollout, update) = (metrics.get("time/rollout_s"), metrics.get("time/update_s"));
-    let sum = rollout.unwrap_or_default() + update.unwrap_or_default();
-    assert!(rollout > Some(0.01) && sum <= metrics.get("time/iteration_s").unwrap_or_default());
+    phases.finish(&mut metrics, "track");
+    let seconds = |name: &str| metrics.get(name).unwrap_or_default();
+    let sum = seconds("time/start_s") + seconds("time/rollout_s") + seconds("time/update_s");
+    assert!(seconds("time/rollout_s") > 0.01);
+    assert!((sum - seconds("time/iteration_s")).abs() < 1e-9);
     let mut next = Metrics::new();
-    phases.finish(&mut next);
-    assert_eq!(next.iter().count(), 1);
+    phases.finish(&mut next, "track");
+    assert_eq!(next.get("time/track_s"), next.get("time/iteration_s"));
 }
 
 #[test]

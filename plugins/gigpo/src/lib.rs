@@ -21,7 +21,7 @@ use std::collections::HashMap;
 
 use anyhow::{Context, Result, ensure};
 use nestor_plugin::stats::{Norm, Summary, Weighting, episode_advantages, group_by};
-use nestor_plugin::{Estimator, Needs, Rows, Scores};
+use nestor_plugin::{Estimator, Needs, Parts, Rows, Scores};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -94,21 +94,45 @@ impl Estimator for Gigpo {
     }
 }
 
+impl Parts for Gigpo {
+    const NAMES: &'static [&'static str] = &["episode_advantage", "step_advantage", "step_return", "anchor_group"];
+
+    fn parts(&self, rows: &Rows<'_>) -> Result<Vec<Vec<f64>>> {
+        let Steps { advantages, returns, state } = self.steps(rows)?;
+        Ok(vec![self.episode_advantages(rows), advantages, returns, state])
+    }
+}
+
+/// The step level of every row.
+struct Steps {
+    /// AS.
+    advantages: Vec<f64>,
+    /// R.
+    returns: Vec<f64>,
+    /// Number of the state.
+    state: Vec<f64>,
+}
+
 impl Gigpo {
     /// A of every row.
     fn advantages(&self, rows: &Rows<'_>) -> Result<Vec<f64>> {
-        let mut advantages = episode_advantages(rows, self.config.norm, self.config.weighting);
-        for (total, step) in advantages.iter_mut().zip(self.step_advantages(rows)?) {
+        let mut advantages = self.episode_advantages(rows);
+        for (total, step) in advantages.iter_mut().zip(self.steps(rows)?.advantages) {
             *total += self.config.step_weight * step;
         }
         Ok(advantages)
     }
 
-    /// AS of every row.
-    fn step_advantages(&self, rows: &Rows<'_>) -> Result<Vec<f64>> {
+    /// AE of every row.
+    fn episode_advantages(&self, rows: &Rows<'_>) -> Vec<f64> {
+        episode_advantages(rows, self.config.norm, self.config.weighting)
+    }
+
+    fn steps(&self, rows: &Rows<'_>) -> Result<Steps> {
         let anchors = rows.anchors.context("the host gave no anchors")?;
         let returns = step_returns(rows, self.config.gamma)?;
-        let mut advantages = vec![0.0; rows.len()];
+        let (mut advantages, mut number) = (vec![0.0; rows.len()], vec![0.0; rows.len()]);
+        let mut states = 0.0;
         for group in group_by(rows.group) {
             for state in anchor::states(&anchors, &group, self.config.similarity)? {
                 let values: Vec<f64> = state.iter().map(|&row| returns[row]).collect();
@@ -116,10 +140,12 @@ impl Gigpo {
                 let Some(summary) = Summary::of(&values) else { continue };
                 for (&row, &value) in state.iter().zip(&values) {
                     advantages[row] = summary.advantage(value, self.config.norm);
+                    number[row] = states;
                 }
+                states += 1.0;
             }
         }
-        Ok(advantages)
+        Ok(Steps { advantages, returns, state: number })
     }
 }
 
@@ -151,7 +177,7 @@ fn step_returns(rows: &Rows<'_>, gamma: f64) -> Result<Vec<f64>> {
     Ok(returns)
 }
 
-nestor_plugin::export! { estimators: [Gigpo, Permuted] }
+nestor_plugin::export! { estimators: [Gigpo + parts, Permuted] }
 
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use nestor_plugin::recorded::{Columns, Recorded, RecordedRow, cases};
-use nestor_plugin::{Estimator, parse_config};
+use nestor_plugin::{Estimator, Parts, parse_config};
 use serde_json::{Value, json};
 
 use super::Gigpo;
@@ -87,6 +87,26 @@ fn brute_force_and_order() {
             let moved = score(&permuted(&columns, &order), &config);
             for (new, &old) in order.iter().enumerate() {
                 assert!((moved[new] - got[old]).abs() < 1e-5 * (1.0 + got[old].abs()), "seed {seed}: order matters");
+            }
+        }
+    }
+}
+
+#[test]
+fn parts_make_up_the_advantage() {
+    for seed in 0..10 {
+        let columns = random_batch(seed);
+        let config = json!({ "norm": "std", "gamma": 0.9, "step_weight": 0.7 });
+        let rows = columns.view();
+        let estimator = Gigpo::open(parse_config(&config.to_string()).unwrap()).unwrap();
+        let parts = estimator.parts(&rows).unwrap();
+        let [episode, step, _, state] = &parts[..] else { panic!("{} parts", parts.len()) };
+        for (row, advantage) in score(&columns, &config).into_iter().enumerate() {
+            assert_eq!((episode[row] + 0.7 * step[row]) as f32, advantage);
+            let anchors = rows.anchors.unwrap();
+            for other in 0..rows.len() {
+                let same = rows.group[other] == rows.group[row] && anchors.of(other) == anchors.of(row);
+                assert_eq!(state[other] == state[row], same, "seed {seed}, rows {row} and {other}");
             }
         }
     }

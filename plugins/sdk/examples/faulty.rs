@@ -1,12 +1,17 @@
 //! A plugin that breaks the border's rules on demand, for the tests of the host's guards. `fault` says which rule.
 
-use anyhow::{Result, bail};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::{Result, bail, ensure};
 use nestor_plugin::{Environment, Estimator, Instance, Needs, Observation, Rows, Scores, Start};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 /// Does one thing wrong.
-struct Faulty(Fault);
+struct Faulty {
+    fault: Fault,
+    calls: AtomicU64,
+}
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -23,6 +28,8 @@ enum Fault {
     Panic,
     /// Returns an error from a step, or from score.
     Error,
+    /// Fails in every fifth reset or step.
+    Flaky,
     /// Gives a reward that is not finite.
     NanReward,
     /// Leaves the last token of the last row unwritten.
@@ -41,7 +48,7 @@ impl Environment for Faulty {
 
     fn open(config: FaultyConfig) -> Result<Self> {
         assert!(config.fault != Fault::PanicOpen, "told to panic while opening");
-        Ok(Self(config.fault))
+        Ok(Self { fault: config.fault, calls: AtomicU64::new(0) })
     }
 
     fn template(&self) -> String {
@@ -62,7 +69,9 @@ struct Player;
 impl Instance for Player {
     type World = Faulty;
 
-    fn reset(&mut self, _world: &Faulty, _start: Start<'_>) -> Result<Observation> {
+    fn reset(&mut self, world: &Faulty, _start: Start<'_>) -> Result<Observation> {
+        let calls = world.calls.fetch_add(1, Ordering::Relaxed);
+        ensure!(world.fault != Fault::Flaky || calls % 5 != 4, "call {calls} fails");
         Ok(Observation { text: "ready".into(), valid: true, ..Observation::default() })
     }
 
@@ -70,7 +79,7 @@ impl Instance for Player {
         if response != "now" {
             return self.reset(world, Start { split: "train", task: 0, seed: 0 });
         }
-        match world.0 {
+        match world.fault {
             Fault::Panic => panic!("told to panic"),
             Fault::Error => bail!("told to fail"),
             _ => Ok(Observation { reward: f64::NAN, ..Observation::default() }),
@@ -84,18 +93,18 @@ impl Estimator for Faulty {
     type Config = FaultyConfig;
 
     fn open(config: FaultyConfig) -> Result<Self> {
-        Ok(Self(config.fault))
+        Ok(Self { fault: config.fault, calls: AtomicU64::new(0) })
     }
 
     fn needs(&self) -> Needs {
-        let all = self.0 == Fault::Echo;
+        let all = self.fault == Fault::Echo;
         Needs { values: all, anchors: all, reference: all }
     }
 
     fn score(&self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
         out.broadcast(rows, &vec![0.0; rows.len()]);
         let last = out.advantages.len() - 1;
-        match self.0 {
+        match self.fault {
             Fault::Panic => panic!("told to panic"),
             Fault::Error => bail!("told to fail"),
             Fault::Echo => bail!("{rows:?}"),

@@ -28,6 +28,16 @@ pub trait Estimator: Sized + Send + Sync + 'static {
     fn score(&self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()>;
 }
 
+/// An estimator that tells what its advantages are made of (extension `nestor.estimator.parts/1`), for people who read
+/// episodes.
+pub trait Parts: Estimator {
+    /// Names of the columns: lower case letters, digits, underscores. Viewers know `episode_advantage`,
+    /// `step_advantage`, `step_return` and `anchor_group` (a number that the rows of one state share).
+    const NAMES: &'static [&'static str];
+    /// The columns, `[B]` each, of rows that were scored; NaN where a row has no such part.
+    fn parts(&self, rows: &Rows<'_>) -> Result<Vec<Vec<f64>>>;
+}
+
 /// What an estimator asks of the run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Needs {
@@ -263,5 +273,53 @@ impl<E: Estimator> Functions<E> {
     unsafe fn estimator<'a>(estimator: *mut c_void) -> &'a E {
         // SAFETY: a box of this type from `open`.
         unsafe { &*estimator.cast() }
+    }
+}
+
+impl<E: Parts> Functions<E> {
+    /// The table of the parts extension.
+    pub const PARTS: &'static ffi::Parts = &ffi::Parts { names: Self::names, fill: Self::fill };
+
+    /// Finds the parts extension.
+    ///
+    /// # Safety
+    /// `id` is borrowed text.
+    pub unsafe extern "C" fn parts_extension(id: ffi::Str) -> *const c_void {
+        // SAFETY: the host's text.
+        if unsafe { id.bytes() } == ffi::PARTS.as_bytes() {
+            return std::ptr::from_ref(Self::PARTS).cast();
+        }
+        std::ptr::null()
+    }
+
+    unsafe extern "C" fn names(_: *mut c_void, sink: *mut ffi::Sink) -> i32 {
+        // SAFETY: the host's sink.
+        unsafe {
+            guard(sink, ffi::FAILED, |out| {
+                E::NAMES.iter().for_each(|name| out.text(ffi::PART, name));
+                Ok(())
+            })
+        }
+    }
+
+    unsafe extern "C" fn fill(
+        estimator: *mut c_void,
+        rows: *const ffi::Rows,
+        sink: *mut ffi::Sink,
+        parts: *mut f64,
+    ) -> i32 {
+        // SAFETY: `estimator` is from `open`; rows and array are the host's, of the lengths the header gives.
+        unsafe {
+            guard(sink, ffi::FAILED, |_| {
+                let rows = Rows::from_ffi(&*rows)?;
+                let columns = Self::estimator(estimator).parts(&rows)?;
+                let fits = columns.len() == E::NAMES.len() && columns.iter().all(|column| column.len() == rows.len());
+                ensure!(fits, "parts are not {} columns of {} rows", E::NAMES.len(), rows.len());
+                for (number, column) in columns.iter().enumerate() {
+                    std::ptr::copy_nonoverlapping(column.as_ptr(), parts.add(number * rows.len()), rows.len());
+                }
+                Ok(())
+            })
+        }
     }
 }

@@ -2,20 +2,22 @@
 
 use crate::environment::Functions as EnvironmentFunctions;
 use crate::estimator::Functions as EstimatorFunctions;
-use crate::{Environment, Estimator, Expert, config, ffi, guard};
+use crate::{Environment, Estimator, Expert, Parts, config, ffi, guard};
 
 /// Exports the components of a plugin crate (`crate-type = ["cdylib", "rlib"]`):
 ///
 /// ```ignore
-/// nestor_plugin::export! { environments: [NumberLine + expert], estimators: [Gigpo] }
+/// nestor_plugin::export! { environments: [NumberLine + expert], estimators: [Gigpo + parts] }
 /// ```
 ///
-/// `+ expert` stands after an environment whose instances are [`Expert`]s. Either list may be left out.
+/// `+ expert` stands after an environment whose instances are [`Expert`]s, `+ parts` after an estimator with [`Parts`].
+/// Either list may be left out.
 #[macro_export]
 macro_rules! export {
     (environments: [$($env:tt)*] $(,)?) => { $crate::export! { environments: [$($env)*], estimators: [] } };
     (estimators: [$($est:tt)*] $(,)?) => { $crate::export! { environments: [], estimators: [$($est)*] } };
-    (environments: [$($env:ident $(+ $expert:ident)?),* $(,)?], estimators: [$($est:ident),* $(,)?] $(,)?) => {
+    (environments: [$($env:ident $(+ $expert:ident)?),* $(,)?], estimators: [$($est:ident $(+ $parts:ident)?),* $(,)?]
+        $(,)?) => {
         /// The plugin's description; see nestor_plugin.h.
         // SAFETY: the one symbol of this name in the library, as nestor_plugin.h asks.
         #[unsafe(no_mangle)]
@@ -23,12 +25,14 @@ macro_rules! export {
             static PLUGIN: std::sync::OnceLock<$crate::ffi::Plugin> = std::sync::OnceLock::new();
             PLUGIN.get_or_init(|| $crate::describe(vec![
                 $($crate::export!(@environment $env $($expert)?),)*
-                $($crate::estimator_component::<$est>(),)*
+                $($crate::export!(@estimator $est $($parts)?),)*
             ]))
         }
     };
     (@environment $env:ident) => { $crate::environment_component::<$env>() };
     (@environment $env:ident expert) => { $crate::expert_component::<$env>() };
+    (@estimator $est:ident) => { $crate::estimator_component::<$est>() };
+    (@estimator $est:ident parts) => { $crate::parts_component::<$est>() };
 }
 
 /// A description of these components. It lives as long as the process.
@@ -68,6 +72,11 @@ pub fn estimator_component<E: Estimator>() -> ffi::Component {
         functions: std::ptr::from_ref(EstimatorFunctions::<E>::TABLE).cast(),
         get_extension: None,
     }
+}
+
+/// The entry of an estimator that tells its parts.
+pub fn parts_component<E: Parts>() -> ffi::Component {
+    ffi::Component { get_extension: Some(EstimatorFunctions::<E>::parts_extension), ..estimator_component::<E>() }
 }
 
 fn leaked(text: String) -> ffi::Str {

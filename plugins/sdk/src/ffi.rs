@@ -7,7 +7,7 @@ use std::ffi::c_void;
 
 pub const MAGIC: u64 = 0x4e45_5354_4f52_504c;
 pub const ABI_MAJOR: u32 = 1;
-pub const ABI_MINOR: u32 = 0;
+pub const ABI_MINOR: u32 = 1;
 /// The one exported function.
 pub const ENTRY: &str = "nestor_plugin_entry";
 
@@ -25,6 +25,7 @@ pub const ACTION: u32 = 6;
 pub const INFO: u32 = 7;
 pub const TEMPLATE: u32 = 8;
 pub const RESPONSE: u32 = 9;
+pub const PART: u32 = 10;
 
 pub const ENVIRONMENT: u32 = 1;
 pub const ESTIMATOR: u32 = 2;
@@ -35,6 +36,8 @@ pub const NEEDS_REFERENCE: u32 = 4;
 
 /// Id of the expert extension.
 pub const EXPERT: &str = "nestor.env.expert/1";
+/// Id of the parts extension.
+pub const PARTS: &str = "nestor.estimator.parts/1";
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -135,6 +138,12 @@ pub struct Estimator {
     pub needs: unsafe extern "C" fn(estimator: *mut c_void, sink: *mut Sink, flags: *mut u32) -> i32,
     pub score: unsafe extern "C" fn(*mut c_void, *const Rows, *mut Sink, adv: *mut f32, returns: *mut f32) -> i32,
     pub close: unsafe extern "C" fn(estimator: *mut c_void, sink: *mut Sink) -> i32,
+}
+
+#[repr(C)]
+pub struct Parts {
+    pub names: unsafe extern "C" fn(estimator: *mut c_void, sink: *mut Sink) -> i32,
+    pub fill: unsafe extern "C" fn(*mut c_void, *const Rows, *mut Sink, parts: *mut f64) -> i32,
 }
 
 #[repr(C)]

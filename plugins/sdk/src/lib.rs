@@ -17,9 +17,9 @@ pub mod stats;
 
 pub use config::{parse as parse_config, suggest};
 pub use environment::{Environment, Expert, Instance, Observation, Start};
-pub use estimator::{Anchors, Estimator, Needs, Rows, Scores};
+pub use estimator::{Anchors, Estimator, Needs, Parts, Rows, Scores};
 #[doc(hidden)]
-pub use export::{describe, environment_component, estimator_component, expert_component};
+pub use export::{describe, environment_component, estimator_component, expert_component, parts_component};
 
 /// The error for a split that an environment does not have.
 pub fn unknown_split(split: &str, known: &[&str]) -> anyhow::Error {

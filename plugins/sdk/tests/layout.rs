@@ -70,6 +70,7 @@ fn layouts() -> Vec<Layout> {
             logprobs,
             ref_logprobs
         ),
+        layout!(Parts, "nestor_parts", names, fill),
         layout!(Component, "nestor_component", kind, id, doc, config_schema, functions, get_extension),
     ]
 }
@@ -101,7 +102,7 @@ fn plugin_layout() -> Layout {
     Layout { size: size_of::<ffi::Plugin>(), fields: head.fields.into_iter().chain(rest).collect(), ..head }
 }
 
-const CONSTANTS: [(&str, u64); 24] = [
+const CONSTANTS: [(&str, u64); 25] = [
     ("NESTOR_MAGIC", ffi::MAGIC),
     ("NESTOR_ABI_MAJOR", ffi::ABI_MAJOR as u64),
     ("NESTOR_ABI_MINOR", ffi::ABI_MINOR as u64),
@@ -118,6 +119,7 @@ const CONSTANTS: [(&str, u64); 24] = [
     ("NESTOR_INFO", ffi::INFO as u64),
     ("NESTOR_TEMPLATE", ffi::TEMPLATE as u64),
     ("NESTOR_RESPONSE", ffi::RESPONSE as u64),
+    ("NESTOR_PART", ffi::PART as u64),
     ("NESTOR_ENVIRONMENT", ffi::ENVIRONMENT as u64),
     ("NESTOR_ESTIMATOR", ffi::ESTIMATOR as u64),
     ("NESTOR_NEEDS_VALUES", ffi::NEEDS_VALUES as u64),

@@ -1,0 +1,104 @@
+//! How much of its devices' arithmetic a run uses: model FLOPs utilization (Chowdhery et al. 2022, "PaLM", arXiv
+//! 2204.02311, appendix B). Recomputation does not count, so that it cannot make a run look fast.
+
+use std::time::Instant;
+
+use tch::{Cuda, Device, Kind, Tensor};
+
+use crate::data::Batch;
+use crate::model::config::{Config, Output};
+use crate::plan::block_flops;
+
+/// A backward pass takes two products for each one of the forward pass.
+pub const TRAINED: f64 = 3.0;
+
+/// FLOPs of an iteration against what the ranks' devices could do.
+#[derive(Debug, Clone, Copy)]
+pub struct Speed {
+    /// FLOP/s that one rank's device reaches.
+    pub peak: f64,
+    ranks: usize,
+    done: f64,
+}
+
+impl Speed {
+    /// Measures the device of this rank.
+    pub fn measure(device: Device, kind: Kind, ranks: usize) -> Self {
+        Self { peak: product_rate(device, kind), ranks, done: 0.0 }
+    }
+
+    /// Counts FLOPs of all ranks into the iteration.
+    pub fn count(&mut self, flops: f64) {
+        self.done += flops;
+    }
+
+    /// Share of the peak that so many FLOPs in so many seconds are.
+    pub fn share(&self, flops: f64, seconds: f64) -> f64 {
+        flops / (seconds.max(1e-9) * self.peak * self.ranks as f64)
+    }
+
+    /// FLOPs counted since the last call.
+    pub fn take(&mut self) -> f64 {
+        std::mem::take(&mut self.done)
+    }
+}
+
+/// FLOPs of one forward pass over a batch, the head on response tokens alone.
+pub fn forward_flops(c: &Config, batch: &Batch) -> f64 {
+    let tokens = |length: f64| length * c.num_hidden_layers as f64 * block_flops(c, length);
+    let blocks: f64 = batch.sequences.iter().map(|s| tokens(s.tokens.len() as f64)).sum();
+    blocks + batch.rows.token_rewards.len() as f64 * head_flops(c)
+}
+
+/// FLOPs of generating a batch whose prompts took `prefilled` tokens to compute, what the cache shared left out.
+pub fn generation_flops(c: &Config, batch: &Batch, prefilled: u64, generated: u64) -> f64 {
+    let tokens: usize = batch.sequences.iter().map(|s| s.tokens.len()).sum();
+    let length = tokens as f64 / batch.sequences.len().max(1) as f64;
+    let each = c.num_hidden_layers as f64 * block_flops(c, length);
+    (prefilled + generated) as f64 * each + generated as f64 * head_flops(c)
+}
+
+fn head_flops(c: &Config) -> f64 {
+    let outputs = if c.output == Output::Value { 1 } else { c.vocab_size };
+    2.0 * (outputs * c.hidden_size) as f64
+}
+
+/// FLOP/s of a large matrix product: the best of several, since others may use the machine.
+fn product_rate(device: Device, kind: Kind) -> f64 {
+    let n: i64 = if device.is_cuda() { 8192 } else { 512 };
+    let wait = || {
+        if let Device::Cuda(index) = device {
+            Cuda::synchronize(index as i64);
+        }
+    };
+    let a = Tensor::arange(n * n, (Kind::Float, device)).sin().view([n, n]).to_kind(kind);
+    let seconds = (0..5).map(|_| {
+        wait();
+        let begin = Instant::now();
+        let _product = a.matmul(&a);
+        wait();
+        begin.elapsed().as_secs_f64()
+    });
+    2.0 * (n * n * n) as f64 / seconds.fold(f64::INFINITY, f64::min)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::{Rows, Sequence};
+
+    /// 2 N FLOPs a token of N matrix weights, and 2 T Q of causal attention (PaLM's 12 L H Q T a token trained).
+    #[test]
+    fn flops_are_two_for_each_weight_and_token() {
+        let config = Config::shape("0.5b").expect("a known shape");
+        let sequence = Sequence { tokens: vec![0; 100], rows: vec![0] };
+        let rows = Rows { token_rewards: vec![0.0; 40], ..Rows::default() };
+        let batch = Batch { sequences: vec![sequence], rows, ..Batch::default() };
+        // Qwen2.5-0.5B's config.json: q and o 896 x 896, k and v 896 x 128, three of 896 x 4864; 24 blocks.
+        let block = 2 * 896 * 896 + 2 * 896 * 128 + 3 * 896 * 4864;
+        let want = 100 * 24 * (2 * block + 2 * 100 * 896) + 40 * 2 * 896 * 151_936u64;
+        assert_eq!(forward_flops(&config, &batch), want as f64);
+        let want = 110 * 24 * (2 * block + 2 * 100 * 896) + 30 * 2 * 896 * 151_936u64;
+        assert_eq!(generation_flops(&config, &batch, 80, 30), want as f64);
+    }
+}

@@ -70,16 +70,31 @@ def test_metrics(estimator, finished, root):
     for row in rows:
         assert [k for k, v in row.items() if not isinstance(v, int | float) or not math.isfinite(v)] == []
 
-    # Every name is in the table of docs/metrics.md; `<word>` there stands for any word.
-    table = re.findall(r"^\| `([^`]+)` \|", (root / "docs/metrics.md").read_text(), re.MULTILINE)
-    known = [re.compile(re.sub("<[a-z_]+>", "[^/]+", name)) for name in table]
     emitted = set().union(*rows) - {"iteration"}
-    assert [name for name in sorted(emitted) if not any(k.fullmatch(name) for k in known)] == []
+    assert [name for name in sorted(emitted) if not any(k.fullmatch(name) for k in table(root))] == []
+    for row in rows:
+        phases = sum(value for name, value in row.items() if name.startswith("time/") and name != "time/iteration_s")
+        assert 0.99 * row["time/iteration_s"] <= phases <= 1.0001 * row["time/iteration_s"]
+        if row["iteration"] > 0:
+            assert 0 < row["perf/mfu"] < row["update/mfu"] * 2 < 4 and row["perf/peak_flops"] > 1e8
 
-    times = [(name, value) for row in rows for name, value in row.items() if name.startswith("time/")]
-    whole = sum(value for name, value in times if name == "time/iteration_s")
-    phases = sum(value for name, value in times if name != "time/iteration_s")
-    assert 0.97 * whole <= phases <= 1.001 * whole
+
+def table(root):
+    """Patterns of the names in docs/metrics.md; `<word>` there stands for any word."""
+    names = re.findall(r"^\| `([^`]+)` \|", (root / "docs/metrics.md").read_text(), re.MULTILINE)
+    return [re.compile(re.sub("<[a-z_]+>", "[^/]+", name)) for name in names]
+
+
+def test_every_metric_of_the_table_is_written(finished, run, root, tmp_path):
+    """By a run of kinds of tasks with a critic, KL in the reward and dynamic sampling."""
+    plugin, log = root / "target/release/examples/libscripted.so", tmp_path / "log"
+    sets = [f"env={{plugin: {plugin}, config: {{log: {log}}}}}", "rollout.dynamic_sampling={rounds: 2}",
+            "update.kl_in_reward={coef: 0.05}", "update.kl=null", "warm_start.steps=2"]
+    done = run("train", root / "recipes/smoke/ppo.yaml", *(part for key in sets for part in ("--set", key)),
+               "--run-dir", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    emitted = set().union(*read_rows(tmp_path / "run"), *read_rows(finished("gigpo")[0]))
+    assert [k.pattern for k in table(root) if not any(k.fullmatch(name) for name in emitted)] == []
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
@@ -104,6 +119,12 @@ def test_rollouts_hold_the_episodes(estimator, finished):
             for step in episode["steps"]:
                 assert "target:" in step["prompt"] and isinstance(step["response"], str)
                 assert isinstance(step["advantage"], float)
+                assert len(step["tokens"]) == len(step["logprobs"]) == step["response_tokens"]
+                assert all(logprob <= 0 for logprob in step["logprobs"])
+                assert len(step["admissible"]) == 2 and step["action"] in [*step["admissible"], ""]
+    if estimator == "gigpo":  # step_weight is 1
+        assert all(s["advantage"] == pytest.approx(s["parts"]["episode_advantage"] + s["parts"]["step_advantage"], abs=1e-5)
+                   for episodes in rollouts.values() for e in episodes for s in e["steps"])
     largest = [max(abs(s["advantage"]) for e in episodes for s in e["steps"]) for episodes in rollouts.values()]
     most = [row["advantage/max"] for row in rows[1:]]
     if estimator == "ppo":  # the file has a step's mean, and its tokens differ here

@@ -9,6 +9,7 @@ use nestor::bench::{IterationArgs, RolloutArgs};
 use nestor::model::Compute;
 use nestor::plan::PlanArgs;
 use nestor::recipe::{Dtype, Recompute, Sharding};
+use nestor::view::ViewArgs;
 use nestor_c10d::Backend;
 
 /// Trains LLM agents by reinforcement learning over many turns
@@ -29,6 +30,8 @@ pub enum Command {
     Eval(Eval),
     /// Memory, communication and time of a recipe, without a run
     Plan(PlanArgs),
+    /// Draw runs and their episodes on one HTML page
+    View(ViewArgs),
     /// Play an environment by hand or from a file
     Play(PlayArgs),
     /// Run an advantage estimator on recorded steps

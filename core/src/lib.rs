@@ -19,6 +19,7 @@ pub mod eval;
 pub mod checkpoint;
 pub mod bench;
 pub mod plan;
+pub mod view;
 pub mod generate;
 pub mod agent;
 pub mod engine;

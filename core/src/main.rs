@@ -27,6 +27,7 @@ use nestor::recipe::{self, Dist};
 use nestor::run::{Ending, TrainArgs, join, run_dir};
 use nestor::tokenizer::tokenize;
 use nestor::train::train;
+use nestor::view::view;
 use serde_json::Value;
 
 use crate::args::*;
@@ -90,6 +91,7 @@ fn run(command: Command) -> Result<ExitCode> {
             let plan = plan(&args)?;
             print(args.json, &plan.to_json()?, || plan.to_string())?;
         }
+        Command::View(args) => println!("{}", view(&args)?),
         Command::Play(args) => play(&Plugins::discover()?, &args, &mut std::io::stdout())?,
         Command::Advantage(args) => {
             let scores = advantage(&Plugins::discover()?, &args.estimator, &args.config, &args.rows)?;

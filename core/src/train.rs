@@ -12,7 +12,7 @@ pub fn train(recipe: Recipe, name: &str, args: &TrainArgs, ranks: &Ranks) -> Res
     let mut run = Run::open(recipe, name, args, ranks)?;
     match iterate(&mut run) {
         Err(error) if error.is::<Stopped>() => {} // what is done is saved when the run is closed
-        iterated => iterated?,
+        iterated => iterated.inspect_err(|error| run.fail(error))?,
     }
     run.close()
 }

@@ -80,11 +80,19 @@ impl Scored<'_> {
     pub fn write(&self, path: &Path) -> Result<()> {
         let context = || format!("cannot write {}", path.display());
         let mut file = BufWriter::new(File::create(path).with_context(context)?);
-        let mut first = 0;
-        for episode in self.episodes {
-            let steps: Vec<Value> = episode.steps.iter().zip(first..).map(|(step, row)| self.step(step, row)).collect();
-            first += episode.steps.len();
-            let line = json!({
+        for line in self.lines() {
+            writeln!(file, "{line}").with_context(context)?;
+        }
+        file.flush().with_context(context)
+    }
+
+    /// The objects that [`Scored::write`] writes.
+    pub fn lines(&self) -> impl Iterator<Item = Value> {
+        let mut rows = 0..;
+        self.episodes.iter().map(move |episode| {
+            let steps: Vec<Value> =
+                episode.steps.iter().zip(&mut rows).map(|(step, row)| self.step(step, row)).collect();
+            json!({
                 "group": episode.group,
                 "episode": episode.episode,
                 "task": episode.task,
@@ -93,10 +101,8 @@ impl Scored<'_> {
                 "task_type": episode.task_type,
                 "return": episode.episode_return(),
                 "steps": steps,
-            });
-            writeln!(file, "{line}").with_context(context)?;
-        }
-        file.flush().with_context(context)
+            })
+        })
     }
 
     fn step(&self, step: &Step, row: usize) -> Value {

@@ -7,6 +7,7 @@ mod exchange;
 pub mod launch;
 mod watch;
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -141,6 +142,7 @@ pub struct C10d {
     device: Device,
     group: Group,
     watch: Rc<Watch>,
+    aborted: Cell<bool>,
     /// Rank 0 serves it to the others, so it must live as long as they do.
     _store: Rc<Store>,
 }
@@ -154,7 +156,7 @@ impl C10d {
         let watch = Rc::new(Watch::start(place, store.clone(), Duration::from_secs(patience.silence_s))?);
         let group = Group::join(backend, &store, &Member { rank: place.rank, world: place.world, timeout });
         let group = group.map_err(|error| watch.explain(error))?;
-        Ok(Self { place: place.clone(), device, group, watch, _store: store })
+        Ok(Self { place: place.clone(), device, group, watch, aborted: Cell::new(false), _store: store })
     }
 
     fn begin(&self, collective: &'static str, start: impl FnOnce(&Group) -> Result<Work>) -> Result<Pending> {
@@ -205,6 +207,9 @@ impl Comm for C10d {
     }
 
     fn abort(&self, last_words: &str) {
+        if self.aborted.replace(true) {
+            return;
+        }
         self.watch.leave_words(last_words);
         // What failed is told by whoever calls this.
         let _ = self.group.abort();

@@ -51,6 +51,9 @@ pub struct Recipe {
     /// How long ranks wait for each other.
     #[serde(default)]
     pub dist: Dist,
+    /// Tracking in Weights & Biases; without the section there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wandb: Option<Wandb>,
 }
 
 /// How parameters are spread over ranks.
@@ -327,6 +330,61 @@ impl Default for Dist {
     }
 }
 
+/// Tracking in Weights & Biases. The key comes from the environment alone (`WANDB_API_KEY`).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Wandb {
+    /// Where rows go.
+    #[serde(default)]
+    pub mode: WandbMode,
+    /// The project.
+    #[serde(default = "default_project")]
+    pub project: String,
+    /// The team or user; without it the key's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub entity: Option<String>,
+    /// The run's name; without it the run directory's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The group that the run is listed under.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// Tags.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tags: Vec<String>,
+    /// Free text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notes: Option<String>,
+    /// Iterations between two tables of episodes, turn by turn; 0 writes none.
+    #[serde(default = "default_table_every")]
+    pub table_every: u64,
+    /// Episodes in such a table: whole groups as far as they fit.
+    #[serde(default = "default_table_episodes")]
+    pub table_episodes: usize,
+}
+
+/// Where the rows of a tracked run go.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum WandbMode {
+    /// Into a run file, which `wandb sync` uploads later.
+    #[default]
+    Offline,
+    /// Into a run file, which the `wandb` program uploads while the run goes on.
+    Live,
+    /// Nowhere.
+    Disabled,
+}
+
+fn default_project() -> String {
+    "nestor".into()
+}
+fn default_table_every() -> u64 {
+    10
+}
+fn default_table_episodes() -> usize {
+    8
+}
 fn empty_map() -> serde_json::Value {
     serde_json::Value::Object(serde_json::Map::new())
 }

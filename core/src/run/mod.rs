@@ -16,7 +16,7 @@ use crate::checkpoint::{Checkpoints, Saved, SavedHalfway};
 use crate::data::{Batch, Episode};
 use crate::dist::{exchange, from_root};
 use crate::engine::{Counters as Generated, NoiseKey, noise};
-use crate::error::Stopped;
+use crate::error::{Stopped, message};
 use crate::eval::evaluate;
 use crate::model::Model;
 use crate::plugin::Estimator;
@@ -320,13 +320,19 @@ impl Run {
         if let Some(policy) = &update.policy {
             self.tracker.record_steps(iteration, report::steps(policy))?;
         }
-        let every = self.recipe.checkpoint.rollouts_every;
-        if self.ranks.comm.rank() == 0 && every > 0 && iteration.is_multiple_of(every) {
+        if self.ranks.comm.rank() != 0 {
+            return Ok(());
+        }
+        let parts = &self.estimator.parts(&batch.rows)?;
+        let scored = Scored { episodes, batch, parts, tokenizer: self.player.tokenizer() };
+        let due = |every: u64| every > 0 && iteration.is_multiple_of(every);
+        if due(self.recipe.checkpoint.rollouts_every) {
             let dir = self.dir.join("rollouts");
             std::fs::create_dir_all(&dir).with_context(|| format!("making {}", dir.display()))?;
-            let path = dir.join(format!("iteration-{iteration:06}.jsonl"));
-            let parts = &self.estimator.parts(&batch.rows)?;
-            Scored { episodes, batch, parts, tokenizer: self.player.tokenizer() }.write(&path)?;
+            scored.write(&dir.join(format!("iteration-{iteration:06}.jsonl")))?;
+        }
+        if let Some(section) = self.recipe.wandb.as_ref().filter(|section| due(section.table_every)) {
+            self.tracker.wandb.table(scored.lines().take(section.table_episodes));
         }
         Ok(())
     }
@@ -351,8 +357,22 @@ impl Run {
         Ok(())
     }
 
+    /// Tells the other ranks and W&B that the run failed.
+    pub fn fail(&mut self, error: &anyhow::Error) {
+        let message = message(error);
+        self.ranks.comm.abort(&message); // the others need not wait for W&B
+        self.tracker.wandb.failed(&message);
+        self.tracker.close(1);
+    }
+
     /// Says how the run ended.
     pub fn close(mut self) -> Result<Ending> {
+        let ending = self.conclude()?;
+        self.tracker.close(if ending == Ending::Done { 0 } else { 130 });
+        Ok(ending)
+    }
+
+    fn conclude(&mut self) -> Result<Ending> {
         self.tracker.draw()?;
         if self.state.iteration < self.recipe.iterations {
             if !self.baseline {

@@ -24,7 +24,7 @@ use crate::policy::reward::KlCoefficient;
 use crate::recipe::{Recipe, Sharding};
 use crate::shard::Ranks;
 use crate::tokenizer::{Tokenizer, Turns};
-use crate::track::{Metrics, Phases, Tracker};
+use crate::track::{Metrics, Phases, Tracker, Wandb};
 use crate::warm_start::Teacher;
 
 /// Expert episodes whose texts train a new model's tokenizer.
@@ -49,6 +49,7 @@ impl Run {
     pub fn open(recipe: Recipe, name: &str, args: &TrainArgs, ranks: &Ranks) -> Result<Self> {
         let comm = &*ranks.comm;
         let phases = Phases::new("start");
+        from_root(comm, || Wandb::check(recipe.wandb.as_ref()))?;
         let dir = from_root(comm, || run_dir(name, args))?;
         let resume = args.resume || (args.restarted && is_run(&dir));
         let plugins = Plugins::discover()?;
@@ -132,10 +133,13 @@ impl Run {
             adapted.unwrap_or(KlCoefficient(section.coef))
         });
         let kept = newest.is_some().then_some(state.iteration);
-        let tracker = match comm.rank() {
+        let mut tracker = match comm.rank() {
             0 => Tracker::open(&dir, recipe.iterations, kept)?,
             _ => Tracker::silent(recipe.iterations),
         };
+        if comm.rank() == 0 {
+            tracker.wandb = Wandb::open(&recipe, &dir, kept)?;
+        }
         let mut run = Self {
             reference: None,
             metrics: Metrics::new(),

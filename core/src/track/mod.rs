@@ -1,8 +1,10 @@
-//! What a run tells: `metrics.jsonl`, `steps.jsonl`, `log.txt`, `curve.svg`, and one console line per iteration.
+//! What a run tells: `metrics.jsonl`, `steps.jsonl`, `log.txt`, `curve.svg`, one console line per iteration, and W&B's run
+//! file.
 
 mod curve;
 mod metrics;
 mod phases;
+mod wandb;
 #[cfg(test)]
 mod tests;
 
@@ -16,6 +18,7 @@ use anyhow::{Context, Result};
 pub use curve::Curve;
 pub use metrics::{METRICS, Metric, Metrics, find, markdown};
 pub use phases::Phases;
+pub use wandb::Wandb;
 
 use crate::files::write_whole;
 
@@ -25,10 +28,11 @@ const REDRAW: Duration = Duration::from_secs(2);
 const ETA_WINDOW: usize = 20;
 
 /// Writes a run's metrics. Row 0 holds what was measured before reinforcement learning; iterations count from 1.
-#[derive(Debug)]
 pub struct Tracker {
     /// The run directory and its files; none where another rank writes them.
     files: Option<Files>,
+    /// The run in W&B.
+    pub wandb: Wandb,
     curve: Curve,
     drawn: Instant,
     iterations: u64,
@@ -47,7 +51,14 @@ struct Files {
 impl Tracker {
     /// Of a rank that leaves telling to another.
     pub fn silent(iterations: u64) -> Self {
-        Self { files: None, curve: Curve::default(), drawn: Instant::now(), iterations, seconds: Vec::new() }
+        Self {
+            files: None,
+            wandb: Wandb::silent(),
+            curve: Curve::default(),
+            drawn: Instant::now(),
+            iterations,
+            seconds: Vec::new(),
+        }
     }
 
     /// Opens the files of a run directory. `kept` is none for a new run; a resumed run gives its checkpoint's
@@ -69,7 +80,8 @@ impl Tracker {
         }
         let [rows, steps, log] = ["metrics.jsonl", "steps.jsonl", "log.txt"].map(append);
         let files = Files { dir: dir.to_path_buf(), rows: rows?, steps: steps?, log: log? };
-        Ok(Self { files: Some(files), curve, drawn: Instant::now(), iterations, seconds: Vec::new() })
+        let wandb = Wandb::silent();
+        Ok(Self { files: Some(files), wandb, curve, drawn: Instant::now(), iterations, seconds: Vec::new() })
     }
 
     /// Prints a line and keeps it in `log.txt`.
@@ -77,7 +89,16 @@ impl Tracker {
         let Some(files) = &mut self.files else { return Ok(()) };
         // A console that was closed must not end the run.
         let _ = writeln!(std::io::stdout(), "{line}");
+        self.wandb.say(line);
         writeln!(files.log, "{line}").with_context(|| files.cannot_write("log.txt"))
+    }
+
+    /// Ends W&B's run file, if there is one, and says where it is.
+    pub fn close(&mut self, exit_code: i32) {
+        if let Some(line) = self.wandb.finish(exit_code) {
+            // The run is over: a disk that is full now costs this line alone.
+            let _ = self.say(&line);
+        }
     }
 
     /// Writes the row of an iteration, its console line, and the curve now and then.
@@ -87,6 +108,7 @@ impl Tracker {
         let row = metrics.to_json(iteration) + "\n";
         files.rows.write_all(row.as_bytes()).with_context(|| files.cannot_write("metrics.jsonl"))?;
         self.seconds.extend(metrics.get("time/iteration_s").filter(|_| iteration > 0));
+        self.wandb.record(iteration, metrics);
         self.say(&line(iteration, self.iterations, metrics, self.eta(iteration)))?;
 
         let eval = metrics.get("eval/success");

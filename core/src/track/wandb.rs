@@ -1,0 +1,160 @@
+//! The run as Weights & Biases shows it: `wandb/` in the run directory, by the crate `wandb-rs`.
+//!
+//! Tracking must not end a run: once it has begun, what cannot be written is told once, and the run goes on without.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use serde_json::{Value, json};
+use wandb_rs::{AlertLevel, Error, Mode, Resume, Run, Settings, Table};
+
+use super::Metrics;
+use crate::input_error;
+use crate::recipe::{self, Recipe, WandbMode};
+
+/// A run's file for W&B; does nothing where the recipe has no section `wandb`, and at ranks other than 0.
+pub struct Wandb {
+    run: Option<Run>,
+    /// Whether the last row had skipped optimiser steps, so that each new case is told once.
+    skipped: bool,
+    /// Goes into the next row.
+    table: Option<Table>,
+}
+
+impl Wandb {
+    /// Of a run that is not tracked.
+    pub fn silent() -> Self {
+        Self { run: None, skipped: false, table: None }
+    }
+
+    /// What a live run needs is there: the key and the program. Nothing is written.
+    pub fn check(section: Option<&recipe::Wandb>) -> Result<()> {
+        let Some(section) = section else { return Ok(()) };
+        settings(section, Path::new(".")).check().map_err(|error| {
+            input_error!("recipe key `wandb.mode`: {error}; or set it to offline and upload later by `wandb sync`")
+        })
+    }
+
+    /// Begins the run's file. A resumed run goes on with its own, cut after the row of iteration `kept`.
+    pub fn open(recipe: &Recipe, dir: &Path, kept: Option<u64>) -> Result<Self> {
+        let Some(section) = &recipe.wandb else { return Ok(Self::silent()) };
+        let mut settings = settings(section, dir);
+        settings.resume = kept.zip(last_id(&settings.dir)).map(|(step, id)| Resume { id, step });
+        let mut run = match Run::init(settings.clone()) {
+            Err(Error::NothingToResume { .. }) => Run::init(Settings { resume: None, ..settings })?,
+            run => run?,
+        };
+        run.config(&serde_json::to_value(recipe)?)?;
+        run.config(&json!({ "nestor_version": env!("CARGO_PKG_VERSION") }))?;
+        run.file(&dir.join("recipe.yaml"), "recipe.yaml")?;
+        Ok(Self { run: Some(run), ..Self::silent() })
+    }
+
+    /// Adds a console line.
+    pub fn say(&mut self, line: &str) {
+        self.attempt(|run| run.output(line));
+    }
+
+    /// Adds the row of an iteration, and an alert where optimiser steps began to be skipped.
+    pub fn record(&mut self, iteration: u64, metrics: &Metrics) {
+        let skipped = ["grad/skipped", "value/grad_skipped"].iter().any(|name| metrics.get(name) > Some(0.0));
+        let news = skipped && !self.skipped;
+        self.skipped = skipped;
+        let table = self.table.take().map(|table| ("rollouts", wandb_rs::Value::from(table)));
+        let row = metrics.iter().map(|(name, value)| (name, value.into())).chain(table);
+        self.attempt(|run| {
+            if news {
+                let text =
+                    format!("iteration {iteration}: a gradient was not finite, and its optimiser step was skipped");
+                run.alert(AlertLevel::Warn, "optimiser step skipped", &text)?;
+            }
+            run.log(iteration, row)
+        });
+    }
+
+    /// Adds a table of episodes, as the rollout files have them, to the next row: one row a step.
+    pub fn table(&mut self, episodes: impl Iterator<Item = Value>) {
+        if self.run.is_some() {
+            self.table = Some(table(episodes));
+        }
+    }
+
+    /// Says that the run failed.
+    pub fn failed(&mut self, message: &str) {
+        self.attempt(|run| run.alert(AlertLevel::Error, "run failed", message));
+    }
+
+    /// Ends the run's file; gives the line that says where it is. A live run waits a while for its upload.
+    pub fn finish(&mut self, exit_code: i32) -> Option<String> {
+        let run = self.run.take()?;
+        Some(match run.finish(exit_code) {
+            Ok(finish) => finish.to_string(),
+            Err(error) => format!("warning: wandb: {error}"),
+        })
+    }
+
+    fn attempt(&mut self, write: impl FnOnce(&mut Run) -> Result<(), Error>) {
+        let Some(run) = &mut self.run else { return };
+        if let Err(error) = write(run) {
+            eprintln!("warning: wandb: {error}; the run goes on without W&B");
+            self.run = None;
+        }
+    }
+}
+
+fn settings(section: &recipe::Wandb, dir: &Path) -> Settings {
+    let text = |value: &Option<String>| value.clone().unwrap_or_default();
+    let name = || dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    Settings {
+        dir: dir.join("wandb"),
+        mode: match section.mode {
+            WandbMode::Offline => Mode::Offline,
+            WandbMode::Live => Mode::Live,
+            WandbMode::Disabled => Mode::Disabled,
+        },
+        project: section.project.clone(),
+        entity: text(&section.entity),
+        name: section.name.clone().unwrap_or_else(name),
+        group: text(&section.group),
+        job_type: "train".into(),
+        notes: text(&section.notes),
+        tags: section.tags.clone(),
+        wandb: installed(),
+        ..Settings::default()
+    }
+}
+
+/// The `wandb` program in the environment that `scripts/setup.sh` makes beside this one, where PATH has none.
+fn installed() -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    if env::split_paths(&path).any(|dir| dir.join("wandb").is_file()) {
+        return None;
+    }
+    let exe = env::current_exe().ok()?;
+    exe.ancestors().map(|dir| dir.join(".venv/bin/wandb")).find(|program| program.is_file())
+}
+
+/// The id of the newest run file: what stands behind the last hyphen of `offline-run-<time>-<id>`.
+fn last_id(dir: &Path) -> Option<String> {
+    let names = fs::read_dir(dir).ok()?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let newest = names.filter(|name| name.starts_with("offline-run-")).max()?;
+    newest.rsplit('-').next().map(str::to_string)
+}
+
+fn table(episodes: impl Iterator<Item = Value>) -> Table {
+    const EPISODE: [&str; 7] = ["group", "episode", "task", "task_type", "seed", "won", "return"];
+    const STEP: [&str; 8] = ["prompt", "response", "action", "reward", "valid", "anchor", "advantage", "parts"];
+    let mut table = Table::default();
+    table.columns.extend(EPISODE.iter().chain(&["step"]).chain(&STEP).map(|name| name.to_string()));
+    for episode in episodes {
+        for (number, step) in episode["steps"].as_array().into_iter().flatten().enumerate() {
+            let mut row: Vec<Value> = EPISODE.iter().map(|&name| episode[name].clone()).collect();
+            row.push(number.into());
+            row.extend(STEP.iter().map(|&name| step[name].clone()));
+            table.rows.push(row);
+        }
+    }
+    table
+}

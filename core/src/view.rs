@@ -1,0 +1,57 @@
+//! `nestor view`: one HTML page of runs, by the crate `nestor-view`, with what the metric table says.
+
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use nestor_view::{MetricInfo, Options, page};
+
+use crate::input_error;
+use crate::track::METRICS;
+
+/// What `nestor view` takes.
+#[derive(Debug, Clone, clap::Args)]
+pub struct ViewArgs {
+    /// Run directories; curves of several are drawn together
+    #[arg(required = true, value_name = "RUN")]
+    pub runs: Vec<PathBuf>,
+    /// The page [default: view.html in the first run's directory]
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Size that the page may have in MiB; turns that do not fit are left out
+    #[arg(long, value_name = "M", default_value_t = 24, value_parser = clap::value_parser!(u64).range(1..=4096))]
+    pub max_mib: u64,
+    /// Keep turns of these iterations only
+    #[arg(long, value_name = "A..B", value_parser = iterations)]
+    pub iterations: Option<RangeInclusive<u64>>,
+}
+
+/// `A..B`, both ends included.
+fn iterations(text: &str) -> Result<RangeInclusive<u64>, String> {
+    let ends = text.split_once("..").map(|(from, to)| (from.parse(), to.parse()));
+    match ends {
+        Some((Ok(from), Ok(to))) if from <= to => Ok(from..=to),
+        _ => Err("expected A..B, such as 10..20".into()),
+    }
+}
+
+/// Writes the page; says where it is and what is in it.
+pub fn view(args: &ViewArgs) -> Result<String> {
+    let known = METRICS.iter().map(|metric| MetricInfo {
+        name: metric.name.into(),
+        unit: metric.unit.into(),
+        meaning: metric.meaning.into(),
+        formula: metric.formula.into(),
+    });
+    let options =
+        Options { metrics: known.collect(), max_bytes: args.max_mib << 20, iterations: args.iterations.clone() };
+    let page = page(&args.runs, &options).map_err(|error| input_error!("{error}"))?;
+    let out = args.out.clone().unwrap_or_else(|| args.runs[0].join("view.html"));
+    page.write(&out).with_context(|| format!("cannot write {}", out.display()))?;
+    let mib = page.html.len() as f64 / f64::from(1 << 20);
+    let mut told = format!("{}: {mib:.1} MiB, turns of {} of {} episodes", out.display(), page.kept, page.episodes);
+    if page.damaged > 0 {
+        told += &format!(", {} lines of rollouts could not be read", page.damaged);
+    }
+    Ok(told)
+}

@@ -1,0 +1,105 @@
+// Data blocks of the page: zlib in base64. The index is read when the page opens, the others when asked for.
+
+async function unpack(id) {
+  const text = $(id).textContent;
+  const bytes = Uint8Array.fromBase64
+    ? Uint8Array.fromBase64(text)
+    : Uint8Array.from(atob(text), (char) => char.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return JSON.parse(await new Response(stream).text());
+}
+
+/// Blocks stand at the end of the document.
+const whole = new Promise((resolve) => {
+  if (document.readyState !== "loading") resolve();
+  else document.addEventListener("DOMContentLoaded", resolve);
+});
+
+/// Keeps the results of the last few calls.
+function remembered(limit, load) {
+  const known = new Map();
+  return (...key) => {
+    const name = key.join("-");
+    const value = known.get(name) || load(...key);
+    known.delete(name);
+    known.set(name, value);
+    if (known.size > limit) known.delete(known.keys().next().value);
+    return value;
+  };
+}
+
+/// An iteration's episodes without their turns.
+const loadSummary = remembered(8, async (run, iteration) => {
+  await whole;
+  const columns = await unpack(`s-${run}-${iteration}`);
+  return columns.group.map((group, row) => ({
+    row,
+    group,
+    episode: columns.episode[row],
+    task: columns.task[row],
+    type: columns.task_type[row] < 0 ? null : columns.types[columns.task_type[row]],
+    won: columns.won[row] === 1,
+    return: columns.return[row],
+    turns: columns.turns[row],
+    tokens: columns.tokens[row],
+    invalid: columns.invalid[row],
+  }));
+});
+
+/// A group's turns by the episode's row in the summary; null if none are in the page.
+const loadGroup = remembered(64, async (run, iteration, group) => {
+  await whole;
+  const id = `t-${run}-${iteration}-${group}`;
+  if (!$(id)) return null;
+  const block = await unpack(id);
+  const byRow = new Map();
+  let first = [];
+  for (const episode of block.episodes) {
+    let previous = first;
+    const turns = episode.turns.map((turn, place) => {
+      const read = readTurn(block, turn, previous);
+      read.place = place;
+      read.row = episode.row;
+      previous = read.pieces;
+      return read;
+    });
+    if (turns.length) first = turns[0].pieces;
+    byRow.set(episode.row, { seed: episode.seed, turns });
+  }
+  return byRow;
+});
+
+function readTurn(block, turn, previous) {
+  const [front, back, between] = turn.prompt;
+  const pieces = [...previous.slice(0, front), ...between, ...previous.slice(previous.length - back)];
+  const text = (id) => (id === null ? null : block.texts[id]);
+  const tokens = turn.tokens && turn.tokens.map((id) => block.tokens[id]);
+  return {
+    ...turn,
+    pieces,
+    prompt: pieces.map(text),
+    response: typeof turn.response === "number" ? tokens.slice(0, turn.response).join("") : turn.response,
+    action: text(turn.action),
+    admissible: turn.admissible === null ? null : block.lists[turn.admissible].map(text),
+    anchor: text(turn.anchor),
+    anchorKey: anchorKey(turn),
+    tokens,
+    logprobs: turn.logprobs === null ? null : Array.from(turn.logprobs, readLogprob),
+    parts: turn.parts || {},
+  };
+}
+
+/// Steps of a group with equal keys were taken in one state.
+function anchorKey(turn) {
+  const number = turn.parts && turn.parts.anchor_group;
+  if (typeof number === "number") return `group ${number}`;
+  return turn.anchor === null ? null : `text ${turn.anchor}`;
+}
+
+/// The reverse of `logprob_char` in src/turns.rs.
+function readLogprob(char) {
+  const code = char.codePointAt(0);
+  if (code === 32) return null;
+  const level = code - 35 - (code > 92 ? 1 : 0);
+  return -0.005 * (Math.exp(level / 24) - 1);
+}

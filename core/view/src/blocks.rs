@@ -1,0 +1,193 @@
+//! The episodes of all runs as data blocks of the page: a summary for each iteration, turns for each group kept.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use flate2::Compression;
+use flate2::write::ZlibEncoder;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::ViewError;
+use crate::budget::{Budget, Job};
+use crate::read::{Episode, Episodes, Run, rollout_bytes};
+use crate::turns::{Block, number};
+
+/// What the page's index says of one rollout file.
+#[derive(Debug, Serialize)]
+pub(crate) struct FileEntry {
+    pub iteration: u64,
+    pub episodes: usize,
+    pub won: usize,
+    pub damaged: usize,
+    /// Episodes whose turns are in the page, by group.
+    pub kept: BTreeMap<u64, usize>,
+}
+
+/// Summaries of one file's episodes, by column.
+#[derive(Default, Serialize)]
+struct Summary<'a> {
+    group: Vec<u64>,
+    episode: Vec<u64>,
+    /// As text: it may be larger than what a double holds.
+    task: Vec<String>,
+    /// A place in `types`, or -1.
+    task_type: Vec<i64>,
+    types: Vec<&'a str>,
+    won: Vec<u8>,
+    #[serde(rename = "return")]
+    returns: Vec<Value>,
+    turns: Vec<usize>,
+    tokens: Vec<u64>,
+    invalid: Vec<usize>,
+}
+
+/// Collects the blocks.
+pub(crate) struct Rollouts {
+    /// The data blocks.
+    pub html: String,
+    /// By run.
+    pub files: Vec<Vec<FileEntry>>,
+    pub episodes: usize,
+    pub kept: usize,
+    pub damaged: usize,
+    budget: Budget,
+    /// Bytes of summaries written, to foresee those to come.
+    summary_bytes: usize,
+    summaries: usize,
+}
+
+impl Rollouts {
+    pub fn new(runs: &[Run], max_bytes: u64) -> Self {
+        Self {
+            html: String::new(),
+            files: runs.iter().map(|_| Vec::new()).collect(),
+            episodes: 0,
+            kept: 0,
+            damaged: 0,
+            budget: Budget::new(max_bytes),
+            summary_bytes: 0,
+            summaries: 0,
+        }
+    }
+
+    /// Adds the first of the remaining files.
+    pub fn add(&mut self, remaining: &[Job]) -> Result<(), ViewError> {
+        let Some(job) = remaining.first() else { return Ok(()) };
+        let content = rollout_bytes(&job.file.path)?;
+        let found = Episodes::parse(&content);
+        let episodes: Vec<&Episode> = found.episodes.iter().map(|(episode, _)| episode).collect();
+
+        let before = self.html.len();
+        self.html.push_str(&block(&format!("s-{}-{}", job.run, job.iteration), &encode(&summary(&episodes))));
+        let bytes = self.html.len() - before + 40; // with its entry in the index
+        self.summary_bytes += bytes;
+        self.summaries += 1;
+        self.budget.take(bytes);
+
+        let kept = if job.wanted { self.add_turns(remaining, &found) } else { BTreeMap::new() };
+        let won = episodes.iter().filter(|episode| episode.won).count();
+        self.episodes += episodes.len();
+        self.kept += kept.values().sum::<usize>();
+        self.damaged += found.damaged;
+        self.files[job.run].push(FileEntry {
+            iteration: job.iteration,
+            episodes: episodes.len(),
+            won,
+            damaged: found.damaged,
+            kept,
+        });
+        Ok(())
+    }
+
+    /// Adds turns of as many groups as the budget has room for; gives the episodes kept by group.
+    fn add_turns(&mut self, remaining: &[Job], found: &Episodes) -> BTreeMap<u64, usize> {
+        let job = &remaining[0];
+        let reserved = (self.summary_bytes / self.summaries * (remaining.len() - 1)) as f64;
+        let mut room = self.budget.open(remaining, reserved);
+        // The newest iteration is looked at first of all: it gets a group even if an equal share is too small for one.
+        let mut must = job.newest;
+        if must {
+            room = room.max(self.budget.half(reserved, self.files.len()));
+        }
+        let mut groups: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+        for (row, (episode, _)) in found.episodes.iter().enumerate() {
+            groups.entry(episode.group).or_default().push(row);
+        }
+        let mut kept = BTreeMap::new();
+        for (&group, rows) in &groups {
+            let id = format!("t-{}-{}-{group}", job.run, job.iteration);
+            let mut count = rows.len();
+            let mut bytes = self.add_group(&id, rows, found, room, must);
+            // Siblings make sense of an episode, so groups stay whole, unless there would be nothing to see at all.
+            while must && bytes.is_none() && count > 1 {
+                count /= 2;
+                bytes = self.add_group(&id, &rows[..count], found, room, must);
+            }
+            let Some(bytes) = bytes else { break };
+            kept.insert(group, count);
+            room = if must { self.budget.credit() } else { room - bytes as f64 };
+            must = false;
+            if count < rows.len() {
+                break;
+            }
+        }
+        self.budget.close(kept.values().sum::<usize>() == found.episodes.len());
+        kept
+    }
+
+    /// Adds turns of these episodes if they fit into `room`; gives the bytes they take. What is likely to be far too large
+    /// is not tried, unless it must be.
+    fn add_group(&mut self, id: &str, rows: &[usize], found: &Episodes, room: f64, must: bool) -> Option<usize> {
+        let file_bytes: usize = rows.iter().map(|&row| found.episodes[row].1).sum();
+        if !must && 0.7 * self.budget.predict(file_bytes) > room {
+            return None;
+        }
+        let picked: Vec<_> = rows.iter().map(|&row| (row, &found.episodes[row].0)).collect();
+        let html = block(id, &encode(&Block::of(&picked)));
+        if html.len() as f64 > room {
+            return None;
+        }
+        self.budget.spend(html.len(), file_bytes);
+        self.html.push_str(&html);
+        Some(html.len())
+    }
+}
+
+fn summary<'a>(episodes: &[&'a Episode<'a>]) -> Summary<'a> {
+    let mut columns = Summary::default();
+    for episode in episodes {
+        columns.group.push(episode.group);
+        columns.episode.push(episode.episode);
+        columns.task.push(episode.task.to_string());
+        let place = episode.task_type.as_deref().map(|kind| {
+            columns.types.iter().position(|&known| known == kind).unwrap_or_else(|| {
+                columns.types.push(kind);
+                columns.types.len() - 1
+            })
+        });
+        columns.task_type.push(place.map_or(-1, |place| place as i64));
+        columns.won.push(u8::from(episode.won));
+        columns.returns.push(number(episode.episode_return, 5));
+        columns.turns.push(episode.steps.len());
+        columns.tokens.push(episode.steps.iter().map(|step| step.response_tokens).sum());
+        columns.invalid.push(episode.steps.iter().filter(|step| step.valid == Some(false)).count());
+    }
+    columns
+}
+
+/// JSON, deflated (zlib), in base64: no byte of a run's text can end the element that holds it.
+pub(crate) fn encode(value: &impl Serialize) -> String {
+    let json = serde_json::to_vec(value).unwrap_or_default();
+    let mut encoder = ZlibEncoder::new(Vec::new(), Compression::new(6));
+    // Writing to memory cannot fail.
+    let _ = encoder.write_all(&json);
+    STANDARD.encode(encoder.finish().unwrap_or_default())
+}
+
+/// A block that browsers take for data, not for a script.
+pub(crate) fn block(id: &str, data: &str) -> String {
+    format!("<script type=\"application/zlib\" id=\"{id}\">{data}</script>\n")
+}

@@ -1,0 +1,66 @@
+//! The document: its parts are the files under `page/`, put together with a policy that lets nothing else run or load.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use sha2::{Digest, Sha256};
+
+use crate::blocks::block;
+
+const PAGE: &str = include_str!("../page/page.html");
+const STYLES: [&str; 3] = [
+    include_str!("../page/vendor/uPlot.min.css"),
+    include_str!("../page/page.css"),
+    include_str!("../page/rollouts.css"),
+];
+/// uPlot comes as it was published (with its licence in the header), the rest is ours and shares one scope.
+const UPLOT: &str = include_str!("../page/vendor/uPlot.iife.js");
+const SCRIPTS: [&str; 8] = [
+    include_str!("../page/js/dom.js"),
+    include_str!("../page/js/data.js"),
+    include_str!("../page/js/chart.js"),
+    include_str!("../page/js/curves.js"),
+    include_str!("../page/js/diff.js"),
+    include_str!("../page/js/episode.js"),
+    include_str!("../page/js/rollouts.js"),
+    include_str!("../page/js/main.js"),
+];
+
+/// The page without its data.
+pub(crate) struct Frame {
+    before_index: String,
+    before_blocks: String,
+    end: String,
+}
+
+impl Frame {
+    pub fn new() -> Self {
+        let style = STYLES.join("\n");
+        let script = format!("{UPLOT}\n(() => {{\n\"use strict\";\n{}\n}})();\n", SCRIPTS.join("\n"));
+        let hash = |text: &str| format!("'sha256-{}'", STANDARD.encode(Sha256::digest(text)));
+        let policy = format!(
+            "default-src 'none'; script-src {}; style-src {}; base-uri 'none'; form-action 'none'",
+            hash(&script),
+            hash(&style)
+        );
+        let page = PAGE.replace("{policy}", &policy);
+        let (head, rest) = page.split_once("{style}").unwrap_or((&page, ""));
+        let (body, rest) = rest.split_once("{index}").unwrap_or((rest, ""));
+        let (scripts, rest) = rest.split_once("{script}").unwrap_or((rest, ""));
+        let (blocks, end) = rest.split_once("{blocks}").unwrap_or((rest, ""));
+        Self {
+            before_index: [head, &style, body].concat(),
+            before_blocks: [scripts, &script, blocks].concat(),
+            end: end.to_owned(),
+        }
+    }
+
+    /// Bytes of the page without data.
+    pub fn len(&self) -> usize {
+        self.before_index.len() + self.before_blocks.len() + self.end.len()
+    }
+
+    /// The whole page. The blocks come after the scripts: curves are drawn while the browser still reads them.
+    pub fn fill(&self, index: &str, blocks: &str) -> String {
+        [&self.before_index, &*block("index", index), &self.before_blocks, blocks, &self.end].concat()
+    }
+}

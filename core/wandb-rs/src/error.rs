@@ -1,0 +1,91 @@
+//! What can go wrong. Nothing here is fatal to a caller that would rather go on untracked.
+
+use std::io;
+use std::path::PathBuf;
+
+/// An error of this crate.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file or directory could not be made, read or written. A record that failed this way is not in the file, and
+    /// later records may be tried.
+    #[error("run file: cannot {what} {}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// With which file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// [`Mode::Live`](crate::Mode::Live) without an API key.
+    #[error("live mode: WANDB_API_KEY is not set: export it, or use offline mode and `wandb sync` later")]
+    NoKey,
+    /// [`Mode::Live`](crate::Mode::Live) without the `wandb` program or the Python it belongs to.
+    #[error("live mode: {what} not found: pip install wandb, give its path in the settings, or use offline mode")]
+    NoProgram {
+        /// What was looked for.
+        what: String,
+    },
+    /// A run id becomes a file name and part of an address.
+    #[error("run id {id:?}: only 1 to 64 letters, digits, - and _ are allowed")]
+    Id {
+        /// The id in question.
+        id: String,
+    },
+    /// There is no file to resume from.
+    #[error("resume: no run {id} in {}: {why}: start a new run", dir.display())]
+    NothingToResume {
+        /// The id that was asked for.
+        id: String,
+        /// Where it was looked for.
+        dir: PathBuf,
+        /// What was found instead.
+        why: &'static str,
+    },
+    /// W&B drops rows whose step does not rise.
+    #[error("history: step {step} after step {last}: steps must rise, one row per step")]
+    StepOrder {
+        /// The step of the row.
+        step: u64,
+        /// The step of the row before it.
+        last: u64,
+    },
+    /// `_step`, `_runtime` and `_timestamp` are added to every row.
+    #[error("history: key {key} is added by itself: leave it out")]
+    ReservedKey {
+        /// The key in question.
+        key: String,
+    },
+    /// A configuration is an object: its keys become the columns of the runs table.
+    #[error("config: must be a JSON object")]
+    ConfigNotObject,
+    /// Metric names may only have a `*` at their end.
+    #[error("metric {name:?}: a * is allowed at the end only")]
+    MetricName {
+        /// The name in question.
+        name: String,
+    },
+    /// A name under `files/` that leads out of it.
+    #[error("file name {name:?}: must be a relative path without . and .. in it")]
+    FileName {
+        /// The name in question.
+        name: String,
+    },
+    /// The API key stands in a file that was to be uploaded.
+    #[error("file {}: holds the API key, so it is not uploaded: take the key out of it", path.display())]
+    KeyInFile {
+        /// The file in question.
+        path: PathBuf,
+    },
+}
+
+/// Adds to an I/O error what was tried with which file.
+pub(crate) trait Tried<T> {
+    fn tried(self, what: &'static str, path: &std::path::Path) -> Result<T, Error>;
+}
+
+impl<T> Tried<T> for io::Result<T> {
+    fn tried(self, what: &'static str, path: &std::path::Path) -> Result<T, Error> {
+        self.map_err(|source| Error::Io { what, path: path.to_path_buf(), source })
+    }
+}

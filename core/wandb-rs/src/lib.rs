@@ -1,0 +1,42 @@
+//! Weights & Biases from Rust: a run is written into W&B's own offline file, which `wandb sync` uploads later, or which
+//! `wandb beta sync --live` uploads while it grows. No network code runs in the program that is tracked.
+//!
+//! ```
+//! use wandb_rs::{Mode, Run, Settings};
+//!
+//! # let dir = tempfile::tempdir()?;
+//! let settings = Settings { dir: dir.path().into(), mode: Mode::Offline, project: "bandit".into(), ..Settings::default() };
+//! let mut run = Run::init(settings)?;
+//! run.config(&serde_json::json!({"lr": 1e-3, "layers": [64, 64]}))?;
+//! for step in 0..3 {
+//!     run.log(step, [("loss", 1.0 / (step + 1) as f64)])?;
+//! }
+//! println!("{}", run.finish(0)?);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! `run` is what a program calls; `row`, `value` and `metrics` turn rows into records, `record` has their fields, `log_file` the
+//! bytes; `system` samples the machine, `live` minds the uploading child.
+
+#![forbid(unsafe_code)]
+
+mod run;
+mod settings;
+mod finish;
+mod past;
+mod row;
+mod metrics;
+mod value;
+mod record;
+mod log_file;
+mod system;
+mod live;
+mod secret;
+mod error;
+
+pub use error::Error;
+pub use finish::Finish;
+pub use metrics::{Aggregate, Metric};
+pub use run::{AlertLevel, Run};
+pub use settings::{Git, Mode, Resume, Settings};
+pub use value::{Table, Value};

@@ -1,0 +1,78 @@
+//! The earlier life of a run that goes on.
+//!
+//! One file per run is what makes every row arrive once: the rows of a file have their places on the server, counted from
+//! the file's first row, so that uploading the file again puts each row where it was, and new rows over those that were cut
+//! off. The rows of a second file with the same id would be counted from the first again.
+
+use crate::error::Tried;
+use crate::live;
+use crate::log_file::{self, LogFile};
+use crate::metrics::Metrics;
+use crate::record::Kind;
+use crate::{Error, Resume};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// What an earlier life left behind, up to the step to go on from.
+pub(crate) struct Past {
+    /// The run's directory.
+    pub dir: PathBuf,
+    /// The run's file.
+    pub path: PathBuf,
+    /// The same, open behind the last record that was kept.
+    pub log: LogFile,
+    pub metrics: Metrics,
+    pub last_step: Option<u64>,
+    /// How long it had run at its last row.
+    pub runtime: Duration,
+}
+
+impl Past {
+    /// Opens the newest file of the run in `dir`, and cuts off all that came after the step: rows, a torn record, the exit
+    /// record.
+    pub fn open(dir: &Path, resume: &Resume) -> Result<Self, Error> {
+        let nothing = |why| Error::NothingToResume { id: resume.id.clone(), dir: dir.into(), why };
+        let found = newest_dir(dir, &resume.id).ok_or_else(|| nothing("no run file"))?;
+        let dir = found.canonicalize().tried("find", &found)?;
+        let path = dir.join(format!("run-{}.wandb", resume.id));
+        let mut metrics = Metrics::default();
+        let (mut last_step, mut runtime, mut has_run) = (None, 0.0, false);
+        let position = log_file::read(&path, |record| {
+            match &record.kind {
+                Some(Kind::History(row)) => {
+                    let step = row.step.map_or(0, |step| step.num.max(0) as u64);
+                    if step > resume.step {
+                        return false;
+                    }
+                    last_step = Some(step);
+                    let seconds = row.item.iter().find(|item| item.key == "_runtime");
+                    runtime = seconds.and_then(|item| item.value_json.parse().ok()).unwrap_or(runtime);
+                }
+                Some(Kind::Exit(_)) => return false,
+                Some(Kind::Run(_)) => has_run = true,
+                _ => {}
+            }
+            record.kind.iter().for_each(|kind| metrics.take_up(kind));
+            true
+        });
+        let position = position.tried("read", &path)?;
+        if !has_run {
+            return Err(nothing("its file was cut off before the run's own record"));
+        }
+        let log = LogFile::reopen(&path, position).tried("open", &path)?;
+        // With it, `wandb sync` would leave the file alone.
+        let marker = live::marker(&path);
+        if marker.exists() {
+            fs::remove_file(&marker).tried("remove", &marker)?;
+        }
+        let runtime = Duration::try_from_secs_f64(runtime).unwrap_or_default();
+        Ok(Self { dir, path, log, metrics, last_step, runtime })
+    }
+}
+
+/// The newest directory in `dir` that holds a file of this run; the names begin with the date.
+fn newest_dir(dir: &Path, id: &str) -> Option<PathBuf> {
+    let entries = fs::read_dir(dir).ok()?.flatten().map(|entry| entry.path());
+    entries.filter(|path| path.join(format!("run-{id}.wandb")).is_file()).max()
+}

@@ -1,0 +1,110 @@
+//! What a run is told at its start.
+
+use crate::secret::Secret;
+use crate::{Error, live};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Where rows go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Into the run file, for `wandb sync` later.
+    #[default]
+    Offline,
+    /// Into the run file, which `wandb beta sync --live` uploads as it grows.
+    Live,
+    /// Nowhere: every call succeeds and writes nothing.
+    Disabled,
+}
+
+/// The commit that a run was started from.
+#[derive(Clone, Debug, Default)]
+pub struct Git {
+    /// Address of the remote repository.
+    pub remote: String,
+    /// The commit's hash.
+    pub commit: String,
+}
+
+/// An earlier life of a run that is to go on.
+#[derive(Clone, Debug)]
+pub struct Resume {
+    /// The run's id.
+    pub id: String,
+    /// The last step whose row is kept. Later rows are cut off: they will be logged again.
+    pub step: u64,
+}
+
+/// Settings of a run. Empty strings leave a field to W&B's defaults.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The directory in which the run's own directory is made.
+    pub dir: PathBuf,
+    /// Offline, live or disabled.
+    pub mode: Mode,
+    /// The project on W&B.
+    pub project: String,
+    /// The team or user; empty for the key's default.
+    pub entity: String,
+    /// The run's name in the interface; empty for one that W&B makes up.
+    pub name: String,
+    /// The group that the run is listed under.
+    pub group: String,
+    /// For example `train` or `eval`.
+    pub job_type: String,
+    /// Free text.
+    pub notes: String,
+    /// Tags.
+    pub tags: Vec<String>,
+    /// The run's id: 1 to 64 letters, digits, `-` and `_`. None draws one of eight characters.
+    pub id: Option<String>,
+    /// Goes on with an earlier run file in `dir`, which also keeps that run's project, name and so on; `id` is then unused.
+    pub resume: Option<Resume>,
+    /// Name of the machine; empty for its host name.
+    pub host: String,
+    /// The commit, where known.
+    pub git: Option<Git>,
+    /// Time between samples of the system statistics (at least 100 ms); None takes none.
+    pub system_interval: Option<Duration>,
+    /// The `wandb` program for live mode; None looks in PATH.
+    pub wandb: Option<PathBuf>,
+    /// How long [`Run::finish`](crate::Run::finish) waits in live mode for the rest to be uploaded.
+    pub finish_timeout: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            dir: PathBuf::from("wandb"),
+            mode: Mode::Offline,
+            project: String::new(),
+            entity: String::new(),
+            name: String::new(),
+            group: String::new(),
+            job_type: String::new(),
+            notes: String::new(),
+            tags: Vec::new(),
+            id: None,
+            resume: None,
+            host: String::new(),
+            git: None,
+            system_interval: Some(Duration::from_secs(15)),
+            wandb: None,
+            finish_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+impl Settings {
+    /// Whether what the mode needs is there: for [`Mode::Live`] the key and the `wandb` program. Writes nothing.
+    /// [`Run::init`](crate::Run::init) checks it too; a program whose start takes long asks before.
+    pub fn check(&self) -> Result<(), Error> {
+        if self.mode == Mode::Live {
+            live::find_python(self.wandb.as_deref())?;
+            if !Secret::from_environment().is_set() {
+                return Err(Error::NoKey);
+            }
+        }
+        Ok(())
+    }
+}

@@ -20,9 +20,8 @@ pub struct Row<'a> {
 impl Row<'_> {
     /// The whole line.
     pub fn line(&self) -> String {
-        let Self { iteration, iterations, metrics, to_go } = self;
+        let Self { metrics, to_go, .. } = self;
         let mut parts = vec![format!("{} {:>3.0} %", self.count(), self.percent())];
-        debug_assert!(iteration <= iterations);
         for Column { metric, label, digits, .. } in VALUES {
             parts.extend(metrics.get(metric).map(|value| format!("{label} {value:.digits$}")));
         }
@@ -174,13 +173,14 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
-/// Seconds as "9s", "3m20s", "2h05m" or "12d03h".
+/// Seconds as "9s", "3m20s", "2h05m", "12d03h" or "120d".
 fn short_duration(seconds: f64) -> String {
     match parts(seconds) {
         (0, 0, s) => format!("{s}s"),
         (0, m, s) => format!("{m}m{s:02}s"),
         (h, m, _) if h < 100 => format!("{h}h{m:02}m"),
-        (h, ..) => format!("{}d{:02}h", h / 24, h % 24),
+        (h, ..) if h < 2400 => format!("{}d{:02}h", h / 24, h % 24),
+        (h, ..) => format!("{}d", (h / 24).min(99_999)),
     }
 }
 

@@ -2,6 +2,8 @@
 
 mod columns;
 mod console;
+#[cfg(test)]
+mod console_tests;
 mod curve;
 mod metrics;
 mod phases;

@@ -60,9 +60,11 @@ class Terminal:
         fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
     def resize(self, columns, lines):
-        self.resize_pty(self.fd, columns, lines)
-        self.read(until=time.monotonic() + 0.3)  # what was written for the old size
+        if columns < self.screen.columns:
+            self.resize_pty(self.fd, columns, lines)
+            self.read(until=time.monotonic() + 0.3)  # what was written for the old size
         self.screen.resize(lines, columns)
+        self.resize_pty(self.fd, columns, lines)
 
     def read(self, until=None, seen=None, seconds=240):
         """Reads until a time, until `seen(screen)`, or to the end."""
@@ -109,10 +111,15 @@ def test_nothing_wraps_or_scrolls_away(nestor, root, tmp_path, columns, lines):
     text = terminal.screen.text()
     rows = [row for row in text if ROW.match(row)]
     assert [int(ROW.match(row)[1]) for row in rows] == list(range(ITERATIONS + 1))
-    header = next(row for row in text if "iteration" in row and "eval" in row)
-    for name in ["success", "return", "loss", "to go"] + (["update t/s", "clip", "seconds"] if columns == 200 else []):
-        end = header.index(name) + len(name)
-        assert all(len(row) >= end and row[end - 1] != " " and row[end:end + 1].strip() == "" for row in rows[1:]), name
+    headers = [i for i, row in enumerate(text) if "iteration" in row and "eval" in row]
+    assert len(headers) <= 3
+    for i, row in enumerate(text):
+        if not ROW.match(row) or row in rows[0]:
+            continue
+        header = text[max(h for h in headers if h < i)]
+        for name in ["success", "return", "loss", "to go"] + (["update t/s", "clip", "seconds"] if columns == 200 else []):
+            end = header.index(name) + len(name)
+            assert row[end - 1:end].strip() and not row[end:end + 1].strip(), (name, header, row)
     assert any(row.startswith("done:") for row in text)
     if columns == 200:  # folded where it is narrower
         assert (tmp_path / "run/log.txt").read_text().splitlines()[0] in text
@@ -139,7 +146,8 @@ def test_a_terminal_may_change_its_size(nestor, root, tmp_path):
     terminal.read().assert_clean()
     numbers = [int(ROW.match(row)[1]) for row in terminal.screen.text() if ROW.match(row)]
     assert numbers == list(range(ITERATIONS + 1))
-    assert sum("iteration" in row and "eval" in row for row in terminal.screen.text()) == 3, "a header for each width"
+    headers = {row for row in terminal.screen.text() if "iteration" in row and "eval" in row}
+    assert len(headers) >= 3, "a header for each width"
 
 
 @pytest.mark.parametrize("signals", [1, 2])

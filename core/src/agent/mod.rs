@@ -34,7 +34,7 @@ use crate::model::Model;
 use crate::plugin::World;
 use crate::recipe::{Eval, Rollout};
 use crate::tokenizer::{Message, Tokenizer, Turns};
-use crate::track::Progress;
+use crate::track::{Progress, terminal};
 
 /// How long to wait for environments before the first pass, whose duration is not known.
 const FIRST_PATIENCE: Duration = Duration::from_millis(5);
@@ -126,7 +126,19 @@ impl Player {
         let template = template_of(&world, &rollout)?;
         let turns = if rollout.is_transcript() { Some(Turns::new(&tokenizer)?) } else { None };
         let pool = Pool::new(&world, rollout.env_threads)?;
-        Ok(Self { tokenizer, world, rollout, deterministic, template, turns, engine, pool, stop, env_errors: 0, progress })
+        Ok(Self {
+            tokenizer,
+            world,
+            rollout,
+            deterministic,
+            template,
+            turns,
+            engine,
+            pool,
+            stop,
+            env_errors: 0,
+            progress,
+        })
     }
 
     /// The policy's tokenizer.
@@ -231,7 +243,8 @@ impl Player {
             return Err(error);
         }
         self.env_errors += 1;
-        eprintln!("warning: {} (failure {failures} of {})", message(&error), self.rollout.env_errors);
+        let (why, allowed) = (message(&error), self.rollout.env_errors);
+        terminal::complain(&format!("warning: {why} (failure {failures} of {allowed})"));
         Ok(())
     }
 

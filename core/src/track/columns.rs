@@ -61,6 +61,7 @@ struct Column {
 }
 
 const SKIPPED: &str = "grad/skipped";
+const ENV_ERRORS: &str = "env/errors";
 const TO_GO: &str = "";
 
 const fn column(metric: &'static str, label: &'static str, digits: usize, width: usize, order: usize) -> Column {
@@ -72,25 +73,26 @@ const VALUES: &[Column] = &[
     column("eval/success", "eval", 3, 5, 0),
     column("episode/success", "success", 3, 7, 1),
     column("episode/return", "return", 2, 7, 2),
-    column("episode/length", "length", 1, 6, 11),
+    column("episode/length", "length", 1, 6, 12),
     column("loss/policy", "loss", 4, 7, 3),
     column("loss/kl", "kl", 4, 6, 6),
     column("policy/entropy", "entropy", 3, 7, 7),
-    column("policy/clip_fraction", "clip", 3, 5, 13),
+    column("policy/clip_fraction", "clip", 3, 5, 14),
     column("grad/norm", "grad", 3, 6, 8),
 ];
 
 /// What stands after it.
 const REST: &[Column] = &[
     column(SKIPPED, "skipped", 0, 7, 4),
-    column("rollout/tokens_per_s", "rollout t/s", 0, 11, 10),
-    column("update/tokens_per_s", "update t/s", 0, 10, 9),
-    column("time/iteration_s", "seconds", 1, 7, 12),
+    column(ENV_ERRORS, "env errors", 0, 10, 9),
+    column("rollout/tokens_per_s", "rollout t/s", 0, 11, 11),
+    column("update/tokens_per_s", "update t/s", 0, 10, 10),
+    column("time/iteration_s", "seconds", 1, 7, 13),
     column(TO_GO, "to go", 0, 6, 5),
 ];
 
 /// These are shown once they were anything but zero.
-const MOSTLY_ZERO: [&str; 2] = [SKIPPED, "loss/kl"];
+const MOSTLY_ZERO: [&str; 3] = [SKIPPED, ENV_ERRORS, "loss/kl"];
 
 /// Iterations as a table on a terminal, under a header that comes again before it has scrolled away.
 #[derive(Debug, Default)]
@@ -120,7 +122,7 @@ impl Table {
             header += &format!("  {label:>width$}");
             let (text, bad) = match *metric {
                 TO_GO => (row.to_go.map_or(String::new(), short_duration), false),
-                _ => cell(row.metrics.get(metric), *digits, *width, *metric == SKIPPED),
+                _ => cell(row.metrics.get(metric), *digits, *width, [SKIPPED, ENV_ERRORS].contains(metric)),
             };
             let text = format!("{text:>width$}");
             line += "  ";
@@ -174,7 +176,7 @@ pub fn duration(seconds: f64) -> String {
 }
 
 /// Seconds as "9s", "3m20s", "2h05m", "12d03h" or "120d".
-fn short_duration(seconds: f64) -> String {
+pub fn short_duration(seconds: f64) -> String {
     match parts(seconds) {
         (0, 0, s) => format!("{s}s"),
         (0, m, s) => format!("{m}m{s:02}s"),

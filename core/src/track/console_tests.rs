@@ -29,6 +29,7 @@ fn rows() -> Vec<(u64, u64, Metrics, Option<f64>)> {
         "policy/clip_fraction",
         "grad/norm",
         "grad/skipped",
+        "env/errors",
         "rollout/tokens_per_s",
         "update/tokens_per_s",
         "time/iteration_s",
@@ -43,7 +44,11 @@ fn rows() -> Vec<(u64, u64, Metrics, Option<f64>)> {
     ]
 }
 
-fn lines(table: &mut Table, (iteration, iterations, metrics, to_go): &(u64, u64, Metrics, Option<f64>), width: usize) -> Vec<String> {
+fn lines(
+    table: &mut Table,
+    (iteration, iterations, metrics, to_go): &(u64, u64, Metrics, Option<f64>),
+    width: usize,
+) -> Vec<String> {
     let row = Row { iteration: *iteration, iterations: *iterations, metrics, to_go: *to_go };
     table.lines(&row, (24, width))
 }
@@ -71,7 +76,8 @@ fn no_other_line_is_wider_than_the_terminal() {
         for line in said {
             let folded = fold(line, width);
             assert!(folded.lines().all(|part| measure_text_width(part) <= width), "{width}: {folded}");
-            let letters = |text: &str| text.chars().filter(|c| !c.is_whitespace() && !c.is_control()).collect::<String>();
+            let letters =
+                |text: &str| text.chars().filter(|c| !c.is_whitespace() && !c.is_control()).collect::<String>();
             assert_eq!(letters(&folded), letters(line), "nothing is lost");
         }
     }
@@ -98,11 +104,11 @@ fn no_bar_is_wider_than_its_room() {
         }
     }
     let half = View { name: "rollout", unit: "episodes", done: 128, planned: 256, share: None, ..view };
-    let whole = "rollout [=====>      ] 128/256 episodes | 123456 tokens/s | 2 h 05 min to go";
+    let whole = "rollout [=====>      ] 128/256 episodes | 123456 tokens/s | 2h05m to go";
     assert_eq!(half.line(76), whole);
-    assert_eq!(half.line(40), "rollout [=====>       ] 128/256 episodes");
+    assert_eq!(half.line(40), "rollout [=====>      ] 128/256 episodes");
     assert_eq!(half.line(26), "rollout 128/256 episodes");
-    assert_eq!(View { planned: 0, tokens_per_s: 0.0, to_go: 0.0, ..half }.line(76), "rollout 1 min 30 s");
+    assert_eq!(View { planned: 0, tokens_per_s: 0.0, to_go: 0.0, ..half }.line(76), "rollout 1m30s");
 }
 
 #[test]

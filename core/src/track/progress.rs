@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use console::Term;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle, TermLike};
 
-use super::columns::duration;
+use super::columns::short_duration;
 use super::terminal;
 
 /// Between two redraws.
@@ -22,8 +22,8 @@ const LINGER: Duration = Duration::from_millis(400);
 const WIDEST: usize = 76;
 /// Room for the `^C` that a terminal shows.
 const MARGIN: usize = 4;
-/// Cells of the bar itself.
-const CELLS: usize = 24;
+/// Cells of the bar itself: it takes the first size that fits, so that it does not change with every digit.
+const CELLS: [usize; 3] = [20, 12, 6];
 
 /// Where phases say how far they are; clones are handles of one line. Hidden, it costs next to nothing.
 #[derive(Debug, Clone)]
@@ -183,13 +183,13 @@ impl View<'_> {
             let digits = self.planned.to_string().len();
             parts.push(format!("{:>digits$}/{} {}", self.done, self.planned, self.unit));
         } else {
-            parts.push(duration(self.seconds));
+            parts.push(short_duration(self.seconds));
         }
         if self.tokens_per_s > 0.0 {
             parts.push(format!("{:.0} tokens/s", self.tokens_per_s));
         }
         if self.to_go > 0.0 {
-            parts.push(format!("{} to go", duration(self.to_go)));
+            parts.push(format!("{} to go", short_duration(self.to_go)));
         }
         parts.extend(self.share.map(String::from));
         let mut text = String::new();
@@ -200,8 +200,9 @@ impl View<'_> {
             }
             text = longer;
         }
-        let room = width.saturating_sub(self.name.len() + text.len() + " [] ".len()).min(CELLS);
-        let bar = if self.planned > 0 && room >= 4 { format!("[{}] ", self.cells(room)) } else { String::new() };
+        let room = width.saturating_sub(self.name.len() + text.len() + " [] ".len());
+        let cells = CELLS.into_iter().find(|cells| self.planned > 0 && *cells <= room);
+        let bar = cells.map_or(String::new(), |cells| format!("[{}] ", self.cells(cells)));
         let line = format!("{} {bar}{text}", self.name);
         console::truncate_str(line.trim_end(), width, "").into_owned()
     }

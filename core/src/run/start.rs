@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -389,14 +389,14 @@ fn model_files(recipe: &Recipe, world: &World, dir: &Path, resumed: bool) -> Res
 /// A flag that SIGINT and SIGTERM set; a second signal ends the process at once.
 fn stop_flag() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, stop.clone()).context("watching for signals")?;
+    }
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("watching for signals")?;
-    let flag = stop.clone();
     let watch = move || {
-        for _ in signals.forever() {
-            if flag.swap(true, Ordering::Relaxed) {
-                terminal::clear();
-                low_level::exit(130);
-            }
+        if signals.forever().nth(1).is_some() {
+            terminal::clear();
+            low_level::exit(130);
         }
     };
     std::thread::Builder::new().name("signals".into()).spawn(watch).context("watching for signals")?;

@@ -144,6 +144,10 @@ pub struct Console {
 impl Drop for Console {
     fn drop(&mut self) {
         self.progress.end();
+        // In a panic the line draws no more.
+        if self.voice == Voice::Terminal && std::thread::panicking() {
+            terminal::clear();
+        }
     }
 }
 

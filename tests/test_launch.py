@@ -117,8 +117,9 @@ def test_without_a_launcher_the_others_end_and_name_the_rank(nestor, how):
             assert code == 1 and time.monotonic() - begin < 60, err
             # Rank 0 serves the store: its death is seen at once, its silence like another's.
             gone = "is gone" if (victim, how) == (0, signal.SIGKILL) else "has been silent for 5 s"
-            errors = [line for line in err.splitlines() if line.startswith("error: ")]
-            assert len(errors) == 1 and errors[0].startswith(f"error: rank {victim} {gone}"), err
+            errors = [line for line in err.splitlines() if "error: " in line]
+            speaker = f"[rank {ranks.index(rank)}] "
+            assert len(errors) == 1 and errors[0].startswith(f"{speaker}error: rank {victim} {gone}"), err
         ranks[victim].kill()
         ranks[victim].communicate()
 
@@ -128,7 +129,7 @@ def test_a_rank_that_waits_in_vain_names_the_late_one(nestor):
     place = {"WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     rank = start([nestor, *SUM, "--timeout", "3"], RANK=0, **place)
     code, _, err = ends(rank)
-    assert code == 1 and "error: rank 1 did not come in time" in err, err
+    assert code == 1 and "[rank 0] error: rank 1 did not come in time" in err, err
 
 
 def test_a_launcher_ends_all_when_one_is_killed_and_starts_again(nestor):

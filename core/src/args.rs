@@ -68,6 +68,9 @@ pub struct Train {
     /// Go on from the newest whole checkpoint
     #[arg(long)]
     pub resume: bool,
+    /// Print JSON: one object a line for everything that happens
+    #[arg(long)]
+    pub json: bool,
     /// Set by `launch` when it starts the ranks again: resume if there is something to go on from
     #[arg(long, hide = true)]
     pub restarted: bool,

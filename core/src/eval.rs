@@ -18,6 +18,7 @@ use crate::model::{self, Model, kind, new, weights};
 use crate::plugin::Plugins;
 use crate::recipe::{Eval, Recipe};
 use crate::tokenizer::Tokenizer;
+use crate::track::{Progress, terminal};
 
 /// The normal quantile of a two-sided 95 % interval.
 const Z: f64 = 1.959963984540054;
@@ -77,8 +78,15 @@ pub fn eval(recipe: &Recipe, args: &EvalArgs) -> Result<EvalReport> {
     new::check_vocabulary(&model.config, &tokenizer)
         .map_err(|error| input_error!("{}: {error:#}", folder.display()))?;
     let (rollout, seed, deterministic) = (recipe.rollout.clone(), recipe.seed, recipe.deterministic);
-    let mut player =
-        Player::new(PlayerOptions { tokenizer, world, rollout, seed, deterministic, stop: Arc::default() })?;
+    let mut player = Player::new(PlayerOptions {
+        tokenizer,
+        world,
+        rollout,
+        seed,
+        deterministic,
+        stop: Arc::default(),
+        progress: Progress::hidden(),
+    })?;
     let evaluation = evaluate(&Solo { device: model.device() }, &mut player, &model, &settings, seed)?;
     Ok(EvalReport { model: folder, settings, evaluation })
 }
@@ -96,7 +104,9 @@ fn folder(recipe: &Recipe, args: &EvalArgs) -> Result<PathBuf> {
     if checkpoint::is_checkpoint(named) || named.join("config.json").exists() {
         return Ok(named.clone());
     }
-    match Checkpoints::new(named).newest(&Solo { device: Device::Cpu }, |line| eprintln!("warning: {line}"))? {
+    match Checkpoints::new(named)
+        .newest(&Solo { device: Device::Cpu }, |line| terminal::complain(&format!("warning: {line}")))?
+    {
         Some(newest) => Ok(newest),
         None => Err(input_error!(
             "--model {}: neither a run directory with a checkpoint, nor a checkpoint such as \

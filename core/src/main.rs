@@ -12,6 +12,7 @@ use clap::Parser;
 use nestor::agent::play::play;
 use nestor::bench::{self, BenchOptions, CollectiveOptions};
 use nestor::checkpoint;
+use nestor::dist::Place;
 use nestor::dist::launch::{self, end_with_launcher};
 use nestor::engine::Sampling;
 use nestor::error::{InputError, brief, message};
@@ -24,8 +25,9 @@ use nestor::plan::plan;
 use nestor::plugin::{Plugins, advantage::advantage};
 use nestor::policy::score::score;
 use nestor::recipe::{self, Dist};
-use nestor::run::{Ending, TrainArgs, join, run_dir};
+use nestor::run::{TrainArgs, join, run_dir};
 use nestor::tokenizer::tokenize;
+use nestor::track::{Event, Status, terminal};
 use nestor::train::train;
 use nestor::view::view;
 use serde_json::Value;
@@ -55,23 +57,47 @@ fn main() -> ExitCode {
         let payload = info.payload();
         let text = payload.downcast_ref::<String>().map(String::as_str).or(payload.downcast_ref::<&str>().copied());
         let text = brief(text.unwrap_or("a panic without a message"));
-        eprintln!("error: internal error{place}: {text}; please report this with the command and the recipe");
+        complain(&format!("internal error{place}: {text}; please report this with the command and the recipe"));
     }));
     let cli = Cli::parse();
+    let json = speaks_json(&cli.command);
     match std::panic::catch_unwind(|| run(cli.command)) {
         Ok(Ok(code)) => code,
-        Ok(Err(error)) => fail(&error),
-        Err(_) => ExitCode::FAILURE,
+        Ok(Err(error)) => fail(&error, json),
+        Err(_) => {
+            if json {
+                Event::Error { message: "internal error" }.print_json();
+            }
+            ExitCode::FAILURE
+        }
     }
 }
 
+/// Whether this process tells what happens on standard output as JSON: `train --json`, at the first rank.
+fn speaks_json(command: &Command) -> bool {
+    match command {
+        Command::Train(args) => args.json && Place::of_environment().map_or(true, |place| place.rank == 0),
+        Command::Launch(args) => matches!(args.parse(), Ok(Command::Train(train)) if train.json),
+        _ => false,
+    }
+}
+
+/// Prints an error of this process, with its rank where there are several.
+fn complain(text: &str) {
+    let mark = Place::of_environment().map_or(String::new(), |place| place.mark());
+    terminal::complain(&format!("{mark}error: {text}"));
+}
+
 /// Prints the one message of an error.
-fn fail(error: &anyhow::Error) -> ExitCode {
+fn fail(error: &anyhow::Error, json: bool) -> ExitCode {
     let closed = |cause: &std::io::Error| cause.kind() == ErrorKind::BrokenPipe;
     if error.chain().filter_map(|cause| cause.downcast_ref()).any(closed) {
         return ExitCode::SUCCESS; // the reader of a pipe, such as `head`, has seen enough
     }
-    eprintln!("error: {}", message(error));
+    complain(&message(error));
+    if json {
+        Event::Error { message: &message(error) }.print_json();
+    }
     ExitCode::from(if error.chain().any(|cause| cause.is::<InputError>()) { 2 } else { 1 })
 }
 
@@ -146,8 +172,8 @@ fn run_train(args: Train) -> Result<ExitCode> {
     let ranks = join(&recipe)?;
     let ending = train(recipe, &args.name(), &args.how(), &ranks);
     Ok(match ending.inspect_err(|error| ranks.comm.abort(&message(error)))? {
-        Ending::Done => ExitCode::SUCCESS,
-        Ending::Stopped => ExitCode::from(130),
+        Status::Done => ExitCode::SUCCESS,
+        Status::Stopped => ExitCode::from(130),
     })
 }
 
@@ -158,16 +184,23 @@ impl Train {
     }
 
     fn how(&self) -> TrainArgs {
-        TrainArgs { run_dir: self.run_dir.clone(), resume: self.resume, restarted: self.restarted }
+        TrainArgs { run_dir: self.run_dir.clone(), resume: self.resume, restarted: self.restarted, json: self.json }
+    }
+}
+
+impl Launch {
+    /// The command that the ranks run.
+    fn parse(&self) -> Result<Command, clap::Error> {
+        let whole = std::iter::once(OsString::from("nestor")).chain(self.command.iter().cloned());
+        Ok(Cli::try_parse_from(whole)?.command)
     }
 }
 
 /// Finds what is wrong with a command before anything starts, and lets all ranks, and all restarts, share a run directory.
 fn run_launch(args: Launch) -> Result<ExitCode> {
+    let command = args.parse().unwrap_or_else(|error| error.exit());
     let Launch { nproc, restarts, command: mut arguments } = args;
-    let whole = std::iter::once(OsString::from("nestor")).chain(arguments.iter().cloned());
-    let command = Cli::try_parse_from(whole).unwrap_or_else(|error| error.exit()).command;
-    let mut again = Vec::new();
+    let (mut again, mut json) = (Vec::new(), false);
     match command {
         Command::Train(train) => {
             recipe::load(&train.recipe, &train.sets)?;
@@ -176,6 +209,7 @@ fn run_launch(args: Launch) -> Result<ExitCode> {
                 arguments.splice(1..1, ["--run-dir".into(), dir.into_os_string()]);
             }
             again.push("--restarted".into());
+            json = train.json;
         }
         Command::Bench(BenchCommand::Collective { .. } | BenchCommand::Update(_)) => {}
         _ => {
@@ -184,7 +218,7 @@ fn run_launch(args: Launch) -> Result<ExitCode> {
             ));
         }
     }
-    let options = launch::Launch { ranks: nproc.into(), restarts, arguments, again };
+    let options = launch::Launch { ranks: nproc.into(), restarts, arguments, again, json };
     Ok(ExitCode::from(launch::launch(&options)?))
 }
 

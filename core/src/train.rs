@@ -4,11 +4,12 @@ use anyhow::Result;
 
 use crate::error::Stopped;
 use crate::recipe::Recipe;
-use crate::run::{Ending, Run, TrainArgs};
+use crate::run::{Run, TrainArgs};
 use crate::shard::Ranks;
+use crate::track::Status;
 
 /// A run, until it is done or a signal stops it.
-pub fn train(recipe: Recipe, name: &str, args: &TrainArgs, ranks: &Ranks) -> Result<Ending> {
+pub fn train(recipe: Recipe, name: &str, args: &TrainArgs, ranks: &Ranks) -> Result<Status> {
     let mut run = Run::open(recipe, name, args, ranks)?;
     match iterate(&mut run) {
         Err(error) if error.is::<Stopped>() => {} // what is done is saved when the run is closed

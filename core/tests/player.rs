@@ -35,8 +35,16 @@ fn episodes() -> Vec<EpisodePlan> {
 fn player(rollout: Rollout, deterministic: bool) -> Player {
     let tokenizer =
         Tokenizer::train(texts(&toy(), &rollout, &episodes(), 0.0, 1).unwrap().into_iter(), VOCABULARY).unwrap();
-    Player::new(PlayerOptions { tokenizer, world: toy(), rollout, seed: 5, deterministic, stop: Arc::default() })
-        .unwrap()
+    Player::new(PlayerOptions {
+        tokenizer,
+        world: toy(),
+        rollout,
+        seed: 5,
+        deterministic,
+        stop: Arc::default(),
+        progress: Default::default(),
+    })
+    .unwrap()
 }
 
 fn model() -> Model {
@@ -146,8 +154,15 @@ fn a_bad_recipe_is_the_users_error_and_names_the_step() {
         let tokenizer = Tokenizer::train(["a".to_string()].into_iter(), 259).unwrap();
         let rollout = rollout(changes);
         let settings = PlaySettings::train(&rollout, 0);
-        let options =
-            PlayerOptions { tokenizer, world: toy(), rollout, seed: 5, deterministic: false, stop: Arc::default() };
+        let options = PlayerOptions {
+            tokenizer,
+            world: toy(),
+            rollout,
+            seed: 5,
+            deterministic: false,
+            stop: Arc::default(),
+            progress: Default::default(),
+        };
         let mut player = Player::new(options).unwrap();
         let error = player.play(&model, &episodes(), &settings).unwrap_err();
         let message = format!("{error:#}");

@@ -44,7 +44,16 @@ fn player(rollout: &Rollout, deterministic: bool) -> Player {
     let texts = texts(&toy(), rollout, &episodes(), 0.0, 1).unwrap();
     let tokenizer = Tokenizer::train(texts.into_iter(), VOCABULARY).unwrap();
     let (world, rollout) = (toy(), rollout.clone());
-    Player::new(PlayerOptions { tokenizer, world, rollout, seed: SEED, deterministic, stop: Arc::default() }).unwrap()
+    Player::new(PlayerOptions {
+        tokenizer,
+        world,
+        rollout,
+        seed: SEED,
+        deterministic,
+        stop: Arc::default(),
+        progress: Default::default(),
+    })
+    .unwrap()
 }
 
 /// How episodes and responses ended, so that a test sees that it met every case.

@@ -34,6 +34,7 @@ use crate::model::Model;
 use crate::plugin::World;
 use crate::recipe::{Eval, Rollout};
 use crate::tokenizer::{Message, Tokenizer, Turns};
+use crate::track::{Progress, terminal};
 
 /// How long to wait for environments before the first pass, whose duration is not known.
 const FIRST_PATIENCE: Duration = Duration::from_millis(5);
@@ -52,6 +53,8 @@ pub struct PlayerOptions {
     pub deterministic: bool,
     /// Ends play with [`Stopped`] once it is set.
     pub stop: Arc<AtomicBool>,
+    /// Where it says how far it is.
+    pub progress: Progress,
 }
 
 /// How one plan is played.
@@ -96,6 +99,7 @@ pub struct Player {
     stop: Arc<AtomicBool>,
     /// Failures of environments that were survived.
     env_errors: u64,
+    progress: Progress,
 }
 
 /// The recipe's prompt template, or the environment's.
@@ -109,7 +113,7 @@ fn template_of(world: &World, rollout: &Rollout) -> Result<PromptTemplate> {
 impl Player {
     /// A player; starts the environment threads.
     pub fn new(options: PlayerOptions) -> Result<Self> {
-        let PlayerOptions { tokenizer, world, rollout, seed, deterministic, stop } = options;
+        let PlayerOptions { tokenizer, world, rollout, seed, deterministic, stop, progress } = options;
         let tokenizer = tokenizer.with_thinking(rollout.thinking).context("recipe key `rollout.thinking`")?;
         let engine = Engine::new(EngineOptions {
             slots: rollout.slots,
@@ -122,7 +126,19 @@ impl Player {
         let template = template_of(&world, &rollout)?;
         let turns = if rollout.is_transcript() { Some(Turns::new(&tokenizer)?) } else { None };
         let pool = Pool::new(&world, rollout.env_threads)?;
-        Ok(Self { tokenizer, world, rollout, deterministic, template, turns, engine, pool, stop, env_errors: 0 })
+        Ok(Self {
+            tokenizer,
+            world,
+            rollout,
+            deterministic,
+            template,
+            turns,
+            engine,
+            pool,
+            stop,
+            env_errors: 0,
+            progress,
+        })
     }
 
     /// The policy's tokenizer.
@@ -168,6 +184,7 @@ impl Player {
             tables.push(Table { playing: Playing::new(*p), env: None, prompt: Vec::new() });
         }
         let (mut left, mut failures) = (plan.len(), 0);
+        self.progress.plan(left);
         let mut patience = FIRST_PATIENCE;
         while left > 0 {
             if self.stop.load(Ordering::Relaxed) {
@@ -187,6 +204,7 @@ impl Player {
                         } else {
                             table.playing.fail();
                             left -= 1;
+                            self.progress.advance(1, 0);
                         }
                         continue;
                     }
@@ -194,6 +212,7 @@ impl Player {
                 if table.take(seen, self.rollout.max_steps)? || !self.ask(table, settings)? {
                     self.pool.keep(env);
                     left -= 1;
+                    self.progress.advance(1, 0);
                 } else {
                     table.env = Some(env);
                 }
@@ -202,6 +221,7 @@ impl Player {
                 continue;
             }
             let begin = Instant::now();
+            let drawn = self.engine.counters().generated;
             for done in self.engine.step(&weights)? {
                 let index = index_of[&done.key.episode];
                 let table = &mut tables[index];
@@ -210,6 +230,7 @@ impl Player {
                 self.pool.submit(index, table.env.take(), Work::Step(text))?;
                 failpoint("mid-rollout");
             }
+            self.progress.advance(0, (self.engine.counters().generated - drawn) as usize);
             // Environments that are about to answer join the next pass if that costs little against it.
             patience = begin.elapsed() / 8;
         }
@@ -222,7 +243,8 @@ impl Player {
             return Err(error);
         }
         self.env_errors += 1;
-        eprintln!("warning: {} (failure {failures} of {})", message(&error), self.rollout.env_errors);
+        let (why, allowed) = (message(&error), self.rollout.env_errors);
+        terminal::complain(&format!("warning: {why} (failure {failures} of {allowed})"));
         Ok(())
     }
 

@@ -132,7 +132,13 @@ pub fn update(options: &BenchOptions) -> Result<Value> {
     let place = Place::of_environment()?;
     let device = if options.device.is_cuda() { Device::Cuda(place.local_rank) } else { Device::Cpu };
     let comm = dist::join(&place, device, &Dist::default())?;
-    let ranks = Ranks { comm, sharding: options.sharding, deterministic: false, stop: Arc::default() };
+    let ranks = Ranks {
+        comm,
+        sharding: options.sharding,
+        deterministic: false,
+        stop: Arc::default(),
+        progress: Default::default(),
+    };
     let options = &BenchOptions { batch: options.batch * ranks.world(), device, ..options.clone() };
     let mut policy = Network::new(load(options)?, &ranks)?;
     let lengths = lengths(options);

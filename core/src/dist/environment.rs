@@ -6,6 +6,9 @@ use anyhow::Result;
 
 use crate::input_error;
 
+/// Names the process of `nestor launch` to its ranks.
+pub const LAUNCHER: &str = "NESTOR_LAUNCHER";
+
 /// Gives the value of a variable, if it is set.
 type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
@@ -105,6 +108,13 @@ impl Place {
             served: false,
             launched: true,
         })
+    }
+
+    /// Which rank this process is, before a line of its own: "[rank 3] ". Nothing where it is the only one, or where a
+    /// launcher says so of every line.
+    pub fn mark(&self) -> String {
+        let told = self.world == 1 || std::env::var_os(LAUNCHER).is_some();
+        if told { String::new() } else { format!("[rank {}] ", self.rank) }
     }
 
     /// Whether this process serves the store.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -17,8 +17,9 @@ use nix::unistd::{Pid, getppid};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// Names the launcher's process to the ranks.
-const LAUNCHER: &str = "NESTOR_LAUNCHER";
+use super::environment::LAUNCHER;
+use crate::track::{Event, terminal};
+
 /// How long the other ranks may take to end by themselves when one ended badly.
 const GRACE: Duration = Duration::from_secs(1);
 /// Between two looks at the ranks.
@@ -39,6 +40,8 @@ pub struct Launch {
     pub arguments: Vec<OsString>,
     /// Further options of the command when it is started again.
     pub again: Vec<OsString>,
+    /// The ranks say everything on standard output as JSON.
+    pub json: bool,
 }
 
 /// Starts the ranks, and again after a failure where that is wanted; gives the exit code.
@@ -48,11 +51,12 @@ pub fn launch(options: &Launch) -> Result<u8> {
     loop {
         let mut ranks = Processes::start(options, restart)?;
         let code = ranks.run(&mut signals)?;
+        terminal::clear();
         if ranks.signals > 0 || FINAL.contains(&code) || restart == options.restarts {
             return Ok(code);
         }
         restart += 1;
-        say(&format!("starting all ranks again (restart {restart} of {})", options.restarts));
+        terminal::complain(&format!("starting all ranks again (restart {restart} of {})", options.restarts));
     }
 }
 
@@ -88,6 +92,8 @@ struct Processes {
     said: HashMap<String, usize>,
     /// How many signals asked to stop.
     signals: usize,
+    /// Errors are told as JSON too.
+    json: bool,
 }
 
 impl Processes {
@@ -96,7 +102,7 @@ impl Processes {
         let port = listener.local_addr().context("looking for a free port")?.port();
         drop(listener);
         let (sender, lines) = channel();
-        let mut ranks = Self { ranks: Vec::new(), lines, said: HashMap::new(), signals: 0 };
+        let mut ranks = Self { ranks: Vec::new(), lines, said: HashMap::new(), signals: 0, json: options.json };
         for rank in 0..options.ranks {
             match command(options, restart, rank, port).and_then(|child| Process::new(rank, child, &sender)) {
                 Ok(rank) => ranks.ranks.push(rank),
@@ -153,11 +159,15 @@ impl Processes {
             Some((n, Err(_))) => format!("was killed by signal {n}"),
             None => format!("ended with code {code}"),
         };
-        say(&match (&rank.last_words, signal) {
-            (None, _) => format!("error: rank {first} {how} without a word"),
-            (Some(words), Some(_)) => format!("error: rank {first} {how}; its last words: {words}"),
-            (Some(words), None) => format!("error: rank {first} {how}: {}", words.trim_start_matches("error: ")),
-        });
+        let message = match (&rank.last_words, signal) {
+            (None, _) => format!("rank {first} {how} without a word"),
+            (Some(words), Some(_)) => format!("rank {first} {how}; its last words: {words}"),
+            (Some(words), None) => format!("rank {first} {how}: {}", words.trim_start_matches("error: ")),
+        };
+        terminal::complain(&format!("error: {message}"));
+        if self.json {
+            Event::Error { message: &message }.print_json();
+        }
         Ok(if codes.contains(&2) { 2 } else { code })
     }
 
@@ -201,7 +211,7 @@ impl Processes {
             }
             // All ranks find the same mistake in a recipe.
             if *self.said.entry(text.clone()).or_insert(rank) == rank {
-                say(&format!("[rank {rank}] {text}"));
+                terminal::complain(&format!("[rank {rank}] {text}"));
             }
             if error && !text.trim().is_empty() {
                 self.ranks[rank].last_words = Some(text);
@@ -282,9 +292,4 @@ fn forward(rank: usize, pipe: impl Read + Send + 'static, error: bool, lines: Se
             }
         }
     });
-}
-
-/// To standard error; whoever closed it does not want to hear.
-fn say(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
 }

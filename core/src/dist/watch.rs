@@ -17,6 +17,7 @@ use anyhow::{Context, Result};
 use nestor_c10d::{Store, StoreAddress, exit_now};
 
 use super::Place;
+use crate::track::terminal;
 
 /// Between two beats.
 const BEAT: Duration = Duration::from_secs(1);
@@ -84,6 +85,7 @@ impl Watch {
                 silence,
                 serves: place.serves(),
                 store: name_of_store(place),
+                mark: place.mark(),
                 shared: shared.clone(),
                 verdict: verdict_sender,
             };
@@ -305,6 +307,8 @@ struct Judge {
     serves: bool,
     /// Who has the store, as a sentence names it.
     store: String,
+    /// Which rank this is, before its words.
+    mark: String,
     shared: Arc<Shared>,
     verdict: Sender<String>,
 }
@@ -331,10 +335,11 @@ impl Judge {
             std::thread::sleep(END);
         }
         // Where the main thread was to tell and hangs instead, twice is better than never.
-        eprintln!("error: {sentence}");
+        terminal::complain(&format!("{}error: {sentence}", self.mark));
         if self.serves {
             std::thread::sleep(LINGER);
         }
+        terminal::clear();
         exit_now(1)
     }
 }

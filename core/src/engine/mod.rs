@@ -155,6 +155,11 @@ impl Engine {
         self.cache.clear();
     }
 
+    /// The work done since the counters were last taken.
+    pub fn counters(&self) -> Counters {
+        self.scheduler.counters()
+    }
+
     /// The work done since the last call.
     pub fn take_counters(&mut self) -> Counters {
         self.scheduler.take_counters()

@@ -108,6 +108,11 @@ impl Scheduler {
         &self.pages
     }
 
+    /// Work done since the counters were last taken.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
     /// The work planned since the last call.
     pub fn take_counters(&mut self) -> Counters {
         std::mem::take(&mut self.counters)

@@ -6,6 +6,7 @@ use anyhow::{Result, anyhow};
 use nestor_plugin::ffi;
 
 use crate::input_error;
+use crate::track::terminal;
 
 /// The texts a plugin put during one call.
 #[derive(Default)]
@@ -61,6 +62,6 @@ pub fn call(function: impl FnOnce(*mut ffi::Sink) -> i32) -> Result<Texts> {
 /// Calls a close function. Nothing waits for its result, so a failure is only told.
 pub fn close(id: &str, function: impl FnOnce(*mut ffi::Sink) -> i32) {
     if let Err(error) = call(function) {
-        eprintln!("warning: plugin {id}: closing: {error:#}");
+        terminal::complain(&format!("warning: plugin {id}: closing: {error:#}"));
     }
 }

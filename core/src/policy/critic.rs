@@ -17,7 +17,7 @@ use super::deal::dealt_micro_batches;
 use super::head::{value_gradients, values};
 use super::network::Network;
 use super::packed::Packed;
-use super::update::{UpdateSettings, all_mini_batches, ragged_column};
+use super::update::{UpdateSettings, advance, left_mini_batches, ragged_column};
 use crate::data::{Batch, Rows};
 use crate::dist::exchange;
 use crate::model::Model;
@@ -101,7 +101,7 @@ pub fn go_on(
     settings: &UpdateSettings,
     report: &mut CriticReport,
 ) -> Result<()> {
-    for indices in all_mini_batches(batch, settings.update, settings.seed).into_iter().skip(report.each.len()) {
+    for indices in left_mini_batches(&critic.ranks, batch, settings, report.each.len()) {
         critic.ranks.go_on()?;
         let (loss, clip_fraction) = gradients(critic, batch, &indices, section.clip, settings)?;
         let step = critic.step(settings.update, section.lr, section.grad_clip).context("updating the critic")?;
@@ -145,6 +145,7 @@ pub fn gradients(
         })?;
         sums.0 += loss;
         sums.1 += clipped * shares.mean();
+        advance(&ranks, &sequences);
     }
     let all: Vec<(f64, f64)> = exchange(&*ranks.comm, Ok(sums))?;
     Ok((all.iter().map(|sums| sums.0).sum(), all.iter().map(|sums| sums.1).sum()))

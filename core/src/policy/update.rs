@@ -106,7 +106,7 @@ pub fn go_on(policy: &mut Network, batch: &Batch, settings: &UpdateSettings, rep
     if let Some(recomputed) = &batch.recomputed {
         report.logprob_diff = difference(&batch.rows.logprobs, recomputed);
     }
-    for indices in all_mini_batches(batch, update, settings.seed).into_iter().skip(report.each.len()) {
+    for indices in left_mini_batches(&policy.ranks, batch, settings, report.each.len()) {
         policy.ranks.go_on()?;
         let gradient = gradients(policy, batch, &indices, settings)?;
         if report.each.is_empty() && batch.recomputed.is_none() {
@@ -182,6 +182,7 @@ pub fn gradients(
         })?;
         sums_of_micro_batches.push(losses);
         tokens += packed.packing.tokens() as u64;
+        advance(&ranks, &sequences);
         failpoint("mid-mini-batch");
     }
     let own = Seen::new(&sums_of_micro_batches, &differences, tokens);
@@ -239,6 +240,19 @@ pub fn differentiate<M>(
 /// Sequences of each mini-batch of an iteration, epoch after epoch.
 pub fn all_mini_batches(batch: &Batch, update: &Update, seed: u64) -> Vec<Vec<usize>> {
     (0..update.epochs).flat_map(|epoch| mini_batches(batch, update, seed.wrapping_add(u64::from(epoch)))).collect()
+}
+
+/// Mini-batches that are still to be done after the first so many; this rank's part of them is planned.
+pub fn left_mini_batches(ranks: &Ranks, batch: &Batch, settings: &UpdateSettings, done: usize) -> Vec<Vec<usize>> {
+    let left: Vec<_> = all_mini_batches(batch, settings.update, settings.seed).into_iter().skip(done).collect();
+    let own = |indices| dealt_micro_batches(ranks, batch, indices, settings.update.micro_batch_tokens);
+    ranks.progress.plan(left.iter().flat_map(|indices| own(indices)).flatten().map(|micro| micro.len()).sum());
+    left
+}
+
+/// These sequences are done.
+pub fn advance(ranks: &Ranks, sequences: &[&Sequence]) {
+    ranks.progress.advance(sequences.len(), sequences.iter().map(|sequence| sequence.tokens.len()).sum());
 }
 
 /// Sequences of each mini-batch: cut from the global order before anything is dealt out.
@@ -304,7 +318,9 @@ pub fn ragged_column(
 ) -> Result<Vec<f32>> {
     let mut column = vec![0f32; tokens_of(batch) + batch.rows.len()];
     let all: Vec<usize> = (0..batch.sequences.len()).collect();
-    for micro in dealt_micro_batches(ranks, batch, &all, micro_batch_tokens) {
+    let micro_batches = dealt_micro_batches(ranks, batch, &all, micro_batch_tokens);
+    ranks.progress.plan(micro_batches.iter().flatten().map(Vec::len).sum());
+    for micro in micro_batches {
         ranks.go_on()?;
         let Some(micro) = micro else {
             idle_forward(model)?;
@@ -312,6 +328,7 @@ pub fn ragged_column(
         };
         let sequences: Vec<_> = micro.iter().map(|&i| &batch.sequences[i]).collect();
         fill(&sequences, &mut column)?;
+        advance(ranks, &sequences);
     }
     let comm = &ranks.comm;
     if !comm.is_alone() {

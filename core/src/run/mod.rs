@@ -27,7 +27,7 @@ use crate::policy::schedule::learning_rate;
 use crate::policy::update::{self, UpdateReport, UpdateSettings, ragged_logprobs};
 use crate::recipe::{OldLogprobs, Recipe};
 use crate::shard::Ranks;
-use crate::track::{Metrics, Phases, Tracker};
+use crate::track::{Event, Metrics, Phases, Status, Tracker};
 use sampling::Selection;
 use speed::{Speed, TRAINED, forward_flops, generation_flops};
 pub use start::{join, run_dir};
@@ -41,15 +41,8 @@ pub struct TrainArgs {
     pub resume: bool,
     /// Started again after a failure: go on if the directory holds a run, else start there whatever a killed start left.
     pub restarted: bool,
-}
-
-/// How a run ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ending {
-    /// All iterations are done.
-    Done,
-    /// A signal asked to stop; a checkpoint was saved.
-    Stopped,
+    /// Say everything on standard output as JSON.
+    pub json: bool,
 }
 
 /// What a checkpoint holds beside tensors. Random streams are keyed by the counters, so these are their state too.
@@ -176,6 +169,7 @@ impl Run {
             return Ok(std::mem::take(&mut halfway.episodes));
         }
         self.phases.start("rollout");
+        let _bar = self.ranks.progress.phase("rollout", "episodes");
         let rollout = &self.recipe.rollout;
         let settings = PlaySettings::train(rollout, iteration);
         let mut selection = Selection::new(rollout);
@@ -223,16 +217,19 @@ impl Run {
         let ranks = &self.ranks;
         if update.old_logprobs == OldLogprobs::Recompute {
             self.phases.start("old_logprobs");
+            let _bar = ranks.progress.phase("old log-probs", "sequences");
             batch.recomputed = Some(ragged_logprobs(ranks, &self.policy.model, batch, tokens, temperature)?);
             self.speed.count(forward_flops(&self.policy.model.config, batch));
         }
         if let Some(reference) = &self.reference {
             self.phases.start("reference");
+            let _bar = ranks.progress.phase("reference", "sequences");
             batch.rows.ref_logprobs = Some(ragged_logprobs(ranks, reference, batch, tokens, temperature)?);
             self.speed.count(forward_flops(&reference.config, batch));
         }
         if let Some(critic) = &self.critic {
             self.phases.start("values");
+            let _bar = ranks.progress.phase("values", "sequences");
             batch.rows.values = Some(ragged_values(ranks, &critic.model, batch, tokens)?);
             self.speed.count(forward_flops(&critic.model.config, batch));
         }
@@ -289,6 +286,7 @@ impl Run {
         let mut policy_learns = true;
         if let (Some(critic), Some(section)) = (critic, &self.recipe.critic) {
             self.phases.start("critic");
+            let _bar = critic.ranks.progress.phase("critic", "sequences");
             let report = reports.critic.get_or_insert_default();
             critic::go_on(critic, batch, section, &settings, report)?;
             let epochs = f64::from(self.recipe.update.epochs);
@@ -297,6 +295,7 @@ impl Run {
         }
         if policy_learns {
             self.phases.start("update");
+            let _bar = policy.ranks.progress.phase("update", "sequences");
             let report = reports.policy.get_or_insert_default();
             let before = report.tokens;
             update::go_on(policy, batch, &settings, report)?;
@@ -366,33 +365,29 @@ impl Run {
     }
 
     /// Says how the run ended.
-    pub fn close(mut self) -> Result<Ending> {
-        let ending = self.conclude()?;
-        self.tracker.close(if ending == Ending::Done { 0 } else { 130 });
-        Ok(ending)
-    }
-
-    fn conclude(&mut self) -> Result<Ending> {
+    pub fn close(mut self) -> Result<Status> {
         self.tracker.draw()?;
         if self.state.iteration < self.recipe.iterations {
             if !self.baseline {
-                self.tracker.say("stopped by a signal before reinforcement learning: nothing was saved")?;
-                return Ok(Ending::Stopped);
+                return self.end(Status::Stopped, false);
             }
             if self.saved != Some(self.progress()) {
                 self.save()?;
             }
-            let line = format!("stopped by a signal; go on with --resume --run-dir {}", self.dir.display());
-            self.tracker.say(&line)?;
-            return Ok(Ending::Stopped);
+            return self.end(Status::Stopped, true);
         }
         if let [(_, before), .., (_, after)] = self.tracker.evaluations() {
             self.tracker.say(&format!(
                 "success on the evaluation tasks: {before:.3} before reinforcement learning, {after:.3} after it"
             ))?;
         }
-        self.tracker.say(&format!("done: {}", self.dir.display()))?;
-        Ok(Ending::Done)
+        self.end(Status::Done, true)
+    }
+
+    fn end(&mut self, status: Status, saved: bool) -> Result<Status> {
+        self.tracker.close(if status == Status::Done { 0 } else { 130 });
+        self.tracker.tell(&Event::End { status, run_dir: &self.dir, saved })?;
+        Ok(status)
     }
 
     /// Iterations done, and optimiser steps of the next one.
@@ -403,6 +398,7 @@ impl Run {
     /// Success on the fixed task list.
     fn evaluate(&mut self) -> Result<()> {
         self.phases.start("evaluate");
+        let _bar = self.ranks.progress.phase("evaluate", "episodes");
         let evaluation =
             evaluate(&*self.ranks.comm, &mut self.player, &self.policy.model, &self.recipe.eval, self.recipe.seed)?;
         report::evaluation(&mut self.metrics, &evaluation);
@@ -428,6 +424,7 @@ impl Run {
     /// Saves a checkpoint; its time counts into the next row.
     fn save(&mut self) -> Result<()> {
         self.phases.start("checkpoint");
+        let _bar = self.ranks.progress.phase("checkpoint", "");
         self.state.policy = Counters::of(&self.policy);
         self.state.critic = self.critic.as_ref().map(Counters::of);
         let halfway = self.halfway.as_ref().map(Halfway::saved).transpose()?;

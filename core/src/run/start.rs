@@ -6,6 +6,8 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use signal_hook::low_level;
 use tch::{Device, Kind};
 
 use super::speed::Speed;
@@ -24,7 +26,7 @@ use crate::policy::reward::KlCoefficient;
 use crate::recipe::{Recipe, Sharding};
 use crate::shard::Ranks;
 use crate::tokenizer::{Tokenizer, Turns};
-use crate::track::{Metrics, Phases, Tracker, Wandb};
+use crate::track::{Console, Event, Metrics, Phases, Progress, Tracker, Wandb, terminal};
 use crate::warm_start::Teacher;
 
 /// Expert episodes whose texts train a new model's tokenizer.
@@ -41,12 +43,16 @@ pub fn join(recipe: &Recipe) -> Result<Ranks> {
     }
     let device = prepare(recipe, place.local_rank)?;
     let comm = dist::join(&place, device, &recipe.dist)?;
-    Ok(Ranks { comm, sharding: recipe.sharding, deterministic: recipe.deterministic, stop: stop_flag()? })
+    let (stop, progress) = (stop_flag()?, Progress::hidden());
+    Ok(Ranks { comm, sharding: recipe.sharding, deterministic: recipe.deterministic, stop, progress })
 }
 
 impl Run {
     /// Starts a run, or goes on with one. All ranks do it together.
     pub fn open(recipe: Recipe, name: &str, args: &TrainArgs, ranks: &Ranks) -> Result<Self> {
+        let console = Console::open(ranks.comm.rank(), ranks.world(), args.json);
+        let ranks = &Ranks { progress: console.progress(), ..ranks.clone() };
+        let starting = ranks.progress.phase("start", "");
         let comm = &*ranks.comm;
         let phases = Phases::new("start");
         from_root(comm, || Wandb::check(recipe.wandb.as_ref()))?;
@@ -68,11 +74,11 @@ impl Run {
         }
         let speed = Speed::measure(comm.device(), kind(recipe.dtype), comm.world());
         let checkpoints = Checkpoints::new(&dir);
-        let newest = if resume { checkpoints.newest(comm, |line| eprintln!("warning: {line}"))? } else { None };
+        let newest = if resume { checkpoints.newest(comm, |line| console.warn(line))? } else { None };
         match &newest {
             Some(_) => check_same_run(&recipe, &dir)?,
             None if resume && comm.rank() == 0 => {
-                eprintln!("warning: there is no checkpoint yet; the run starts from the beginning")
+                console.warn("there is no checkpoint yet; the run starts from the beginning")
             }
             None => {}
         }
@@ -96,6 +102,7 @@ impl Run {
             seed: recipe.seed,
             deterministic: recipe.deterministic,
             stop: ranks.stop.clone(),
+            progress: ranks.progress.clone(),
         })?;
         let fingerprint = || from_root(comm, || weights::fingerprint(&model_files, kind(recipe.dtype)));
         let start_model = recipe.model.lora.as_ref().map(|_| fingerprint()).transpose()?;
@@ -133,13 +140,15 @@ impl Run {
             adapted.unwrap_or(KlCoefficient(section.coef))
         });
         let kept = newest.is_some().then_some(state.iteration);
-        let mut tracker = match comm.rank() {
+        let tracker = match comm.rank() {
             0 => Tracker::open(&dir, recipe.iterations, kept)?,
             _ => Tracker::silent(recipe.iterations),
         };
+        let mut tracker = tracker.speaking(console);
         if comm.rank() == 0 {
             tracker.wandb = Wandb::open(&recipe, &dir, kept)?;
         }
+        drop(starting);
         let mut run = Self {
             reference: None,
             metrics: Metrics::new(),
@@ -188,19 +197,20 @@ impl Run {
 
     fn introduce(&mut self, resumed: Option<&Path>) -> Result<()> {
         let model = &self.policy.model;
-        let adapters = self.policy.adapters.as_ref().map_or(String::new(), |a| format!(" ({} of adapters)", a.numel()));
-        let line = format!(
-            "{} parameters{adapters} in {:?} on {:?}, environment {}, estimator {}, run directory {}",
-            model.numel(),
-            model.kind(),
-            model.device(),
-            self.recipe.env.plugin,
-            self.recipe.estimator.plugin,
-            self.dir.display()
-        );
-        self.tracker.say(&line)?;
+        self.tracker.tell(&Event::Start {
+            run_dir: &self.dir,
+            parameters: model.numel(),
+            adapters: self.policy.adapters.as_ref().map(|adapters| adapters.numel()),
+            dtype: format!("{:?}", model.kind()),
+            device: format!("{:?}", model.device()),
+            environment: &self.recipe.env.plugin,
+            estimator: &self.recipe.estimator.plugin,
+            iterations: self.recipe.iterations,
+            world: self.ranks.world(),
+            resumed_from: resumed,
+        })?;
         for warning in self.recipe.warnings() {
-            self.tracker.say(&format!("warning: {warning}"))?;
+            self.tracker.tell(&Event::Warning { message: &warning })?;
         }
         match resumed {
             Some(path) => self.tracker.say(&format!("resumed from {}", path.display())),
@@ -211,6 +221,7 @@ impl Run {
     fn warm_start(&mut self) -> Result<()> {
         let Some(settings) = self.recipe.warm_start.clone() else { return Ok(()) };
         self.phases.start("warm_start");
+        let _bar = self.ranks.progress.phase("warm start", "steps");
         let seed = stream_seed(self.recipe.seed, noise::WARM_START, 0);
         let count = self.player.world().tasks(&self.recipe.rollout.split)?;
         let mut teacher = Teacher {
@@ -224,12 +235,14 @@ impl Run {
         };
         let (tracker, ranks) = (&mut self.tracker, &self.ranks);
         let every = (settings.steps / 10).max(1);
+        ranks.progress.plan(settings.steps as usize);
         let mut last = f64::NAN;
         teacher.teach(&mut self.policy, |step, loss| {
             last = loss;
+            ranks.progress.advance(1, 0);
             ranks.go_on()?;
             if step % every == 0 {
-                tracker.say(&format!("warm start {step}/{} | loss {loss:.4}", settings.steps))?;
+                tracker.tell(&Event::WarmStart { step, steps: settings.steps, loss })?;
             }
             Ok(())
         })?;
@@ -245,6 +258,7 @@ impl Run {
         }
         self.phases.start("checkpoint");
         let ranks = &self.ranks;
+        let _bar = ranks.progress.phase("checkpoint", "");
         let reference = self.policy.model.copy(self.policy.model.kind());
         let parts = parts(&reference, ranks);
         if resumed && !self.checkpoints.has_reference() {
@@ -380,9 +394,15 @@ fn model_files(recipe: &Recipe, world: &World, dir: &Path, resumed: bool) -> Res
 fn stop_flag() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register_conditional_shutdown(signal, 130, stop.clone())
-            .and_then(|_| signal_hook::flag::register(signal, stop.clone()))
-            .context("watching for signals")?;
+        signal_hook::flag::register(signal, stop.clone()).context("watching for signals")?;
     }
+    let mut signals = Signals::new([SIGINT, SIGTERM]).context("watching for signals")?;
+    let watch = move || {
+        if signals.forever().nth(1).is_some() {
+            terminal::clear();
+            low_level::exit(130);
+        }
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(watch).context("watching for signals")?;
     Ok(stop)
 }

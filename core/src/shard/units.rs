@@ -11,6 +11,7 @@ use super::{Layout, Partition};
 use crate::dist::{Comm, Pending, Solo, exchange};
 use crate::error::Stopped;
 use crate::recipe::Sharding;
+use crate::track::Progress;
 
 /// The ranks that train a network, and how they share it.
 #[derive(Debug, Clone)]
@@ -23,12 +24,15 @@ pub struct Ranks {
     pub deterministic: bool,
     /// Set by a signal that asks this rank to stop.
     pub stop: Arc<AtomicBool>,
+    /// Where passes say how far they are.
+    pub progress: Progress,
 }
 
 impl Ranks {
     /// The only rank there is.
     pub fn solo(device: Device) -> Self {
-        Self { comm: Rc::new(Solo { device }), sharding: Sharding::Full, deterministic: false, stop: Arc::default() }
+        let (stop, progress) = (Arc::default(), Progress::hidden());
+        Self { comm: Rc::new(Solo { device }), sharding: Sharding::Full, deterministic: false, stop, progress }
     }
 
     /// Ends with [`Stopped`] at every rank when a signal asked one of them to stop.

@@ -1,23 +1,32 @@
-//! What a run tells: `metrics.jsonl`, `steps.jsonl`, `log.txt`, `curve.svg`, one console line per iteration, and W&B's run
+//! What a run tells: `metrics.jsonl`, `steps.jsonl`, `log.txt`, `curve.svg`, what is seen on the console, and W&B's run
 //! file.
 
+mod columns;
+mod console;
+#[cfg(test)]
+mod console_tests;
 mod curve;
 mod metrics;
 mod phases;
-mod wandb;
+mod progress;
+pub mod terminal;
 #[cfg(test)]
 mod tests;
+mod wandb;
 
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
+pub use self::console::{Console, Event, Status};
+pub use columns::Row;
 pub use curve::Curve;
 pub use metrics::{METRICS, Metric, Metrics, find, markdown};
 pub use phases::Phases;
+pub use progress::{Progress, Running};
 pub use wandb::Wandb;
 
 use crate::files::write_whole;
@@ -31,6 +40,7 @@ const ETA_WINDOW: usize = 20;
 pub struct Tracker {
     /// The run directory and its files; none where another rank writes them.
     files: Option<Files>,
+    console: Console,
     /// The run in W&B.
     pub wandb: Wandb,
     curve: Curve,
@@ -53,12 +63,18 @@ impl Tracker {
     pub fn silent(iterations: u64) -> Self {
         Self {
             files: None,
+            console: Console::silent(),
             wandb: Wandb::silent(),
             curve: Curve::default(),
             drawn: Instant::now(),
             iterations,
             seconds: Vec::new(),
         }
+    }
+
+    /// Speaks on a console too.
+    pub fn speaking(self, console: Console) -> Self {
+        Self { console, ..self }
     }
 
     /// Opens the files of a run directory. `kept` is none for a new run; a resumed run gives its checkpoint's
@@ -80,17 +96,20 @@ impl Tracker {
         }
         let [rows, steps, log] = ["metrics.jsonl", "steps.jsonl", "log.txt"].map(append);
         let files = Files { dir: dir.to_path_buf(), rows: rows?, steps: steps?, log: log? };
-        let wandb = Wandb::silent();
-        Ok(Self { files: Some(files), wandb, curve, drawn: Instant::now(), iterations, seconds: Vec::new() })
+        Ok(Self { files: Some(files), curve, ..Self::silent(iterations) })
     }
 
-    /// Prints a line and keeps it in `log.txt`.
-    pub fn say(&mut self, line: &str) -> Result<()> {
+    /// Tells something and keeps it in `log.txt`.
+    pub fn tell(&mut self, event: &Event) -> Result<()> {
         let Some(files) = &mut self.files else { return Ok(()) };
-        // A console that was closed must not end the run.
-        let _ = writeln!(std::io::stdout(), "{line}");
-        self.wandb.say(line);
-        writeln!(files.log, "{line}").with_context(|| files.cannot_write("log.txt"))
+        self.console.tell(event);
+        self.wandb.say(&event.line());
+        files.log(&event.line())
+    }
+
+    /// Tells a line.
+    pub fn say(&mut self, message: &str) -> Result<()> {
+        self.tell(&Event::Say { message })
     }
 
     /// Ends W&B's run file, if there is one, and says where it is.
@@ -108,8 +127,16 @@ impl Tracker {
         let row = metrics.to_json(iteration) + "\n";
         files.rows.write_all(row.as_bytes()).with_context(|| files.cannot_write("metrics.jsonl"))?;
         self.seconds.extend(metrics.get("time/iteration_s").filter(|_| iteration > 0));
+        let row = Row {
+            iteration,
+            iterations: self.iterations,
+            metrics,
+            to_go: eta(&self.seconds, self.iterations, iteration),
+        };
+        self.console.iteration(&row);
         self.wandb.record(iteration, metrics);
-        self.say(&line(iteration, self.iterations, metrics, self.eta(iteration)))?;
+        self.wandb.say(&row.line());
+        files.log(&row.line())?;
 
         let eval = metrics.get("eval/success");
         self.curve.push(iteration, eval, metrics.get("episode/success"));
@@ -137,16 +164,20 @@ impl Tracker {
         let Some(files) = &self.files else { return Ok(()) };
         write_whole(&files.dir.join("curve.svg"), self.curve.svg(self.iterations)?)
     }
+}
 
-    /// Seconds to the end, by the last iterations.
-    fn eta(&self, iteration: u64) -> Option<f64> {
-        let recent = &self.seconds[self.seconds.len().saturating_sub(ETA_WINDOW)..];
-        let mean = recent.iter().sum::<f64>() / recent.len() as f64;
-        (!recent.is_empty()).then(|| mean * self.iterations.saturating_sub(iteration) as f64)
-    }
+/// Seconds to the end, by the last iterations.
+fn eta(seconds: &[f64], iterations: u64, iteration: u64) -> Option<f64> {
+    let recent = &seconds[seconds.len().saturating_sub(ETA_WINDOW)..];
+    let mean = recent.iter().sum::<f64>() / recent.len() as f64;
+    (!recent.is_empty()).then(|| mean * iterations.saturating_sub(iteration) as f64)
 }
 
 impl Files {
+    fn log(&mut self, line: &str) -> Result<()> {
+        writeln!(self.log, "{line}").with_context(|| self.cannot_write("log.txt"))
+    }
+
     fn cannot_write(&self, name: &str) -> String {
         format!("cannot write {}", self.dir.join(name).display())
     }
@@ -184,44 +215,4 @@ fn kept_rows(path: &Path, kept: Option<u64>, curve: &mut Curve) -> Result<String
         rows.push('\n');
     }
     Ok(rows)
-}
-
-/// The console line of an iteration.
-fn line(iteration: u64, iterations: u64, metrics: &Metrics, eta: Option<f64>) -> String {
-    let width = iterations.to_string().len();
-    let share = 100.0 * iteration as f64 / iterations.max(1) as f64;
-    let mut parts = vec![format!("{iteration:>width$}/{iterations} {share:>3.0} %")];
-    let columns: &[(&str, &str, usize)] = &[
-        ("eval/success", "eval", 3),
-        ("episode/success", "success", 3),
-        ("episode/return", "return", 2),
-        ("episode/length", "length", 1),
-        ("loss/policy", "loss", 4),
-        ("loss/kl", "kl", 4),
-        ("policy/entropy", "entropy", 3),
-        ("policy/clip_fraction", "clip", 3),
-        ("grad/norm", "grad", 3),
-    ];
-    for (name, label, digits) in columns {
-        parts.extend(metrics.get(name).map(|value| format!("{label} {value:.digits$}")));
-    }
-    if metrics.get("grad/skipped").is_some_and(|skipped| skipped > 0.0) {
-        parts.push(format!("skipped {}", metrics.get("grad/skipped").unwrap_or_default()));
-    }
-    for (name, label) in [("rollout/tokens_per_s", "rollout"), ("update/tokens_per_s", "update")] {
-        parts.extend(metrics.get(name).map(|rate| format!("{label} {rate:.0} tokens/s")));
-    }
-    parts.extend(metrics.get("time/iteration_s").map(|seconds| format!("{seconds:.1} s")));
-    parts.extend(eta.map(|seconds| format!("{} to go", duration(seconds))));
-    parts.join(" | ")
-}
-
-/// Seconds as "9 s", "3 min 20 s" or "2 h 05 min".
-fn duration(seconds: f64) -> String {
-    let seconds = seconds.round() as u64;
-    match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
-        (0, 0, s) => format!("{s} s"),
-        (0, m, s) => format!("{m} min {s:02} s"),
-        (h, m, _) => format!("{h} h {m:02} min"),
-    }
 }

@@ -1,3 +1,4 @@
+use super::columns::duration;
 use super::*;
 
 fn row(success: f64) -> Metrics {

@@ -10,7 +10,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 use wandb_rs::{AlertLevel, Error, Mode, Resume, Run, Settings, Table};
 
-use super::Metrics;
+use super::{Metrics, terminal};
 use crate::input_error;
 use crate::recipe::{self, Recipe, WandbMode};
 
@@ -98,7 +98,7 @@ impl Wandb {
     fn attempt(&mut self, write: impl FnOnce(&mut Run) -> Result<(), Error>) {
         let Some(run) = &mut self.run else { return };
         if let Err(error) = write(run) {
-            eprintln!("warning: wandb: {error}; the run goes on without W&B");
+            terminal::complain(&format!("warning: wandb: {error}; the run goes on without W&B"));
             self.run = None;
         }
     }

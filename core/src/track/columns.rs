@@ -1,0 +1,193 @@
+//! An iteration on one line: all of it, or as many columns as a terminal has room for.
+
+use console::style;
+
+use super::Metrics;
+
+/// An iteration as the console tells it.
+#[derive(Debug, Clone, Copy)]
+pub struct Row<'a> {
+    /// Its number; 0 is what was measured before reinforcement learning.
+    pub iteration: u64,
+    /// Iterations of the run.
+    pub iterations: u64,
+    /// What was measured.
+    pub metrics: &'a Metrics,
+    /// Seconds to the end of the run, where they can be told.
+    pub to_go: Option<f64>,
+}
+
+impl Row<'_> {
+    /// The whole line.
+    pub fn line(&self) -> String {
+        let Self { metrics, to_go, .. } = self;
+        let mut parts = vec![format!("{} {:>3.0} %", self.count(), self.percent())];
+        for Column { metric, label, digits, .. } in VALUES {
+            parts.extend(metrics.get(metric).map(|value| format!("{label} {value:.digits$}")));
+        }
+        if let Some(skipped) = metrics.get(SKIPPED).filter(|skipped| *skipped > 0.0) {
+            parts.push(format!("skipped {skipped}"));
+        }
+        for (metric, label) in [("rollout/tokens_per_s", "rollout"), ("update/tokens_per_s", "update")] {
+            parts.extend(metrics.get(metric).map(|rate| format!("{label} {rate:.0} tokens/s")));
+        }
+        parts.extend(metrics.get("time/iteration_s").map(|seconds| format!("{seconds:.1} s")));
+        parts.extend(to_go.map(|seconds| format!("{} to go", duration(seconds))));
+        parts.join(" | ")
+    }
+
+    fn count(&self) -> String {
+        let width = self.iterations.to_string().len();
+        format!("{:>width$}/{}", self.iteration, self.iterations)
+    }
+
+    fn percent(&self) -> f64 {
+        100.0 * self.iteration as f64 / self.iterations.max(1) as f64
+    }
+}
+
+/// A column of the table on a terminal.
+#[derive(Debug, Clone, Copy)]
+struct Column {
+    /// Name of the metric.
+    metric: &'static str,
+    label: &'static str,
+    /// Digits after the point.
+    digits: usize,
+    /// Its width.
+    width: usize,
+    /// Columns with the lowest numbers are shown first.
+    order: usize,
+}
+
+const SKIPPED: &str = "grad/skipped";
+const ENV_ERRORS: &str = "env/errors";
+const TO_GO: &str = "";
+
+const fn column(metric: &'static str, label: &'static str, digits: usize, width: usize, order: usize) -> Column {
+    Column { metric, label, digits, width, order }
+}
+
+/// What was measured, in the order of the line.
+const VALUES: &[Column] = &[
+    column("eval/success", "eval", 3, 5, 0),
+    column("episode/success", "success", 3, 7, 1),
+    column("episode/return", "return", 2, 7, 2),
+    column("episode/length", "length", 1, 6, 12),
+    column("loss/policy", "loss", 4, 7, 3),
+    column("loss/kl", "kl", 4, 6, 6),
+    column("policy/entropy", "entropy", 3, 7, 7),
+    column("policy/clip_fraction", "clip", 3, 5, 14),
+    column("grad/norm", "grad", 3, 6, 8),
+];
+
+/// What stands after it.
+const REST: &[Column] = &[
+    column(SKIPPED, "skipped", 0, 7, 4),
+    column(ENV_ERRORS, "env errors", 0, 10, 9),
+    column("rollout/tokens_per_s", "rollout t/s", 0, 11, 11),
+    column("update/tokens_per_s", "update t/s", 0, 10, 10),
+    column("time/iteration_s", "seconds", 1, 7, 13),
+    column(TO_GO, "to go", 0, 6, 5),
+];
+
+/// These are shown once they were anything but zero.
+const MOSTLY_ZERO: [&str; 3] = [SKIPPED, ENV_ERRORS, "loss/kl"];
+
+/// Iterations as a table on a terminal, under a header that comes again before it has scrolled away.
+#[derive(Debug, Default)]
+pub struct Table {
+    /// Of [`MOSTLY_ZERO`], what was not zero.
+    nonzero: Vec<&'static str>,
+    /// The header in force.
+    header: String,
+    /// Rows printed under it.
+    rows: usize,
+}
+
+impl Table {
+    /// The lines of a row on a terminal of this size: the row, and a header where one is due.
+    pub fn lines(&mut self, row: &Row, (height, width): (usize, usize)) -> Vec<String> {
+        let nonzero = |metric: &&str| row.metrics.get(metric).is_some_and(|value| value != 0.0);
+        let new: Vec<_> =
+            MOSTLY_ZERO.into_iter().filter(nonzero).filter(|metric| !self.nonzero.contains(metric)).collect();
+        self.nonzero.extend(new);
+
+        let first = format!("{} {:>3.0}%", row.count(), row.percent());
+        let first_width = first.len().max("iteration".len());
+        let columns = self.columns(width.saturating_sub(first_width));
+        let mut header = format!("{:>first_width$}", "iteration");
+        let mut line = format!("{first:>first_width$}");
+        for Column { metric, label, digits, width, .. } in columns {
+            header += &format!("  {label:>width$}");
+            let (text, bad) = match *metric {
+                TO_GO => (row.to_go.map_or(String::new(), short_duration), false),
+                _ => cell(row.metrics.get(metric), *digits, *width, [SKIPPED, ENV_ERRORS].contains(metric)),
+            };
+            let text = format!("{text:>width$}");
+            line += "  ";
+            line += &if bad { style(text).red().to_string() } else { text };
+        }
+        let cut = |line: String| console::truncate_str(&line, width, "").into_owned();
+        let mut lines = Vec::new();
+        // Under a header fit as many rows as a screen has, without it, the bar and the prompt.
+        if self.header != header || self.rows + 4 > height.max(8) {
+            lines.push(cut(style(header.clone()).dim().to_string()));
+            (self.header, self.rows) = (header, 0);
+        }
+        self.rows += 1;
+        lines.push(cut(line));
+        lines
+    }
+
+    /// The columns that fit, in their order on the line.
+    fn columns(&self, width: usize) -> Vec<&'static Column> {
+        let shown = |column: &&Column| !MOSTLY_ZERO.contains(&column.metric) || self.nonzero.contains(&column.metric);
+        let all: Vec<&Column> = VALUES.iter().chain(REST).filter(shown).collect();
+        let mut first = all.clone();
+        first.sort_by_key(|column| column.order);
+        let mut left = width;
+        let fits = |column: &&&Column| {
+            let room = left.checked_sub(column.width + 2);
+            left = room.unwrap_or(0);
+            room.is_some()
+        };
+        let last = first.iter().take_while(fits).last().map(|column| column.order);
+        all.into_iter().filter(|column| last.is_some_and(|last| column.order <= last)).collect()
+    }
+}
+
+/// A number in a cell, with fewer digits where it would not fit, and whether it is bad news.
+fn cell(value: Option<f64>, digits: usize, width: usize, zero_is_good: bool) -> (String, bool) {
+    let Some(value) = value else { return (String::new(), false) };
+    let forms = (0..=digits).rev().map(|digits| format!("{value:.digits$}"));
+    let forms = forms.chain([format!("{value:.1e}"), format!("{value:.0e}")]);
+    let text = forms.into_iter().find(|text| text.len() <= width).unwrap_or_else(|| "#".repeat(width));
+    (text, !value.is_finite() || (zero_is_good && value != 0.0))
+}
+
+/// Seconds as "9 s", "3 min 20 s" or "2 h 05 min".
+pub fn duration(seconds: f64) -> String {
+    match parts(seconds) {
+        (0, 0, s) => format!("{s} s"),
+        (0, m, s) => format!("{m} min {s:02} s"),
+        (h, m, _) => format!("{h} h {m:02} min"),
+    }
+}
+
+/// Seconds as "9s", "3m20s", "2h05m", "12d03h" or "120d".
+pub fn short_duration(seconds: f64) -> String {
+    match parts(seconds) {
+        (0, 0, s) => format!("{s}s"),
+        (0, m, s) => format!("{m}m{s:02}s"),
+        (h, m, _) if h < 100 => format!("{h}h{m:02}m"),
+        (h, ..) if h < 2400 => format!("{}d{:02}h", h / 24, h % 24),
+        (h, ..) => format!("{}d", (h / 24).min(99_999)),
+    }
+}
+
+/// Hours, minutes and seconds.
+fn parts(seconds: f64) -> (u64, u64, u64) {
+    let seconds = seconds.round() as u64;
+    (seconds / 3600, seconds / 60 % 60, seconds % 60)
+}

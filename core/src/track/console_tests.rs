@@ -1,0 +1,171 @@
+use std::path::Path;
+
+use console::{measure_text_width, strip_ansi_codes};
+use serde_json::{Value, json};
+
+use super::columns::{Row, Table};
+use super::console::{Event, Status};
+use super::progress::View;
+use super::terminal::fold;
+use super::{Metrics, find};
+
+const WIDTHS: std::ops::RangeInclusive<usize> = 20..=250;
+
+/// Rows that a run may write: the first of a long run, a usual one, one with numbers that have gone wrong.
+fn rows() -> Vec<(u64, u64, Metrics, Option<f64>)> {
+    let metrics = |factor: f64, names: &[&str]| {
+        let mut metrics = Metrics::new();
+        names.iter().enumerate().for_each(|(i, name)| metrics.set(*name, factor * (i as f64 - 2.3)));
+        metrics
+    };
+    let all = [
+        "eval/success",
+        "episode/success",
+        "episode/return",
+        "episode/length",
+        "loss/policy",
+        "loss/kl",
+        "policy/entropy",
+        "policy/clip_fraction",
+        "grad/norm",
+        "grad/skipped",
+        "env/errors",
+        "rollout/tokens_per_s",
+        "update/tokens_per_s",
+        "time/iteration_s",
+    ];
+    assert!(all.iter().all(|name| find(name).is_some()));
+    vec![
+        (0, 1_000_000, metrics(0.1, &all[..1]), None),
+        (7, 40, metrics(0.123, &all), Some(200.0)),
+        (39, 40, metrics(-1.234e12, &all), Some(1e9)),
+        (40, 40, metrics(f64::NAN, &all), Some(0.0)),
+        (1, 1, metrics(f64::INFINITY, &all), Some(86_400.0 * 365.0)),
+    ]
+}
+
+fn lines(
+    table: &mut Table,
+    (iteration, iterations, metrics, to_go): &(u64, u64, Metrics, Option<f64>),
+    width: usize,
+) -> Vec<String> {
+    let row = Row { iteration: *iteration, iterations: *iterations, metrics, to_go: *to_go };
+    table.lines(&row, (24, width))
+}
+
+#[test]
+fn no_line_of_the_table_is_wider_than_the_terminal() {
+    for width in WIDTHS {
+        for row in rows() {
+            for line in lines(&mut Table::default(), &row, width) {
+                assert!(measure_text_width(&line) <= width, "{width}: {line:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn no_other_line_is_wider_than_the_terminal() {
+    let said = [
+        "118272 parameters in Float on Cpu, environment numberline, estimator gigpo, run directory /tmp/some/where/runs/quickstart-12",
+        "warning: 環境の説明はここにあります。とても長い行なので折り返す必要があります。 Übermäßig naïve façade 🙂🙂🙂🙂🙂🙂🙂🙂🙂🙂🙂🙂🙂🙂",
+        "a\ttab, a\nnew line and an \x1b[31mescape",
+        &"x".repeat(1000),
+    ];
+    for width in WIDTHS {
+        for line in said {
+            let folded = fold(line, width);
+            assert!(folded.lines().all(|part| measure_text_width(part) <= width), "{width}: {folded}");
+            let letters =
+                |text: &str| text.chars().filter(|c| !c.is_whitespace() && !c.is_control()).collect::<String>();
+            assert_eq!(letters(&folded), letters(line), "nothing is lost");
+        }
+    }
+}
+
+#[test]
+fn no_bar_is_wider_than_its_room() {
+    let view = View {
+        name: "old log-probs",
+        unit: "sequences",
+        done: 12,
+        planned: 4322,
+        seconds: 90.0,
+        tokens_per_s: 123_456.0,
+        to_go: 7500.0,
+        share: Some("rank 0 of 64"),
+    };
+    for width in 1..=250 {
+        for done in [0, 1, 2000, 4322, 5000] {
+            for planned in [0, 4322] {
+                let line = View { done, planned, ..view.clone() }.line(width);
+                assert!(measure_text_width(&line) <= width, "{width}: {line}");
+            }
+        }
+    }
+    let half = View { name: "rollout", unit: "episodes", done: 128, planned: 256, share: None, ..view };
+    let whole = "rollout [=====>      ] 128/256 episodes | 123456 tokens/s | 2h05m to go";
+    assert_eq!(half.line(76), whole);
+    assert_eq!(half.line(40), "rollout [=====>      ] 128/256 episodes");
+    assert_eq!(half.line(26), "rollout 128/256 episodes");
+    assert_eq!(View { planned: 0, tokens_per_s: 0.0, to_go: 0.0, ..half }.line(76), "rollout 1m30s");
+}
+
+#[test]
+fn values_stand_under_their_headers() {
+    let mut table = Table::default();
+    let [_, usual, wild, ..] = &rows()[..] else { unreachable!() };
+    let first = lines(&mut table, usual, 200);
+    let second = lines(&mut table, wild, 200);
+    assert_eq!((first.len(), second.len()), (2, 1), "one header for both");
+    let ends = |line: &str| -> Vec<usize> {
+        let line = strip_ansi_codes(line).into_owned() + " ";
+        let pairs = line.as_bytes().windows(2).enumerate();
+        pairs.filter(|(_, pair)| pair[0] != b' ' && pair[1] == b' ').map(|(i, _)| i).collect()
+    };
+    for row in [&first[1], &second[0]] {
+        let missing: Vec<_> = ends(row).into_iter().filter(|end| !ends(&first[0]).contains(end)).collect();
+        // "7/40  18%" has an inner end of its own.
+        assert!(missing.len() <= 1, "{missing:?}\n{}\n{row}", first[0]);
+    }
+    let header = |width| strip_ansi_codes(&lines(&mut Table::default(), usual, width)[0]).into_owned();
+    assert_eq!(header(79), " iteration   eval  success   return     loss      kl  entropy  skipped   to go");
+    for name in ["eval", "clip", "grad", "rollout t/s", "update t/s", "seconds", "to go"] {
+        assert!(header(200).contains(name), "{name}");
+    }
+    assert_eq!(header(20), " iteration   eval");
+}
+
+#[test]
+fn the_header_comes_again_before_it_has_scrolled_away() {
+    let mut table = Table::default();
+    let printed: Vec<usize> = (0..50).map(|_| lines(&mut table, &rows()[1], 80).len()).collect();
+    let headers: Vec<usize> = (0..50).filter(|&i| printed[i] == 2).collect();
+    assert_eq!(headers, [0, 21, 42], "24 lines: a header, 21 rows, the bar and the prompt");
+}
+
+#[test]
+fn events_are_json_objects() {
+    let run_dir = Path::new("runs/a \"quoted\" name");
+    let cases: [(Event, Value); 5] = [
+        (
+            Event::WarmStart { step: 3, steps: 10, loss: f64::NAN },
+            json!({ "event": "warm_start", "step": 3, "steps": 10, "loss": null }),
+        ),
+        (Event::Say { message: "a\nb" }, json!({ "event": "say", "message": "a\nb" })),
+        (Event::Error { message: "x" }, json!({ "event": "error", "message": "x" })),
+        (
+            Event::End { status: Status::Stopped, run_dir, saved: true },
+            json!({ "event": "end", "status": "stopped", "run_dir": run_dir, "saved": true }),
+        ),
+        (
+            Event::Iteration([("iteration".to_string(), json!(2))].into_iter().collect()),
+            json!({ "event": "iteration", "iteration": 2 }),
+        ),
+    ];
+    for (event, expected) in cases {
+        let text = serde_json::to_string(&event).expect("JSON");
+        assert!(!text.contains('\n'));
+        assert_eq!(serde_json::from_str::<Value>(&text).expect("JSON"), expected);
+    }
+}

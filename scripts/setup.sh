@@ -41,6 +41,15 @@ install requirements.txt " (torch is large: some minutes)"
 install requirements-nodeps.txt "" --no-deps
 if $with_tests; then install requirements-test.txt ""; fi
 
+# The browser in which `nestor view` is tested.
+if $with_tests && [ -z "${CHROMIUM-}" ] && ! command -v chromium >/dev/null; then
+    { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; } ||
+        fail "chromium is missing; install it (Debian: apt install chromium), or name one in CHROMIUM"
+    echo "setup: installing chromium"
+    apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes --no-install-recommends chromium fonts-liberation >/dev/null
+fi
+
 # Cargo finds torch (.cargo/config.toml) and recipes find ALFWorld's texts here, whatever the version of Python.
 link() {
     local name=$1 holds=$2 site

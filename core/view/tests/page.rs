@@ -1,6 +1,6 @@
 //! Pages of run directories made here, read back block by block.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)] // a test may fail so
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -216,6 +216,7 @@ def test_what_is_left_out_is_said(open_page, runs, example, tmp_path):
     assert path.stat().st_size <= 270 << 10
     page = open_page("#/rollouts/0/2", path=path)
     page.wait_for_selector(".episode.left-out")
+    expect(page.locator("#left-out")).to_be_visible()
     assert "--iterations 2..2" in page.locator("#left-out").inner_text()
     assert page.locator(".episode").count() == 8
     page.locator(".episode").first.click()

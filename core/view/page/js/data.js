@@ -1,7 +1,7 @@
 // Data blocks of the page: zlib in base64. The index is read when the page opens, the others when asked for.
 
-async function unpack(id) {
-  const text = $(id).textContent;
+async function unpack(element) {
+  const text = element.textContent;
   const bytes = Uint8Array.fromBase64
     ? Uint8Array.fromBase64(text)
     : Uint8Array.from(atob(text), (char) => char.charCodeAt(0));
@@ -9,11 +9,17 @@ async function unpack(id) {
   return JSON.parse(await new Response(stream).text());
 }
 
-/// Blocks stand at the end of the document.
-const whole = new Promise((resolve) => {
-  if (document.readyState !== "loading") resolve();
-  else document.addEventListener("DOMContentLoaded", resolve);
-});
+/// A block, once the browser has read so far (they stand at the end, the newest first); null if there is none.
+async function arrived(id) {
+  for (;;) {
+    const over = document.readyState !== "loading";
+    // What follows a block, if only a line end, tells that the block is complete.
+    const element = $(id);
+    if (element && (over || element.nextSibling)) return element;
+    if (over) return null;
+    await new Promise((resolve) => setTimeout(resolve, 10));
+  }
+}
 
 /// Keeps the results of the last few calls.
 function remembered(limit, load) {
@@ -30,8 +36,7 @@ function remembered(limit, load) {
 
 /// An iteration's episodes without their turns.
 const loadSummary = remembered(8, async (run, iteration) => {
-  await whole;
-  const columns = await unpack(`s-${run}-${iteration}`);
+  const columns = await unpack(await arrived(`s-${run}-${iteration}`));
   return columns.group.map((group, row) => ({
     row,
     group,
@@ -48,10 +53,9 @@ const loadSummary = remembered(8, async (run, iteration) => {
 
 /// A group's turns by the episode's row in the summary; null if none are in the page.
 const loadGroup = remembered(64, async (run, iteration, group) => {
-  await whole;
-  const id = `t-${run}-${iteration}-${group}`;
-  if (!$(id)) return null;
-  const block = await unpack(id);
+  const element = await arrived(`t-${run}-${iteration}-${group}`);
+  if (!element) return null;
+  const block = await unpack(element);
   const byRow = new Map();
   let first = [];
   for (const episode of block.episodes) {

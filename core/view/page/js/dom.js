@@ -21,17 +21,17 @@ const thousands = (count) => count.toLocaleString("en");
 
 const plural = (count, one, many = `${one}s`) => `${thousands(count)} ${count === 1 ? one : many}`;
 
-/// A number in at most four digits, or as the unit is read best.
+/// A number in about four digits, or as the unit is read best.
 function format(value, unit) {
   if (value === null || value === undefined) return "–";
-  if (unit === "share") return `${trim((value * 100).toPrecision(Math.abs(value) >= 1 ? 4 : 3))}%`;
-  const size = Math.abs(value);
+  if (value < 0) return `−${format(-value, unit)}`;
+  if (unit === "share") return `${trim((value * 100).toPrecision(value >= 1 ? 4 : 3))}%`;
   if (unit === "bytes") {
-    const power = size < 1 ? 0 : Math.min(4, Math.floor(Math.log10(size) / 3));
+    const power = value < 1 ? 0 : Math.min(4, Math.floor(Math.log10(value) / 3));
     return `${trim((value / 1000 ** power).toPrecision(3))} ${["B", "kB", "MB", "GB", "TB"][power]}`;
   }
-  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(2).replace("e+", "e");
-  return trim(value.toPrecision(size >= 1000 ? 6 : 4));
+  if (value !== 0 && (value < 1e-3 || value >= 1e6)) return value.toExponential(2).replace("e+", "e");
+  return trim(value.toPrecision(value >= 1000 ? 6 : 4));
 }
 
 const trim = (digits) => (digits.includes(".") && !digits.includes("e") ? digits.replace(/\.?0+$/, "") : digits);
@@ -39,8 +39,7 @@ const trim = (digits) => (digits.includes(".") && !digits.includes("e") ? digits
 /// A number whose sign says something.
 function signed(value) {
   if (value === null || value === undefined) return "–";
-  const text = format(Math.abs(value));
-  return value > 0 ? `+${text}` : value < 0 ? `−${text}` : text;
+  return value > 0 ? `+${format(value)}` : format(value);
 }
 
 /// Shows the tooltip beside a point of the window.

@@ -103,7 +103,7 @@ function turnView(view, turn, previous) {
       turn.truncated ? h("span.badge", null, "cut by a limit") : null),
     h("div.columns", null,
       h("div.words", null,
-        labelled("Prompt", previous ? `${thousands(size)} characters, ${thousands(fresh)} new` : `${thousands(size)} characters`,
+        labelled("Prompt", `${thousands(size)} characters${previous ? `, ${fresh ? `${thousands(fresh)} new` : "none new"}` : ""}`,
           promptText(previous, turn)),
         responseView(turn),
         actionsView(turn)),
@@ -198,6 +198,6 @@ function anchorView(view, turn) {
   const title = `${plural(size, "step")} ${size === 1 ? "(alone in its state)" : `of ${plural(new Set(members.map((m) => m.row)).size, "episode")}`}`;
   return h("div.part.anchor", { "data-size": size }, h("h4", null, "Anchor group", h("span.muted", null, title)),
     turn.anchor ? h("details.state", null, h("summary", null, turn.anchor.slice(0, 300)), h("pre.text", null, turn.anchor)) : null,
-    size > 12 ? h("details", null, h("summary", null, "members"), table) : size > 1 ? table : null,
+    size > 12 ? h("details.many", null, h("summary", null, "members"), table) : size > 1 ? table : null,
     view.missing ? h("p.muted", null, `${plural(view.missing, "episode")} of this group left out of the page`) : null);
 }

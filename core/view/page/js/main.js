@@ -66,7 +66,7 @@ function listen() {
 
 async function main() {
   setTheme(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
-  const index = await unpack("index");
+  const index = await unpack($("index"));
   document.title = `${index.about.runs.map((run) => run.name).join(", ")} · nestor view`;
   $("recipes").replaceChildren(...recipesView(index.about));
   views.curves = new Curves(index.about);

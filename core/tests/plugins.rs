@@ -139,10 +139,12 @@ fn files_that_are_no_plugins_of_this_border() {
         (changed(dir.path(), "magic", "p.magic = 7"), "is no Nestor plugin: its description starts with 0x7"),
         (
             changed(dir.path(), "major", "p.abi_major = 2"),
-            "was built for version 2.0 of the plugin border, this program has 1.0",
+            "was built for version 2.1 of the plugin border, this program has 1.1",
         ),
         (changed(dir.path(), "minor", "p.abi_minor = 2"), "was built for version 1.2 of the plugin border"),
-        (changed(dir.path(), "size", "p.size_rows -= 8"), "has structs of other sizes than version 1.0"),
+        (changed(dir.path(), "size", "p.size_rows -= 8"), "has structs of other sizes than version 1.1"),
+        // An older minor version is read.
+        (changed(dir.path(), "older", "p.abi_minor = 0"), "none of these is an environment"),
         (changed(dir.path(), "empty", "p.magic = p.magic"), "none of these is an environment"),
     ];
     for (file, expected) in cases {
@@ -153,7 +155,7 @@ fn files_that_are_no_plugins_of_this_border() {
     std::fs::copy(changed(dir.path(), "old", "p.abi_major = 9"), dir.path().join("libnestor_old.so")).unwrap();
     let found = Plugins::in_dir(dir.path()).unwrap();
     assert!(found.refused().len() >= 5);
-    assert!(refusal(found.world(&choice("old", json!({})))).0.contains("libnestor_old.so was built for version 9.0"));
+    assert!(refusal(found.world(&choice("old", json!({})))).0.contains("libnestor_old.so was built for version 9.1"));
 }
 
 #[test]

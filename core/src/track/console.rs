@@ -217,7 +217,6 @@ impl Console {
     }
 
     fn print(&self, lines: &str) {
-        self.progress.overwritten();
-        terminal::print(lines);
+        terminal::print_above(lines, &self.progress.drawn());
     }
 }

@@ -117,15 +117,18 @@ impl Progress {
         self.bar.inc(units as u64);
     }
 
-    /// Another line was printed in place of this one.
-    pub fn overwritten(&self) {
-        self.now.phase().drawn.clear();
+    /// The line as it is now, for whoever prints above it.
+    pub fn drawn(&self) -> String {
+        self.now.phase().drawn.clone()
     }
 
     /// Clears the line for good.
     pub fn end(&self) {
-        self.now.phase().running = false;
-        self.overwritten();
+        {
+            let mut phase = self.now.phase();
+            phase.running = false;
+            phase.drawn.clear();
+        }
         self.bar.finish_and_clear();
     }
 }

@@ -23,8 +23,13 @@ pub fn columns(term: &Term) -> usize {
 
 /// Prints lines that fit standard output's terminal. A console that was closed must not end the run.
 pub fn print(lines: &str) {
+    print_above(lines, "");
+}
+
+/// Prints lines above a bar, which so is never away.
+pub fn print_above(lines: &str, bar: &str) {
     let clear = if redraws() { CLEAR } else { "" };
-    put(&format!("{clear}{lines}\n"));
+    put(&format!("{clear}{lines}\n{bar}"));
 }
 
 /// Clears what a bar may have left, before the process ends without a word.

@@ -117,7 +117,7 @@ fn run(command: Command) -> Result<ExitCode> {
             let plan = plan(&args)?;
             print(args.json, &plan.to_json()?, || plan.to_string())?;
         }
-        Command::View(args) => println!("{}", view(&args)?),
+        Command::View(args) => writeln!(std::io::stdout(), "{}", view(&args)?)?,
         Command::Play(args) => play(&Plugins::discover()?, &args, &mut std::io::stdout())?,
         Command::Advantage(args) => {
             let scores = advantage(&Plugins::discover()?, &args.estimator, &args.config, &args.rows)?;

@@ -306,17 +306,20 @@ mod tests {
             ("many tensors", file(format!("{{{full}"), 0), "EOF"),
         ];
         for (what, bytes, part) in cases {
-            let mut times = Vec::new();
-            for _ in 0..5 {
+            // Other work on the machine only adds time, so the fastest of many tries counts.
+            let mut fastest = Duration::MAX;
+            for _ in 0..100 {
                 let begin = Instant::now();
                 let message = read(&mut &bytes[..], bytes.len() as u64).expect_err(what);
-                times.push(begin.elapsed());
+                fastest = fastest.min(begin.elapsed());
                 assert!(message.contains(part) && message.chars().count() < 400, "{what}: {message}");
                 assert!(!message.contains('\n'), "{what}: {message}");
+                if fastest < Duration::from_millis(10) {
+                    break;
+                }
             }
-            times.sort();
-            println!("{what}: {:?} (median {:?})", times[0], times[2]);
-            assert!(times[0] < Duration::from_millis(10), "{what}: {times:?}");
+            println!("{what}: {fastest:?}");
+            assert!(fastest < Duration::from_millis(10), "{what}: {fastest:?}");
         }
     }
 }

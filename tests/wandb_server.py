@@ -124,12 +124,18 @@ def _handler(received, mode, lock):
     return Handler
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request, client_address):
+        """A client that is killed leaves its connections; that is no news."""
+
+
 @contextmanager
 def serve(mode="ok"):
     """A server in one of the modes; gives what it receives, and its address as `url`."""
     received = Received()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(received, mode, threading.Lock()))
-    server.daemon_threads = True
+    server = _Server(("127.0.0.1", 0), _handler(received, mode, threading.Lock()))
     received.url = f"http://127.0.0.1:{server.server_port}"
     if mode == "dead":
         server.server_close()

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-TIMES = ("time/", "memory/", "rollout/tokens_per_s", "update/tokens_per_s")
+TIMES = ("time/", "memory/", "perf/", "rollout/tokens_per_s", "update/tokens_per_s", "update/mfu")
 
 
 def command(run_dir, nproc, sharding, iterations, restarts):

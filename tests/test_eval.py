@@ -40,7 +40,7 @@ def test_a_checkpoint_gets_the_number_that_its_run_wrote(finished, run_json):
 def test_evaluation_leaves_no_trace_in_a_run(finished, run, root, tmp_path):
     dtype = "bfloat16" if "dtype: bfloat16" in (finished / "recipe.yaml").read_text() else "float32"
     without = train(run, root, tmp_path / "run", "--set", f"dtype={dtype}", "--set", "eval.every=0")
-    timing = ("time/", "memory/", "rollout/tokens_per_s", "update/tokens_per_s")
+    timing = ("time/", "memory/", "perf/", "rollout/tokens_per_s", "update/tokens_per_s", "update/mfu")
     for mine, other in zip(rows_of(finished), rows_of(without), strict=True):
         evaluated = mine["iteration"] in (0, 2)
         assert ("eval/success" in mine, "eval/success" in other) == (True, evaluated)

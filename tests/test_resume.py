@@ -30,7 +30,7 @@ def outcome(run_dir):
     files = {path.name: path.read_bytes() for path in [*last.glob("*.safetensors"), last / "state.json"]}
     assert {"policy.safetensors", "exp_avg.safetensors", "exp_avg_sq.safetensors"} <= files.keys()
     rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    timing = ("time/", "memory/", "rollout/tokens_per_s", "update/tokens_per_s")
+    timing = ("time/", "memory/", "perf/", "rollout/tokens_per_s", "update/tokens_per_s", "update/mfu")
     return files, [{k: v for k, v in row.items() if not k.startswith(timing)} for row in rows]
 
 

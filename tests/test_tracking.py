@@ -128,3 +128,16 @@ def test_a_live_run_needs_the_key_before_anything_else(start, tmp_path):
     assert run.returncode == 2 and said.count("\n") == 1, said
     assert "error: recipe key `wandb.mode`: " in said and "WANDB_API_KEY" in said and "offline" in said
     assert not (tmp_path / "run").exists() and time.monotonic() - begin < 30
+
+
+def test_a_failed_run_says_why(start, root, tmp_path):
+    plugin = root / "target/release/examples/libfaulty.so"
+    with serve() as server:
+        run = start(environment(), "wandb={}", f"estimator={{plugin: {plugin}, config: {{fault: error}}}}")
+        said, _ = run.communicate(timeout=60)
+        assert run.returncode == 1 and "told to fail" in said, said
+        sync(server, wandb_dir(tmp_path / "run"))
+        assert server.exit_code(run_id(tmp_path / "run")) == 1
+        [alert] = server.variables("Alert")
+        assert alert["title"] == "run failed" and "told to fail" in alert["text"]
+        assert_rows_arrived(server, tmp_path / "run")

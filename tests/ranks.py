@@ -44,10 +44,10 @@ def rows(path):
 
 
 def episodes(run_dir):
-    """What was played, iteration by iteration, without what the update's numbers make of it."""
+    """What was played, iteration by iteration, without what the last bits of weights and of the update's sums make of it."""
     played = [rows(path) for path in sorted((run_dir / "rollouts").glob("iteration-*.jsonl"))]
     for step in (step for iteration in played for episode in iteration for step in episode["steps"]):
-        del step["advantage"]
+        del step["advantage"], step["logprobs"]
     return played
 
 

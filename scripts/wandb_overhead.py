@@ -42,8 +42,8 @@ def cpu_seconds(pids):
 def ratios(mode, seconds):
     """Iteration time beside the uploader over that without it, for each pair of stretches; the uploader's share of a core."""
     with tempfile.TemporaryDirectory() as folder, serve(mode) as server, open(Path(folder) / "out", "w") as out:
-        run_dir, place = Path(folder) / "run", server.url
-        env = os.environ | {"OMP_NUM_THREADS": "1", "WANDB_BASE_URL": place, "WANDB_API_KEY": KEY}
+        run_dir = Path(folder) / "run"
+        env = os.environ | {"OMP_NUM_THREADS": "1", "WANDB_BASE_URL": server.url, "WANDB_API_KEY": KEY}
         command = [ROOT / "target/release/nestor", "train", ROOT / "recipes/smoke/gigpo.yaml", "--run-dir", run_dir]
         command += [part for key in SETS for part in ("--set", key)]
         run = subprocess.Popen(command, env=env, stdout=out, stderr=out)
@@ -53,7 +53,7 @@ def ratios(mode, seconds):
             assert run.poll() is None, (Path(folder) / "out").read_text()
             time.sleep(0.1)
         time.sleep(15)  # the uploader has started
-        stretches, marks = [], []
+        stretches = []
         begin, cpu = time.monotonic(), cpu_seconds(descendants(run.pid))
         while time.monotonic() < begin + seconds:
             on = len(stretches) % 2 == 0
@@ -63,7 +63,7 @@ def ratios(mode, seconds):
             time.sleep(STRETCH)
             stretches.append((first, count()))
         pids = descendants(run.pid)
-        marks = (cpu_seconds(pids) - cpu) / (time.monotonic() - begin)
+        share = (cpu_seconds(pids) - cpu) / (time.monotonic() - begin)
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
         run.send_signal(signal.SIGTERM)
@@ -75,7 +75,7 @@ def ratios(mode, seconds):
         for i in range(1, len(medians) - 1):
             ratio = medians[i] / ((medians[i - 1] + medians[i + 1]) / 2)
             pairs.append(ratio if i % 2 == 0 else 1 / ratio)
-        return pairs, marks, len(took)
+        return pairs, share, len(took)
 
 
 def main():

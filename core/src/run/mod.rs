@@ -319,18 +319,20 @@ impl Run {
         if let Some(policy) = &update.policy {
             self.tracker.record_steps(iteration, report::steps(policy))?;
         }
-        if self.ranks.comm.rank() != 0 {
+        let due = |every: u64| every > 0 && iteration.is_multiple_of(every);
+        let file = due(self.recipe.checkpoint.rollouts_every);
+        let table = self.recipe.wandb.as_ref().filter(|section| due(section.table_every));
+        if self.ranks.comm.rank() != 0 || !(file || table.is_some()) {
             return Ok(());
         }
         let parts = &self.estimator.parts(&batch.rows)?;
         let scored = Scored { episodes, batch, parts, tokenizer: self.player.tokenizer() };
-        let due = |every: u64| every > 0 && iteration.is_multiple_of(every);
-        if due(self.recipe.checkpoint.rollouts_every) {
+        if file {
             let dir = self.dir.join("rollouts");
             std::fs::create_dir_all(&dir).with_context(|| format!("making {}", dir.display()))?;
             scored.write(&dir.join(format!("iteration-{iteration:06}.jsonl")))?;
         }
-        if let Some(section) = self.recipe.wandb.as_ref().filter(|section| due(section.table_every)) {
+        if let Some(section) = table {
             self.tracker.wandb.table(scored.lines().take(section.table_episodes));
         }
         Ok(())

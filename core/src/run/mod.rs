@@ -142,8 +142,6 @@ pub struct Run {
     model_files: PathBuf,
     phases: Phases,
     speed: Speed,
-    /// Tokens that the ranks computed of prompts and drew, in the iteration under way.
-    generated: [u64; 2],
     metrics: Metrics,
     state: State,
     /// The next iteration, where a signal stopped it in its update.
@@ -186,23 +184,22 @@ impl Run {
         if rollout.dynamic_sampling.is_some() {
             selection.report(&mut self.metrics);
         }
-        let seconds = self.phases.seconds("rollout").max(1e-9);
-        let Generated { prefilled, generated, .. } = self.player.take_counters();
-        let all = exchange(&*self.ranks.comm, Ok([prefilled, generated]))?;
-        self.generated = all.iter().fold([0; 2], |sum, counts| [sum[0] + counts[0], sum[1] + counts[1]]);
-        self.metrics.set("rollout/tokens_per_s", self.generated[1] as f64 / seconds);
         Ok(selection.into_episodes())
     }
 
-    /// Episodes as sequences and rows.
+    /// Episodes as sequences and rows, and what it took to generate them.
     pub fn pack(&mut self, episodes: &[Episode]) -> Result<Batch> {
         self.phases.start("pack");
         if let Some(halfway) = &mut self.halfway {
             return Ok(std::mem::take(&mut halfway.batch));
         }
         let batch = pack(episodes, &self.recipe.rollout);
-        let [prefilled, generated] = self.generated;
+        let Generated { prefilled, generated, .. } = self.player.take_counters();
+        let all = exchange(&*self.ranks.comm, Ok([prefilled, generated]))?;
+        let [prefilled, generated] = all.iter().fold([0; 2], |sum, counts| [sum[0] + counts[0], sum[1] + counts[1]]);
         self.speed.count(generation_flops(&self.policy.model.config, &batch, prefilled, generated));
+        let seconds = self.phases.seconds("rollout").max(1e-9);
+        self.metrics.set("rollout/tokens_per_s", generated as f64 / seconds);
         Ok(batch)
     }
 
@@ -288,8 +285,10 @@ impl Run {
             self.phases.start("critic");
             let _bar = critic.ranks.progress.phase("critic", "sequences");
             let report = reports.critic.get_or_insert_default();
+            let before = report.each.len();
             critic::go_on(critic, batch, section, &settings, report)?;
-            let epochs = f64::from(self.recipe.update.epochs);
+            let share = (report.each.len() - before) as f64 / report.each.len().max(1) as f64;
+            let epochs = f64::from(self.recipe.update.epochs) * share;
             self.speed.count(TRAINED * epochs * forward_flops(&critic.model.config, batch));
             policy_learns = iteration > section.warmup;
         }

@@ -164,7 +164,6 @@ impl Run {
             model_files,
             phases,
             speed,
-            generated: [0; 2],
             halfway,
             baseline: newest.is_some(),
             saved: None,

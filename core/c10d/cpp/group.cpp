@@ -6,6 +6,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include <memory>
+#include <mutex>
 
 #include "guarded.h"
 #include "store.h"
@@ -15,11 +16,24 @@ namespace {
 struct Group {
   c10::intrusive_ptr<c10d::Store> store;
   c10::intrusive_ptr<c10d::Backend> backend;
+  bool nccl;
 };
 
 struct Work {
   c10::intrusive_ptr<c10d::Work> work;
 };
+
+// Starts a collective. Every Gloo group of a process writes into one map of c10d without a lock (`all_pg_status_` of its
+// flight recorder, pytorch/pytorch#179449), so groups of several threads must start one after another; that puts work
+// into a queue and waits for nobody. NCCL makes its connections at the first start, which waits for the other ranks: a
+// lock held meanwhile would stop them where ranks start two groups in different orders.
+template <typename F>
+Work* start(Group* group, F&& collective) {
+  static std::mutex starting;
+  std::unique_lock<std::mutex> lock(starting, std::defer_lock);
+  if (!group->nccl) lock.lock();
+  return new Work{collective(*group->backend)};
+}
 
 }  // namespace
 
@@ -36,6 +50,7 @@ int nestor_group_join(Store* store, const nestor_group* at, Group** group, char*
   return guarded(message, message_size, [&] {
     const std::chrono::milliseconds timeout(at->timeout_ms);
     auto joined = std::make_unique<Group>();
+    joined->nccl = at->nccl;
     joined->store = store->store;
     joined->store->setTimeout(timeout);
     if (at->nccl) {
@@ -58,20 +73,24 @@ int nestor_group_all_reduce(Group* group, at::Tensor* tensor, bool largest, Work
     std::vector<at::Tensor> list{*tensor};
     c10d::AllreduceOptions options;
     options.reduceOp = largest ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM;
-    *work = new Work{group->backend->allreduce(list, options)};
+    *work = start(group, [&](c10d::Backend& backend) { return backend.allreduce(list, options); });
   });
 }
 
 // Starts to lay every rank's part end to end into `whole`.
 int nestor_group_all_gather(Group* group, at::Tensor* whole, at::Tensor* part, Work** work, char* message,
                             size_t message_size) {
-  return guarded(message, message_size, [&] { *work = new Work{group->backend->_allgather_base(*whole, *part)}; });
+  return guarded(message, message_size, [&] {
+    *work = start(group, [&](c10d::Backend& backend) { return backend._allgather_base(*whole, *part); });
+  });
 }
 
 // Starts to sum `whole` over all ranks, of which each gets its part.
 int nestor_group_reduce_scatter(Group* group, at::Tensor* part, at::Tensor* whole, Work** work, char* message,
                                 size_t message_size) {
-  return guarded(message, message_size, [&] { *work = new Work{group->backend->_reduce_scatter_base(*part, *whole)}; });
+  return guarded(message, message_size, [&] {
+    *work = start(group, [&](c10d::Backend& backend) { return backend._reduce_scatter_base(*part, *whole); });
+  });
 }
 
 // Starts to copy the tensor of rank `root` to all others.
@@ -81,7 +100,7 @@ int nestor_group_broadcast(Group* group, at::Tensor* tensor, int root, Work** wo
     std::vector<at::Tensor> list{*tensor};
     c10d::BroadcastOptions options;
     options.rootRank = root;
-    *work = new Work{group->backend->broadcast(list, options)};
+    *work = start(group, [&](c10d::Backend& backend) { return backend.broadcast(list, options); });
   });
 }
 

@@ -256,6 +256,30 @@ mod tests {
         other.join().expect("the other rank");
     }
 
+    /// c10d keeps a map of all groups of a process without a lock; groups that started at once would damage it, and the
+    /// process would end with a segmentation fault.
+    #[test]
+    fn groups_of_several_threads_start_at_once() {
+        let timeout = Duration::from_secs(30);
+        let store = Store::connect(&address(0), true, timeout).expect("a store");
+        let join = |_| Group::join(Backend::Gloo, &store, &Member { rank: 0, world: 1, timeout }).expect("joined");
+        for _ in 0..100 {
+            let groups: Vec<Group> = (0..4).map(join).collect();
+            let ready = std::sync::Barrier::new(groups.len());
+            std::thread::scope(|scope| {
+                for group in groups {
+                    let ready = &ready;
+                    scope.spawn(move || {
+                        let sum = Tensor::ones([2], (Kind::Float, Device::Cpu));
+                        ready.wait();
+                        group.all_reduce(&sum, Reduce::Sum).expect("started").wait().expect("summed");
+                        assert_eq!(numbers(&sum), [1.0, 1.0]);
+                    });
+                }
+            });
+        }
+    }
+
     #[test]
     fn a_rank_that_is_left_alone_gives_up() {
         let error = Store::connect(&address(1), false, Duration::from_millis(200)).expect_err("nobody listens");

@@ -18,5 +18,6 @@ stage setup scripts/setup.sh --test
 stage format cargo fmt --all --check
 stage lints cargo clippy --quiet --locked --release --workspace --all-targets -- -D warnings
 stage rust cargo test --quiet --locked --release --workspace
-stage python .venv/bin/python -m pytest -q tests
+# Two at a time: most of them wait for one program that runs on one core.
+stage python .venv/bin/python -m pytest -q -n 2 --dist loadfile tests
 printf '== all passed\n%s' "$report"

@@ -35,10 +35,13 @@ use serde_json::Value;
 use crate::args::*;
 
 /// OpenMP's threads spin while they wait, which on a machine that is shared (or has other work on its cores) costs many
-/// times the work itself. Its runtime reads the setting before `main`, so the program starts itself anew with it.
+/// times the work itself. Its runtime reads the setting before `main`, so the program starts itself anew with it, where
+/// there is more than one thread.
 fn wait_without_spinning() {
     const POLICY: &str = "OMP_WAIT_POLICY";
-    if std::env::var_os(POLICY).is_none() && std::env::var_os("GOMP_SPINCOUNT").is_none() {
+    let is_set = |name| std::env::var_os(name).is_some();
+    let one_thread = std::env::var_os("OMP_NUM_THREADS").is_some_and(|threads| threads == "1");
+    if !one_thread && !is_set(POLICY) && !is_set("GOMP_SPINCOUNT") {
         let mut args = std::env::args_os();
         let mut again = std::process::Command::new("/proc/self/exe");
         if let Some(name) = args.next() {

@@ -18,8 +18,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from measured import MEASURED
+
 ROOT = Path(__file__).resolve().parent.parent
-TIMES = ("time/", "memory/", "perf/", "rollout/tokens_per_s", "update/tokens_per_s", "update/mfu")
 
 
 def command(run_dir, nproc, sharding, iterations, restarts):
@@ -37,7 +38,7 @@ def outcome(run_dir):
     files = {path.name: path.read_bytes() for path in [*last.glob("*.safetensors"), last / "state.json"]}
     rows = [json.loads(line) for name in ("metrics.jsonl", "steps.jsonl")
             for line in (run_dir / name).read_text().splitlines()]
-    return last.name, files, [{k: v for k, v in row.items() if not k.startswith(TIMES)} for row in rows]
+    return last.name, files, [{k: v for k, v in row.items() if not k.startswith(MEASURED)} for row in rows]
 
 
 def ranks_of(launcher):

@@ -3,6 +3,7 @@ import json
 import os
 import socket
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -12,6 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # Small tensors: threads would only get into each other's way.
 QUIET = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
 os.environ.update(QUIET)
+sys.path.insert(0, str(ROOT / "scripts"))
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@ import json
 import math
 
 import pytest
+from measured import MEASURED
 
 SETTINGS = ["--set", "deterministic=true", "--set", "iterations=2", "--set", "warm_start.steps=60", "--set",
             "warm_start.lr=1e-2", "--set", "eval.tasks=24", "--set", "checkpoint.keep=9"]
@@ -40,11 +41,10 @@ def test_a_checkpoint_gets_the_number_that_its_run_wrote(finished, run_json):
 def test_evaluation_leaves_no_trace_in_a_run(finished, run, root, tmp_path):
     dtype = "bfloat16" if "dtype: bfloat16" in (finished / "recipe.yaml").read_text() else "float32"
     without = train(run, root, tmp_path / "run", "--set", f"dtype={dtype}", "--set", "eval.every=0")
-    timing = ("time/", "memory/", "perf/", "rollout/tokens_per_s", "update/tokens_per_s", "update/mfu")
     for mine, other in zip(rows_of(finished), rows_of(without), strict=True):
         evaluated = mine["iteration"] in (0, 2)
         assert ("eval/success" in mine, "eval/success" in other) == (True, evaluated)
-        kept = timing if evaluated else (*timing, "eval/")
+        kept = MEASURED if evaluated else (*MEASURED, "eval/")
         assert {k: v for k, v in mine.items() if not k.startswith(kept)} == \
                {k: v for k, v in other.items() if not k.startswith(kept)}
     for name in ("policy.safetensors", "exp_avg.safetensors", "exp_avg_sq.safetensors", "state.json"):

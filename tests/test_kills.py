@@ -1,9 +1,7 @@
 """Runs that lose ranks by SIGKILL go on to the same end (`scripts/kills.py` does it 200 times)."""
 import os
 import subprocess
-import sys
 
-sys.path.insert(0, str(__import__("pathlib").Path(__file__).resolve().parent.parent / "scripts"))
 import kills
 
 # Everywhere inside a save, at either rank, and in an update.

@@ -5,6 +5,7 @@ import shutil
 import signal
 
 import pytest
+from measured import MEASURED
 
 SETTINGS = ["deterministic=true", "dtype=float32", "device=cpu", "iterations=4", "checkpoint.every=1", "eval.every=2",
             "update.epochs=2", "update.shuffle=true", "update.kl={coef: 0.01}"]
@@ -30,8 +31,7 @@ def outcome(run_dir):
     files = {path.name: path.read_bytes() for path in [*last.glob("*.safetensors"), last / "state.json"]}
     assert {"policy.safetensors", "exp_avg.safetensors", "exp_avg_sq.safetensors"} <= files.keys()
     rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    timing = ("time/", "memory/", "perf/", "rollout/tokens_per_s", "update/tokens_per_s", "update/mfu")
-    return files, [{k: v for k, v in row.items() if not k.startswith(timing)} for row in rows]
+    return files, [{k: v for k, v in row.items() if not k.startswith(MEASURED)} for row in rows]
 
 
 @pytest.fixture(scope="module")

@@ -3,11 +3,11 @@ import json
 import tempfile
 from pathlib import Path
 
+from measured import MEASURED
+
 from .program import NESTOR, run
 
 RECIPE = "recipes/smoke/gigpo.yaml"
-# What may differ: how long things took and how much memory the process had.
-MEASURED = ("time/", "memory/", "perf/", "rollout/tokens_per_s", "update/tokens_per_s", "update/mfu")
 
 
 def train(folder, sets):

@@ -287,6 +287,7 @@ impl Run {
             let report = reports.critic.get_or_insert_default();
             let before = report.each.len();
             critic::go_on(critic, batch, section, &settings, report)?;
+            // Others were done, and counted, before a signal stopped the run in this update.
             let share = (report.each.len() - before) as f64 / report.each.len().max(1) as f64;
             let epochs = f64::from(self.recipe.update.epochs) * share;
             self.speed.count(TRAINED * epochs * forward_flops(&critic.model.config, batch));

@@ -1,0 +1,3 @@
+"""Metrics that differ between two runs of the same numbers: how long things took, how much memory the process had."""
+
+MEASURED = ("time/", "memory/", "perf/", "rollout/tokens_per_s", "update/tokens_per_s", "update/mfu")

@@ -10,12 +10,11 @@ fail() { echo "gpu_check: $1" >&2; exit 1; }
 
 if [ "${1-}" = --pack ]; then
     [ -x target/release/nestor ] || fail "build first: scripts/setup.sh"
-    cargo build --quiet --locked --release --workspace --example gradients
+    cargo build --quiet --locked --release -p nestor-drivers --bin gradients
     rm -rf target/gpu_check
-    mkdir -p target/gpu_check/examples
-    cp target/release/nestor target/release/libnestor_*.so target/gpu_check/
-    cp target/release/examples/gradients target/gpu_check/examples/
-    strip target/gpu_check/nestor target/gpu_check/*.so target/gpu_check/examples/gradients
+    mkdir -p target/gpu_check
+    cp target/release/nestor target/release/libnestor_*.so target/release/gradients target/gpu_check/
+    strip target/gpu_check/nestor target/gpu_check/*.so target/gpu_check/gradients
     du -sh target/gpu_check
     exit
 fi
@@ -31,4 +30,4 @@ print(pathlib.Path(torch.__file__).parent / "lib")') || fail "$python has no tor
 # The libraries that pip installs beside torch.
 beside=$(find "$lib/../../nvidia" -maxdepth 3 -type d -name lib 2>/dev/null | tr '\n' ':')
 export LD_LIBRARY_PATH="$lib:$beside${LD_LIBRARY_PATH-}"
-exec "$python" scripts/gpu_check.py "$folder" "$@"
+exec "$python" scripts/gpu/check.py "$folder" "$@"

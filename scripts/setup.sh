@@ -28,18 +28,21 @@ if [ ! -x .venv/bin/python ]; then
     python3 -m venv .venv
 fi
 
-# Installs a requirements file unless this very file was installed before.
+# Installs a dependency group of pyproject.toml unless it was installed from the same pyproject.toml before.
 install() {
-    local file=$1 note=$2 stamp=".venv/$1.installed"
+    local group=$1 note=$2 stamp=".venv/$1.installed"
     shift 2
-    cmp -s "$file" "$stamp" && return
-    echo "setup: installing $file$note"
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check "$@" -r "$file"
-    cp "$file" "$stamp"
+    cmp -s pyproject.toml "$stamp" && return
+    echo "setup: installing the group $group of pyproject.toml$note"
+    # pip reads dependency groups from version 25.1 on.
+    [ -e .venv/pip.installed ] || .venv/bin/python -m pip install --quiet --disable-pip-version-check 'pip>=25.1'
+    touch .venv/pip.installed
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check "$@" --group "$group"
+    cp pyproject.toml "$stamp"
 }
-install requirements.txt " (torch is large: some minutes)"
-install requirements-nodeps.txt "" --no-deps
-if $with_tests; then install requirements-test.txt ""; fi
+install run " (torch is large: some minutes)"
+install texts "" --no-deps
+if $with_tests; then install test ""; fi
 
 # The browser in which `nestor view` is tested.
 if $with_tests && [ -z "${CHROMIUM-}" ] && ! command -v chromium >/dev/null; then

@@ -19,5 +19,5 @@ stage format cargo fmt --all --check
 stage lints cargo clippy --quiet --locked --release --workspace --all-targets -- -D warnings
 stage rust cargo test --quiet --locked --release --workspace
 # Two at a time: most of them wait for one program that runs on one core.
-stage python .venv/bin/python -m pytest -q -n 2 --dist loadfile tests
+stage python .venv/bin/python -m pytest -q -n 2 --dist loadfile tests/python
 printf '== all passed\n%s' "$report"

@@ -1,0 +1,306 @@
+//! Ranks are threads of one process, joined over loopback. Slices of a partition are small in tests, so that the tensors
+//! of these networks are cut into many pieces.
+
+use std::net::TcpListener;
+
+use nestor_torch::Backend;
+use serde_json::json;
+use tch::{Device, Kind};
+
+use super::manifest::verify;
+use super::*;
+use crate::dist::{C10d, Place, Solo};
+use crate::error::message;
+use crate::model::config::Output;
+use crate::model::qwen2;
+use crate::model::stored::to_bytes;
+use crate::recipe::Dist;
+use crate::shard::{Adapters, Partition};
+
+/// What every rank gives, in their order.
+fn ranks<T: Send>(world: usize, play: impl Fn(&dyn Comm) -> T + Sync) -> Vec<T> {
+    if world == 1 {
+        return vec![play(&Solo { device: Device::Cpu })];
+    }
+    let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its address").port();
+    let (host, prefix) = ("127.0.0.1".to_string(), "test".to_string());
+    let place = |rank| Place {
+        rank,
+        world,
+        local_rank: rank,
+        host: host.clone(),
+        port,
+        prefix: prefix.clone(),
+        served: false,
+        launched: true,
+    };
+    std::thread::scope(|scope| {
+        let (place, play) = (&place, &play);
+        let join = move |rank| {
+            let comm = C10d::join(Backend::Gloo, &place(rank), Device::Cpu, &Dist::default()).expect("joined");
+            play(&comm)
+        };
+        let threads: Vec<_> = (0..world).map(|rank| scope.spawn(move || join(rank))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("a rank")).collect()
+    })
+}
+
+const SOLO: Solo = Solo { device: Device::Cpu };
+
+/// A network with parameters of odd sizes.
+fn config() -> Config {
+    Config {
+        vocab_size: 131,
+        hidden_size: 24,
+        intermediate_size: 37,
+        num_hidden_layers: 3,
+        ..Config::shape("tiny").expect("a shape")
+    }
+}
+
+/// The sets of a checkpoint with adapters, and where their parameters lie.
+fn layouts() -> Vec<(&'static str, Vec<Layout>)> {
+    let all = qwen2::layouts(&config());
+    let critic = qwen2::layouts(&Config { output: Output::Value, ..config() });
+    let adapters = Adapters::layouts_of(&all[1..], 3);
+    vec![(POLICY[0], all), (ADAPTER, adapters.clone()), (POLICY[1], adapters), (CRITIC[0], critic)]
+}
+
+/// A unit's flat tensor, in which no number comes twice.
+fn flat(set: usize, unit: usize, layout: &Layout) -> Tensor {
+    let first = (set * 4 + unit) as i64 * 100_000;
+    Tensor::arange_start(first, first + layout.numel(), (Kind::Float, Device::Cpu))
+}
+
+/// A rank's shards of a set; what pads them must never be stored.
+fn shards(comm: &dyn Comm, set: usize, layouts: &[Layout]) -> Vec<Tensor> {
+    let shard = |(unit, layout)| {
+        let partition = Partition::new(Layout::numel(layout), comm.world());
+        let (whole, own) = (flat(set, unit, layout), empty(&partition));
+        for piece in partition.pieces(comm.rank()) {
+            own.narrow(0, piece.part_start, piece.length).copy_(&whole.narrow(0, piece.start, piece.length));
+        }
+        own
+    };
+    layouts.iter().enumerate().map(shard).collect()
+}
+
+fn empty(partition: &Partition) -> Tensor {
+    Tensor::full([partition.part()], f64::NAN, (Kind::Float, Device::Cpu))
+}
+
+fn bits(tensors: &[Tensor]) -> Vec<Vec<u8>> {
+    let bytes = |tensor: &Tensor| {
+        let mut bytes = Vec::new();
+        to_bytes(tensor, Kind::Float, &mut bytes);
+        bytes
+    };
+    tensors.iter().map(bytes).collect()
+}
+
+/// A run directory with a model's files.
+fn run_dir() -> tempfile::TempDir {
+    let run = tempfile::tempdir().expect("a folder");
+    let model = run.path().join("model");
+    fs::create_dir(&model).expect("made");
+    write_json(&model.join(CONFIG), &config().to_json(&[2], Kind::Float).expect("json")).expect("written");
+    fs::write(model.join(TOKENIZER), "{\"a\": \"tokenizer\"}").expect("written");
+    run
+}
+
+/// Saves what `of` gives for each set, from `world` ranks, and gives the directory.
+fn save(
+    run: &Path,
+    world: usize,
+    iteration: u64,
+    of: impl Fn(&dyn Comm, usize, &[Layout]) -> Vec<Tensor> + Sync,
+) -> PathBuf {
+    let saved = ranks(world, |comm| {
+        let all = layouts();
+        let tensors: Vec<_> = all.iter().enumerate().map(|(set, (_, layouts))| of(comm, set, layouts)).collect();
+        let sets = all.iter().zip(tensors).map(|((name, layouts), shards)| Set { name, layouts, shards }).collect();
+        let saved =
+            Saved { sets, adapter_config: Some(json!({ "r": 3 })), model_files: &run.join("model"), halfway: None };
+        Checkpoints::new(run).save(comm, iteration, &saved, &json!({ "iteration": iteration }), 2)
+    });
+    for result in saved {
+        result.expect("saved");
+    }
+    run.join(format!("checkpoints/iteration-{iteration:06}"))
+}
+
+/// A rank's shards of a set as a checkpoint has them.
+fn load(comm: &dyn Comm, dir: &Path, name: &str, layouts: &[Layout]) -> Vec<Tensor> {
+    let shards: Vec<_> = layouts.iter().map(|l| empty(&Partition::new(l.numel(), comm.world()))).collect();
+    let manifest = Manifest::read(dir).expect("a manifest");
+    let files = open(&manifest, dir, name, layouts).expect("right files");
+    files.fill(layouts, comm, &shards).expect("filled");
+    shards
+}
+
+#[test]
+fn any_number_of_ranks_reads_what_any_other_wrote() {
+    let run = run_dir();
+    let first = save(run.path(), 4, 1, shards);
+    for (rank, name) in [(1, "model.layers.0.input_layernorm.weight\""), (2, "model.embed_tokens.weight[250..500]\"")] {
+        let file = fs::read(first.join(format!("policy-0000{rank}-of-00004.safetensors"))).expect("read");
+        assert!(String::from_utf8_lossy(&file).contains(name), "whole ones, and pieces");
+    }
+
+    // Through 1, 2 and 4 ranks and back again, each saving what it loaded of the one before.
+    let mut dir = first.clone();
+    for (number, world) in [1, 2, 4, 2, 1, 4].into_iter().enumerate() {
+        let same = ranks(world, |comm| {
+            layouts().iter().enumerate().all(|(set, (name, layouts))| {
+                bits(&load(comm, &dir, name, layouts)) == bits(&shards(comm, set, layouts))
+            })
+        });
+        assert!(same.into_iter().all(|same| same), "{} at world {world}", dir.display());
+        let from = dir.clone();
+        dir = save(run.path(), world, number as u64 + 2, |comm, set, layouts| {
+            load(comm, &from, super::tests::layouts()[set].0, layouts)
+        });
+    }
+    // The last was written by 4 ranks as the first was.
+    let one = save(run.path(), 1, 8, shards);
+    let model = load_model(&dir, Output::Tokens, Kind::Float, Device::Cpu).expect("loaded");
+    let whole: Vec<_> = layouts()[0].1.iter().enumerate().map(|(unit, layout)| flat(0, unit, layout)).collect();
+    assert_eq!(bits(model.units.held()), bits(&whole));
+
+    for kind in [Kind::Float, Kind::BFloat16] {
+        let exported = |from: &Path, to: &str| {
+            let to = run.path().join(format!("{to}-{kind:?}"));
+            export(from, &to.join("policy"), Output::Tokens, kind).expect("exported");
+            export(from, &to.join("critic"), Output::Value, kind).expect("exported");
+            export_adapter(from, &to.join("adapter")).expect("exported");
+            let file = |name: &str| fs::read(to.join(name)).expect("read");
+            [
+                file("policy/model.safetensors"),
+                file("critic/model.safetensors"),
+                file("adapter/adapter_model.safetensors"),
+            ]
+        };
+        assert!(exported(&dir, "four") == exported(&one, "one"), "{kind:?}");
+        let model = crate::model::weights::load(&run.path().join(format!("four-{kind:?}/policy")), kind, Device::Cpu);
+        let rounded: Vec<_> = whole.iter().map(|flat| flat.to_kind(kind)).collect();
+        assert_eq!(bits(model.expect("loaded").units.held()), bits(&rounded));
+    }
+}
+
+#[test]
+fn every_damage_is_found_before_a_tensor_is_used() {
+    let run = run_dir();
+    for world in [1, 2] {
+        let checkpoints = Checkpoints::new(run.path());
+        let before = save(run.path(), world, 1, shards);
+        let dir = save(run.path(), world, 2, shards);
+        let manifest = verify(&dir).expect("whole");
+        let newest = |want: &Path, names: &str| {
+            let found = ranks(2, |comm| {
+                let mut warnings = String::new();
+                let found = checkpoints.newest(comm, |line| warnings += line).expect("found");
+                (found, warnings)
+            });
+            assert!(found.iter().all(|(found, _)| found.as_deref() == Some(want)), "{found:?}");
+            assert!(found[0].1.contains(names) && found[1].1.is_empty(), "{found:?}");
+        };
+        newest(&dir, "");
+        let mut files: Vec<_> = fs::read_dir(&dir).expect("listed").flatten().map(|entry| entry.path()).collect();
+        files.sort();
+        assert_eq!(files.len(), 4 * world + 6, "{files:?}");
+        let mut damages = 0;
+        let mut refused = |what: &str, seen: bool| {
+            assert!(seen, "{what} was not seen");
+            damages += 1;
+        };
+        for path in &files {
+            let sound = fs::read(path).expect("read");
+            let name = path.file_name().expect("a name").to_string_lossy().to_string();
+            // Every byte of small files, and of the manifest every bit; of large ones the header and then every so many.
+            let step = |at: usize| if sound.len() < 2_500 { 1 } else { 5 + at / 50 };
+            let bits = if name == MANIFEST { 0..8 } else { 3..4 };
+            let mut at = 0;
+            while at < sound.len() {
+                for bit in bits.clone() {
+                    let mut damaged = sound.clone();
+                    damaged[at] ^= 1 << bit;
+                    fs::write(path, &damaged).expect("written");
+                    let whole = if name == MANIFEST { verify(&dir).map(drop) } else { manifest.check(&dir, &name) };
+                    refused(&format!("{name}: bit {bit} of byte {at}"), whole.is_err());
+                }
+                at += step(at);
+            }
+            newest(&before, &name);
+            for length in [0, 1, 7, sound.len() / 2, sound.len() - 1] {
+                fs::write(path, &sound[..length]).expect("written");
+                refused(&format!("{name}: {length} bytes"), verify(&dir).is_err());
+            }
+            fs::write(path, [&sound[..], &[0]].concat()).expect("written");
+            refused(&format!("{name}: a byte more"), verify(&dir).is_err());
+            fs::remove_file(path).expect("removed");
+            refused(&format!("{name}: missing"), verify(&dir).is_err());
+            fs::write(path, &sound).expect("written");
+        }
+        for pair in files.windows(2) {
+            let swap = || {
+                let aside = pair[0].with_extension("aside");
+                for (from, to) in [(&pair[0], &aside), (&pair[1], &pair[0]), (&aside, &pair[1])] {
+                    fs::rename(from, to).expect("renamed");
+                }
+            };
+            swap();
+            refused(&format!("{pair:?} swapped"), verify(&dir).is_err());
+            swap();
+        }
+        verify(&dir).expect("whole again");
+        assert!(damages > 1_000, "{damages}");
+        println!("world {world}: {damages} damages");
+        fs::remove_dir_all(run.path().join("checkpoints")).expect("removed");
+    }
+}
+
+/// Files with the right checksums that do not belong together.
+#[test]
+fn what_is_missing_or_there_twice_is_named() {
+    let run = run_dir();
+    let dir = save(run.path(), 2, 1, shards);
+    let (name, layouts) = &layouts()[0];
+    let [first, second] = [1, 2].map(|rank| format!("{name}-{rank:05}-of-00002.safetensors"));
+    let refusal = || {
+        let files = Manifest::read(&dir).expect("a manifest");
+        message(&open(&files, &dir, name, layouts).err().expect("refused"))
+    };
+    let sound = [&first, &second].map(|file| fs::read(dir.join(file)).expect("read"));
+    fs::write(dir.join(&second), &sound[0]).expect("written");
+    let text = refusal();
+    assert!(text.contains(&second) && text.contains("too"), "{text}");
+    let none = [&2_u64.to_le_bytes()[..], b"{}"].concat();
+    fs::write(dir.join(&second), &none).expect("written");
+    let text = refusal();
+    assert!(text.contains("the elements 500 to 1000 of tensor model.embed_tokens.weight are missing"), "{text}");
+    fs::remove_file(dir.join(&first)).expect("removed");
+    assert!(refusal().contains(&first));
+}
+
+/// A rank that cannot write says so to all.
+#[test]
+fn ranks_fail_together_and_leave_the_checkpoint_before() {
+    let run = run_dir();
+    let dir = save(run.path(), 2, 1, shards);
+    let results = ranks(2, |comm| {
+        let (name, layouts) = &layouts()[0];
+        let tensors = shards(comm, 0, layouts);
+        let name = if comm.rank() == 1 { "no/such/folder" } else { name };
+        let sets = vec![Set { name, layouts, shards: tensors }];
+        let saved = Saved { sets, adapter_config: None, model_files: &run.path().join("model"), halfway: None };
+        let error = Checkpoints::new(run.path()).save(comm, 2, &saved, &json!({}), 1).expect_err("one rank failed");
+        message(&error)
+    });
+    assert_eq!(results[0], results[1]);
+    assert!(results[0].contains("rank 1") && results[0].contains("no/such/folder"), "{}", results[0]);
+    let left: Vec<_> =
+        fs::read_dir(run.path().join("checkpoints")).expect("listed").flatten().map(|e| e.path()).collect();
+    assert_eq!(left, std::slice::from_ref(&dir));
+    verify(&dir).expect("whole");
+    assert_eq!(Checkpoints::new(run.path()).newest(&SOLO, |line| panic!("{line}")).expect("found"), Some(dir));
+}

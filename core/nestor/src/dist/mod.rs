@@ -1,0 +1,242 @@
+//! Ranks: processes that train one network together, one GPU each. They run the same program and meet by torchrun's
+//! environment variables; `Comm` is all that the rest of the program sees of them.
+
+mod deal;
+mod environment;
+mod exchange;
+pub mod launch;
+mod watch;
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::Result;
+pub use nestor_torch::Reduce;
+use nestor_torch::{Backend, Group, Member, Store, StoreAddress, Work};
+use tch::{Device, Kind, Tensor, no_grad};
+
+pub use deal::deal;
+pub use environment::Place;
+pub use exchange::{agree, exchange, from_root};
+use watch::Watch;
+
+use crate::recipe::Dist;
+
+/// What ranks do together. All of them must call the same collectives in the same order.
+pub trait Comm: std::fmt::Debug {
+    /// This process, from 0.
+    fn rank(&self) -> usize;
+
+    /// Number of ranks W.
+    fn world(&self) -> usize;
+
+    /// Whether there is nobody to talk to. A group of one rank is not alone: its collectives are real.
+    fn is_alone(&self) -> bool {
+        false
+    }
+
+    /// Where tensors of collectives must lie.
+    fn device(&self) -> Device;
+
+    /// Starts to lay every rank's `part` (n) end to end into `whole` (W n): dense tensors of one type.
+    fn all_gather_into(&self, whole: &Tensor, part: &Tensor) -> Result<Pending>;
+
+    /// Starts to sum `whole` (W n) over all ranks, of which each gets its `part` (n): dense tensors of one type.
+    fn reduce_scatter_into(&self, part: &Tensor, whole: &Tensor) -> Result<Pending>;
+
+    /// Reduces a tensor over all ranks, in place.
+    fn all_reduce(&self, tensor: &Tensor, reduce: Reduce) -> Result<()>;
+
+    /// Copies the tensor of rank 0 to all others.
+    fn broadcast(&self, tensor: &Tensor) -> Result<()>;
+
+    /// Waits for all ranks.
+    fn barrier(&self) -> Result<()>;
+
+    /// Tells the others why this rank ends, and ends their collectives.
+    fn abort(&self, last_words: &str);
+}
+
+/// A collective under way: its tensors are not to be touched before `wait`.
+#[derive(Debug, Default)]
+#[must_use = "tensors of a collective are not to be touched before `wait`"]
+pub struct Pending {
+    work: Option<(Work, Blame)>,
+}
+
+impl Pending {
+    /// Waits until it is done; on a GPU only the current stream waits.
+    pub fn wait(self) -> Result<()> {
+        self.work.map_or(Ok(()), |(work, blame)| work.wait().map_err(|error| blame.explain(error)))
+    }
+}
+
+/// What tells which rank made a collective fail.
+#[derive(Debug)]
+struct Blame {
+    collective: &'static str,
+    rank: usize,
+    watch: Rc<Watch>,
+}
+
+impl Blame {
+    fn explain(&self, error: anyhow::Error) -> anyhow::Error {
+        self.watch.explain(error.context(format!("{} at rank {}", self.collective, self.rank)))
+    }
+}
+
+/// The only rank there is.
+#[derive(Debug, Clone, Copy)]
+pub struct Solo {
+    /// Where tensors lie.
+    pub device: Device,
+}
+
+impl Comm for Solo {
+    fn rank(&self) -> usize {
+        0
+    }
+
+    fn world(&self) -> usize {
+        1
+    }
+
+    fn is_alone(&self) -> bool {
+        true
+    }
+
+    fn device(&self) -> Device {
+        self.device
+    }
+
+    fn all_gather_into(&self, whole: &Tensor, part: &Tensor) -> Result<Pending> {
+        no_grad(|| whole.shallow_clone().f_copy_(part))?;
+        Ok(Pending::default())
+    }
+
+    fn reduce_scatter_into(&self, part: &Tensor, whole: &Tensor) -> Result<Pending> {
+        no_grad(|| part.shallow_clone().f_copy_(whole))?;
+        Ok(Pending::default())
+    }
+
+    fn all_reduce(&self, _tensor: &Tensor, _reduce: Reduce) -> Result<()> {
+        Ok(())
+    }
+
+    fn broadcast(&self, _tensor: &Tensor) -> Result<()> {
+        Ok(())
+    }
+
+    fn barrier(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn abort(&self, _last_words: &str) {}
+}
+
+/// Ranks that c10d connects: by NCCL on GPUs, by Gloo on CPUs.
+#[derive(Debug)]
+pub struct C10d {
+    place: Place,
+    device: Device,
+    group: Group,
+    watch: Rc<Watch>,
+    aborted: Cell<bool>,
+    /// Rank 0 serves it to the others, so it must live as long as they do.
+    _store: Rc<Store>,
+}
+
+impl C10d {
+    /// Joins the ranks at a place; returns when all are there.
+    pub fn join(backend: Backend, place: &Place, device: Device, patience: &Dist) -> Result<Self> {
+        let timeout = Duration::from_secs(patience.timeout_s);
+        let address = StoreAddress { host: place.host.clone(), port: place.port, prefix: place.prefix.clone() };
+        let store = Rc::new(Store::connect(&address, place.serves(), timeout)?);
+        let watch = Rc::new(Watch::start(place, store.clone(), Duration::from_secs(patience.silence_s))?);
+        let group = Group::join(backend, &store, &Member { rank: place.rank, world: place.world, timeout });
+        let group = group.map_err(|error| watch.explain(error))?;
+        Ok(Self { place: place.clone(), device, group, watch, aborted: Cell::new(false), _store: store })
+    }
+
+    fn begin(&self, collective: &'static str, start: impl FnOnce(&Group) -> Result<Work>) -> Result<Pending> {
+        self.watch.begin();
+        let blame = Blame { collective, rank: self.place.rank, watch: self.watch.clone() };
+        match start(&self.group) {
+            Ok(work) => Ok(Pending { work: Some((work, blame)) }),
+            Err(error) => Err(blame.explain(error)),
+        }
+    }
+}
+
+impl Comm for C10d {
+    fn rank(&self) -> usize {
+        self.place.rank
+    }
+
+    fn world(&self) -> usize {
+        self.place.world
+    }
+
+    fn device(&self) -> Device {
+        self.device
+    }
+
+    fn all_gather_into(&self, whole: &Tensor, part: &Tensor) -> Result<Pending> {
+        self.begin("all-gather", |group| group.all_gather(whole, part))
+    }
+
+    fn reduce_scatter_into(&self, part: &Tensor, whole: &Tensor) -> Result<Pending> {
+        self.begin("reduce-scatter", |group| group.reduce_scatter(part, whole))
+    }
+
+    fn all_reduce(&self, tensor: &Tensor, reduce: Reduce) -> Result<()> {
+        self.begin("all-reduce", |group| group.all_reduce(tensor, reduce))?.wait()
+    }
+
+    fn broadcast(&self, tensor: &Tensor) -> Result<()> {
+        self.begin("broadcast", |group| group.broadcast(tensor, 0))?.wait()
+    }
+
+    fn barrier(&self) -> Result<()> {
+        let ones = Tensor::ones([1], (Kind::Float, self.device));
+        self.all_reduce(&ones, Reduce::Sum)?;
+        // Reading a number waits for the GPU.
+        let _ = ones.double_value(&[0]);
+        Ok(())
+    }
+
+    fn abort(&self, last_words: &str) {
+        if self.aborted.replace(true) {
+            return;
+        }
+        self.watch.leave_words(last_words);
+        // What failed is told by whoever calls this.
+        let _ = self.group.abort();
+    }
+}
+
+impl Drop for C10d {
+    fn drop(&mut self) {
+        if std::thread::panicking() && !self.watch.failed() {
+            self.watch.leave_words("internal error, see its own message");
+        }
+        if self.watch.failed() {
+            // Collectives under way would keep the group from closing.
+            let _ = self.group.abort();
+            return;
+        }
+        // Nobody leaves before all are ready to: rank 0 holds the store. An error means that the others are gone.
+        self.watch.leave();
+        let _ = self.barrier();
+    }
+}
+
+/// The ranks at a place, or the only one there is. A group of one that was launched as such runs real collectives.
+pub fn join(place: &Place, device: Device, patience: &Dist) -> Result<Rc<dyn Comm>> {
+    if place.is_alone() {
+        return Ok(Rc::new(Solo { device }));
+    }
+    let backend = if device.is_cuda() { Backend::Nccl } else { Backend::Gloo };
+    Ok(Rc::new(C10d::join(backend, place, device, patience)?))
+}

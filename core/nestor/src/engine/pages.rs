@@ -1,0 +1,169 @@
+//! Pages of the cache: who holds which, what lies in them, and which can be used again.
+//!
+//! A page holds keys and values of [`PAGE`] tokens of a sequence. A full page is published under its tokens and the page
+//! before it, so that any sequence with the same beginning finds it (exactly, not by a hash). A page that nobody holds
+//! keeps what lies in it until its room is wanted; the one that was let go first goes first, and a sequence lets go of
+//! its last page first, so that no page is left whose predecessor is gone.
+
+use std::collections::{BTreeMap, HashMap};
+
+pub use nestor_torch::PAGE;
+
+/// Number of a page.
+pub type PageId = u32;
+
+/// What lies in a full page and in all pages before it. 0 is the beginning of every sequence.
+pub type Content = u64;
+
+/// The pages of one cache, in use or not.
+#[derive(Debug)]
+pub struct Pages {
+    /// Pages there may be.
+    limit: usize,
+    pages: Vec<Page>,
+    /// Pages that hold nothing of use.
+    empty: Vec<PageId>,
+    /// Published pages that nobody holds, the longest unused first.
+    unused: BTreeMap<u64, PageId>,
+    published: HashMap<(Content, [u32; PAGE]), PageId>,
+    held: usize,
+    /// Pages promised to running requests beyond those they hold.
+    promised: usize,
+    /// Counts what must be told apart: contents, and times of letting go.
+    clock: u64,
+}
+
+#[derive(Debug, Default)]
+struct Page {
+    holders: u32,
+    /// What it is published under, and as what.
+    published: Option<((Content, [u32; PAGE]), Content)>,
+    /// When its last holder let go of it.
+    let_go: u64,
+}
+
+impl Pages {
+    /// No pages yet; there may be `limit`.
+    pub fn new(limit: usize) -> Self {
+        Self {
+            limit,
+            pages: Vec::new(),
+            empty: Vec::new(),
+            unused: BTreeMap::new(),
+            published: HashMap::new(),
+            held: 0,
+            promised: 0,
+            clock: 0,
+        }
+    }
+
+    /// Pages that were ever taken: what the cache must have room for.
+    pub fn touched(&self) -> usize {
+        self.pages.len()
+    }
+
+    /// Pages that could be promised now.
+    pub fn room(&self) -> usize {
+        self.limit - self.held - self.promised
+    }
+
+    /// Pages that some sequence holds.
+    #[cfg(test)]
+    pub fn held(&self) -> usize {
+        self.held
+    }
+
+    /// Pages promised and not yet taken.
+    #[cfg(test)]
+    pub fn promised(&self) -> usize {
+        self.promised
+    }
+
+    /// The published page with these tokens after this content, and its own content.
+    pub fn find(&self, before: Content, tokens: &[u32]) -> Option<(PageId, Content)> {
+        let key = (before, tokens.try_into().ok()?);
+        let page = *self.published.get(&key)?;
+        self.pages[page as usize].published.map(|(_, content)| (page, content))
+    }
+
+    /// Whether a sequence holds the page.
+    pub fn is_held(&self, page: PageId) -> bool {
+        self.pages[page as usize].holders > 0
+    }
+
+    /// Promises pages; there must be room for them.
+    pub fn promise(&mut self, count: usize) {
+        debug_assert!(count <= self.room());
+        self.promised += count;
+    }
+
+    /// Takes promises back.
+    pub fn forgo(&mut self, count: usize) {
+        self.promised -= count;
+    }
+
+    /// One more sequence holds a page.
+    pub fn hold(&mut self, page: PageId) {
+        let own = &mut self.pages[page as usize];
+        if own.holders == 0 {
+            self.unused.remove(&own.let_go);
+            self.held += 1;
+        }
+        own.holders += 1;
+    }
+
+    /// An empty page for one sequence, in return for a promise.
+    ///
+    /// # Panics
+    /// When nothing was promised: a promise is what makes sure that there is one.
+    pub fn take(&mut self) -> PageId {
+        self.promised = self.promised.checked_sub(1).expect("a page is taken only on a promise");
+        let page = if let Some(page) = self.empty.pop() {
+            page
+        } else if self.pages.len() < self.limit {
+            self.pages.push(Page::default());
+            (self.pages.len() - 1) as PageId
+        } else {
+            let (_, page) = self.unused.pop_first().expect("what is promised is empty, untouched or unused");
+            if let Some((key, _)) = self.pages[page as usize].published.take() {
+                self.published.remove(&key);
+            }
+            page
+        };
+        self.pages[page as usize].holders = 1;
+        self.held += 1;
+        page
+    }
+
+    /// Publishes a full page. Gives the content that the sequence now ends with: that of another page, if one with the
+    /// same is published already.
+    pub fn publish(&mut self, page: PageId, before: Content, tokens: &[u32]) -> Content {
+        if let Some((_, content)) = self.find(before, tokens) {
+            return content;
+        }
+        let Ok(tokens) = tokens.try_into() else { unreachable!("a full page is published") };
+        self.clock += 1;
+        self.pages[page as usize].published = Some(((before, tokens), self.clock));
+        self.published.insert((before, tokens), page);
+        self.clock
+    }
+
+    /// A sequence lets go of all its pages, given in its order.
+    pub fn release(&mut self, pages: &[PageId]) {
+        for &page in pages.iter().rev() {
+            let own = &mut self.pages[page as usize];
+            own.holders -= 1;
+            if own.holders > 0 {
+                continue;
+            }
+            self.held -= 1;
+            if own.published.is_some() {
+                self.clock += 1;
+                own.let_go = self.clock;
+                self.unused.insert(self.clock, page);
+            } else {
+                self.empty.push(page);
+            }
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! Picks the next token of every row, and records its log-probability.
+//!
+//! The recorded log-prob is that of the whole distribution at the row's temperature; top-k and top-p only decide
+//! which tokens may be drawn. A draw inverts the cumulative distribution at one uniform number per token.
+
+use anyhow::bail;
+use tch::{Device, Kind, Tensor};
+
+/// How one request's tokens are drawn.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sampling {
+    /// Divides the logits; 0 takes the likeliest token and records its log-prob at temperature 1.
+    pub temperature: f64,
+    /// Draw among the k likeliest tokens; 0 or less is off.
+    pub top_k: i64,
+    /// Draw among the smallest set of likeliest tokens that holds this much probability; 1 is off.
+    pub top_p: f64,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Self { temperature: 1.0, top_k: 0, top_p: 1.0 }
+    }
+}
+
+/// What a row needs; rows of one way are worked on together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// The likeliest token.
+    Greedy,
+    /// The whole distribution.
+    Plain,
+    /// The k likeliest, perhaps cut by top-p too.
+    TopK,
+    /// Cut by top-p only.
+    TopP,
+}
+
+impl Sampling {
+    fn way(&self) -> Way {
+        match self {
+            s if s.temperature == 0.0 => Way::Greedy,
+            s if s.top_k > 0 => Way::TopK,
+            s if s.top_p < 1.0 => Way::TopP,
+            _ => Way::Plain,
+        }
+    }
+}
+
+/// One row's settings and its uniform number in [0, 1).
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Draw {
+    /// The settings.
+    pub sampling: Sampling,
+    /// Picks the token.
+    pub uniform: f32,
+}
+
+impl Draw {
+    /// What the row's logits are divided by.
+    fn divisor(&self) -> f32 {
+        if self.sampling.way() == Way::Greedy { 1.0 } else { self.sampling.temperature as f32 }
+    }
+}
+
+/// The tokens drawn and their log-probabilities, one per row.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Drawn {
+    /// Token ids.
+    pub tokens: Vec<u32>,
+    /// Log-probabilities of the untruncated distribution.
+    pub logprobs: Vec<f32>,
+}
+
+/// Draws a token for each row of the logits (R, V); one draw per row.
+///
+/// # Errors
+/// When a row's logits are not finite (minus infinity is allowed: such a token is never drawn).
+pub fn sample(logits: &Tensor, draws: &[Draw]) -> anyhow::Result<Drawn> {
+    let truncated = |draw: &Draw| matches!(draw.sampling.way(), Way::TopK | Way::TopP);
+    let drawn = match logits.device() {
+        Device::Cpu => {
+            let mut drawn = read_once(logits, draws)?;
+            let rows: Vec<i64> = (0..draws.len() as i64).filter(|&row| truncated(&draws[row as usize])).collect();
+            if !rows.is_empty() {
+                let own: Vec<Draw> = rows.iter().map(|&row| draws[row as usize]).collect();
+                let cut = by_operations(&logits.index_select(0, &Tensor::from_slice(&rows)), &own)?;
+                for ((&row, token), logprob) in rows.iter().zip(cut.tokens).zip(cut.logprobs) {
+                    (drawn.tokens[row as usize], drawn.logprobs[row as usize]) = (token, logprob);
+                }
+            }
+            drawn
+        }
+        _ => by_operations(logits, draws)?,
+    };
+    // One NaN or infinite logit makes its row's log-prob NaN, so what is copied to the host anyway tells.
+    let (rows, bad) = (draws.len(), drawn.logprobs.iter().filter(|logprob| !logprob.is_finite()).count());
+    if bad > 0 {
+        bail!(
+            "the policy's logits are not finite ({bad} of {rows} rows): its weights have diverged or are damaged; start \
+             from weights that are sound (an earlier checkpoint, or the model fetched again), in training with a lower \
+             learning rate"
+        );
+    }
+    Ok(drawn)
+}
+
+/// On a CPU, in one reading; rows that truncate get a token of the whole distribution.
+fn read_once(logits: &Tensor, draws: &[Draw]) -> anyhow::Result<Drawn> {
+    let draws: Vec<nestor_torch::Draw> = draws
+        .iter()
+        .map(|draw| nestor_torch::Draw {
+            inverse_temperature: 1.0 / draw.divisor(),
+            uniform: draw.uniform,
+            greedy: i32::from(draw.sampling.way() == Way::Greedy),
+        })
+        .collect();
+    let drawn = match logits.kind() {
+        Kind::Float | Kind::BFloat16 => nestor_torch::draw(logits, &draws)?,
+        _ => nestor_torch::draw(&logits.to_kind(Kind::Float), &draws)?,
+    };
+    Ok(Drawn {
+        tokens: drawn.iter().map(|d| d.token as u32).collect(),
+        logprobs: drawn.iter().map(|d| d.logprob).collect(),
+    })
+}
+
+/// With operations of libtorch, on any device.
+fn by_operations(logits: &Tensor, draws: &[Draw]) -> anyhow::Result<Drawn> {
+    let rows = draws.len() as i64;
+    let mut logits = logits.to_kind(Kind::Float);
+    if draws.iter().any(|d| !matches!(d.sampling.temperature, 0.0 | 1.0)) {
+        let divisors: Vec<f32> = draws.iter().map(Draw::divisor).collect();
+        // Not in place: the caller's logits may be float32 already.
+        logits = &logits / Tensor::from_slice(&divisors).to_device(logits.device()).unsqueeze(1);
+    }
+    let logp = logits.log_softmax(-1, Kind::Float); // (R, V)
+
+    let mut tokens = Tensor::zeros([rows], (Kind::Int64, logp.device()));
+    for way in [Way::Greedy, Way::Plain, Way::TopK, Way::TopP] {
+        let members: Vec<i64> = (0..rows).filter(|&r| draws[r as usize].sampling.way() == way).collect();
+        if members.len() as i64 == rows {
+            tokens = pick(&logp, draws, way);
+        } else if !members.is_empty() {
+            let index = Tensor::from_slice(&members).to_device(logp.device());
+            let own: Vec<Draw> = members.iter().map(|&r| draws[r as usize]).collect();
+            let _ = tokens.index_copy_(0, &index, &pick(&logp.index_select(0, &index), &own, way));
+        }
+    }
+    let logprobs = logp.gather(1, &tokens.unsqueeze(1), false).squeeze_dim(1);
+    let tokens: Vec<i64> = Vec::try_from(tokens)?;
+    Ok(Drawn { tokens: tokens.into_iter().map(|t| t as u32).collect(), logprobs: Vec::try_from(logprobs)? })
+}
+
+/// The tokens (R) for rows of one way.
+fn pick(logp: &Tensor, draws: &[Draw], way: Way) -> Tensor {
+    let vocab = logp.size()[1];
+    let (sorted, ids) = match way {
+        Way::Greedy => return logp.argmax(-1, false),
+        Way::Plain => return invert(&logp.exp().cumsum(-1, Kind::Float), draws),
+        Way::TopK => logp.topk(draws.iter().map(|d| d.sampling.top_k.min(vocab)).max().unwrap_or(1), -1, true, true),
+        Way::TopP => logp.sort_stable(true, -1, true),
+    };
+    let device = logp.device();
+    let column = |f: &dyn Fn(&Draw) -> f32| {
+        let values: Vec<f32> = draws.iter().map(f).collect();
+        Tensor::from_slice(&values).to_device(device).unsqueeze(1)
+    };
+    let rank = Tensor::arange(sorted.size()[1], (Kind::Float, device)).unsqueeze(0);
+    let limit = column(&|d| if d.sampling.top_k > 0 { d.sampling.top_k as f32 } else { vocab as f32 });
+    let within = rank.lt_tensor(&limit);
+    let probs = sorted.exp() * &within;
+    let mass = probs.cumsum(-1, Kind::Float);
+    // A token stays if those before it do not reach top-p of what top-k left; the likeliest always stays.
+    let enough = column(&|d| d.sampling.top_p as f32) * last_column(&mass);
+    let keep = (&mass - &probs).lt_tensor(&enough).logical_or(&rank.eq(0.0));
+    let chosen = invert(&(probs * keep).cumsum(-1, Kind::Float), draws);
+    ids.gather(1, &chosen.unsqueeze(1), false).squeeze_dim(1)
+}
+
+/// The last column (R, 1).
+fn last_column(x: &Tensor) -> Tensor {
+    x.narrow(1, x.size()[1] - 1, 1)
+}
+
+/// First position (R) where the cumulative mass exceeds uniform times the whole. A position of no mass never
+/// exceeds what stands before it, so it is never picked.
+fn invert(mass: &Tensor, draws: &[Draw]) -> Tensor {
+    let uniforms: Vec<f32> = draws.iter().map(|d| d.uniform).collect();
+    let whole = last_column(mass);
+    let threshold = Tensor::from_slice(&uniforms).to_device(mass.device()).unsqueeze(1) * &whole;
+    let found = threshold.searchsorted(mass, false, true, "right", None::<&Tensor>);
+    // Where rounding lifts the threshold to the whole, the last position that has mass is meant.
+    let last = whole.contiguous().searchsorted(mass, false, false, "left", None::<&Tensor>);
+    // A mass that is NaN is found nowhere; the place must still exist for `sample` to get as far as its error.
+    found.minimum(&last).clamp_max(mass.size()[1] - 1).squeeze_dim(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::noise::NoiseKey;
+
+    /// Plain reference: probabilities after temperature, top-k, then top-p on what is left, renormalised.
+    fn reference(logits: &[f64], s: Sampling) -> Vec<f64> {
+        let temperature = if s.temperature == 0.0 { 1.0 } else { s.temperature };
+        let exp: Vec<f64> = logits.iter().map(|l| (l / temperature).exp()).collect();
+        let sum: f64 = exp.iter().sum();
+        let mut order: Vec<usize> = (0..logits.len()).collect();
+        order.sort_by(|&a, &b| exp[b].total_cmp(&exp[a]));
+        if s.top_k > 0 {
+            order.truncate(s.top_k as usize);
+        }
+        let left: f64 = order.iter().map(|&i| exp[i] / sum).sum();
+        let (mut kept, mut mass) = (Vec::new(), 0.0);
+        for i in order {
+            if !kept.is_empty() && mass >= s.top_p * left {
+                break;
+            }
+            mass += exp[i] / sum;
+            kept.push(i);
+        }
+        let mut probs = vec![0.0; logits.len()];
+        kept.iter().for_each(|&i| probs[i] = exp[i] / sum / mass);
+        probs
+    }
+
+    const LOGITS: [f64; 8] = [0.3, -1.2, 2.0, 1.1, -30.0, 0.9, -0.4, 1.7];
+
+    #[test]
+    fn draws_follow_the_distribution() -> anyhow::Result<()> {
+        // All settings in one batch: rows must not take each other's.
+        let ways = [
+            Sampling { temperature: 1.0, ..Default::default() },
+            Sampling { temperature: 0.6, ..Default::default() },
+            Sampling { temperature: 1.0, top_k: 3, top_p: 1.0 },
+            Sampling { temperature: 1.5, top_k: 5, top_p: 0.7 },
+            Sampling { temperature: 1.0, top_k: 0, top_p: 0.8 },
+            Sampling { temperature: 1.0, top_k: 0, top_p: 0.0 },
+            Sampling { temperature: 0.0, top_k: 0, top_p: 1.0 },
+        ];
+        let count = 20_000;
+        let rows = count * ways.len();
+        let draws: Vec<Draw> = (0..rows)
+            .map(|i| Draw {
+                sampling: ways[i % ways.len()],
+                uniform: NoiseKey { episode: i as u32, ..Default::default() }.uniform(7, 0),
+            })
+            .collect();
+        let logits = Tensor::from_slice(&LOGITS).unsqueeze(0).expand([rows as i64, 8], false);
+        let drawn = sample(&logits, &draws)?;
+        for (w, &way) in ways.iter().enumerate() {
+            let mut counts = [0.0f64; 8];
+            (0..count).for_each(|i| counts[drawn.tokens[i * ways.len() + w] as usize] += 1.0);
+            if way.temperature == 0.0 {
+                assert_eq!(counts[2], count as f64);
+                continue;
+            }
+            let mut chi = 0.0;
+            for (token, p) in reference(&LOGITS, way).into_iter().enumerate() {
+                assert!(p > 0.0 || counts[token] == 0.0, "{way:?} drew token {token}, which is cut");
+                if p * count as f64 > 5.0 {
+                    chi += (counts[token] - p * count as f64).powi(2) / (p * count as f64);
+                }
+            }
+            assert!(chi < 26.0, "{way:?}: chi-square {chi} (0.999 quantile for 7 degrees of freedom is 24.3)");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn the_recorded_logprob_knows_no_truncation() -> anyhow::Result<()> {
+        let logits = Tensor::from_slice(&LOGITS).unsqueeze(0).expand([4, 8], false);
+        let settings = [(0.0, 0, 1.0), (2.0, 1, 1.0), (1.0, 0, 0.1), (0.5, 0, 1.0)];
+        let draws: Vec<Draw> = settings
+            .iter()
+            .map(|&(temperature, top_k, top_p)| Draw {
+                sampling: Sampling { temperature, top_k, top_p },
+                uniform: 0.999_999_94,
+            })
+            .collect();
+        let drawn = sample(&logits, &draws)?;
+        assert_eq!(drawn.tokens[..3], [2, 2, 2]);
+        for (row, draw) in draws.iter().enumerate() {
+            let whole = Sampling { temperature: draw.sampling.temperature, ..Default::default() };
+            let expected = reference(&LOGITS, whole)[drawn.tokens[row] as usize].ln();
+            assert!((drawn.logprobs[row] as f64 - expected).abs() < 1e-5, "row {row}: {expected}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn logits_that_are_not_finite_are_an_error_in_every_way_of_drawing() {
+        let settings = [(0.0, 0, 1.0), (1.0, 0, 1.0), (1.0, 3, 1.0), (1.0, 0, 0.5), (0.7, 3, 0.5)];
+        for (temperature, top_k, top_p) in settings {
+            let draw = Draw { sampling: Sampling { temperature, top_k, top_p }, uniform: 0.5 };
+            for bad in [f32::NAN, f32::INFINITY] {
+                for row in [[bad; 5], [0.0, bad, 1.0, f32::NEG_INFINITY, 2.0]] {
+                    let logits =
+                        Tensor::cat(&[Tensor::from_slice(&[1f32; 5]), Tensor::from_slice(&row)], 0).view([2, 5]);
+                    let error = sample(&logits, &[draw, draw]).expect_err("not finite").to_string();
+                    assert!(error.contains("not finite (1 of 2 rows)"), "{error}");
+                }
+            }
+            let none = Tensor::full([1, 5], f64::NEG_INFINITY, (Kind::Float, Device::Cpu));
+            assert!(sample(&none, &[draw]).is_err());
+        }
+    }
+
+    #[test]
+    fn the_ends_of_the_distribution_never_give_an_impossible_token() -> anyhow::Result<()> {
+        let never = f64::NEG_INFINITY;
+        let logits = Tensor::from_slice(&[never, 0.0, never, 1.0, never]).unsqueeze(0).expand([2, 5], false);
+        for top_p in [1.0, 0.9999] {
+            let sampling = Sampling { top_p, ..Default::default() };
+            let draws = [Draw { sampling, uniform: 0.0 }, Draw { sampling, uniform: 1.0 }];
+            let tokens = sample(&logits, &draws)?.tokens;
+            assert!(tokens.iter().all(|t| [1, 3].contains(t)), "{tokens:?}");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,41 @@
+//! Nestor trains LLM agents by reinforcement learning over many turns.
+//!
+//! Modules stand below in reading order: a module uses those after it, never those before (`tests/layout.rs` checks
+//! it); the leaves at the end may be used by any.
+//!
+//! **Vocabulary.** *task*: one start state of an environment. *group*: the episodes played from one task. *episode*:
+//! one play from reset to done. *step*: one environment step = one prompt, one response, one reward. *row*: a step as
+//! an estimator sees it. *sequence*: what the update packs. *anchor*: the key of the state a step was taken in.
+//! *rank*: one process, one GPU. *block*: one transformer layer. *unit*: parameters that are stored, gathered and
+//! updated as one flat tensor (a block, or embedding and head). *shard*: a rank's part of a unit.
+//!
+//! **Shapes** in comments: B rows, T tokens of the packed axis, L layers, H heads, K key-value heads, D head size,
+//! E hidden size, V vocabulary, R response tokens.
+
+pub mod train;
+pub mod run;
+pub mod warm_start;
+pub mod eval;
+pub mod checkpoint;
+pub mod bench;
+pub mod plan;
+pub mod view;
+pub mod generate;
+pub mod agent;
+pub mod engine;
+pub mod policy;
+pub mod model;
+pub mod tokenizer;
+pub mod shard;
+pub mod dist;
+pub mod plugin;
+
+// Leaves.
+pub mod data;
+pub mod track;
+pub mod error;
+pub mod failpoint;
+pub mod files;
+
+pub use nestor_recipe as recipe;
+pub use nestor_recipe::input_error;

@@ -1,0 +1,106 @@
+//! The policy network: configuration, weights in and out, and the forward pass of Qwen2 and Qwen3.
+
+pub mod config;
+pub mod header;
+pub mod new;
+pub mod qwen2;
+pub mod stored;
+pub mod weights;
+
+use anyhow::{Context, Result};
+use tch::{Device, Kind};
+
+pub use config::{Architecture, Config};
+pub use qwen2::{Model, Rope};
+
+use crate::input_error;
+use crate::recipe::{DeviceChoice, Dtype, Recipe};
+
+/// How to compute.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub struct Compute {
+    /// The compute type
+    #[arg(long, value_enum, default_value = "float32")]
+    pub dtype: Dtype,
+    /// Where to compute
+    #[arg(long, value_enum, default_value = "auto")]
+    pub device: DeviceChoice,
+}
+
+/// The tensor type of a compute type.
+pub fn kind(dtype: Dtype) -> Kind {
+    match dtype {
+        Dtype::Float32 => Kind::Float,
+        Dtype::Bfloat16 => Kind::BFloat16,
+    }
+}
+
+/// A type that model files hold, as each library calls it.
+#[derive(Debug)]
+pub struct StoredType {
+    /// libtorch.
+    pub kind: Kind,
+    /// safetensors.
+    pub dtype: safetensors::Dtype,
+    /// `config.json`.
+    pub name: &'static str,
+}
+
+impl StoredType {
+    /// All there are.
+    pub const ALL: &'static [Self] = &[
+        Self { kind: Kind::Float, dtype: safetensors::Dtype::F32, name: "float32" },
+        Self { kind: Kind::BFloat16, dtype: safetensors::Dtype::BF16, name: "bfloat16" },
+        Self { kind: Kind::Half, dtype: safetensors::Dtype::F16, name: "float16" },
+    ];
+
+    /// The one of a tensor type.
+    pub fn of(kind: Kind) -> Result<&'static Self> {
+        Self::ALL.iter().find(|stored| stored.kind == kind).with_context(|| format!("no model is stored as {kind:?}"))
+    }
+}
+
+/// The device that is meant; an error if there is none.
+pub fn device(choice: DeviceChoice) -> Result<Device> {
+    device_of(choice, 0)
+}
+
+/// The device that is meant for a rank: its machine's GPU of that number.
+fn device_of(choice: DeviceChoice, number: usize) -> Result<Device> {
+    match (choice, tch::Cuda::is_available()) {
+        (DeviceChoice::Cpu, _) | (DeviceChoice::Auto, false) => Ok(Device::Cpu),
+        (DeviceChoice::Cuda | DeviceChoice::Auto, true) => {
+            let gpus = tch::Cuda::device_count() as usize;
+            if number >= gpus {
+                return Err(input_error!(
+                    "this is rank {number} of its machine, which has {gpus} GPUs: start one rank for each"
+                ));
+            }
+            Ok(Device::Cuda(number))
+        }
+        (DeviceChoice::Cuda, false) => {
+            Err(input_error!("device cuda is asked for, but libtorch finds no GPU: use cpu or auto"))
+        }
+    }
+}
+
+/// The device that a recipe means for the rank of this number on its machine; where it asks for bit-identical runs, the process computes so from here on.
+pub fn prepare(recipe: &Recipe, local_rank: usize) -> Result<Device> {
+    let device = device_of(recipe.device, local_rank)?;
+    if recipe.deterministic {
+        if device.is_cuda() {
+            return Err(input_error!(
+                "recipe key `deterministic`: bit-identical runs are for the CPU in this version; set device to cpu"
+            ));
+        }
+        make_deterministic()?;
+    }
+    Ok(device)
+}
+
+/// Makes the rest of the process compute the same bits from the same input: deterministic kernels, and one thread on a
+/// CPU, because how a product is dealt to threads changes its last bits with the number of rows.
+pub fn make_deterministic() -> Result<()> {
+    tch::set_num_threads(1);
+    nestor_torch::set_deterministic(true)
+}

@@ -1,0 +1,348 @@
+//! Memory of one rank, item by item.
+//!
+//! b: bytes of the compute type, N: parameters, W: ranks. The optimiser's float32 tensors (masters, gradient sums, two
+//! moments) are dealt over the ranks in every mode. With `full` and W > 1 so are the weights, and a unit is gathered while
+//! it computes; otherwise every rank holds all of them. Rank 0's parts are the largest, since units are padded.
+
+use nestor_torch::PAGE;
+use serde::Serialize;
+use tch::Kind;
+
+use crate::engine::pass_rows;
+use crate::model::config::Output;
+use crate::model::{Config, qwen2};
+use crate::policy::head::CHUNK_BYTES;
+use crate::policy::memory::{activation_bytes, blocks_without_room};
+use crate::policy::softmax::PIECE_ELEMENTS;
+use crate::recipe::{Lora, Recompute, Sharding};
+use crate::shard::Layout;
+
+/// Bytes of the float32 numbers of a gathered or reduced slice.
+pub const SLICE_BYTES: u64 = 64 << 20;
+
+/// One thing that takes memory.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Item {
+    /// What it is.
+    pub name: &'static str,
+    /// Bytes at each moment.
+    pub bytes: Vec<u64>,
+}
+
+/// Memory of a rank at some moments of an iteration.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Memory {
+    /// The moments: what fills the columns.
+    pub moments: Vec<&'static str>,
+    /// The items: rows.
+    pub items: Vec<Item>,
+    /// Blocks that the update computes again in its backward pass.
+    pub recomputed: u64,
+}
+
+impl Memory {
+    fn new(moments: Vec<&'static str>) -> Self {
+        Self { moments, items: Vec::new(), recomputed: 0 }
+    }
+
+    /// Bytes at each moment.
+    pub fn totals(&self) -> Vec<u64> {
+        (0..self.moments.len()).map(|moment| self.items.iter().map(|item| item.bytes[moment]).sum()).collect()
+    }
+
+    /// The moment that takes most, and its bytes.
+    pub fn peak(&self) -> (&'static str, u64) {
+        let totals = self.totals().into_iter().zip(&self.moments);
+        totals.max_by_key(|(bytes, _)| *bytes).map_or(("", 0), |(bytes, moment)| (*moment, bytes))
+    }
+
+    /// The item's bytes at each moment; none where it is not held.
+    pub fn item(&self, name: &str) -> Option<&[u64]> {
+        self.items.iter().find(|item| item.name == name).map(|item| &item.bytes[..])
+    }
+
+    fn push(&mut self, name: &'static str, bytes: impl Into<Vec<u64>>) {
+        let bytes = bytes.into();
+        if bytes.iter().any(|&b| b > 0) {
+            self.items.push(Item { name, bytes });
+        }
+    }
+}
+
+/// What the memory of an update depends on.
+#[derive(Debug, Clone, Copy)]
+pub struct UpdateSetup<'a> {
+    /// The network.
+    pub config: &'a Config,
+    /// The compute type.
+    pub kind: Kind,
+    /// On a CPU, whose operations hold less beside their results than a GPU's.
+    pub cpu: bool,
+    /// Ranks.
+    pub ranks: u64,
+    /// How parameters are spread over them.
+    pub sharding: Sharding,
+    /// Adapters, where these alone are trained.
+    pub lora: Option<&'a Lora>,
+    /// Tokens of one rank's micro-batch.
+    pub micro_batch_tokens: u64,
+    /// Response tokens among them.
+    pub response_tokens: u64,
+    /// Which blocks are computed again.
+    pub recompute: Recompute,
+    /// A device's memory in bytes, of which `recompute: auto` uses what is left.
+    pub memory: u64,
+    /// Bytes of the process before it holds a tensor.
+    pub process: u64,
+}
+
+/// Sizes of a network's units in elements, and what of them a rank holds.
+#[derive(Debug, Clone)]
+pub struct Units {
+    /// Elements of each unit.
+    pub numel: Vec<u64>,
+    ranks: u64,
+}
+
+impl Units {
+    /// Those of a network.
+    pub fn new(config: &Config, ranks: u64) -> Self {
+        Self::of(&qwen2::layouts(config), ranks)
+    }
+
+    fn of(layouts: &[Layout], ranks: u64) -> Self {
+        Self { numel: layouts.iter().map(|layout| layout.numel() as u64).collect(), ranks }
+    }
+
+    /// Number of elements N.
+    pub fn all(&self) -> u64 {
+        self.numel.iter().sum()
+    }
+
+    /// Elements of a rank's parts.
+    pub fn shard(&self) -> u64 {
+        self.numel.iter().map(|n| n.div_ceil(self.ranks)).sum()
+    }
+
+    /// Elements of the first unit.
+    pub fn outer(&self) -> u64 {
+        self.numel[0]
+    }
+
+    /// Elements of a block.
+    pub fn block(&self) -> u64 {
+        self.numel[1]
+    }
+}
+
+/// Elements of the adapters, one unit per block.
+pub fn adapter_units(config: &Config, lora: &Lora, ranks: u64) -> Units {
+    let of_block = |block: &Layout| -> i64 {
+        let matrices = block.params.iter().filter(|param| param.shape.len() == 2);
+        matrices.map(|param| lora.rank * (param.shape[0] + param.shape[1])).sum()
+    };
+    Units { numel: qwen2::layouts(config)[1..].iter().map(|block| of_block(block) as u64).collect(), ranks }
+}
+
+impl UpdateSetup<'_> {
+    /// Whether units are gathered for use.
+    pub fn gathers(&self) -> bool {
+        self.ranks > 1 && self.sharding == Sharding::Full
+    }
+
+    fn bytes(&self) -> u64 {
+        self.kind.elt_size_in_bytes() as u64
+    }
+
+    /// What a rank holds of a network that is trained, at any time: weights, masters, gradient sums, moments.
+    fn state(&self, units: &Units) -> [u64; 4] {
+        let shard = units.shard();
+        let weights = match (self.gathers(), self.kind, self.ranks) {
+            (_, Kind::Float, 1) | (true, Kind::Float, _) => 0, // they are the masters
+            (true, _, _) => self.bytes() * shard,
+            (false, _, _) => self.bytes() * units.all(),
+        };
+        [weights, 4 * shard, 4 * shard, 8 * shard]
+    }
+
+    /// What a rank holds of a network that only computes.
+    fn frozen(&self, units: &Units) -> u64 {
+        self.bytes() * if self.gathers() { units.shard() } else { units.all() }
+    }
+
+    /// Names and bytes of what a rank holds of the policy at any time.
+    fn policy(&self) -> Vec<(&'static str, u64)> {
+        let units = Units::new(self.config, self.ranks);
+        let [own, masters, sums, moments] = match self.lora {
+            None => self.state(&units),
+            Some(lora) => {
+                let shard = adapter_units(self.config, lora, self.ranks).shard();
+                [self.frozen(&units), 4 * shard, 4 * shard, 8 * shard]
+            }
+        };
+        let outer = units.outer();
+        let base = match (self.lora, self.gathers()) {
+            (None, _) => 0,
+            (Some(_), true) => self.frozen(&units) - self.bytes() * outer.div_ceil(self.ranks),
+            (Some(_), false) => self.bytes() * (units.all() - outer),
+        };
+        vec![
+            ("weights", own),
+            ("frozen base of the adapters", base),
+            ("masters", masters),
+            ("gradient sums", sums),
+            ("moments of AdamW", moments),
+        ]
+    }
+}
+
+/// Memory of an update alone: what `nestor bench update` holds. The moments are the head (every checkpointed input lies
+/// there, and logits) and the backward pass over the blocks.
+pub fn update_memory(setup: &UpdateSetup) -> Memory {
+    let mut memory = Memory::new(vec!["update: head", "update: blocks"]);
+    for (name, bytes) in setup.policy() {
+        memory.push(name, [bytes; 2]);
+    }
+    passes(setup, &mut memory);
+    memory.push("process", [setup.process; 2]);
+    memory
+}
+
+/// Adds what an update's passes hold for a while, in the last two moments of `memory`.
+fn passes(setup: &UpdateSetup, memory: &mut Memory) {
+    let c = setup.config;
+    let (b, tokens, responses) = (setup.bytes(), setup.micro_batch_tokens, setup.response_tokens);
+    let units = Units::new(c, setup.ranks);
+    let (outer, block, blocks) = (units.outer(), units.block(), c.num_hidden_layers as u64);
+    let (hidden, ffn, vocabulary) = (c.hidden_size as u64, c.intermediate_size as u64, c.vocab_size as u64);
+    let before = memory.moments.len() - 2;
+    let at = |head: u64, blocks: u64| [vec![0; before], vec![head, blocks]].concat();
+
+    // Gradients of one block's weights in the compute type, or with adapters of their products; then what is reduced: one
+    // block's while the next one's is filled, and the first unit's, which both its ends add to.
+    let own = setup.lora.map(|lora| adapter_units(c, lora, setup.ranks));
+    let reduced = own.as_ref().map_or(block, |own| own.numel[0]);
+    let widened = own.as_ref().map_or(0, |_| 4 * 2 * ffn * hidden); // the largest product's gradient, in float32
+    let (outer_buffer, block_buffers) = match (setup.ranks, &own) {
+        (1, _) => (0, 0),
+        (_, None) => (4 * outer, 8 * reduced),
+        (_, Some(_)) => (0, 8 * reduced),
+    };
+    // The shim adds the head's gradient inside the product; elsewhere it is made first.
+    let head_gradient = if setup.cpu || own.is_some() { 0 } else { b * vocabulary * hidden };
+    let gradients = b * block + widened;
+
+    // Logits of one chunk, in float32 piece by piece where no fused operation reads them.
+    let logits = (responses * vocabulary * b).min(CHUNK_BYTES as u64);
+    let pieces = if setup.cpu { 0 } else { 5 * 4 * (PIECE_ELEMENTS as u64).min(logits / b) };
+    let states = 3 * responses * hidden * b;
+
+    let graph = tokens * activation_bytes(c, setup.kind);
+    let flowing = tokens * b * (3 * ffn + 2 * hidden) + 4 * tokens * hidden;
+    let gathered = |units: u64| if setup.gathers() { b * units } else { 0 };
+    let auto = |room: u64| blocks_without_room(blocks as usize, graph + gathered(block), room) as u64;
+    let again = match setup.recompute {
+        Recompute::All => blocks,
+        Recompute::Auto if setup.gathers() => blocks,
+        Recompute::Auto => auto(setup.memory.saturating_sub(memory.totals()[before])),
+        Recompute::None => 0,
+        Recompute::Blocks(n) => (n as u64).min(blocks),
+    };
+    let kept = blocks - again;
+    memory.recomputed = again;
+
+    memory.push(
+        "gathered units",
+        at(gathered(outer + block + kept * block), gathered(2 * block + kept.saturating_sub(1) * block)),
+    );
+    memory.push("gradient buffers", at(outer_buffer + head_gradient, outer_buffer + block_buffers + gradients));
+    memory.push("checkpointed inputs", at(again * tokens * hidden * b, again * tokens * hidden * b));
+    memory.push("graphs of blocks", at(kept * graph, kept.max(1) * graph));
+    memory.push("gradients of activations", at(0, flowing));
+    memory.push("logits and states of the head", at(logits + pieces + states, 0));
+    if setup.cpu && setup.ranks > 1 {
+        memory.push("slices in flight", at(2 * SLICE_BYTES, 2 * SLICE_BYTES));
+    }
+}
+
+/// What the memory of a whole iteration depends on.
+#[derive(Debug, Clone, Copy)]
+pub struct IterationSetup<'a> {
+    /// The update.
+    pub update: UpdateSetup<'a>,
+    /// Whether a frozen reference is kept.
+    pub reference: bool,
+    /// Whether a critic is trained.
+    pub critic: bool,
+    /// Requests decoded at once by one rank.
+    pub slots: u64,
+    /// Longest request in tokens.
+    pub longest: u64,
+    /// Tokens that the cache keeps at most.
+    pub cache_tokens: u64,
+    /// Bytes of the batch and the episodes on the host.
+    pub batch: u64,
+    /// Memory that the allocator cannot use.
+    pub fragments: u64,
+}
+
+/// Memory of a whole iteration: generation, then the update's two moments.
+pub fn iteration_memory(setup: &IterationSetup) -> Memory {
+    let IterationSetup { update, .. } = setup;
+    let mut memory = Memory::new(vec!["rollout", "update: head", "update: blocks"]);
+    for (name, bytes) in update.policy() {
+        memory.push(name, [bytes; 3]);
+    }
+    if setup.reference {
+        memory.push("reference", [update.frozen(&Units::new(update.config, update.ranks)); 3]);
+    }
+    if setup.critic {
+        let config = Config { output: Output::Value, ..update.config.clone() };
+        let state = update.state(&Units::new(&config, update.ranks)).iter().sum::<u64>();
+        memory.push("critic and its optimiser", [state; 3]);
+    }
+    memory.push("process", [update.process; 3]);
+    memory.push("unusable to the allocator", [setup.fragments; 3]);
+    if update.cpu {
+        memory.push("batch and episodes", [setup.batch; 3]);
+    }
+    generation(setup, &mut memory);
+    passes(update, &mut memory);
+    memory
+}
+
+fn generation(setup: &IterationSetup, memory: &mut Memory) {
+    let IterationSetup { update, slots, longest, cache_tokens, .. } = *setup;
+    let (c, b) = (update.config, update.bytes());
+    let at = |bytes: u64| [bytes, 0, 0];
+    if update.gathers() {
+        memory.push("whole copy for rollout", at(b * Units::new(c, update.ranks).all()));
+    }
+    if update.cpu {
+        let matrices = c.num_hidden_layers as u64 * block_matrices(c) + (c.vocab_size * c.hidden_size) as u64;
+        memory.push("packed copy of the matrices", at(b * matrices));
+    }
+    let cache = (cache_tokens + PAGE as u64) * cache_bytes(c, update.kind, update.cpu);
+    memory.push("cache of keys and values", at(cache));
+
+    let (heads, kv, dim) = (c.num_attention_heads as u64, c.num_key_value_heads as u64, c.head_dim() as u64);
+    let row = b * (4 * c.hidden_size as u64 + 3 * c.intermediate_size as u64 + (3 * heads + 2 * kv) * dim);
+    // In float32 where no fused operation draws: logits, log-probs, probabilities, their sums.
+    let copies = if update.cpu { 0 } else { 4 * 4 };
+    let logits = slots * c.vocab_size as u64 * (b + copies);
+    // There the cache's pages are gathered for every pass too, and repeated for the heads that share them.
+    let seen = if update.cpu { 0 } else { slots * longest * b * (dim * (2 * heads + kv) + 1) };
+    memory.push("passes of generation", at(pass_rows(slots as usize) as u64 * row + logits + seen));
+}
+
+/// Elements of a block's matrices.
+pub fn block_matrices(c: &Config) -> u64 {
+    let block = &qwen2::layouts(&Config { num_hidden_layers: 1, ..c.clone() })[1];
+    block.params.iter().filter(|param| param.shape.len() == 2).map(|param| param.numel() as u64).sum()
+}
+
+/// Bytes of the cache for each token. A CPU's kernels take heads of a multiple of 32.
+pub fn cache_bytes(c: &Config, kind: Kind, cpu: bool) -> u64 {
+    let dim = if cpu { (c.head_dim() as u64).next_multiple_of(32) } else { c.head_dim() as u64 };
+    2 * (c.num_hidden_layers * c.num_key_value_heads) as u64 * dim * kind.elt_size_in_bytes() as u64
+}

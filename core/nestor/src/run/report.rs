@@ -1,0 +1,131 @@
+//! An iteration's episodes, rows and update as metrics.
+
+use std::collections::HashMap;
+
+use nestor_torch::fused::free_bytes;
+use tch::Device;
+
+use super::UpdateReports;
+use crate::agent::Success;
+use crate::data::{Episode, Rows};
+use crate::eval::Evaluation;
+use crate::policy::critic::{explained_variance, token_values};
+use crate::policy::update::UpdateReport;
+use crate::track::{Metrics, peak_bytes, rss_bytes};
+
+fn mean(values: impl Iterator<Item = f64>) -> f64 {
+    let (sum, n) = values.fold((0.0, 0usize), |(sum, n), v| (sum + v, n + 1));
+    sum / n.max(1) as f64
+}
+
+/// What was won on the fixed task list.
+pub fn evaluation(metrics: &mut Metrics, evaluation: &Evaluation) {
+    metrics.set("eval/success", evaluation.success.all.rate());
+    for (kind, count) in &evaluation.success.by_type {
+        metrics.set(format!("eval/success/{kind}"), count.rate());
+    }
+    metrics.set("eval/return", evaluation.mean_return);
+    metrics.set("eval/length", evaluation.mean_length);
+}
+
+/// What was played.
+pub fn episodes(metrics: &mut Metrics, episodes: &[Episode], eos: &[u32]) {
+    let success = Success::of(episodes);
+    metrics.set("episode/success", success.all.rate());
+    for (kind, count) in &success.by_type {
+        metrics.set(format!("episode/success/{kind}"), count.rate());
+    }
+    metrics.set("episode/return", mean(episodes.iter().map(Episode::episode_return)));
+    metrics.set("episode/length", mean(episodes.iter().map(|e| e.steps.len() as f64)));
+    let truncated = episodes.iter().map(|e| f64::from(u8::from(e.steps.last().is_some_and(|s| s.truncated))));
+    metrics.set("episode/truncated", mean(truncated));
+    let steps = || episodes.iter().flat_map(|e| &e.steps);
+    metrics.set("episode/valid_action_ratio", mean(steps().map(|s| f64::from(u8::from(s.valid)))));
+    metrics.set("prompt/length", mean(steps().map(|s| s.prompt.len() as f64)));
+    metrics.set("prompt/length_max", steps().map(|s| s.prompt.len()).max().unwrap_or(0) as f64);
+    metrics.set("response/length", mean(steps().map(|s| s.response.len() as f64)));
+    let clipped = steps().map(|s| f64::from(u8::from(!s.response.last().is_some_and(|id| eos.contains(id)))));
+    metrics.set("response/clipped_ratio", mean(clipped));
+}
+
+/// What the estimator saw and gave.
+pub fn rows(metrics: &mut Metrics, rows: &Rows) {
+    let advantages = || rows.advantages.iter().map(|&a| f64::from(a));
+    let center = mean(advantages());
+    metrics.set("advantage/mean", center);
+    metrics.set("advantage/std", mean(advantages().map(|a| (a - center).powi(2))).sqrt());
+    metrics.set("advantage/max", advantages().fold(0.0, |max, a| a.abs().max(max)));
+    let zero = rows.token_offsets.windows(2).map(|w| {
+        let tokens = &rows.advantages[w[0] as usize..w[1] as usize];
+        f64::from(u8::from(tokens.iter().all(|&a| a == 0.0)))
+    });
+    metrics.set("advantage/zero_ratio", mean(zero));
+    let mut sizes: HashMap<(u32, &[u8]), usize> = HashMap::new();
+    for (&group, anchor) in rows.group.iter().zip(&rows.anchor) {
+        *sizes.entry((group, anchor)).or_default() += 1;
+    }
+    let largest = sizes.values().max().copied().unwrap_or(0);
+    metrics.set("anchor/groups", sizes.len() as f64);
+    metrics.set("anchor/size_mean", rows.len() as f64 / sizes.len().max(1) as f64);
+    metrics.set("anchor/size_max", largest as f64);
+    let singletons = sizes.values().filter(|&&n| n == 1).count();
+    metrics.set("anchor/singleton_ratio", singletons as f64 / rows.len().max(1) as f64);
+}
+
+/// What the update did.
+pub fn update(metrics: &mut Metrics, update: &UpdateReports, rows: &Rows) {
+    if let Some(report) = &update.policy {
+        policy(metrics, report);
+    }
+    if let Some(report) = &update.critic {
+        metrics.set("loss/value", report.mean(|step| step.loss));
+        metrics.set("value/clip_fraction", report.mean(|step| step.clip_fraction));
+        metrics.set("value/explained_variance", explained_variance(rows));
+        metrics.set("value/mean", mean(token_values(rows).map(f64::from)));
+        metrics.set("value/return_mean", mean(rows.returns.iter().map(|&r| f64::from(r))));
+        metrics.set("value/grad_norm", report.grad_norm());
+        metrics.set("value/grad_skipped", report.skipped() as f64);
+    }
+}
+
+/// One row for each optimiser step of the policy.
+pub fn steps(report: &UpdateReport) -> impl Iterator<Item = Metrics> {
+    report.each.iter().map(|step| {
+        let mut metrics = Metrics::new();
+        metrics.set("loss/total", step.sums.total);
+        metrics.set("loss/policy", step.sums.policy);
+        metrics.set("loss/kl", step.sums.kl);
+        metrics.set("grad/norm", step.grad_norm);
+        metrics.set("grad/skipped", f64::from(u8::from(step.skipped)));
+        metrics
+    })
+}
+
+/// Memory of this process and its device, where the system tells.
+pub fn memory(metrics: &mut Metrics, device: Device) {
+    let told = [
+        ("memory/rss_bytes", rss_bytes()),
+        ("memory/peak_rss_bytes", peak_bytes()),
+        ("memory/free_bytes", free_bytes(device).map(|bytes| bytes as f64)),
+    ];
+    for (name, bytes) in told {
+        if let Some(bytes) = bytes {
+            metrics.set(name, bytes);
+        }
+    }
+}
+
+fn policy(metrics: &mut Metrics, report: &UpdateReport) {
+    let sums = report.sums();
+    metrics.set("loss/total", sums.total);
+    metrics.set("loss/policy", sums.policy);
+    metrics.set("loss/kl", sums.kl);
+    metrics.set("policy/entropy", sums.entropy);
+    metrics.set("policy/clip_fraction", sums.clip_fraction);
+    metrics.set("policy/dual_clip_fraction", sums.dual_clip_fraction);
+    metrics.set("policy/approx_kl", sums.approx_kl);
+    metrics.set("grad/norm", report.grad_norm());
+    metrics.set("grad/skipped", report.skipped() as f64);
+    metrics.set("rollout/logprob_diff_mean", report.logprob_diff.mean);
+    metrics.set("rollout/logprob_diff_max", report.logprob_diff.max);
+}

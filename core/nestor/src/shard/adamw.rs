@@ -1,0 +1,95 @@
+//! AdamW on flat float32 master weights, one tensor per unit, and the global gradient norm. Each rank does it on its parts.
+
+use anyhow::Result;
+pub use nestor_torch::AdamW;
+use nestor_torch::AdamWState;
+use tch::{Kind, Tensor};
+
+use crate::dist::{Comm, Reduce};
+
+/// Master weights, gradient sums and moments of a network, all float32, one flat tensor per unit: this rank's part of it.
+#[derive(Debug)]
+pub struct Optimizer {
+    /// The weights that are trained; the network computes with copies (or with these, in float32).
+    pub masters: Vec<Tensor>,
+    /// Gradient sums of the current mini-batch.
+    pub grads: Vec<Tensor>,
+    /// Gradient sums that count as zero whatever they hold: the first gradient is written over them.
+    pub(super) stale: Vec<bool>,
+    /// First moments.
+    pub exp_avgs: Vec<Tensor>,
+    /// Second moments.
+    pub exp_avg_sqs: Vec<Tensor>,
+    /// Optimiser steps done.
+    pub steps: u64,
+}
+
+/// What one optimiser step saw.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StepReport {
+    /// Global gradient norm before clipping.
+    pub grad_norm: f64,
+    /// The gradient was not finite: nothing was changed.
+    pub skipped: bool,
+}
+
+impl Optimizer {
+    /// Starts with zero moments. In float32 the masters share storage with the network's own tensors, so that an
+    /// optimiser step is seen by the network at once.
+    pub fn new(flats: &[Tensor]) -> Self {
+        let masters: Vec<_> = flats.iter().map(|f| f.detach().to_kind(Kind::Float)).collect();
+        let zeros = || masters.iter().map(Tensor::zeros_like).collect::<Vec<_>>();
+        let stale = vec![false; masters.len()];
+        Self { grads: zeros(), stale, exp_avgs: zeros(), exp_avg_sqs: zeros(), masters, steps: 0 }
+    }
+
+    /// Forgets the moments and the count of steps.
+    pub fn reset(&mut self) {
+        for moment in self.exp_avgs.iter_mut().chain(&mut self.exp_avg_sqs) {
+            let _ = moment.zero_();
+        }
+        self.steps = 0;
+    }
+
+    /// Begins the sums of another mini-batch.
+    pub fn zero_grad(&mut self) {
+        self.stale.fill(true);
+    }
+
+    /// Clips by global norm and makes one AdamW step; a gradient that is not finite changes nothing, at any rank.
+    pub fn step(&mut self, options: &AdamW, grad_clip: f64, comm: &dyn Comm) -> Result<StepReport> {
+        for (grad, stale) in self.grads.iter_mut().zip(&mut self.stale) {
+            if std::mem::take(stale) {
+                let _ = grad.zero_();
+            }
+        }
+        let norms: Vec<Tensor> = self.grads.iter().map(|g| g.norm().to_kind(Kind::Double)).collect();
+        let squares = Tensor::stack(&norms, 0).square().sum(Kind::Double);
+        comm.all_reduce(&squares, Reduce::Sum)?;
+        let grad_norm = squares.double_value(&[]).sqrt();
+        if !grad_norm.is_finite() {
+            return Ok(StepReport { grad_norm, skipped: true });
+        }
+        self.steps += 1;
+        let scalar = |x: f64| Tensor::full([], x, (Kind::Float, self.masters[0].device()));
+        let count = scalar(self.steps as f64);
+        let steps: Vec<_> = self.masters.iter().map(|_| count.shallow_clone()).collect();
+        // The step itself clips, which saves a pass over the gradients.
+        let excess = (grad_norm + 1e-6) / grad_clip;
+        let grad_scale = (excess > 1.0).then(|| scalar(excess));
+        tch::no_grad(|| {
+            nestor_torch::fused_adamw(
+                &AdamWState {
+                    params: &self.masters,
+                    grads: &self.grads,
+                    exp_avgs: &self.exp_avgs,
+                    exp_avg_sqs: &self.exp_avg_sqs,
+                    steps: &steps,
+                    grad_scale: grad_scale.as_ref(),
+                },
+                options,
+            )
+        })?;
+        Ok(StepReport { grad_norm, skipped: false })
+    }
+}

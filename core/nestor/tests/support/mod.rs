@@ -1,0 +1,81 @@
+//! What several tests need.
+
+#![allow(dead_code)] // no test needs all of it
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use nestor::model::{Architecture, Config, Model};
+use nestor::plugin::{Plugins, World};
+use nestor::recipe::PluginChoice;
+use serde_json::json;
+use tch::{Device, Kind};
+
+/// A directory with the SDK's example plugins (`toy`, `faulty`).
+pub fn example_plugins() -> &'static Path {
+    static DIR: OnceLock<PathBuf> = OnceLock::new();
+    DIR.get_or_init(|| {
+        let examples = build(&["--package", "nestor-plugin", "--examples"]).join("examples");
+        // Cargo's own folder keeps older builds beside the newest. A rename is whole for tests that run at once.
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("plugins");
+        std::fs::create_dir_all(&dir).expect("a directory for plugins");
+        for name in ["libtoy.so", "libfaulty.so"] {
+            let copy = tempfile::NamedTempFile::new_in(&dir).expect("a file");
+            std::fs::copy(examples.join(name), copy.path()).expect("a copy");
+            copy.persist(dir.join(name)).expect("its name");
+        }
+        dir
+    })
+}
+
+/// Builds what the arguments name where it is not fresh, and returns the folder of built files. `cargo test` builds the
+/// examples and libraries of tested packages only, so a test of core asks cargo itself; cargo's lock is free by then.
+pub fn build(what: &[&str]) -> &'static Path {
+    let profile = Path::new(env!("CARGO_BIN_EXE_nestor")).parent().expect("a directory");
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+    cargo.args(["build", "--quiet"]).args(what).arg("--manifest-path").arg(workspace().join("Cargo.toml"));
+    cargo.arg("--target-dir").arg(profile.parent().expect("a directory"));
+    if !cfg!(debug_assertions) {
+        cargo.arg("--release");
+    }
+    let out = cargo.output().expect("cargo");
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    profile
+}
+
+/// The repository's root.
+pub fn workspace() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
+/// The SDK's toy environment; its own limit of steps is 9.
+pub fn toy() -> World {
+    let file = example_plugins().join("libtoy.so");
+    let choice = PluginChoice { plugin: file.display().to_string(), config: json!({ "max_steps": 9 }) };
+    Plugins::default().world(&choice).expect("the toy environment")
+}
+
+/// A tiny network with large random weights, so that its log-probs tell contexts apart.
+pub fn model(vocab_size: usize) -> Model {
+    let config = Config {
+        architecture: Architecture::Qwen2,
+        vocab_size: vocab_size as i64,
+        hidden_size: 32,
+        intermediate_size: 48,
+        num_hidden_layers: 2,
+        num_attention_heads: 4,
+        num_key_value_heads: 2,
+        head_dim: None,
+        max_position_embeddings: 512,
+        rope_theta: 10_000.0,
+        rms_norm_eps: 1e-6,
+        tie_word_embeddings: true,
+        initializer_range: 0.02,
+        output: nestor::model::config::Output::Tokens,
+    };
+    tch::manual_seed(1);
+    let model = Model::empty(config, Kind::Float, Device::Cpu);
+    model.units.held().iter().for_each(|flat| drop(flat.shallow_clone().normal_(0.0, 0.2)));
+    model
+}

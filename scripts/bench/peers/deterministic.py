@@ -1,0 +1,43 @@
+"""Two runs of a recipe with `deterministic: true` that differ only in the threads of the environment pool."""
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from .program import NESTOR, ROOT, run
+
+sys.path.insert(0, str(ROOT / "tests/python"))
+from measured import MEASURED  # noqa: E402
+
+RECIPE = "recipes/smoke/gigpo.yaml"
+
+
+def train(folder, sets):
+    run([NESTOR, "train", RECIPE, "--run-dir", folder, *(word for key in sets for word in ("--set", key))])
+    return folder
+
+
+def metrics(folder):
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in row.items() if not name.startswith(MEASURED)} for row in rows]
+
+
+def files(folder):
+    """Every file of the rollouts and of the newest checkpoint, by name."""
+    newest = max((path for path in (folder / "checkpoints").iterdir() if path.is_dir()), key=lambda path: path.name)
+    paths = [*(folder / "rollouts").rglob("*"), *newest.rglob("*")]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths if path.is_file()}
+
+
+def compare(*sets):
+    """Two runs with further settings of the recipe: whether they agree in everything but MEASURED, what was compared, and what differs."""
+    with tempfile.TemporaryDirectory() as scratch:
+        one, other = (train(Path(scratch) / f"{threads}", ["deterministic=true", f"rollout.env_threads={threads}", *sets])
+                      for threads in (1, 4))
+        rows, (a, b) = metrics(one), (files(one), files(other))
+        differs = sorted(name for name in a.keys() | b.keys() if a.get(name) != b.get(name))
+        if not rows or rows != metrics(other):
+            differs.append("metrics.jsonl")
+    size = sum(map(len, a.values())) / 2**20
+    what = f"{len(rows)} rows of metrics, {len(a)} files of rollouts and the last checkpoint ({size:.1f} MiB)"
+    return not differs, what, differs

@@ -1,1 +1,0 @@
-"""What scripts/bench_peers.py measures Nestor beside, and what it needs for that."""

@@ -1,0 +1,78 @@
+//! Gradients of the packed, block-wise update for `tests/test_gradients.py` and `tests/test_lora.py`, which compare them
+//! with PyTorch.
+//!
+//! usage: gradients MODEL_DIR BATCH.json OUT.safetensors [cpu|cuda]
+//!
+//! BATCH holds `sequences` (lists of turns `{"prompt": [ids], "response": [ids], "old": […], "ref": […], "advantage": a}`),
+//! `update` (a recipe's section) and `temperature`. Writes one float32 tensor per parameter and prints the loss sums. With
+//! `lora` (`{"settings": a recipe's section, "adapter": FILE}`) the parameters are the adapters', which begin as the file
+//! says, and the file also holds them after one optimiser step, as `after.NAME`.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use nestor::model::weights;
+use nestor::policy::Network;
+use nestor::policy::update::{UpdateSettings, gradients};
+use nestor::recipe::{Lora, Update};
+use nestor::shard::Ranks;
+use serde::Deserialize;
+use nestor_drivers::{Row, named, pack};
+use tch::{Device, Kind, Tensor};
+
+#[derive(Deserialize)]
+struct Input {
+    sequences: Vec<Vec<Row>>,
+    update: Update,
+    temperature: f64,
+    lora: Option<Adapted>,
+}
+
+#[derive(Deserialize)]
+struct Adapted {
+    settings: Lora,
+    adapter: PathBuf,
+}
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (model, batch, out, device) = match &arguments[..] {
+        [model, batch, out] => (model, batch, out, Device::Cpu),
+        [model, batch, out, device] if device == "cpu" => (model, batch, out, Device::Cpu),
+        [model, batch, out, device] if device == "cuda" => (model, batch, out, Device::Cuda(0)),
+        _ => anyhow::bail!("usage: gradients MODEL_DIR BATCH.json OUT [cpu|cuda]"),
+    };
+    let input: Input = serde_json::from_str(&std::fs::read_to_string(batch)?).context("reading the batch")?;
+    let model = weights::load(Path::new(model), Kind::Float, device)?;
+    let mut policy = match &input.lora {
+        Some(lora) => {
+            let mut policy = Network::with_lora(model, &lora.settings, 0, &Ranks::solo(device))?;
+            let layouts = policy.trained().to_vec();
+            weights::read_flats(&lora.adapter, &layouts, &policy.optimizer.masters)?;
+            policy.refresh()?;
+            policy
+        }
+        None => Network::new(model, &Ranks::solo(device))?,
+    };
+    let settings = UpdateSettings {
+        update: &input.update,
+        lr: input.update.lr,
+        temperature: input.temperature,
+        max_response_tokens: 16,
+        seed: 0,
+    };
+    let batch = pack(&input.sequences);
+    let all: Vec<usize> = (0..batch.sequences.len()).collect();
+    let report = gradients(&mut policy, &batch, &all, &settings)?;
+    let mut tensors = named("", policy.trained(), &policy.optimizer.grads);
+    if input.lora.is_some() {
+        policy.step(&input.update, input.update.lr, input.update.grad_clip)?;
+        tensors.extend(named("after.", policy.trained(), &policy.optimizer.masters));
+    }
+    Tensor::write_safetensors(&tensors, out)?;
+    println!(
+        "{}",
+        serde_json::json!({ "policy": report.sums.policy, "kl": report.sums.kl, "entropy": report.sums.entropy })
+    );
+    Ok(())
+}

@@ -1,0 +1,64 @@
+//! Updates of several iterations, shared by ranks, for `tests/test_fully_shard.py`, which compares them with PyTorch.
+//!
+//! usage: updates MODEL_DIR BATCHES.json OUT.safetensors full|grad_op
+//!
+//! BATCHES holds `batches` (one for each iteration, each a list of sequences as in `gradients`), `update` (a recipe's
+//! section) and `temperature`. The ranks are those of torchrun's variables. Rank 0 prints a JSON object for each optimiser
+//! step and writes the parameters as they are in the end, float32.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use nestor::dist::{self, Place};
+use nestor::model::weights;
+use nestor::policy::Network;
+use nestor::policy::update::{UpdateSettings, update};
+use nestor::recipe::{Dist, Sharding, Update};
+use nestor::shard::Ranks;
+use serde::Deserialize;
+use nestor_drivers::{Row, named, pack};
+use tch::{Device, Kind, Tensor};
+
+#[derive(Deserialize)]
+struct Input {
+    batches: Vec<Vec<Vec<Row>>>,
+    update: Update,
+    temperature: f64,
+}
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [model, batches, out, sharding] = &arguments[..] else {
+        bail!("usage: updates MODEL_DIR BATCHES.json OUT full|grad_op");
+    };
+    let input: Input = serde_json::from_str(&std::fs::read_to_string(batches)?).context("reading the batches")?;
+    let sharding: Sharding = serde_json::from_value(sharding.as_str().into())?;
+    let comm = dist::join(&Place::of_environment()?, Device::Cpu, &Dist::default())?;
+    let ranks = Ranks { comm, sharding, deterministic: false, stop: Default::default(), progress: Default::default() };
+    let first = ranks.comm.rank() == 0;
+
+    let mut policy = Network::new(weights::load(Path::new(model), Kind::Float, Device::Cpu)?, &ranks)?;
+    let settings = UpdateSettings {
+        update: &input.update,
+        lr: input.update.lr,
+        temperature: input.temperature,
+        max_response_tokens: 1,
+        seed: 0,
+    };
+    for batch in &input.batches {
+        for step in update(&mut policy, &pack(batch), &settings)?.each.iter().filter(|_| first) {
+            let (sums, norm) = (&step.sums, step.grad_norm);
+            println!(
+                "{}",
+                serde_json::json!({ "total": sums.total, "policy": sums.policy, "kl": sums.kl, "norm": norm })
+            );
+        }
+    }
+    let layouts = &policy.model.layouts;
+    let whole = layouts.iter().zip(policy.weights()).map(|(layout, part)| ranks.whole_of(layout, &part));
+    let whole = whole.collect::<Result<Vec<_>>>()?;
+    if first {
+        Tensor::write_safetensors(&named("", layouts, &whole), out)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,131 @@
+"""Gradients of the packed, block-wise update against autograd of transformers' model on right-padded rows, float32.
+
+Each tensor must agree within 1e-4 relative (L2), the whole within 1e-5; tied and untied embeddings, one response in a
+sequence and conversations with several (the loss is on responses alone, each with its own advantage), one-token responses, KL and entropy terms on, ratios away from 1, everything or nothing recomputed, several micro-batches.
+"""
+import itertools
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+CLIP_LOW, CLIP_HIGH, DUAL_CLIP, ENTROPY, KL, TEMPERATURE = 0.2, 0.28, 3.0, 0.01, 0.05, 0.9
+
+
+def make_model(architecture, tied, directory):
+    torch.manual_seed(1)
+    settings = dict(vocab_size=300, hidden_size=64, intermediate_size=112, num_hidden_layers=3, num_attention_heads=4,
+                    num_key_value_heads=2, max_position_embeddings=512, rope_theta=1e6, rms_norm_eps=1e-6,
+                    tie_word_embeddings=tied)
+    if architecture == "qwen3":
+        model = Qwen3ForCausalLM(Qwen3Config(**settings, head_dim=24))
+    else:
+        model = Qwen2ForCausalLM(Qwen2Config(**settings))
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if name.endswith("norm.weight"):
+                p.normal_(1.0, 0.1)
+            elif name.endswith("bias"):
+                p.normal_(0.0, 0.1)
+            else:
+                p.normal_(0.0, 0.08)
+    model.save_pretrained(directory)
+    return model
+
+
+SINGLE = [[(5, 1)], [(40, 7)], [(17, 12)], [(33, 1)], [(8, 20)], [(40, 3)], [(90, 9)]]
+# Turns of (new tokens, response tokens); responses of one token, and follow-ups of one token between two responses.
+CONVERSATIONS = [[(5, 1), (4, 3), (1, 1)], [(40, 7)], [(17, 12), (8, 20)], [(6, 1), (1, 5), (30, 2), (3, 9)], [(20, 4)]]
+
+
+def make_sequences(shapes):
+    g = torch.Generator().manual_seed(2)
+    def turn(prompt, response):
+        ids = torch.randint(0, 300, (prompt + response,), generator=g).tolist()
+        return {"prompt": ids[:prompt], "response": ids[prompt:], "advantage": float(torch.randn((), generator=g)) * 2}
+    return [[turn(*shape) for shape in turns] for turns in shapes]
+
+
+def padded_stats(model, sequences):
+    """Log-probs and entropies of the response tokens, one padded row for each sequence: (L) tensors, turn by turn."""
+    tokens = [sum((turn["prompt"] + turn["response"] for turn in turns), []) for turns in sequences]
+    length = max(map(len, tokens))
+    ids = torch.tensor([t + [0] * (length - len(t)) for t in tokens])
+    mask = torch.tensor([[1] * len(t) + [0] * (length - len(t)) for t in tokens])
+    logits = model(ids, attention_mask=mask, use_cache=False).logits.float() / TEMPERATURE
+    logp = torch.log_softmax(logits, -1)
+    out = []
+    for i, turns in enumerate(sequences):
+        start = 0
+        for turn in turns:
+            start += len(turn["prompt"])
+            end = start + len(turn["response"])
+            at = logp[i, start - 1 : end - 1]
+            out.append((at.gather(-1, torch.tensor(turn["response"])[:, None])[:, 0], -(at.exp() * at).sum(-1)))
+            start = end
+    return out
+
+
+def token_sums(stats, rows):
+    """Section 2 of the algorithm's description: policy loss, KL and entropy, summed over all response tokens."""
+    policy = kl = entropy = 0.0
+    for (logp, ent), r in zip(stats, rows, strict=True):
+        a, old, ref = r["advantage"], torch.tensor(r["old"]), torch.tensor(r["ref"])
+        ratio = torch.exp(logp - old)
+        loss = torch.maximum(-a * ratio, -a * ratio.clamp(1 - CLIP_LOW, 1 + CLIP_HIGH))
+        if a < 0:
+            loss = torch.minimum(loss, torch.full_like(loss, -a * DUAL_CLIP))
+        d = ref - logp
+        # Terms of both signs nearly cancel.
+        policy = policy + loss.sum(dtype=torch.float64)
+        kl = kl + (d.exp() - d - 1).clamp(-10, 10).sum(dtype=torch.float64)
+        entropy = entropy + ent.sum(dtype=torch.float64)
+    return policy, kl, entropy
+
+
+def reference_loss(stats, rows):
+    """The whole loss, and its parts, token-mean over all response tokens."""
+    total = sum(len(r["response"]) for r in rows)
+    policy, kl, entropy = (x / total for x in token_sums(stats, rows))
+    return policy - ENTROPY * entropy + KL * kl, policy, kl, entropy
+
+
+@pytest.mark.parametrize("architecture, shapes, tied, recompute", [
+    *(("qwen2", SINGLE, tied, recompute) for tied in (True, False) for recompute in ("all", "none", 2)),
+    ("qwen2", CONVERSATIONS, True, "all"), ("qwen2", CONVERSATIONS, False, "none"),
+    ("qwen3", SINGLE, True, "all"), ("qwen3", CONVERSATIONS, False, 2),
+])
+def test_gradients_equal_autograd(architecture, shapes, tied, recompute, tmp_path, driver):
+    model = make_model(architecture, tied, tmp_path / "model")
+    sequences = make_sequences(shapes)
+    rows = sum(sequences, [])
+    with torch.no_grad():
+        g = torch.Generator().manual_seed(3)
+        for (logp, _), r in zip(padded_stats(model, sequences), rows, strict=True):
+            r["old"] = (logp + 0.3 * torch.randn(logp.shape, generator=g)).tolist()
+            r["ref"] = (logp + 0.5 * torch.randn(logp.shape, generator=g)).tolist()
+    loss, policy, kl, entropy = reference_loss(padded_stats(model, sequences), rows)
+    loss.backward()
+    want = {name: p.grad for name, p in model.named_parameters()}
+
+    update = {"mini_batch": len(rows), "lr": 1e-3, "micro_batch_tokens": 120, "clip_low": CLIP_LOW,
+              "clip_high": CLIP_HIGH, "dual_clip": DUAL_CLIP, "entropy": ENTROPY, "recompute": recompute,
+              "kl": {"coef": KL, "kind": "k3"}}
+    batch = tmp_path / "batch.json"
+    batch.write_text(json.dumps({"sequences": sequences, "update": update, "temperature": TEMPERATURE}))
+    out = tmp_path / "gradients.safetensors"
+    sums = json.loads(driver("gradients", tmp_path / "model", batch, out))
+    got = load_file(out)
+
+    assert sums["policy"] == pytest.approx(policy.item(), abs=1e-5)
+    assert sums["kl"] == pytest.approx(kl.item(), abs=1e-5)
+    assert sums["entropy"] == pytest.approx(entropy.item(), rel=1e-5)
+    assert set(got) == set(want)
+    for name in want:
+        scale = want[name].norm()
+        assert (got[name] - want[name]).norm() <= 1e-4 * scale, name
+        assert scale > 0, name
+    both = [torch.cat([t[name].flatten() for name in sorted(want)]) for t in (got, want)]
+    assert (both[0] - both[1]).norm() <= 1e-5 * both[1].norm()

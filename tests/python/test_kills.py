@@ -1,0 +1,31 @@
+"""Runs that lose ranks by SIGKILL go on to the same end (`tests/slow/kills.py` does it 200 times)."""
+import os
+import subprocess
+
+import kills
+
+# Everywhere inside a save, at either rank, and in an update.
+FAILPOINTS = ["mid-checkpoint:2@1", "between-files:3@0", "before-manifest:2", "before-rename:3", "after-rename:2",
+              "removing-old:1", "mid-mini-batch:7@1", "mid-mini-batch:7@1=term"]
+
+
+def test_twenty_ranks_are_killed_and_nothing_is_lost(nestor, tmp_path):
+    kills.kills(20, 2, "full", 1, tmp_path, iterations=8, longest=2.5)
+
+
+def test_ranks_are_killed_inside_a_save(nestor, tmp_path):
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True, "timeout": 120}
+
+    def launch(run_dir, failpoint=None, resume=()):
+        armed = {"NESTOR_FAILPOINT": failpoint} if failpoint else {}
+        return subprocess.run([*kills.command(run_dir, 2, "full", 4, 0), *resume], env={**os.environ, **armed}, **quiet)
+
+    assert launch(tmp_path / "whole").returncode == 0
+    want = kills.outcome(tmp_path / "whole")
+    for failpoint in FAILPOINTS:
+        run_dir = tmp_path / failpoint
+        done = launch(run_dir, failpoint)
+        assert done.returncode == (130 if failpoint.endswith("term") else 1), (failpoint, done.stderr)
+        done = launch(run_dir, resume=["--resume"])
+        assert done.returncode == 0, (failpoint, done.stderr)
+        assert kills.outcome(run_dir) == want, failpoint

@@ -1,0 +1,47 @@
+"""A run shared by two ranks is the run of one: the same episodes, and numbers that differ by rounding alone. Other numbers
+of ranks, and whole copies of the weights, are in tests/slow/ranks.py."""
+import collections
+
+import pytest
+from rank_runs import TARGETS, apart, episodes, export, parameters_apart, rows, train, warm_start
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory):
+    """What makes a run begin with the smoke model after its warm start."""
+    return warm_start(1, tmp_path_factory.mktemp("start") / "run")
+
+
+def check(one, two, *which):
+    assert episodes(one) == episodes(two)
+    figures = apart(one, two, *which)
+    assert all(figures[name] <= TARGETS[name] for name in TARGETS), figures
+
+
+def test_two_ranks_train_as_one(start, tmp_path):
+    one, two = (train(world, "full", "gigpo.yaml", tmp_path / str(world), 20, *start) for world in (1, 2))
+    steps = collections.Counter(row["iteration"] for row in rows(one / "steps.jsonl"))
+    assert len(steps) == len(episodes(one)) == 20 and min(steps.values()) >= 2
+    check(one, two)
+
+
+@pytest.mark.parametrize("sharding", ["full", "grad_op"])
+@pytest.mark.parametrize("recipe, settings, what", [
+    ("ppo.yaml", ["critic={lr: 1.0e-4, warmup: 1}"], "--critic"),
+    ("gigpo.yaml", ["model.lora={rank: 4, alpha: 8}"], "--adapter"),
+])
+def test_critics_and_adapters_too(recipe, settings, what, sharding, start, tmp_path):
+    one, two = (train(world, sharding, recipe, tmp_path / str(world), 3, *start, *settings) for world in (1, 2))
+    check(one, two)
+    check(one, two, what)
+
+
+def test_a_warm_start_shared_by_ranks(tmp_path):
+    for world in (1, 2):
+        warm_start(world, tmp_path / str(world))
+    one, two = (rows(tmp_path / str(world) / "metrics.jsonl")[0]["warm_start/loss"] for world in (1, 2))
+    assert one == pytest.approx(two, abs=TARGETS["loss"], rel=0)
+    folders = [export(tmp_path / str(world), 0) for world in (1, 2)]
+    # A bias of keys that rope turns slowly moves all scores of a query alike: its gradient is rounding, of which AdamW
+    # makes whole steps.
+    assert parameters_apart(*folders, without=("k_proj.bias",)) <= TARGETS["parameters"]

@@ -1,0 +1,269 @@
+"""`nestor view` in headless Chromium: the page of made-up runs shows what their files hold, and nothing of them runs."""
+import json
+import math
+import os
+import shutil
+
+import pytest
+from playwright.sync_api import expect, sync_playwright
+from view_runs import read_rollouts, write_run
+
+DESKTOP = {"width": 1280, "height": 800}
+PHONE = {"width": 390, "height": 844}
+HOSTILE = "</script><img src=x onerror=\"document.title='broken'\"><b>bold</b> &amp; <!--"
+LINKS = "[...document.querySelectorAll('a, button, input:not([type=checkbox]), select, summary')]"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    path = os.environ.get("CHROMIUM") or shutil.which("chromium")
+    assert path, "install Chromium: apt install chromium (or set CHROMIUM)"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Two runs; the first has hostile text in its last iteration."""
+    base = tmp_path_factory.mktemp("runs")
+    first = write_run(base / "first", iterations=12, recipe="seed: 1\nupdate:\n  lr: 0.001\n")
+    second = write_run(base / "second", iterations=8, seed=2, recipe="seed: 2\nupdate:\n  lr: 0.001\n")
+    episodes = read_rollouts(first, 12)
+    episodes[0]["steps"][1]["prompt"] += HOSTILE
+    episodes[0]["steps"][1].update(response=HOSTILE, tokens=None, logprobs=None, action=HOSTILE, anchor=HOSTILE)
+    episodes[0]["task_type"] = HOSTILE
+    # Steps 0 and 2 of the second episode come back to the state in which the first one started.
+    for step in (episodes[1]["steps"][0], episodes[1]["steps"][2]):
+        step["anchor"] = episodes[0]["steps"][0]["anchor"]
+    (first / "rollouts/iteration-000012.jsonl").write_text("".join(json.dumps(e) + "\n" for e in episodes))
+    return [first, second]
+
+
+@pytest.fixture(scope="module")
+def document(runs, driver, tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "page.html"
+    driver("view", path, *runs)
+    return path
+
+
+@pytest.fixture
+def open_page(browser, document):
+    """Opens the page; at the end of the test it must have asked for nothing and complained of nothing."""
+    complaints, contexts = [], []
+
+    def call(address="", viewport=DESKTOP, theme="light", path=document):
+        context = browser.new_context(viewport=viewport, color_scheme=theme, has_touch=viewport is PHONE)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: request.url.startswith("file:") or complaints.append(request.url))
+        page.goto(path.as_uri() + address)
+        page.wait_for_selector("html[data-ready]")
+        return page
+
+    yield call
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+def test_curves_of_all_metrics_are_drawn(open_page, runs):
+    page = open_page()
+    metrics = {name for run in runs for line in open(run / "metrics.jsonl") for name in json.loads(line)} - {"iteration"}
+    cards = page.locator("[data-metric]")
+    assert set(cards.evaluate_all("all => all.map(card => card.dataset.metric)")) == metrics
+    assert cards.first.get_attribute("data-metric") == "eval/success"
+    page.wait_for_selector("#charts[data-drawn]")
+    painted = page.locator(".plot canvas").evaluate_all(
+        "all => all.map(c => c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some(x => x))")
+    assert len(painted) == len(metrics) and all(painted)
+
+
+def test_the_cursor_shows_the_values_of_all_runs(open_page, runs):
+    page = open_page()
+    page.fill("#find", "grad norm")
+    assert page.locator("[data-metric]:visible").count() == 1
+    box = page.locator("[data-metric='grad/norm'] .u-over").bounding_box()
+    at = lambda iteration: page.mouse.move(box["x"] + box["width"] * iteration / 12, box["y"] + 40)
+    rows = [[json.loads(line)["grad/norm"] for line in open(run / "metrics.jsonl")] for run in runs]
+    at(5)
+    shown = page.locator("#tip").inner_text().split("\n")
+    assert shown[0] == "iteration 5"
+    assert [float(shown[2]), float(shown[4])] == pytest.approx([rows[0][5], rows[1][5]], abs=1e-3)
+    at(3)
+    assert page.locator("#tip").inner_text().count("not finite") == 2
+    at(11)
+    assert "no value" in page.locator("#tip").inner_text()
+
+    page.locator(".chip", has_text="second").click()
+    at(5)
+    assert "second" not in page.locator("#tip").inner_text()
+    page.fill("#smooth", "0.9")
+    at(6)
+    expect(page.locator("#tip")).to_contain_text("smoothed")
+
+
+def test_recipes_are_compared(open_page):
+    page = open_page("#/recipes")
+    assert page.locator(".differences tbody tr").all_inner_texts() == ["seed\t1\t2"]
+
+
+def test_filters_filter(open_page, runs):
+    page = open_page("#/rollouts/1/8")
+    episodes = read_rollouts(runs[1], 8)
+    names = lambda chosen: [f"{e['group']}·{e['episode']}" for e in chosen]
+    shown = lambda: page.locator(".episode .name").all_inner_texts()
+    page.wait_for_selector(".episode")
+    assert shown() == names(episodes)
+
+    page.select_option("#outcome", "lost")
+    assert shown() == names(e for e in episodes if not e["won"]) != names(episodes)
+    page.select_option("#outcome", "")
+    page.select_option("#type", episodes[5]["task_type"])
+    assert shown() == names(e for e in episodes if e["task_type"] == episodes[5]["task_type"]) != names(episodes)
+    page.select_option("#type", "")
+    page.fill("#low", "5")
+    assert shown() == names(e for e in episodes if e["return"] >= 5) != names(episodes)
+    page.fill("#low", "")
+    page.select_option("#sort", "shortest")
+    assert shown() == names(sorted(episodes, key=lambda e: len(e["steps"])))
+    page.select_option("#sort", "order")
+
+    words = episodes[6]["steps"][2]["response"][10:40]
+    page.fill("#words", words.upper())
+    found = names(e for e in episodes if any(words in s["prompt"] + s["response"] for s in e["steps"]))
+    expect(page.locator(".episode")).to_have_count(len(found))
+    assert shown() == found != names(episodes)
+
+
+def test_a_turn_shows_what_the_rollout_file_holds(open_page, runs):
+    episode = read_rollouts(runs[0], 7)[5]
+    step = episode["steps"][2]
+    page = open_page(f"#/rollouts/0/7/{episode['group']}/5/3")
+    turn = page.locator("#turn-2")
+    turn.wait_for()
+    assert "open" in turn.get_attribute("class")
+    facts = page.locator(".facts").inner_text()
+    for fact in (str(episode["seed"]), str(episode["task"]), episode["task_type"], "won" if episode["won"] else "lost"):
+        assert fact in facts
+
+    new = turn.locator("mark").all_inner_texts()
+    assert any(episode["steps"][1]["action"] in text for text in new), "what was done last is new"
+    while turn.locator(".fold").count():
+        turn.locator(".fold").first.click()
+    assert turn.locator("pre").first.text_content() == step["prompt"]
+    tokens = turn.locator("pre.coloured .token")
+    assert tokens.all_text_contents() == step["tokens"]
+    shown = [float(value) for value in tokens.evaluate_all("all => all.map(token => token.dataset.logprob)")]
+    assert shown == pytest.approx(step["logprobs"], rel=0.022, abs=3e-4)
+    strength = tokens.evaluate_all("all => all.map(token => Number(getComputedStyle(token).getPropertyValue('--share')))")
+    assert strength == pytest.approx([math.sqrt(min(1, -value / 5)) for value in shown], abs=0.01)
+    tokens.nth(3).hover()
+    assert "log-prob" in page.locator("#tip").inner_text()
+
+    assert turn.locator(".action").all_inner_texts() == [("✓ " if a == step["action"] else "") + a for a in step["admissible"]]
+    badges = turn.locator(".badge").all_inner_texts()
+    assert badges[:2] == ["valid" if step["valid"] else "✗ not valid", f"reward {step['reward']:g}"]
+    number = lambda part: float(turn.locator(f"[data-part='{part}']").inner_text().replace("−", "-"))
+    assert number("advantage") == pytest.approx(step["advantage"], rel=1e-3)
+    for part, value in step["parts"].items():
+        assert number(part) == pytest.approx(value, rel=1e-3), part
+
+
+def test_members_of_an_anchor_group_are_linked(open_page, runs):
+    page = open_page("#/rollouts/0/12/0/0")
+    page.wait_for_selector("#turn-0")
+    start = read_rollouts(runs[0], 12)[0]["steps"][0]["anchor"]
+    members = [(e, place) for e in read_rollouts(runs[0], 12) if e["group"] == 0
+               for place, step in enumerate(e["steps"]) if step["anchor"] == start]
+    rows = page.locator("#turn-0 .members tbody tr")
+    assert rows.locator("td:first-child").all_inner_texts() == [f"{e['episode']} · {place + 1}" for e, place in members]
+    assert page.locator("#turn-0 .anchor").get_attribute("data-size") == str(len(members))
+    returns = [e["steps"][place]["parts"]["step_return"] for e, place in members]
+    assert [float(text) for text in rows.locator("td:nth-child(3)").all_inner_texts()] == pytest.approx(returns, rel=1e-3)
+    page.click("#turn-0 .members >> text='1 · 3'")
+    page.wait_for_selector("#turn-2.open")
+    assert page.evaluate("location.hash") == "#/rollouts/0/12/0/1/3"
+
+
+def test_arrow_keys_walk_through_episodes_and_turns(open_page, document):
+    page = open_page("#/rollouts/0/5/0/1")
+    page.wait_for_selector("#turn-0")
+    for key, address in (("ArrowDown", "0/1/2"), ("ArrowDown", "0/1/3"), ("ArrowUp", "0/1/2"), ("ArrowRight", "0/2"),
+                         ("ArrowLeft", "0/1")):
+        page.keyboard.press(key)
+        expect(page).to_have_url(document.as_uri() + f"#/rollouts/0/5/{address}")
+        page.wait_for_selector(".turn.open")
+
+
+def test_hostile_text_is_shown_as_text(open_page):
+    page = open_page("#/rollouts/0/12/0/0/2")
+    turn = page.locator("#turn-1")
+    turn.wait_for()
+    assert HOSTILE in turn.locator("pre").first.text_content()
+    assert turn.locator("pre.response").text_content() == HOSTILE
+    assert HOSTILE in page.locator(".facts").text_content()
+    assert page.locator("img, pre b").count() == 0
+    assert page.title().endswith("nestor view")
+
+
+def test_what_is_left_out_is_said(open_page, runs, driver, tmp_path):
+    path = tmp_path / "page.html"
+    driver("view", path, runs[0], "--max-kib", "270", "--iterations", "3..12")
+    assert path.stat().st_size <= 270 << 10
+    page = open_page("#/rollouts/0/2", path=path)
+    page.wait_for_selector(".episode.left-out")
+    expect(page.locator("#left-out")).to_be_visible()
+    assert "--iterations 2..2" in page.locator("#left-out").inner_text()
+    assert page.locator(".episode").count() == 8
+    page.locator(".episode").first.click()
+    page.wait_for_selector(".episode-pane .notice")
+    assert "--max-mib" in page.locator(".episode-pane").inner_text()
+    page.evaluate("location.hash = '#/rollouts/0/12'")
+    page.wait_for_selector(".episode:not(.left-out)")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_every_view_fits_and_can_be_read(open_page, viewport, theme):
+    page = open_page(viewport=viewport, theme=theme)
+    assert page.evaluate("document.documentElement.dataset.theme") == theme
+    for address in ("#/curves", "#/recipes", "#/rollouts/0/12", "#/rollouts/0/12/0/0/2", "#/rollouts/1/8/1/5"):
+        page.evaluate(f"location.hash = '{address}'")
+        page.wait_for_timeout(150)
+        assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"], address
+        if viewport is PHONE:
+            low = page.evaluate(LINKS + """.filter(e => e.offsetParent && e.getBoundingClientRect().height < 43.5
+                && !e.closest('.strip')).map(e => e.outerHTML.slice(0, 80))""")
+            assert low == [], f"{address}: too small to touch"
+        assert page.evaluate(CONTRAST) == [], f"{address}: too faint"
+    page.click("#theme")
+    assert page.evaluate("document.documentElement.dataset.theme") != theme
+
+
+# Visible texts whose contrast with what is painted behind them is under 4.5 (WCAG AA).
+CONTRAST = """(() => {
+  const canvas = new OffscreenCanvas(1, 1).getContext('2d', {willReadFrequently: true});
+  const paint = (colours) => {
+    canvas.clearRect(0, 0, 1, 1);
+    for (const colour of colours) { canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1); }
+    return [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3);
+  };
+  const luminance = (rgb) => rgb.map((v) => v / 255).map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const faint = [];
+  const walker = document.createTreeWalker(document.getElementById('main'), NodeFilter.SHOW_TEXT);
+  for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+    const element = node.parentElement;
+    if (!node.textContent.trim() || !element.checkVisibility() || element.closest('.off, option, noscript, .state[open] summary')) continue;
+    const behind = [];
+    for (let e = element; e; e = e.parentElement) behind.unshift(getComputedStyle(e).backgroundColor);
+    const [a, b] = [luminance(paint(behind)), luminance(paint([...behind, getComputedStyle(element).color]))];
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < 4.5) faint.push(`${node.textContent.trim().slice(0, 30)}: ${ratio.toFixed(2)}`);
+  }
+  return [...new Set(faint)];
+})()"""

@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""Kills ranks of a sharded run at random moments and compares what it ends with.
+
+A run of the smoke recipe (`deterministic: true`) on several ranks under `nestor launch --restarts` loses a random rank by
+SIGKILL again and again: while it starts, plays, updates or saves. It must end by itself, with parameters, moments and state
+bit for bit those of a run that nobody disturbed, and the same metrics but for times.
+
+    tests/slow/kills.py [--kills 200] [--nproc 2] [--sharding full|grad_op] [--seed 0]
+"""
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/python"))
+from measured import MEASURED  # noqa: E402
+
+
+def command(run_dir, nproc, sharding, iterations, restarts):
+    settings = {"deterministic": "true", "iterations": iterations, "sharding": sharding, "checkpoint.every": 1,
+                "eval.every": 4, "update.mini_batch": 16, "update.micro_batch_tokens": 128, "warm_start.steps": 20}
+    sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    nestor = os.environ.get("NESTOR", ROOT / "target/release/nestor")
+    return [str(nestor), "launch", "--nproc", str(nproc), "--restarts", str(restarts), "train",
+            str(ROOT / "recipes/smoke/gigpo.yaml"), *sets, "--run-dir", str(run_dir)]
+
+
+def outcome(run_dir):
+    """What the newest checkpoint and the metrics hold."""
+    last = sorted((run_dir / "checkpoints").glob("iteration-*"))[-1]
+    files = {path.name: path.read_bytes() for path in [*last.glob("*.safetensors"), last / "state.json"]}
+    rows = [json.loads(line) for name in ("metrics.jsonl", "steps.jsonl")
+            for line in (run_dir / name).read_text().splitlines()]
+    return last.name, files, [{k: v for k, v in row.items() if not k.startswith(MEASURED)} for row in rows]
+
+
+def ranks_of(launcher):
+    """Process ids of the ranks that a launcher started."""
+    children = Path(f"/proc/{launcher}/task/{launcher}/children")
+    try:
+        return [int(pid) for pid in children.read_text().split()]
+    except OSError:
+        return []
+
+
+def disturb(run, random_numbers, most, longest):
+    """Kills a random rank after a random time, again and again; gives the number of kills."""
+    kills = 0
+    while run.poll() is None and kills < most:
+        time.sleep(random_numbers.uniform(0, longest))
+        ranks = ranks_of(run.pid)
+        if ranks and run.poll() is None:
+            try:
+                os.kill(random_numbers.choice(ranks), signal.SIGKILL)
+                kills += 1
+            except ProcessLookupError:
+                pass
+    return kills
+
+
+def kills(total, nproc, sharding, seed, folder, iterations=24, longest=5.0, say=lambda line: None):
+    """Disturbs runs until `total` ranks were killed; every run must end as the undisturbed one."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    quiet = {"env": environment, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    whole = subprocess.run(command(folder / "whole", nproc, sharding, iterations, 0), **quiet)
+    assert whole.returncode == 0, whole.stderr
+    want = outcome(folder / "whole")
+    numbers = random.Random(seed)
+    done, number = 0, 0
+    while done < total:
+        number += 1
+        run_dir = folder / f"run-{number}"
+        begin = time.monotonic()
+        log = (folder / f"run-{number}.log").open("w+")
+        run = subprocess.Popen(command(run_dir, nproc, sharding, iterations, 10_000), **{**quiet, "stderr": log})
+        killed = disturb(run, numbers, min(total - done, 25), longest)
+        code = run.wait(timeout=600)
+        log.seek(0)
+        assert code == 0, f"run {number} ended with {code}:\n{log.read()[-4000:]}"
+        got = outcome(run_dir)
+        for what, a, b in zip(("newest checkpoint", "files", "metrics"), got, want):
+            if what == "files":
+                assert a.keys() == b.keys(), (a.keys(), b.keys())
+                different = [name for name in b if a[name] != b[name]]
+                assert not different, f"run {number}: {different} differ"
+            else:
+                assert a == b, f"run {number}: {what} differs"
+        done += killed
+        say(f"run {number}: {killed} kills in {time.monotonic() - begin:.0f} s, ended bit-identical ({done} of {total})")
+    return number
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--nproc", type=int, default=2)
+    parser.add_argument("--sharding", default="full", choices=["full", "grad_op"])
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        say = lambda line: print(line, flush=True)
+        runs = kills(args.kills, args.nproc, args.sharding, args.seed, Path(folder), say=say)
+    print(f"{args.kills} kills in {runs} runs: all ended, bit-identical to the undisturbed one")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

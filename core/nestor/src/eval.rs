@@ -105,7 +105,7 @@ fn folder(recipe: &Recipe, args: &EvalArgs) -> Result<PathBuf> {
         return Ok(named.clone());
     }
     match Checkpoints::new(named)
-        .newest(&Solo { device: Device::Cpu }, |line| terminal::complain(&format!("warning: {line}")))?
+        .newest(&Solo { device: Device::Cpu }, |line| terminal::warn(&format!("warning: {line}")))?
     {
         Some(newest) => Ok(newest),
         None => Err(input_error!(

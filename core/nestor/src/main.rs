@@ -60,7 +60,7 @@ fn main() -> ExitCode {
         let payload = info.payload();
         let text = payload.downcast_ref::<String>().map(String::as_str).or(payload.downcast_ref::<&str>().copied());
         let text = brief(text.unwrap_or("a panic without a message"));
-        complain(&format!("internal error{place}: {text}; please report this with the command and the recipe"));
+        warn(&format!("internal error{place}: {text}; please report this with the command and the recipe"));
     }));
     let cli = Cli::parse();
     let json = speaks_json(&cli.command);
@@ -86,9 +86,9 @@ fn speaks_json(command: &Command) -> bool {
 }
 
 /// Prints an error of this process, with its rank where there are several.
-fn complain(text: &str) {
+fn warn(text: &str) {
     let mark = Place::of_environment().map_or(String::new(), |place| place.mark());
-    terminal::complain(&format!("{mark}error: {text}"));
+    terminal::warn(&format!("{mark}error: {text}"));
 }
 
 /// Prints the one message of an error.
@@ -97,7 +97,7 @@ fn fail(error: &anyhow::Error, json: bool) -> ExitCode {
     if error.chain().filter_map(|cause| cause.downcast_ref()).any(closed) {
         return ExitCode::SUCCESS; // the reader of a pipe, such as `head`, has seen enough
     }
-    complain(&message(error));
+    warn(&message(error));
     if json {
         Event::Error { message: &message(error) }.print_json();
     }

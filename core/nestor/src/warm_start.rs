@@ -22,7 +22,7 @@ fn steps_of(episodes: &[Episode]) -> usize {
 }
 
 /// What the warm start works with.
-pub struct Teacher<'a> {
+pub struct Imitation<'a> {
     /// The ranks, which share the work.
     pub comm: &'a dyn Comm,
     /// Plays the expert.
@@ -39,7 +39,7 @@ pub struct Teacher<'a> {
     pub update: &'a Update,
 }
 
-impl Teacher<'_> {
+impl Imitation<'_> {
     /// Teaches the policy; `progress` gets each optimiser step (from 1) and its loss, and ends it by an error. The
     /// optimiser's moments are fresh afterwards.
     pub fn teach(&mut self, policy: &mut Network, mut progress: impl FnMut(u64, f64) -> Result<()>) -> Result<()> {

@@ -91,7 +91,7 @@ fn a_gradient_that_is_not_finite_changes_nothing_and_ten_in_a_row_are_an_error()
     assert_eq!(train(&mut policy, &good, &update).unwrap().steps(), 1);
     let state = |policy: &Network| {
         let o = &policy.optimizer;
-        let tensors = [policy.model.units.held(), &o.masters, &o.exp_avgs, &o.exp_avg_sqs];
+        let tensors = [policy.model.units.held(), &o.master_weights, &o.exp_avgs, &o.exp_avg_sqs];
         let bits: Vec<u32> = tensors.iter().flat_map(|t| numbers(t)).map(f32::to_bits).collect();
         (bits, o.steps)
     };
@@ -257,7 +257,7 @@ fn clipping_and_adamw_equal_pytorch() {
         optimizer.grads = split(grads).into();
         let report = optimizer.step(&options, 1.0, &Solo { device: Device::Cpu }).unwrap();
         assert!((report.grad_norm - norm).abs() < 1e-5 && !report.skipped, "{report:?}");
-        close("weights", &optimizer.masters, weights);
+        close("weights", &optimizer.master_weights, weights);
     }
     let first = [0.022_041_861, -0.025_339_106, -0.019_636_365, 0.022_512_259, -0.059_465_315];
     let second = [0.018_749_101, 0.026_979_882, 0.004_647_934, 0.001_794_765_4, 0.049_722_04];

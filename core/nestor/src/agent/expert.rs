@@ -5,14 +5,14 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use rand::RngExt;
 
-use super::playing::Playing;
+use super::episode_state::EpisodeState;
 use super::pool::{Outcome, Pool, Start, Work};
 use super::prompt::PromptTemplate;
 use super::{EpisodePlan, Player, Turn, template_of};
 use crate::data::Episode;
 use crate::engine::{NoiseKey, noise};
 use crate::input_error;
-use crate::plugin::{Env, Observation, World};
+use crate::plugin::{Env, Observation, SharedEnv};
 use crate::recipe::Rollout;
 
 /// One episode for the expert.
@@ -91,7 +91,7 @@ fn demonstrations(
     all.into_iter().collect::<Option<Vec<_>>>().context("a demonstration is missing")
 }
 
-fn require_expert(world: &World) -> Result<()> {
+fn require_expert(world: &SharedEnv) -> Result<()> {
     if world.has_expert() {
         return Ok(());
     }
@@ -99,14 +99,14 @@ fn require_expert(world: &World) -> Result<()> {
 }
 
 /// The texts of the expert's episodes: every rendered prompt and every response. Needs no tokenizer.
-pub fn texts(world: &World, rollout: &Rollout, plan: &[EpisodePlan], noise: f64, seed: u64) -> Result<Vec<String>> {
+pub fn texts(world: &SharedEnv, rollout: &Rollout, plan: &[EpisodePlan], noise: f64, seed: u64) -> Result<Vec<String>> {
     let settings = ExpertSettings { noise, seed };
     require_expert(world)?;
     let template = template_of(world, rollout)?;
     let mut pool = Pool::new(world, rollout.env_threads)?;
     let mut texts = Vec::new();
     for (plan, played) in plan.iter().zip(demonstrations(&mut pool, rollout, plan, settings)?) {
-        let mut playing = Playing::new(*plan);
+        let mut playing = EpisodeState::new(*plan);
         playing.begin(played.first);
         for (response, seen) in played.steps {
             texts.push(render(&playing, &template, rollout)?);
@@ -119,7 +119,7 @@ pub fn texts(world: &World, rollout: &Rollout, plan: &[EpisodePlan], noise: f64,
 }
 
 /// The prompt text of an episode as it stands.
-pub fn render(playing: &Playing, template: &PromptTemplate, rollout: &Rollout) -> Result<String> {
+pub fn render(playing: &EpisodeState, template: &PromptTemplate, rollout: &Rollout) -> Result<String> {
     template.render(&playing.variables(rollout)).with_context(|| playing.next_step())
 }
 
@@ -137,7 +137,7 @@ impl Player {
         };
         let mut episodes = Vec::new();
         for (plan, played) in plan.iter().zip(played?) {
-            let mut playing = Playing::new(*plan);
+            let mut playing = EpisodeState::new(*plan);
             playing.begin(played.first);
             for (text, seen) in played.steps {
                 let Some(Turn { new: prompt, .. }) = self.turn(&mut playing)? else { break };

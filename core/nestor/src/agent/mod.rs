@@ -3,12 +3,12 @@
 
 mod expert;
 pub mod play;
-mod playing;
+mod episode_state;
 mod pool;
 mod prompt;
 mod report;
-mod rows;
-mod share;
+mod pack;
+mod distributed;
 mod tasks;
 
 use std::collections::HashMap;
@@ -19,11 +19,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 pub use self::expert::texts;
-use self::playing::Playing;
+use self::episode_state::EpisodeState;
 use self::pool::{Outcome, Pool, Start, Work};
-pub use self::prompt::{Past, PromptTemplate, PromptVariables};
+pub use self::prompt::{HistoryStep, PromptTemplate, PromptVariables};
 pub use self::report::{Count, Scored, Success};
-pub use self::rows::pack;
+pub use self::pack::pack;
 pub use self::tasks::{EpisodePlan, TaskCursor, count_tasks, eval_plan, plan, plan_from};
 use crate::data::Episode;
 use crate::engine::{Counters, Engine, EngineOptions, NoiseKey, Request, Sampling, Weights, noise};
@@ -31,7 +31,7 @@ use crate::error::{InputError, Stopped, message};
 use crate::failpoint::failpoint;
 use crate::input_error;
 use crate::model::Model;
-use crate::plugin::World;
+use crate::plugin::SharedEnv;
 use crate::recipe::{Eval, Rollout};
 use crate::tokenizer::{Message, Tokenizer, Turns};
 use crate::track::{Progress, terminal};
@@ -44,7 +44,7 @@ pub struct PlayerOptions {
     /// The policy's tokenizer.
     pub tokenizer: Tokenizer,
     /// The environment.
-    pub world: World,
+    pub world: SharedEnv,
     /// How episodes are played.
     pub rollout: Rollout,
     /// Seed of the sampling noise.
@@ -88,7 +88,7 @@ impl PlaySettings {
 /// Plays episodes with a policy, or lets the environment's expert play them.
 pub struct Player {
     tokenizer: Tokenizer,
-    world: World,
+    world: SharedEnv,
     rollout: Rollout,
     deterministic: bool,
     template: PromptTemplate,
@@ -103,7 +103,7 @@ pub struct Player {
 }
 
 /// The recipe's prompt template, or the environment's.
-fn template_of(world: &World, rollout: &Rollout) -> Result<PromptTemplate> {
+fn template_of(world: &SharedEnv, rollout: &Rollout) -> Result<PromptTemplate> {
     match &rollout.template {
         Some(source) => PromptTemplate::new(source, "rollout.template"),
         None => PromptTemplate::new(&world.template()?, format!("the prompt template of environment `{}`", world.id())),
@@ -147,7 +147,7 @@ impl Player {
     }
 
     /// The environment.
-    pub fn world(&self) -> &World {
+    pub fn world(&self) -> &SharedEnv {
         &self.world
     }
 
@@ -177,14 +177,14 @@ impl Player {
         if index_of.len() != plan.len() {
             bail!("two episodes of a plan have the same number");
         }
-        let mut tables: Vec<Table> = Vec::with_capacity(plan.len());
+        let mut in_flight: Vec<InFlight> = Vec::with_capacity(plan.len());
         let start = |p: &EpisodePlan| Start { split: settings.split.clone(), task: p.task, seed: p.seed };
         for (index, p) in plan.iter().enumerate() {
             self.pool.submit(index, None, Work::Reset(start(p)))?;
-            tables.push(Table { playing: Playing::new(*p), env: None, prompt: Vec::new() });
+            in_flight.push(InFlight { playing: EpisodeState::new(*p), env: None, prompt: Vec::new() });
         }
         let (mut left, mut failures) = (plan.len(), 0);
-        self.progress.plan(left);
+        self.progress.set_total(left);
         let mut patience = FIRST_PATIENCE;
         while left > 0 {
             if self.stop.load(Ordering::Relaxed) {
@@ -192,7 +192,7 @@ impl Player {
             }
             let wait = if self.deterministic { Duration::MAX } else { patience };
             for answer in self.pool.collect(self.engine.is_idle(), wait)? {
-                let table = &mut tables[answer.index];
+                let table = &mut in_flight[answer.index];
                 let (env, seen) = match answer.outcome {
                     Ok(Outcome::Seen(env, seen)) => (env, seen),
                     Ok(Outcome::Played(_)) => bail!("a step came back as an expert's episode"),
@@ -224,7 +224,7 @@ impl Player {
             let drawn = self.engine.counters().generated;
             for done in self.engine.step(&weights)? {
                 let index = index_of[&done.key.episode];
-                let table = &mut tables[index];
+                let table = &mut in_flight[index];
                 let text = self.tokenizer.decode(&done.tokens, true);
                 table.playing.respond((std::mem::take(&mut table.prompt), done.tokens, done.logprobs), text.clone());
                 self.pool.submit(index, table.env.take(), Work::Step(text))?;
@@ -234,7 +234,7 @@ impl Player {
             // Environments that are about to answer join the next pass if that costs little against it.
             patience = begin.elapsed() / 8;
         }
-        Ok(tables.into_iter().map(|table| table.playing.finish()).collect())
+        Ok(in_flight.into_iter().map(|table| table.playing.finish()).collect())
     }
 
     /// Counts an error of an environment, the `failures`th of a plan, or gives it back where it ends the run.
@@ -244,12 +244,12 @@ impl Player {
         }
         self.env_errors += 1;
         let (why, allowed) = (message(&error), self.rollout.env_errors);
-        terminal::complain(&format!("warning: {why} (failure {failures} of {allowed})"));
+        terminal::warn(&format!("warning: {why} (failure {failures} of {allowed})"));
         Ok(())
     }
 
     /// Queues the next step of an episode; false where it was cut instead, for lack of room.
-    fn ask(&mut self, table: &mut Table, settings: &PlaySettings) -> Result<bool> {
+    fn ask(&mut self, table: &mut InFlight, settings: &PlaySettings) -> Result<bool> {
         let Some(Turn { before, new }) = self.turn(&mut table.playing)? else { return Ok(false) };
         let prompt = [&before[..], &new].concat();
         table.prompt = new;
@@ -265,7 +265,7 @@ impl Player {
 
     /// What an episode's next response answers. None where a conversation has no room for it and a response: the
     /// episode ends with its last step.
-    fn turn(&self, playing: &mut Playing) -> Result<Option<Turn>> {
+    fn turn(&self, playing: &mut EpisodeState) -> Result<Option<Turn>> {
         let new = self.prompt(playing)?;
         let before = if self.turns.is_some() { playing.conversation() } else { Vec::new() };
         if before.len() + new.len() + self.rollout.max_response_tokens > self.rollout.max_tokens() {
@@ -277,7 +277,7 @@ impl Player {
 
     /// The prompt ids of an episode's next step, one user message, cut to the recipe's limit. In a conversation they go
     /// on after the last response.
-    fn prompt(&self, playing: &Playing) -> Result<Vec<u32>> {
+    fn prompt(&self, playing: &EpisodeState) -> Result<Vec<u32>> {
         let text = expert::render(playing, &self.template, &self.rollout)?;
         let tokens = match (&self.turns, playing.last_step()) {
             (Some(turns), Some(last)) => turns.follow_up(&self.tokenizer, &last.response, &text),
@@ -300,13 +300,13 @@ struct Turn {
 }
 
 /// An episode under way, its environment while no thread has it, and the prompt that is being answered.
-struct Table {
-    playing: Playing,
+struct InFlight {
+    playing: EpisodeState,
     env: Option<crate::plugin::Env>,
     prompt: Vec<u32>,
 }
 
-impl Table {
+impl InFlight {
     /// Takes what the environment showed; says whether the episode is over.
     fn take(&mut self, seen: crate::plugin::Observation, max_steps: u32) -> Result<bool> {
         if self.playing.step() == 0 {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::playing::won;
+use super::episode_state::won;
 use crate::input_error;
 use crate::plugin::{Observation, Plugins};
 use crate::recipe::PluginChoice;

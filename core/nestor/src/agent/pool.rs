@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 
 use super::expert::{Demonstration, ExpertWork};
-use crate::plugin::{Env, Observation, World};
+use crate::plugin::{Env, Observation, SharedEnv};
 
 /// Where an episode starts.
 #[derive(Debug, Clone)]
@@ -73,7 +73,7 @@ pub struct Pool {
 
 impl Pool {
     /// Starts the threads.
-    pub fn new(world: &World, threads: usize) -> Result<Self> {
+    pub fn new(world: &SharedEnv, threads: usize) -> Result<Self> {
         let (sender, reports) = channel();
         let threads = (0..threads.max(1))
             .map(|thread| {
@@ -162,7 +162,7 @@ impl Drop for Pool {
 }
 
 /// One job on its thread. A panic becomes an error, so that no answer is ever missing.
-fn run(world: &World, thread: usize, job: Job) -> Report {
+fn run(world: &SharedEnv, thread: usize, job: Job) -> Report {
     let Job { index, env, work } = job;
     let result = catch_unwind(AssertUnwindSafe(|| {
         let mut env = match env {

@@ -27,7 +27,7 @@ pub struct PromptVariables<'a> {
     /// The actions that are possible now.
     pub admissible: &'a [String],
     /// The last steps, oldest first.
-    pub history: Vec<Past<'a>>,
+    pub history: Vec<HistoryStep<'a>>,
     /// Number of this step, from 1.
     pub step: usize,
     /// Number of steps before this one.
@@ -39,7 +39,7 @@ pub struct PromptVariables<'a> {
 
 /// A step of the history.
 #[derive(Debug, Serialize)]
-pub struct Past<'a> {
+pub struct HistoryStep<'a> {
     /// Its number in the episode, from 1.
     pub step: usize,
     /// The observation before the action.
@@ -49,12 +49,12 @@ pub struct Past<'a> {
 }
 
 /// The last `length` of these steps, numbered over the episode.
-pub fn history(steps: &[Step], length: usize) -> Vec<Past<'_>> {
+pub fn history(steps: &[Step], length: usize) -> Vec<HistoryStep<'_>> {
     steps
         .iter()
         .enumerate()
         .skip(steps.len().saturating_sub(length))
-        .map(|(i, s)| Past { step: i + 1, observation: &s.observation, action: &s.action })
+        .map(|(i, s)| HistoryStep { step: i + 1, observation: &s.observation, action: &s.action })
         .collect()
 }
 
@@ -114,7 +114,7 @@ pub fn fit(mut tokens: Vec<u32>, rollout: &Rollout) -> Result<Vec<u32>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::rows::tests::rollout;
+    use super::super::pack::tests::rollout;
     use super::*;
 
     fn step(observation: &str, action: &str) -> Step {

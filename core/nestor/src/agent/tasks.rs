@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::{NoiseKey, noise};
 use crate::input_error;
-use crate::plugin::World;
+use crate::plugin::SharedEnv;
 
 /// Number of tasks of the split that a recipe's `key` names; none is the recipe's mistake.
-pub fn count_tasks(world: &World, key: &str, split: &str) -> Result<u64> {
+pub fn count_tasks(world: &SharedEnv, key: &str, split: &str) -> Result<u64> {
     match world.tasks(split).with_context(|| format!("recipe key `{key}`"))? {
         0 => Err(input_error!("recipe key `{key}`: split `{split}` of environment `{}` has no tasks", world.id())),
         count => Ok(count),

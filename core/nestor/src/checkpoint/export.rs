@@ -36,22 +36,22 @@ pub(super) fn open(manifest: &Manifest, dir: &Path, name: &str, layouts: &[Layou
     Ok(files)
 }
 
-/// The policy of a whole checkpoint, or its critic: its shape, and where its masters are.
+/// The policy of a whole checkpoint, or its critic: its shape, and where its master_weights are.
 fn network(checkpoint: &Path, output: Output) -> Result<(Config, TensorFiles<'static>)> {
     let manifest = whole(checkpoint)?;
-    let [masters, ..] = match output {
+    let [master_weights, ..] = match output {
         Output::Tokens => POLICY,
         Output::Value => CRITIC,
     };
-    if manifest.set(checkpoint, masters).is_empty() {
+    if manifest.set(checkpoint, master_weights).is_empty() {
         return Err(input_error!("{} holds no critic: export its policy", checkpoint.display()));
     }
     let config = Config { output, ..Config::load(checkpoint)? };
-    let files = open(&manifest, checkpoint, masters, &qwen2::layouts(&config))?;
+    let files = open(&manifest, checkpoint, master_weights, &qwen2::layouts(&config))?;
     Ok((config, files))
 }
 
-/// The policy of a checkpoint, or its critic, the float32 masters rounded to the given type as a run does.
+/// The policy of a checkpoint, or its critic, the float32 master_weights rounded to the given type as a run does.
 pub fn load_model(checkpoint: &Path, output: Output, kind: Kind, device: Device) -> Result<Model> {
     let (config, files) = network(checkpoint, output)?;
     let model = Model::empty(config, kind, device);

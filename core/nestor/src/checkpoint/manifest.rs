@@ -115,7 +115,7 @@ pub fn damage(comm: &dyn Comm, dir: &Path) -> Result<Option<String>> {
     let manifest: Result<Manifest, String> = from_root(comm, read)?;
     let own = manifest.and_then(|manifest| {
         let files: Vec<&String> = manifest.files.keys().collect();
-        let shares = deal(&files, comm.world(), |name| manifest.files[*name].bytes as usize);
+        let shares = balance(&files, comm.world(), |name| manifest.files[*name].bytes as usize);
         let mut own = shares[comm.rank()].iter();
         own.try_for_each(|name| manifest.check(dir, name)).map_err(|error| format!("{error:#}"))
     });

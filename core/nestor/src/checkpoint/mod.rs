@@ -1,6 +1,6 @@
 //! Checkpoints: everything a run needs to go on, in one directory that appears whole or not at all.
 //!
-//! `checkpoints/iteration-000020/` holds `policy.safetensors` (float32 masters under their Hugging Face names),
+//! `checkpoints/iteration-000020/` holds `policy.safetensors` (float32 master_weights under their Hugging Face names),
 //! `exp_avg.safetensors`, `exp_avg_sq.safetensors`, the same three of a critic (`critic…`), `state.json` (counters, task
 //! cursor, KL coefficient), the model's configuration and tokenizer, and, written last, `manifest.json` with size and
 //! SHA-256 of each file, and of itself. It is written under a temporary name, flushed to disk and renamed.
@@ -19,7 +19,7 @@ mod export;
 mod manifest;
 #[cfg(test)]
 mod tests;
-mod whole;
+mod atomic_dir;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ use serde_json::Value;
 use tch::Tensor;
 
 pub use export::{export, export_adapter, load_model};
-pub use whole::Set;
+pub use atomic_dir::Set;
 
 use crate::dist::{Comm, agree, from_root};
 use crate::files::{sum, write_json};
@@ -42,15 +42,15 @@ use crate::shard::Layout;
 use crate::tokenizer;
 use export::open;
 use manifest::{MANIFEST, Manifest, damage};
-use whole::{remove, write_whole};
+use atomic_dir::{remove, write_whole};
 
 /// An iteration that a signal stopped in its update.
-const HALFWAY: &str = "halfway.postcard";
+const INTERRUPTED: &str = "halfway.postcard";
 const STATE: &str = "state.json";
 const CONFIG: &str = "config.json";
 const TOKENIZER: &str = "tokenizer.json";
 
-/// Sets of tensors of a network: masters, first and second moments.
+/// Sets of tensors of a network: master_weights, first and second moments.
 type NetworkSets = [&'static str; 3];
 const POLICY: NetworkSets = ["policy", "exp_avg", "exp_avg_sq"];
 const CRITIC: NetworkSets = ["critic", "critic_exp_avg", "critic_exp_avg_sq"];
@@ -69,12 +69,12 @@ pub struct Saved<'a> {
     /// The folder with configuration and tokenizer, so that a checkpoint can be exported by itself.
     pub model_files: &'a Path,
     /// The next iteration as far as it came, where a signal stopped it in its update.
-    pub halfway: Option<SavedHalfway>,
+    pub interrupted: Option<SavedUpdate>,
 }
 
 /// An iteration that was stopped in its update.
 #[derive(Debug)]
-pub struct SavedHalfway {
+pub struct SavedUpdate {
     /// Optimiser steps that were done of it.
     pub steps: usize,
     /// All that is known of it.
@@ -87,23 +87,23 @@ impl<'a> Saved<'a> {
         policy: &'a Network,
         critic: Option<&'a Network>,
         model_files: &'a Path,
-        halfway: Option<SavedHalfway>,
+        interrupted: Option<SavedUpdate>,
     ) -> Self {
         let mut sets = vec![Set { name: POLICY[0], layouts: &policy.model.layouts, shards: policy.weights() }];
         if let Some(adapters) = &policy.adapters {
-            sets.push(Set { name: ADAPTER, layouts: &adapters.layouts, shards: shallow(&policy.optimizer.masters) });
+            sets.push(Set { name: ADAPTER, layouts: &adapters.layouts, shards: shallow(&policy.optimizer.master_weights) });
         }
         sets.extend(moments(POLICY, policy));
         if let Some(critic) = critic {
             sets.push(Set {
                 name: CRITIC[0],
                 layouts: &critic.model.layouts,
-                shards: shallow(&critic.optimizer.masters),
+                shards: shallow(&critic.optimizer.master_weights),
             });
             sets.extend(moments(CRITIC, critic));
         }
         let adapter_config = policy.adapters.as_ref().map(|adapters| adapters.peft_config(model_files));
-        Self { sets, adapter_config, model_files, halfway }
+        Self { sets, adapter_config, model_files, interrupted }
     }
 
     /// Writes what one process knows of it.
@@ -114,9 +114,9 @@ impl<'a> Saved<'a> {
         tokenizer::copy_files(self.model_files, dir)?;
         let config = dir.join(CONFIG);
         fs::copy(self.model_files.join(CONFIG), &config).with_context(|| format!("writing {}", config.display()))?;
-        if let Some(halfway) = &self.halfway {
-            let path = dir.join(HALFWAY);
-            fs::write(&path, &halfway.bytes).with_context(|| format!("writing {}", path.display()))?;
+        if let Some(interrupted) = &self.interrupted {
+            let path = dir.join(INTERRUPTED);
+            fs::write(&path, &interrupted.bytes).with_context(|| format!("writing {}", path.display()))?;
         }
         let path = dir.join(STATE);
         fs::write(&path, serde_json::to_vec_pretty(state)?).with_context(|| format!("writing {}", path.display()))
@@ -158,7 +158,7 @@ impl Checkpoints {
         state: &impl Serialize,
         keep: usize,
     ) -> Result<()> {
-        let more = saved.halfway.as_ref().map_or(String::new(), |halfway| format!("+{:06}", halfway.steps));
+        let more = saved.interrupted.as_ref().map_or(String::new(), |interrupted| format!("+{:06}", interrupted.steps));
         let path = self.dir.join(format!("iteration-{iteration:06}{more}"));
         write_whole(comm, &path, &saved.sets, |dir| saved.write_files(dir, state))?;
         agree(comm, if comm.rank() == 0 { self.remove_old(&path, keep) } else { Ok(()) })
@@ -230,7 +230,7 @@ impl Checkpoints {
         ))
     }
 
-    /// Loads this rank's shards of the networks' masters and moments from a checkpoint that was found whole, and the run's
+    /// Loads this rank's shards of the networks' master_weights and moments from a checkpoint that was found whole, and the run's
     /// state beside them.
     pub fn load<S: DeserializeOwned>(
         comm: &dyn Comm,
@@ -267,8 +267,8 @@ impl Checkpoints {
     }
 
     /// What a checkpoint that was found whole holds of an iteration that a signal stopped in its update.
-    pub fn halfway(path: &Path) -> Result<Option<Vec<u8>>> {
-        let file = path.join(HALFWAY);
+    pub fn interrupted(path: &Path) -> Result<Option<Vec<u8>>> {
+        let file = path.join(INTERRUPTED);
         if !file.exists() {
             return Ok(None);
         }
@@ -314,14 +314,14 @@ fn is_checkpoint_name(name: &str) -> bool {
 fn read_network(
     comm: &dyn Comm,
     (dir, manifest): (&Path, &Manifest),
-    [masters, first, second]: NetworkSets,
+    [master_weights, first, second]: NetworkSets,
     network: &mut Network,
 ) -> Result<()> {
-    let masters = if network.adapters.is_some() { ADAPTER } else { masters };
+    let master_weights = if network.adapters.is_some() { ADAPTER } else { master_weights };
     let layouts = network.trained().to_vec();
     let optimizer = &mut network.optimizer;
-    let tensors = [&mut optimizer.masters, &mut optimizer.exp_avgs, &mut optimizer.exp_avg_sqs];
-    for (name, shards) in [masters, first, second].into_iter().zip(tensors) {
+    let tensors = [&mut optimizer.master_weights, &mut optimizer.exp_avgs, &mut optimizer.exp_avg_sqs];
+    for (name, shards) in [master_weights, first, second].into_iter().zip(tensors) {
         open(manifest, dir, name, &layouts)?.fill(&layouts, comm, shards)?;
     }
     Ok(())

@@ -120,7 +120,7 @@ fn save(
         let tensors: Vec<_> = all.iter().enumerate().map(|(set, (_, layouts))| of(comm, set, layouts)).collect();
         let sets = all.iter().zip(tensors).map(|((name, layouts), shards)| Set { name, layouts, shards }).collect();
         let saved =
-            Saved { sets, adapter_config: Some(json!({ "r": 3 })), model_files: &run.join("model"), halfway: None };
+            Saved { sets, adapter_config: Some(json!({ "r": 3 })), model_files: &run.join("model"), interrupted: None };
         Checkpoints::new(run).save(comm, iteration, &saved, &json!({ "iteration": iteration }), 2)
     });
     for result in saved {
@@ -292,7 +292,7 @@ fn ranks_fail_together_and_leave_the_checkpoint_before() {
         let tensors = shards(comm, 0, layouts);
         let name = if comm.rank() == 1 { "no/such/folder" } else { name };
         let sets = vec![Set { name, layouts, shards: tensors }];
-        let saved = Saved { sets, adapter_config: None, model_files: &run.path().join("model"), halfway: None };
+        let saved = Saved { sets, adapter_config: None, model_files: &run.path().join("model"), interrupted: None };
         let error = Checkpoints::new(run.path()).save(comm, 2, &saved, &json!({}), 1).expect_err("one rank failed");
         message(&error)
     });

@@ -56,7 +56,7 @@ pub fn launch(options: &Launch) -> Result<u8> {
             return Ok(code);
         }
         restart += 1;
-        terminal::complain(&format!("starting all ranks again (restart {restart} of {})", options.restarts));
+        terminal::warn(&format!("starting all ranks again (restart {restart} of {})", options.restarts));
     }
 }
 
@@ -164,7 +164,7 @@ impl Processes {
             (Some(words), Some(_)) => format!("rank {first} {how}; its last words: {words}"),
             (Some(words), None) => format!("rank {first} {how}: {}", words.trim_start_matches("error: ")),
         };
-        terminal::complain(&format!("error: {message}"));
+        terminal::warn(&format!("error: {message}"));
         if self.json {
             Event::Error { message: &message }.print_json();
         }
@@ -211,7 +211,7 @@ impl Processes {
             }
             // All ranks find the same mistake in a recipe.
             if *self.said.entry(text.clone()).or_insert(rank) == rank {
-                terminal::complain(&format!("[rank {rank}] {text}"));
+                terminal::warn(&format!("[rank {rank}] {text}"));
             }
             if error && !text.trim().is_empty() {
                 self.ranks[rank].last_words = Some(text);

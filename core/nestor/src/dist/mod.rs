@@ -1,7 +1,7 @@
 //! Ranks: processes that train one network together, one GPU each. They run the same program and meet by torchrun's
 //! environment variables; `Comm` is all that the rest of the program sees of them.
 
-mod deal;
+mod balance;
 mod environment;
 mod exchange;
 pub mod launch;
@@ -16,7 +16,7 @@ pub use nestor_torch::Reduce;
 use nestor_torch::{Backend, Group, Member, Store, StoreAddress, Work};
 use tch::{Device, Kind, Tensor, no_grad};
 
-pub use deal::deal;
+pub use balance::balance;
 pub use environment::Place;
 pub use exchange::{agree, exchange, from_root};
 use watch::Watch;

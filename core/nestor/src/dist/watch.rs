@@ -141,7 +141,7 @@ impl Watch {
             self.shared.told.store(true, Ordering::SeqCst); // the caller does
             let words = words.trim_end_matches(RESUME).trim_end_matches([' ', ';']);
             // If the store is gone, so are the others.
-            let _ = say(&self.store, &format!("rank {} failed: {words}; {RESUME}", self.place.rank));
+            let _ = post(&self.store, &format!("rank {} failed: {words}; {RESUME}", self.place.rank));
             self.linger();
         }
     }
@@ -207,7 +207,7 @@ fn laggards(begun: &[Option<u64>]) -> Option<String> {
 }
 
 /// Writes the sentence that all ranks end with, unless there is one.
-fn say(store: &Store, sentence: &str) -> Result<()> {
+fn post(store: &Store, sentence: &str) -> Result<()> {
     match store.get(VERDICT)? {
         Some(_) => Ok(()),
         None => store.set(VERDICT, sentence.as_bytes()),
@@ -289,7 +289,7 @@ impl Pulse {
             other.quiet += passed;
             if other.quiet >= self.silence {
                 let sentence = silent(&format!("rank {}", other.rank), self.silence);
-                say(&self.store, &sentence)?;
+                post(&self.store, &sentence)?;
                 return Ok(Some(sentence));
             }
         }
@@ -335,7 +335,7 @@ impl Judge {
             std::thread::sleep(END);
         }
         // Where the main thread was to tell and hangs instead, twice is better than never.
-        terminal::complain(&format!("{}error: {sentence}", self.mark));
+        terminal::warn(&format!("{}error: {sentence}", self.mark));
         if self.serves {
             std::thread::sleep(LINGER);
         }

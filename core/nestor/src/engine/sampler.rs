@@ -23,9 +23,9 @@ impl Default for Sampling {
     }
 }
 
-/// What a row needs; rows of one way are worked on together.
+/// What a row needs; rows of one mode are worked on together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum SamplingMode {
     /// The likeliest token.
     Greedy,
     /// The whole distribution.
@@ -37,12 +37,12 @@ enum Way {
 }
 
 impl Sampling {
-    fn way(&self) -> Way {
+    fn mode(&self) -> SamplingMode {
         match self {
-            s if s.temperature == 0.0 => Way::Greedy,
-            s if s.top_k > 0 => Way::TopK,
-            s if s.top_p < 1.0 => Way::TopP,
-            _ => Way::Plain,
+            s if s.temperature == 0.0 => SamplingMode::Greedy,
+            s if s.top_k > 0 => SamplingMode::TopK,
+            s if s.top_p < 1.0 => SamplingMode::TopP,
+            _ => SamplingMode::Plain,
         }
     }
 }
@@ -59,7 +59,7 @@ pub struct Draw {
 impl Draw {
     /// What the row's logits are divided by.
     fn divisor(&self) -> f32 {
-        if self.sampling.way() == Way::Greedy { 1.0 } else { self.sampling.temperature as f32 }
+        if self.sampling.mode() == SamplingMode::Greedy { 1.0 } else { self.sampling.temperature as f32 }
     }
 }
 
@@ -77,7 +77,7 @@ pub struct Drawn {
 /// # Errors
 /// When a row's logits are not finite (minus infinity is allowed: such a token is never drawn).
 pub fn sample(logits: &Tensor, draws: &[Draw]) -> anyhow::Result<Drawn> {
-    let truncated = |draw: &Draw| matches!(draw.sampling.way(), Way::TopK | Way::TopP);
+    let truncated = |draw: &Draw| matches!(draw.sampling.mode(), SamplingMode::TopK | SamplingMode::TopP);
     let drawn = match logits.device() {
         Device::Cpu => {
             let mut drawn = read_once(logits, draws)?;
@@ -112,7 +112,7 @@ fn read_once(logits: &Tensor, draws: &[Draw]) -> anyhow::Result<Drawn> {
         .map(|draw| nestor_torch::Draw {
             inverse_temperature: 1.0 / draw.divisor(),
             uniform: draw.uniform,
-            greedy: i32::from(draw.sampling.way() == Way::Greedy),
+            greedy: i32::from(draw.sampling.mode() == SamplingMode::Greedy),
         })
         .collect();
     let drawn = match logits.kind() {
@@ -137,14 +137,14 @@ fn by_operations(logits: &Tensor, draws: &[Draw]) -> anyhow::Result<Drawn> {
     let logp = logits.log_softmax(-1, Kind::Float); // (R, V)
 
     let mut tokens = Tensor::zeros([rows], (Kind::Int64, logp.device()));
-    for way in [Way::Greedy, Way::Plain, Way::TopK, Way::TopP] {
-        let members: Vec<i64> = (0..rows).filter(|&r| draws[r as usize].sampling.way() == way).collect();
+    for mode in [SamplingMode::Greedy, SamplingMode::Plain, SamplingMode::TopK, SamplingMode::TopP] {
+        let members: Vec<i64> = (0..rows).filter(|&r| draws[r as usize].sampling.mode() == mode).collect();
         if members.len() as i64 == rows {
-            tokens = pick(&logp, draws, way);
+            tokens = pick(&logp, draws, mode);
         } else if !members.is_empty() {
             let index = Tensor::from_slice(&members).to_device(logp.device());
             let own: Vec<Draw> = members.iter().map(|&r| draws[r as usize]).collect();
-            let _ = tokens.index_copy_(0, &index, &pick(&logp.index_select(0, &index), &own, way));
+            let _ = tokens.index_copy_(0, &index, &pick(&logp.index_select(0, &index), &own, mode));
         }
     }
     let logprobs = logp.gather(1, &tokens.unsqueeze(1), false).squeeze_dim(1);
@@ -152,14 +152,14 @@ fn by_operations(logits: &Tensor, draws: &[Draw]) -> anyhow::Result<Drawn> {
     Ok(Drawn { tokens: tokens.into_iter().map(|t| t as u32).collect(), logprobs: Vec::try_from(logprobs)? })
 }
 
-/// The tokens (R) for rows of one way.
-fn pick(logp: &Tensor, draws: &[Draw], way: Way) -> Tensor {
+/// The tokens (R) for rows of one mode.
+fn pick(logp: &Tensor, draws: &[Draw], mode: SamplingMode) -> Tensor {
     let vocab = logp.size()[1];
-    let (sorted, ids) = match way {
-        Way::Greedy => return logp.argmax(-1, false),
-        Way::Plain => return invert(&logp.exp().cumsum(-1, Kind::Float), draws),
-        Way::TopK => logp.topk(draws.iter().map(|d| d.sampling.top_k.min(vocab)).max().unwrap_or(1), -1, true, true),
-        Way::TopP => logp.sort_stable(true, -1, true),
+    let (sorted, ids) = match mode {
+        SamplingMode::Greedy => return logp.argmax(-1, false),
+        SamplingMode::Plain => return invert(&logp.exp().cumsum(-1, Kind::Float), draws),
+        SamplingMode::TopK => logp.topk(draws.iter().map(|d| d.sampling.top_k.min(vocab)).max().unwrap_or(1), -1, true, true),
+        SamplingMode::TopP => logp.sort_stable(true, -1, true),
     };
     let device = logp.device();
     let column = |f: &dyn Fn(&Draw) -> f32| {
@@ -249,21 +249,21 @@ mod tests {
             .collect();
         let logits = Tensor::from_slice(&LOGITS).unsqueeze(0).expand([rows as i64, 8], false);
         let drawn = sample(&logits, &draws)?;
-        for (w, &way) in ways.iter().enumerate() {
+        for (w, &mode) in ways.iter().enumerate() {
             let mut counts = [0.0f64; 8];
             (0..count).for_each(|i| counts[drawn.tokens[i * ways.len() + w] as usize] += 1.0);
-            if way.temperature == 0.0 {
+            if mode.temperature == 0.0 {
                 assert_eq!(counts[2], count as f64);
                 continue;
             }
             let mut chi = 0.0;
-            for (token, p) in reference(&LOGITS, way).into_iter().enumerate() {
-                assert!(p > 0.0 || counts[token] == 0.0, "{way:?} drew token {token}, which is cut");
+            for (token, p) in reference(&LOGITS, mode).into_iter().enumerate() {
+                assert!(p > 0.0 || counts[token] == 0.0, "{mode:?} drew token {token}, which is cut");
                 if p * count as f64 > 5.0 {
                     chi += (counts[token] - p * count as f64).powi(2) / (p * count as f64);
                 }
             }
-            assert!(chi < 26.0, "{way:?}: chi-square {chi} (0.999 quantile for 7 degrees of freedom is 24.3)");
+            assert!(chi < 26.0, "{mode:?}: chi-square {chi} (0.999 quantile for 7 degrees of freedom is 24.3)");
         }
         Ok(())
     }

@@ -109,14 +109,14 @@ impl Gpu {
 
 /// Ranks on nodes.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub struct World {
+pub struct Cluster {
     /// Ranks.
     pub ranks: u64,
     /// Ranks on one node.
     pub per_node: u64,
 }
 
-impl World {
+impl Cluster {
     fn nodes(self) -> u64 {
         self.ranks.div_ceil(self.per_node)
     }

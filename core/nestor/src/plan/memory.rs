@@ -1,6 +1,6 @@
 //! Memory of one rank, item by item.
 //!
-//! b: bytes of the compute type, N: parameters, W: ranks. The optimiser's float32 tensors (masters, gradient sums, two
+//! b: bytes of the compute type, N: parameters, W: ranks. The optimiser's float32 tensors (master_weights, gradient sums, two
 //! moments) are dealt over the ranks in every mode. With `full` and W > 1 so are the weights, and a unit is gathered while
 //! it computes; otherwise every rank holds all of them. Rank 0's parts are the largest, since units are padded.
 
@@ -154,11 +154,11 @@ impl UpdateSetup<'_> {
         self.kind.elt_size_in_bytes() as u64
     }
 
-    /// What a rank holds of a network that is trained, at any time: weights, masters, gradient sums, moments.
+    /// What a rank holds of a network that is trained, at any time: weights, master_weights, gradient sums, moments.
     fn state(&self, units: &Units) -> [u64; 4] {
         let shard = units.shard();
         let weights = match (self.gathers(), self.kind, self.ranks) {
-            (_, Kind::Float, 1) | (true, Kind::Float, _) => 0, // they are the masters
+            (_, Kind::Float, 1) | (true, Kind::Float, _) => 0, // they are the master_weights
             (true, _, _) => self.bytes() * shard,
             (false, _, _) => self.bytes() * units.all(),
         };
@@ -173,7 +173,7 @@ impl UpdateSetup<'_> {
     /// Names and bytes of what a rank holds of the policy at any time.
     fn policy(&self) -> Vec<(&'static str, u64)> {
         let units = Units::new(self.config, self.ranks);
-        let [own, masters, sums, moments] = match self.lora {
+        let [own, master_weights, sums, moments] = match self.lora {
             None => self.state(&units),
             Some(lora) => {
                 let shard = adapter_units(self.config, lora, self.ranks).shard();
@@ -189,7 +189,7 @@ impl UpdateSetup<'_> {
         vec![
             ("weights", own),
             ("frozen base of the adapters", base),
-            ("masters", masters),
+            ("master_weights", master_weights),
             ("gradient sums", sums),
             ("moments of AdamW", moments),
         ]

@@ -16,7 +16,7 @@ use anyhow::Result;
 use serde::Serialize;
 use serde_json::Value;
 
-pub use self::hardware::{Gpu, Hardware, World};
+pub use self::hardware::{Gpu, Hardware, Cluster};
 pub use self::memory::{Item, IterationSetup, Memory, UpdateSetup, iteration_memory, update_memory};
 use self::time::TimeSetup;
 pub use self::time::{Collective, Iteration, Phase, Workload, block_flops};
@@ -72,7 +72,7 @@ pub struct Plan {
     /// The network.
     pub model: Network,
     /// The world asked for.
-    pub world: World,
+    pub world: Cluster,
     /// What a rank computes on.
     pub hardware: Hardware,
     /// The mode that the recipe names, or `full` for the worlds that `none` cannot have.
@@ -258,7 +258,7 @@ impl Planner {
                 blocks: self.config.num_hidden_layers as u64,
                 dtype: self.recipe.dtype,
             },
-            world: World { ranks, per_node: self.per_node },
+            world: Cluster { ranks, per_node: self.per_node },
             hardware: self.hardware,
             sharding: mode,
             workload: self.workload,
@@ -333,7 +333,7 @@ impl Planner {
             recomputed: fit.memory.recomputed,
             workload: self.workload,
             hardware: self.hardware,
-            world: World { ranks: fit.ranks, per_node: self.per_node },
+            world: Cluster { ranks: fit.ranks, per_node: self.per_node },
         }
         .iteration()
     }

@@ -1,4 +1,4 @@
-use super::hardware::{Gpu, World};
+use super::hardware::{Gpu, Cluster};
 use super::memory::{Units, update_memory};
 use super::time::{TimeSetup, Workload};
 use super::*;
@@ -69,7 +69,7 @@ fn args(more: &str, gpus: u64, shape: Option<&str>) -> PlanArgs {
 
 /// By hand, from what sharded AdamW is known to take: 16 bytes a parameter over the ranks for weights, gradients and
 /// optimiser, 2 for a whole bfloat16 copy, and 2 over the ranks for the reference. Qwen2.5-7B has 7.616 G parameters and
-/// 14B has 14.770 G. (Ours is 18 over the ranks: bfloat16 weights, and float32 masters, gradients and two moments.)
+/// 14B has 14.770 G. (Ours is 18 over the ranks: bfloat16 weights, and float32 master_weights, gradients and two moments.)
 #[test]
 fn seven_and_fourteen_billion_agree_with_the_derivation_by_hand() {
     for (shape, parameters, ranks, [state, copy, reference]) in [
@@ -84,7 +84,7 @@ fn seven_and_fourteen_billion_agree_with_the_derivation_by_hand() {
         let config = Config::shape(shape).expect(shape);
         close("parameters", Units::new(&config, 1).all(), parameters, 1e-3);
         let memory = iteration_memory(&iteration(update(&config, ranks, Sharding::Full)));
-        let optimiser = ["masters", "gradient sums", "moments of AdamW"].map(|name| bytes(&memory, name)).iter().sum();
+        let optimiser = ["master_weights", "gradient sums", "moments of AdamW"].map(|name| bytes(&memory, name)).iter().sum();
         let [weights, whole] = ["weights", "whole copy for rollout"].map(|name| bytes(&memory, name));
         let frozen = bytes(&memory, "reference");
         close("optimiser", optimiser, state, 0.01);
@@ -123,7 +123,7 @@ fn totals_are_sums_and_fall_with_the_ranks() {
                 let by_item = memory.items.iter().flat_map(|item| &item.bytes).sum::<u64>();
                 assert_eq!(memory.totals().iter().sum::<u64>(), by_item);
                 assert_eq!(memory.peak().1, *memory.totals().iter().max().expect("a moment"));
-                ["masters", "gradient sums", "moments of AdamW"].map(|name| bytes(&memory, name)).iter().sum::<u64>()
+                ["master_weights", "gradient sums", "moments of AdamW"].map(|name| bytes(&memory, name)).iter().sum::<u64>()
             });
             assert!(peaks.is_sorted_by(|a, b| a > b), "{shape} {mode:?}: {peaks:?}");
             // From two ranks on, where buffers of what is gathered and reduced are there.
@@ -180,7 +180,7 @@ fn communication_hides_where_the_rates_say() {
     let on = |ranks, latency| {
         let hardware = Hardware { latency, ..Gpu::H100.hardware(Kind::BFloat16) };
         let update = update(&config, ranks, Sharding::Full);
-        let world = World { ranks, per_node: 8 };
+        let world = Cluster { ranks, per_node: 8 };
         TimeSetup { update, recomputed: 28, workload, hardware, world }.iteration()
     };
     assert!((on(8, [0.0; 3]).hidden_from / 620.0 - 1.0).abs() < 0.01, "{}", on(8, [0.0; 3]).hidden_from);

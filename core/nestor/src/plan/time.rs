@@ -5,7 +5,7 @@
 
 use serde::Serialize;
 
-use super::hardware::{Hardware, World};
+use super::hardware::{Hardware, Cluster};
 use super::memory::{SLICE_BYTES, Units, UpdateSetup, adapter_units, block_matrices, cache_bytes};
 use crate::model::Config;
 use crate::model::config::Output;
@@ -160,7 +160,7 @@ pub struct TimeSetup<'a> {
     /// The rates.
     pub hardware: Hardware,
     /// The ranks.
-    pub world: World,
+    pub world: Cluster,
 }
 
 /// What one network's passes cost on a rank.

@@ -62,6 +62,6 @@ pub fn call(function: impl FnOnce(*mut ffi::Sink) -> i32) -> Result<Texts> {
 /// Calls a close function. Nothing waits for its result, so a failure is only told.
 pub fn close(id: &str, function: impl FnOnce(*mut ffi::Sink) -> i32) {
     if let Err(error) = call(function) {
-        terminal::complain(&format!("warning: plugin {id}: closing: {error:#}"));
+        terminal::warn(&format!("warning: plugin {id}: closing: {error:#}"));
     }
 }

@@ -1,6 +1,6 @@
 //! The host's side of the plugin border: finding plugin files, the handshake, and guards around every call.
 //!
-//! [`Plugins`] finds components by id or file, [`World`] and [`Env`] play an environment, [`Estimator`] scores rows,
+//! [`Plugins`] finds components by id or file, [`SharedEnv`] and [`Env`] play an environment, [`Estimator`] scores rows,
 //! [`advantage`] scores recorded ones. What crosses the border stands in `plugins/sdk/nestor_plugin.h`; `unsafe` stands
 //! in `library`, `call`, `world` and `estimator` only.
 
@@ -8,7 +8,7 @@ pub mod advantage;
 mod call;
 mod estimator;
 mod library;
-mod world;
+mod shared_env;
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ use anyhow::{Context, Result, bail};
 pub use nestor_plugin::{Needs, Observation};
 
 pub use estimator::{Estimator, Parts};
-pub use world::{Env, World};
+pub use shared_env::{Env, SharedEnv};
 
 use crate::input_error;
 use crate::recipe::PluginChoice;
@@ -143,10 +143,10 @@ impl Plugins {
     }
 
     /// Opens an environment.
-    pub fn world(&self, choice: &PluginChoice) -> Result<World> {
+    pub fn world(&self, choice: &PluginChoice) -> Result<SharedEnv> {
         let component = self.component(Kind::Environment, &choice.plugin)?;
         match component.table {
-            Table::Environment { functions, expert } => World::open(component.id, functions, expert, &choice.config),
+            Table::Environment { functions, expert } => SharedEnv::open(component.id, functions, expert, &choice.config),
             Table::Estimator { .. } => bail!("plugin {} is an estimator", component.id),
         }
     }

@@ -17,7 +17,7 @@ use super::deal::dealt_micro_batches;
 use super::head::{value_gradients, values};
 use super::network::Network;
 use super::packed::Packed;
-use super::update::{UpdateSettings, advance, left_mini_batches, ragged_column};
+use super::update::{UpdateSettings, advance, remaining_mini_batches, ragged_column};
 use crate::data::{Batch, Rows};
 use crate::dist::exchange;
 use crate::model::Model;
@@ -94,15 +94,15 @@ pub fn ragged_values(ranks: &Ranks, critic: &Model, batch: &Batch, micro_batch_t
 
 /// One iteration's update of the critic on a batch with values and returns, from where `report` says that it stands.
 /// A signal ends it between two mini-batches.
-pub fn go_on(
+pub fn run_remaining(
     critic: &mut Network,
     batch: &Batch,
     section: &Critic,
     settings: &UpdateSettings,
     report: &mut CriticReport,
 ) -> Result<()> {
-    for indices in left_mini_batches(&critic.ranks, batch, settings, report.each.len()) {
-        critic.ranks.go_on()?;
+    for indices in remaining_mini_batches(&critic.ranks, batch, settings, report.each.len()) {
+        critic.ranks.check_stop()?;
         let (loss, clip_fraction) = gradients(critic, batch, &indices, section.clip, settings)?;
         let step = critic.step(settings.update, section.lr, section.grad_clip).context("updating the critic")?;
         report.each.push(CriticStep { loss, clip_fraction, grad_norm: step.grad_norm, skipped: step.skipped });

@@ -2,7 +2,7 @@
 
 use super::update::micro_batches;
 use crate::data::Batch;
-use crate::dist::deal;
+use crate::dist::balance;
 use crate::shard::Ranks;
 
 /// This rank's micro-batches of some sequences. Every rank has as many entries; where it has nothing left, there is none
@@ -14,9 +14,9 @@ pub fn dealt_micro_batches(ranks: &Ranks, batch: &Batch, indices: &[usize], budg
     let (world, tokens) = (ranks.world(), |&i: &usize| batch.sequences[i].tokens.len());
     let mut parts: Vec<Vec<Vec<usize>>> = if ranks.deterministic {
         let whole = micro_batches(batch, indices, budget);
-        deal(&whole, world, |part| part.iter().map(tokens).sum())
+        balance(&whole, world, |part| part.iter().map(tokens).sum())
     } else {
-        deal(indices, world, tokens).iter().map(|own| micro_batches(batch, own, budget)).collect()
+        balance(indices, world, tokens).iter().map(|own| micro_batches(batch, own, budget)).collect()
     };
     let rounds = parts.iter().map(Vec::len).max().unwrap_or(0);
     let mut own: Vec<_> = parts.swap_remove(ranks.comm.rank()).into_iter().map(Some).collect();

@@ -18,7 +18,7 @@ const MOST_SKIPPED: u32 = 10;
 pub struct Network {
     /// Computes in the recipe's type.
     pub model: Model,
-    /// Holds this rank's part of the float32 masters, of all weights or of the adapters.
+    /// Holds this rank's part of the float32 master_weights, of all weights or of the adapters.
     pub optimizer: Optimizer,
     /// What is trained, where that is not all weights.
     pub adapters: Option<Adapters>,
@@ -62,13 +62,13 @@ impl Network {
                 }
             }
         });
-        let mut masters = vec![ranks.part_of(&layouts[0], &first)];
-        masters.extend(own[1..].iter().map(|part| float(part).copy()));
-        let optimizer = Optimizer::new(&masters);
+        let mut master_weights = vec![ranks.part_of(&layouts[0], &first)];
+        master_weights.extend(own[1..].iter().map(|part| float(part).copy()));
+        let optimizer = Optimizer::new(&master_weights);
         let units = if ranks.spread_weights() {
-            Units::Spread { ranks: ranks.clone(), parts: masters.iter().map(|part| part.to_kind(kind)).collect() }
+            Units::Spread { ranks: ranks.clone(), parts: master_weights.iter().map(|part| part.to_kind(kind)).collect() }
         } else if ranks.is_alone() {
-            Units::Whole(masters.iter().map(|part| part.to_kind(kind)).collect())
+            Units::Whole(master_weights.iter().map(|part| part.to_kind(kind)).collect())
         } else {
             let padded = layouts.iter().map(|layout| ranks.partition(layout).padded());
             Units::Whole(padded.map(|n| Tensor::zeros([n], (kind, device))).collect())
@@ -79,11 +79,11 @@ impl Network {
         Ok(critic)
     }
 
-    /// This rank's part of all weights as exactly as they are known, one flat tensor per unit: the float32 masters, or
+    /// This rank's part of all weights as exactly as they are known, one flat tensor per unit: the float32 master_weights, or
     /// with adapters what the network computes with.
     pub fn weights(&self) -> Vec<Tensor> {
-        let masters = || self.optimizer.masters.iter().map(Tensor::shallow_clone).collect();
-        if self.adapters.is_some() { self.parts() } else { masters() }
+        let master_weights = || self.optimizer.master_weights.iter().map(Tensor::shallow_clone).collect();
+        if self.adapters.is_some() { self.parts() } else { master_weights() }
     }
 
     /// This rank's part of what the network computes with, one flat tensor per unit.
@@ -109,22 +109,22 @@ impl Network {
         pass::idle_backward(model, recompute, sums)
     }
 
-    /// Makes the network compute with what the masters are now.
+    /// Makes the network compute with what the master_weights are now.
     pub fn refresh(&mut self) -> Result<()> {
         let Self { model, optimizer, ranks, .. } = self;
         if let Some(adapters) = &mut self.adapters {
-            return adapters.merge(&optimizer.masters, &model.units.held()[1..], ranks);
+            return adapters.merge(&optimizer.master_weights, &model.units.held()[1..], ranks);
         }
         let kind = model.kind();
         match &model.units {
             Units::Whole(flats) if !ranks.is_alone() => {
-                for ((layout, flat), master) in model.layouts.iter().zip(flats).zip(&optimizer.masters) {
+                for ((layout, flat), master) in model.layouts.iter().zip(flats).zip(&optimizer.master_weights) {
                     ranks.gather_into(layout, flat, &master.to_kind(kind))?.wait()?;
                 }
             }
             _ if kind == Kind::Float => {} // they are the network's own tensors
             units => no_grad(|| {
-                for (held, master) in units.held().iter().zip(&optimizer.masters) {
+                for (held, master) in units.held().iter().zip(&optimizer.master_weights) {
                     held.shallow_clone().copy_(master);
                 }
             }),

@@ -96,18 +96,18 @@ impl UpdateReport {
 /// One iteration's update of the policy on a scored batch.
 pub fn update(policy: &mut Network, batch: &Batch, settings: &UpdateSettings) -> Result<UpdateReport> {
     let mut report = UpdateReport::default();
-    go_on(policy, batch, settings, &mut report)?;
+    run_remaining(policy, batch, settings, &mut report)?;
     Ok(report)
 }
 
 /// The update from where `report` says that it stands. A signal ends it between two mini-batches.
-pub fn go_on(policy: &mut Network, batch: &Batch, settings: &UpdateSettings, report: &mut UpdateReport) -> Result<()> {
+pub fn run_remaining(policy: &mut Network, batch: &Batch, settings: &UpdateSettings, report: &mut UpdateReport) -> Result<()> {
     let update = settings.update;
     if let Some(recomputed) = &batch.recomputed {
         report.logprob_diff = difference(&batch.rows.logprobs, recomputed);
     }
-    for indices in left_mini_batches(&policy.ranks, batch, settings, report.each.len()) {
-        policy.ranks.go_on()?;
+    for indices in remaining_mini_batches(&policy.ranks, batch, settings, report.each.len()) {
+        policy.ranks.check_stop()?;
         let gradient = gradients(policy, batch, &indices, settings)?;
         if report.each.is_empty() && batch.recomputed.is_none() {
             report.logprob_diff = gradient.logprob_diff;
@@ -185,13 +185,13 @@ pub fn gradients(
         advance(&ranks, &sequences);
         failpoint("mid-mini-batch");
     }
-    let own = Seen::new(&sums_of_micro_batches, &differences, tokens);
-    Ok(Seen::report(&exchange(&*ranks.comm, Ok(own))?))
+    let own = MiniBatchStats::new(&sums_of_micro_batches, &differences, tokens);
+    Ok(MiniBatchStats::report(&exchange(&*ranks.comm, Ok(own))?))
 }
 
 /// What one rank saw of a mini-batch.
 #[derive(Debug, Serialize, Deserialize)]
-struct Seen {
+struct MiniBatchStats {
     /// In the order of [`LossSums`].
     sums: [f64; 7],
     tokens: u64,
@@ -199,7 +199,7 @@ struct Seen {
     difference: (f64, u64, f64),
 }
 
-impl Seen {
+impl MiniBatchStats {
     fn new(sums: &[Tensor], differences: &[Tensor], tokens: u64) -> Self {
         let mut own = [0.0; 7];
         let mut difference = (0.0, 0, 0.0);
@@ -243,10 +243,10 @@ pub fn all_mini_batches(batch: &Batch, update: &Update, seed: u64) -> Vec<Vec<us
 }
 
 /// Mini-batches that are still to be done after the first so many; this rank's part of them is planned.
-pub fn left_mini_batches(ranks: &Ranks, batch: &Batch, settings: &UpdateSettings, done: usize) -> Vec<Vec<usize>> {
+pub fn remaining_mini_batches(ranks: &Ranks, batch: &Batch, settings: &UpdateSettings, done: usize) -> Vec<Vec<usize>> {
     let left: Vec<_> = all_mini_batches(batch, settings.update, settings.seed).into_iter().skip(done).collect();
     let own = |indices| dealt_micro_batches(ranks, batch, indices, settings.update.micro_batch_tokens);
-    ranks.progress.plan(left.iter().flat_map(|indices| own(indices)).flatten().map(|micro| micro.len()).sum());
+    ranks.progress.set_total(left.iter().flat_map(|indices| own(indices)).flatten().map(|micro| micro.len()).sum());
     left
 }
 
@@ -319,9 +319,9 @@ pub fn ragged_column(
     let mut column = vec![0f32; tokens_of(batch) + batch.rows.len()];
     let all: Vec<usize> = (0..batch.sequences.len()).collect();
     let micro_batches = dealt_micro_batches(ranks, batch, &all, micro_batch_tokens);
-    ranks.progress.plan(micro_batches.iter().flatten().map(Vec::len).sum());
+    ranks.progress.set_total(micro_batches.iter().flatten().map(Vec::len).sum());
     for micro in micro_batches {
-        ranks.go_on()?;
+        ranks.check_stop()?;
         let Some(micro) = micro else {
             idle_forward(model)?;
             continue;

@@ -1,7 +1,7 @@
 //! A run: what the training loop's parts do, and everything they hold between iterations.
 
 mod report;
-mod sampling;
+mod group_filter;
 mod speed;
 mod start;
 
@@ -12,7 +12,7 @@ use rand_chacha::rand_core::Rng;
 use serde::{Deserialize, Serialize};
 
 use crate::agent::{PlaySettings, Player, Scored, TaskCursor, pack, plan_from};
-use crate::checkpoint::{Checkpoints, Saved, SavedHalfway};
+use crate::checkpoint::{Checkpoints, Saved, SavedUpdate};
 use crate::data::{Batch, Episode};
 use crate::dist::{exchange, from_root};
 use crate::engine::{Counters as Generated, NoiseKey, noise};
@@ -28,7 +28,7 @@ use crate::policy::update::{self, UpdateReport, UpdateSettings, ragged_logprobs}
 use crate::recipe::{OldLogprobs, Recipe};
 use crate::shard::Ranks;
 use crate::track::{Event, Metrics, Phases, Status, Tracker};
-use sampling::Selection;
+use group_filter::Selection;
 use speed::{Speed, TRAINED, forward_flops, generation_flops};
 pub use start::{join, run_dir};
 
@@ -102,7 +102,7 @@ pub struct UpdateReports {
 
 /// An iteration that a signal stopped in the middle of its update. Part of a checkpoint; a resumed run ends it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Halfway {
+struct InterruptedUpdate {
     /// What was played.
     episodes: Vec<Episode>,
     /// The same, scored.
@@ -113,7 +113,7 @@ struct Halfway {
     reports: UpdateReports,
 }
 
-impl Halfway {
+impl InterruptedUpdate {
     /// Optimiser steps that are done.
     fn steps(&self) -> usize {
         let UpdateReports { policy, critic } = &self.reports;
@@ -121,8 +121,8 @@ impl Halfway {
     }
 
     /// As a checkpoint holds it.
-    fn saved(&self) -> Result<SavedHalfway> {
-        Ok(SavedHalfway { steps: self.steps(), bytes: postcard::to_stdvec(self)? })
+    fn saved(&self) -> Result<SavedUpdate> {
+        Ok(SavedUpdate { steps: self.steps(), bytes: postcard::to_stdvec(self)? })
     }
 }
 
@@ -145,7 +145,7 @@ pub struct Run {
     metrics: Metrics,
     state: State,
     /// The next iteration, where a signal stopped it in its update.
-    halfway: Option<Halfway>,
+    interrupted: Option<InterruptedUpdate>,
     /// Whether the warm start and the first evaluation are done.
     baseline: bool,
     /// What the newest checkpoint is of: the iterations, and the optimiser steps of the next one.
@@ -163,8 +163,8 @@ impl Run {
 
     /// Plays one group of episodes for each of the next tasks, and more in place of those that dynamic sampling drops.
     pub fn collect(&mut self, iteration: u64) -> Result<Vec<Episode>> {
-        if let Some(halfway) = &mut self.halfway {
-            return Ok(std::mem::take(&mut halfway.episodes));
+        if let Some(interrupted) = &mut self.interrupted {
+            return Ok(std::mem::take(&mut interrupted.episodes));
         }
         self.phases.start("rollout");
         let _bar = self.ranks.progress.phase("rollout", "episodes");
@@ -190,8 +190,8 @@ impl Run {
     /// Episodes as sequences and rows, and what it took to generate them.
     pub fn pack(&mut self, episodes: &[Episode]) -> Result<Batch> {
         self.phases.start("pack");
-        if let Some(halfway) = &mut self.halfway {
-            return Ok(std::mem::take(&mut halfway.batch));
+        if let Some(interrupted) = &mut self.interrupted {
+            return Ok(std::mem::take(&mut interrupted.batch));
         }
         let batch = pack(episodes, &self.recipe.rollout);
         let Generated { prefilled, generated, .. } = self.player.take_counters();
@@ -206,7 +206,7 @@ impl Run {
     /// Adds, where the recipe asks: the update's own log-probs, the reference's, the critic's values; and takes KL off
     /// the rewards.
     pub fn reference(&mut self, batch: &mut Batch) -> Result<()> {
-        if self.halfway.is_some() {
+        if self.interrupted.is_some() {
             return Ok(()); // it was done before the stop
         }
         let update = &self.recipe.update;
@@ -241,7 +241,7 @@ impl Run {
 
     /// Lets the estimator fill in advantages and returns: once, at rank 0, which sees the whole batch as all ranks do.
     pub fn score(&mut self, batch: &mut Batch) -> Result<()> {
-        if self.halfway.is_some() {
+        if self.interrupted.is_some() {
             return Ok(());
         }
         self.phases.start("advantage");
@@ -257,20 +257,20 @@ impl Run {
     /// the checkpoint.
     pub fn update(&mut self, iteration: u64, episodes: &[Episode], batch: &Batch) -> Result<UpdateReports> {
         let mut reports = UpdateReports::default();
-        if let Some(halfway) = self.halfway.take() {
-            (reports, self.metrics) = (halfway.reports, halfway.metrics);
+        if let Some(interrupted) = self.interrupted.take() {
+            (reports, self.metrics) = (interrupted.reports, interrupted.metrics);
         }
         // From here on the iteration is not given up any more.
         self.state.tasks = self.tasks.clone();
-        let ended = self.go_on(iteration, batch, &mut reports);
+        let ended = self.run_remaining(iteration, batch, &mut reports);
         if ended.as_ref().is_err_and(|error| error.is::<Stopped>()) {
             let (episodes, batch, metrics) = (episodes.to_vec(), batch.clone(), std::mem::take(&mut self.metrics));
-            self.halfway = Some(Halfway { episodes, batch, metrics, reports: reports.clone() });
+            self.interrupted = Some(InterruptedUpdate { episodes, batch, metrics, reports: reports.clone() });
         }
         ended.map(|()| reports)
     }
 
-    fn go_on(&mut self, iteration: u64, batch: &Batch, reports: &mut UpdateReports) -> Result<()> {
+    fn run_remaining(&mut self, iteration: u64, batch: &Batch, reports: &mut UpdateReports) -> Result<()> {
         let lr = learning_rate(&self.recipe.update, iteration - 1, self.recipe.iterations);
         let settings = UpdateSettings {
             update: &self.recipe.update,
@@ -286,7 +286,7 @@ impl Run {
             let _bar = critic.ranks.progress.phase("critic", "sequences");
             let report = reports.critic.get_or_insert_default();
             let before = report.each.len();
-            critic::go_on(critic, batch, section, &settings, report)?;
+            critic::run_remaining(critic, batch, section, &settings, report)?;
             // Others were done, and counted, before a signal stopped the run in this update.
             let share = (report.each.len() - before) as f64 / report.each.len().max(1) as f64;
             let epochs = f64::from(self.recipe.update.epochs) * share;
@@ -298,7 +298,7 @@ impl Run {
             let _bar = policy.ranks.progress.phase("update", "sequences");
             let report = reports.policy.get_or_insert_default();
             let before = report.tokens;
-            update::go_on(policy, batch, &settings, report)?;
+            update::run_remaining(policy, batch, &settings, report)?;
             let (seconds, tokens) = (self.phases.seconds("update").max(1e-9), (report.tokens - before) as f64);
             let whole: usize = batch.sequences.iter().map(|s| s.tokens.len()).sum();
             let flops = TRAINED * forward_flops(&policy.model.config, batch) * tokens / whole.max(1) as f64;
@@ -379,7 +379,7 @@ impl Run {
             return self.end(Status::Stopped, true);
         }
         if let [(_, before), .., (_, after)] = self.tracker.evaluations() {
-            self.tracker.say(&format!(
+            self.tracker.log(&format!(
                 "success on the evaluation tasks: {before:.3} before reinforcement learning, {after:.3} after it"
             ))?;
         }
@@ -388,13 +388,13 @@ impl Run {
 
     fn end(&mut self, status: Status, saved: bool) -> Result<Status> {
         self.tracker.close(if status == Status::Done { 0 } else { 130 });
-        self.tracker.tell(&Event::End { status, run_dir: &self.dir, saved })?;
+        self.tracker.emit(&Event::End { status, run_dir: &self.dir, saved })?;
         Ok(status)
     }
 
     /// Iterations done, and optimiser steps of the next one.
     fn progress(&self) -> (u64, usize) {
-        (self.state.iteration, self.halfway.as_ref().map_or(0, Halfway::steps))
+        (self.state.iteration, self.interrupted.as_ref().map_or(0, InterruptedUpdate::steps))
     }
 
     /// Success on the fixed task list.
@@ -429,8 +429,8 @@ impl Run {
         let _bar = self.ranks.progress.phase("checkpoint", "");
         self.state.policy = Counters::of(&self.policy);
         self.state.critic = self.critic.as_ref().map(Counters::of);
-        let halfway = self.halfway.as_ref().map(Halfway::saved).transpose()?;
-        let saved = Saved::new(&self.policy, self.critic.as_ref(), &self.model_files, halfway);
+        let interrupted = self.interrupted.as_ref().map(InterruptedUpdate::saved).transpose()?;
+        let saved = Saved::new(&self.policy, self.critic.as_ref(), &self.model_files, interrupted);
         let (iteration, keep) = (self.state.iteration, self.recipe.checkpoint.keep);
         self.checkpoints.save(&*self.ranks.comm, iteration, &saved, &self.state, keep)?;
         self.saved = Some(self.progress());

@@ -19,7 +19,7 @@ use crate::engine::noise;
 use crate::files;
 use crate::input_error;
 use crate::model::{Config, kind, new, prepare, weights};
-use crate::plugin::{Estimator, Plugins, World};
+use crate::plugin::{Estimator, Plugins, SharedEnv};
 use crate::policy::Network;
 use crate::policy::network::{parts, set_parts};
 use crate::policy::reward::KlCoefficient;
@@ -27,7 +27,7 @@ use crate::recipe::{Recipe, Sharding};
 use crate::shard::Ranks;
 use crate::tokenizer::{Tokenizer, Turns};
 use crate::track::{Console, Event, Metrics, Phases, Progress, Tracker, Wandb, terminal};
-use crate::warm_start::Teacher;
+use crate::warm_start::Imitation;
 
 /// Expert episodes whose texts train a new model's tokenizer.
 const TOKENIZER_EPISODES: usize = 512;
@@ -128,9 +128,9 @@ impl Run {
                 counters.restore(critic);
             }
         }
-        let halfway = match &newest {
+        let interrupted = match &newest {
             Some(path) => from_root(comm, || {
-                Checkpoints::halfway(path)?.map(|bytes| Ok(postcard::from_bytes(&bytes)?)).transpose()
+                Checkpoints::interrupted(path)?.map(|bytes| Ok(postcard::from_bytes(&bytes)?)).transpose()
             })?,
             None => None,
         };
@@ -164,7 +164,7 @@ impl Run {
             model_files,
             phases,
             speed,
-            halfway,
+            interrupted,
             baseline: newest.is_some(),
             saved: None,
             tasks: state.tasks.clone(),
@@ -196,7 +196,7 @@ impl Run {
 
     fn introduce(&mut self, resumed: Option<&Path>) -> Result<()> {
         let model = &self.policy.model;
-        self.tracker.tell(&Event::Start {
+        self.tracker.emit(&Event::Start {
             run_dir: &self.dir,
             parameters: model.numel(),
             adapters: self.policy.adapters.as_ref().map(|adapters| adapters.numel()),
@@ -209,10 +209,10 @@ impl Run {
             resumed_from: resumed,
         })?;
         for warning in self.recipe.warnings() {
-            self.tracker.tell(&Event::Warning { message: &warning })?;
+            self.tracker.emit(&Event::Warning { message: &warning })?;
         }
         match resumed {
-            Some(path) => self.tracker.say(&format!("resumed from {}", path.display())),
+            Some(path) => self.tracker.log(&format!("resumed from {}", path.display())),
             None => Ok(()),
         }
     }
@@ -223,7 +223,7 @@ impl Run {
         let _bar = self.ranks.progress.phase("warm start", "steps");
         let seed = stream_seed(self.recipe.seed, noise::WARM_START, 0);
         let count = self.player.world().tasks(&self.recipe.rollout.split)?;
-        let mut teacher = Teacher {
+        let mut teacher = Imitation {
             comm: &*self.ranks.comm,
             player: &mut self.player,
             tasks: TaskCursor::new(count, seed),
@@ -234,14 +234,14 @@ impl Run {
         };
         let (tracker, ranks) = (&mut self.tracker, &self.ranks);
         let every = (settings.steps / 10).max(1);
-        ranks.progress.plan(settings.steps as usize);
+        ranks.progress.set_total(settings.steps as usize);
         let mut last = f64::NAN;
         teacher.teach(&mut self.policy, |step, loss| {
             last = loss;
             ranks.progress.advance(1, 0);
-            ranks.go_on()?;
+            ranks.check_stop()?;
             if step % every == 0 {
-                tracker.tell(&Event::WarmStart { step, steps: settings.steps, loss })?;
+                tracker.emit(&Event::WarmStart { step, steps: settings.steps, loss })?;
             }
             Ok(())
         })?;
@@ -362,7 +362,7 @@ fn check_conversation(recipe: &Recipe, config: &Config, tokenizer: &Tokenizer) -
 }
 
 /// The Hugging Face folder of the policy; a new model is made in the run directory first.
-fn model_files(recipe: &Recipe, world: &World, dir: &Path, resumed: bool) -> Result<PathBuf> {
+fn model_files(recipe: &Recipe, world: &SharedEnv, dir: &Path, resumed: bool) -> Result<PathBuf> {
     if let Some(path) = &recipe.model.path {
         return Ok(PathBuf::from(path));
     }

@@ -11,7 +11,7 @@ use crate::dist::{Comm, Reduce};
 #[derive(Debug)]
 pub struct Optimizer {
     /// The weights that are trained; the network computes with copies (or with these, in float32).
-    pub masters: Vec<Tensor>,
+    pub master_weights: Vec<Tensor>,
     /// Gradient sums of the current mini-batch.
     pub grads: Vec<Tensor>,
     /// Gradient sums that count as zero whatever they hold: the first gradient is written over them.
@@ -34,13 +34,13 @@ pub struct StepReport {
 }
 
 impl Optimizer {
-    /// Starts with zero moments. In float32 the masters share storage with the network's own tensors, so that an
+    /// Starts with zero moments. In float32 the master_weights share storage with the network's own tensors, so that an
     /// optimiser step is seen by the network at once.
     pub fn new(flats: &[Tensor]) -> Self {
-        let masters: Vec<_> = flats.iter().map(|f| f.detach().to_kind(Kind::Float)).collect();
-        let zeros = || masters.iter().map(Tensor::zeros_like).collect::<Vec<_>>();
-        let stale = vec![false; masters.len()];
-        Self { grads: zeros(), stale, exp_avgs: zeros(), exp_avg_sqs: zeros(), masters, steps: 0 }
+        let master_weights: Vec<_> = flats.iter().map(|f| f.detach().to_kind(Kind::Float)).collect();
+        let zeros = || master_weights.iter().map(Tensor::zeros_like).collect::<Vec<_>>();
+        let stale = vec![false; master_weights.len()];
+        Self { grads: zeros(), stale, exp_avgs: zeros(), exp_avg_sqs: zeros(), master_weights, steps: 0 }
     }
 
     /// Forgets the moments and the count of steps.
@@ -71,16 +71,16 @@ impl Optimizer {
             return Ok(StepReport { grad_norm, skipped: true });
         }
         self.steps += 1;
-        let scalar = |x: f64| Tensor::full([], x, (Kind::Float, self.masters[0].device()));
+        let scalar = |x: f64| Tensor::full([], x, (Kind::Float, self.master_weights[0].device()));
         let count = scalar(self.steps as f64);
-        let steps: Vec<_> = self.masters.iter().map(|_| count.shallow_clone()).collect();
+        let steps: Vec<_> = self.master_weights.iter().map(|_| count.shallow_clone()).collect();
         // The step itself clips, which saves a pass over the gradients.
         let excess = (grad_norm + 1e-6) / grad_clip;
         let grad_scale = (excess > 1.0).then(|| scalar(excess));
         tch::no_grad(|| {
             nestor_torch::fused_adamw(
                 &AdamWState {
-                    params: &self.masters,
+                    params: &self.master_weights,
                     grads: &self.grads,
                     exp_avgs: &self.exp_avgs,
                     exp_avg_sqs: &self.exp_avg_sqs,

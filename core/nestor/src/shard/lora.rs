@@ -24,7 +24,7 @@ use crate::recipe;
 const ADAPTERS: u64 = u64::MAX - 1;
 
 /// The adapters of a network: where A and B of each projection lie, and W0. A and B themselves are an optimiser's
-/// masters, one flat float32 tensor per block.
+/// master_weights, one flat float32 tensor per block.
 #[derive(Debug)]
 pub struct Adapters {
     /// A and B of each projection in turn, by block, under peft's names.
@@ -111,9 +111,9 @@ impl Adapters {
     }
 
     /// Sets what this rank holds of the blocks' projections to W0 + s B A, computed in float32, with A and B as the
-    /// ranks' `masters` are now.
-    pub fn merge(&mut self, masters: &[Tensor], blocks: &[Tensor], ranks: &Ranks) -> Result<()> {
-        let whole = self.layouts.iter().zip(masters).map(|(layout, part)| ranks.whole_of(layout, part));
+    /// ranks' `master_weights` are now.
+    pub fn merge(&mut self, master_weights: &[Tensor], blocks: &[Tensor], ranks: &Ranks) -> Result<()> {
+        let whole = self.layouts.iter().zip(master_weights).map(|(layout, part)| ranks.whole_of(layout, part));
         self.whole = whole.collect::<Result<_>>()?;
         no_grad(|| {
             for (block, (own, held)) in self.whole.iter().zip(blocks).enumerate() {

@@ -33,7 +33,7 @@ struct InFlight {
 }
 
 impl<'a> GradientSums<'a> {
-    /// Those of an optimiser, whose masters are the adapters' where there are any.
+    /// Those of an optimiser, whose master_weights are the adapters' where there are any.
     pub fn new(
         optimizer: &'a mut Optimizer,
         layouts: &'a [Layout],

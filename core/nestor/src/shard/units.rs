@@ -36,7 +36,7 @@ impl Ranks {
     }
 
     /// Ends with [`Stopped`] at every rank when a signal asked one of them to stop.
-    pub fn go_on(&self) -> Result<()> {
+    pub fn check_stop(&self) -> Result<()> {
         let own = self.stop.load(Ordering::Relaxed);
         if exchange(&*self.comm, Ok(own))?.contains(&true) { Err(Stopped.into()) } else { Ok(()) }
     }

@@ -176,7 +176,7 @@ impl Console {
     }
 
     /// Says something other than an iteration.
-    pub fn tell(&mut self, event: &Event) {
+    pub fn emit(&mut self, event: &Event) {
         match self.voice {
             Voice::Silent => {}
             Voice::Json => event.print_json(),
@@ -210,7 +210,7 @@ impl Console {
 
     /// Warns on standard error, before a run has a log.
     pub fn warn(&self, message: &str) {
-        terminal::complain(&format!("warning: {message}"));
+        terminal::warn(&format!("warning: {message}"));
         if self.voice == Voice::Json {
             Event::Warning { message }.print_json();
         }

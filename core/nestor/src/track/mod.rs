@@ -100,23 +100,23 @@ impl Tracker {
     }
 
     /// Tells something and keeps it in `log.txt`.
-    pub fn tell(&mut self, event: &Event) -> Result<()> {
+    pub fn emit(&mut self, event: &Event) -> Result<()> {
         let Some(files) = &mut self.files else { return Ok(()) };
-        self.console.tell(event);
-        self.wandb.say(&event.line());
+        self.console.emit(event);
+        self.wandb.log(&event.line());
         files.log(&event.line())
     }
 
     /// Tells a line.
-    pub fn say(&mut self, message: &str) -> Result<()> {
-        self.tell(&Event::Say { message })
+    pub fn log(&mut self, message: &str) -> Result<()> {
+        self.emit(&Event::Say { message })
     }
 
     /// Ends W&B's run file, if there is one, and says where it is.
     pub fn close(&mut self, exit_code: i32) {
         if let Some(line) = self.wandb.finish(exit_code) {
             // The run is over: a disk that is full now costs this line alone.
-            let _ = self.say(&line);
+            let _ = self.log(&line);
         }
     }
 
@@ -135,7 +135,7 @@ impl Tracker {
         };
         self.console.iteration(&row);
         self.wandb.record(iteration, metrics);
-        self.wandb.say(&row.line());
+        self.wandb.log(&row.line());
         files.log(&row.line())?;
 
         let eval = metrics.get("eval/success");
@@ -183,12 +183,12 @@ impl Files {
     }
 }
 
-/// Memory of this process in bytes; none where the system does not tell.
+/// Memory of this process in bytes; none where the system does not emit.
 pub fn rss_bytes() -> Option<f64> {
     status_bytes("VmRSS:")
 }
 
-/// The most memory that this process ever had, in bytes; none where the system does not tell.
+/// The most memory that this process ever had, in bytes; none where the system does not emit.
 pub fn peak_bytes() -> Option<f64> {
     status_bytes("VmHWM:")
 }

@@ -107,7 +107,7 @@ impl Progress {
     }
 
     /// So many more units are planned.
-    pub fn plan(&self, units: usize) {
+    pub fn set_total(&self, units: usize) {
         self.bar.inc_length(units as u64);
     }
 

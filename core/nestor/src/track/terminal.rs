@@ -46,7 +46,7 @@ pub fn put(text: &str) {
 }
 
 /// Prints an error or a warning on standard error; whoever closed it does not want to hear.
-pub fn complain(line: &str) {
+pub fn warn(line: &str) {
     let term = Term::stderr();
     let text = match term.is_term() {
         false => format!("{line}\n"),

@@ -53,7 +53,7 @@ impl Wandb {
     }
 
     /// Adds a console line.
-    pub fn say(&mut self, line: &str) {
+    pub fn log(&mut self, line: &str) {
         self.attempt(|run| run.output(line));
     }
 
@@ -98,7 +98,7 @@ impl Wandb {
     fn attempt(&mut self, write: impl FnOnce(&mut Run) -> Result<(), Error>) {
         let Some(run) = &mut self.run else { return };
         if let Err(error) = write(run) {
-            terminal::complain(&format!("warning: wandb: {error}; the run goes on without W&B"));
+            terminal::warn(&format!("warning: wandb: {error}; the run goes on without W&B"));
             self.run = None;
         }
     }

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use nestor::model::{Architecture, Config, Model};
-use nestor::plugin::{Plugins, World};
+use nestor::plugin::{Plugins, SharedEnv};
 use nestor::recipe::PluginChoice;
 use serde_json::json;
 use tch::{Device, Kind};
@@ -50,7 +50,7 @@ pub fn workspace() -> &'static Path {
 }
 
 /// The SDK's toy environment; its own limit of steps is 9.
-pub fn toy() -> World {
+pub fn toy() -> SharedEnv {
     let file = example_plugins().join("libtoy.so");
     let choice = PluginChoice { plugin: file.display().to_string(), config: json!({ "max_steps": 9 }) };
     Plugins::default().world(&choice).expect("the toy environment")

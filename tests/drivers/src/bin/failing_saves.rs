@@ -125,7 +125,7 @@ fn save(comm: &dyn Comm, run_dir: &Path, iteration: u64) -> Result<()> {
     let shards = || tensors.iter().map(Tensor::shallow_clone).collect();
     let set = |name| Set { name, layouts: &layouts, shards: shards() };
     let sets = ["policy", "exp_avg", "exp_avg_sq"].map(set).into();
-    let saved = Saved { sets, adapter_config: None, model_files: &model_files, halfway: None };
+    let saved = Saved { sets, adapter_config: None, model_files: &model_files, interrupted: None };
     let state = json!({ "iteration": iteration });
     Checkpoints::new(run_dir).save(comm, iteration, &saved, &state, 2)
 }

@@ -48,7 +48,7 @@ fn main() -> Result<()> {
         Some(lora) => {
             let mut policy = Network::with_lora(model, &lora.settings, 0, &Ranks::solo(device))?;
             let layouts = policy.trained().to_vec();
-            weights::read_flats(&lora.adapter, &layouts, &policy.optimizer.masters)?;
+            weights::read_flats(&lora.adapter, &layouts, &policy.optimizer.master_weights)?;
             policy.refresh()?;
             policy
         }
@@ -67,7 +67,7 @@ fn main() -> Result<()> {
     let mut tensors = named("", policy.trained(), &policy.optimizer.grads);
     if input.lora.is_some() {
         policy.step(&input.update, input.update.lr, input.update.grad_clip)?;
-        tensors.extend(named("after.", policy.trained(), &policy.optimizer.masters));
+        tensors.extend(named("after.", policy.trained(), &policy.optimizer.master_weights));
     }
     Tensor::write_safetensors(&tensors, out)?;
     println!(

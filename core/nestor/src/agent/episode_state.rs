@@ -20,7 +20,7 @@ pub fn won(seen: &Observation) -> bool {
 
 /// An episode under way.
 #[derive(Debug)]
-pub struct Playing {
+pub struct EpisodeState {
     episode: Episode,
     now: Observation,
 }
@@ -28,7 +28,7 @@ pub struct Playing {
 /// Prompt ids, response ids and their log-probs.
 pub type StepTokens = (Vec<u32>, Vec<u32>, Vec<f32>);
 
-impl Playing {
+impl EpisodeState {
     /// An episode that has not begun.
     pub fn new(plan: EpisodePlan) -> Self {
         let EpisodePlan { group, episode, task, seed } = plan;
@@ -158,7 +158,7 @@ mod tests {
             assert_eq!(won(&seen(json!({ "won": value }))), expected, "{value}");
         }
         assert!(!won(&seen(json!({}))));
-        let mut playing = Playing::new(EpisodePlan { group: 0, episode: 0, task: 0, seed: 0 });
+        let mut playing = EpisodeState::new(EpisodePlan { group: 0, episode: 0, task: 0, seed: 0 });
         playing.begin(seen(json!({ "task_type": "" })));
         assert_eq!(playing.episode.task_type, None);
         playing.look(seen(json!({ "task_type": "pick" })));

@@ -29,9 +29,9 @@ mod tests {
     fn every_item_is_dealt_once_and_loads_differ_by_one_item_at_most() {
         let sizes = [7, 1, 30, 4, 4, 12, 9, 2, 25, 3];
         let items: Vec<usize> = [3, 1, 4, 0, 5, 9, 2, 6, 8, 7].into();
-        assert_eq!(deal(&items, 1, |&i| sizes[i]).concat(), items);
+        assert_eq!(balance(&items, 1, |&i| sizes[i]).concat(), items);
         for world in 2..=12 {
-            let dealt = deal(&items, world, |&i| sizes[i]);
+            let dealt = balance(&items, world, |&i| sizes[i]);
             let mut all: Vec<usize> = dealt.concat();
             all.sort_unstable();
             assert_eq!(all, (0..10).collect::<Vec<_>>());
@@ -41,7 +41,7 @@ mod tests {
             let spread = loads.iter().max().expect("ranks") - loads.iter().min().expect("ranks");
             assert!(spread <= 30, "{loads:?}");
         }
-        let even = deal(&(0..8).collect::<Vec<_>>(), 4, |_| 5);
+        let even = balance(&(0..8).collect::<Vec<_>>(), 4, |_| 5);
         assert!(even.iter().all(|own| own.len() == 2));
     }
 }

@@ -11,7 +11,7 @@ use super::call::{Texts, call, close};
 
 /// An open environment; clones share it.
 #[derive(Clone)]
-pub struct World {
+pub struct SharedEnv {
     inner: Arc<Inner>,
 }
 
@@ -34,7 +34,7 @@ impl Drop for Inner {
     }
 }
 
-impl World {
+impl SharedEnv {
     pub(super) fn open(
         id: &'static str,
         functions: &'static ffi::Environment,
@@ -91,7 +91,7 @@ impl World {
 
 /// Plays one episode at a time; used again after a reset.
 pub struct Env {
-    world: World,
+    world: SharedEnv,
     handle: *mut c_void,
     place: Option<Place>,
 }

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::dist::{Comm, deal, exchange, from_root};
+use crate::dist::{Comm, balance, exchange, from_root};
 use crate::files::{Sum, SummedFile, flush, hex, sum};
 use crate::input_error;
 

@@ -4,13 +4,14 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use nestor::agent::play::PlayArgs;
-use nestor::bench::{IterationArgs, RolloutArgs};
-use nestor::model::Compute;
-use nestor::plan::PlanArgs;
-use nestor::recipe::{Dtype, Recompute, Sharding};
-use nestor::view::ViewArgs;
 use nestor_torch::Backend;
+
+use crate::agent::play::PlayArgs;
+use crate::bench::{IterationArgs, RolloutArgs};
+use crate::model::Compute;
+use crate::plan::PlanArgs;
+use crate::recipe::{Dtype, Recompute, Sharding};
+use crate::view::ViewArgs;
 
 /// Trains LLM agents by reinforcement learning over many turns
 #[derive(Parser)]

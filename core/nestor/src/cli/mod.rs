@@ -15,7 +15,7 @@ use self::args::*;
 use crate::agent::play::play;
 use crate::bench::{self, BenchOptions, CollectiveOptions};
 use crate::checkpoint;
-use crate::dist::Place;
+use crate::dist::Rendezvous;
 use crate::dist::launch::{self, end_with_launcher};
 use crate::engine::Sampling;
 use crate::error::{InputError, brief, message};
@@ -85,7 +85,7 @@ pub fn main() -> ExitCode {
 /// Whether this process tells what happens on standard output as JSON: `train --json`, at the first rank.
 fn speaks_json(command: &Command) -> bool {
     match command {
-        Command::Train(args) => args.json && Place::of_environment().map_or(true, |place| place.rank == 0),
+        Command::Train(args) => args.json && Rendezvous::of_environment().map_or(true, |place| place.rank == 0),
         Command::Launch(args) => matches!(args.parse(), Ok(Command::Train(train)) if train.json),
         _ => false,
     }
@@ -93,7 +93,7 @@ fn speaks_json(command: &Command) -> bool {
 
 /// Prints an error of this process, with its rank where there are several.
 fn warn(text: &str) {
-    let mark = Place::of_environment().map_or(String::new(), |place| place.mark());
+    let mark = Rendezvous::of_environment().map_or(String::new(), |place| place.mark());
     terminal::warn(&format!("{mark}error: {text}"));
 }
 
@@ -227,7 +227,7 @@ fn run_launch(args: Launch) -> Result<ExitCode> {
             ));
         }
     }
-    let options = launch::Launch { ranks: nproc.into(), restarts, arguments, again, json };
+    let options = launch::LaunchOptions { ranks: nproc.into(), restarts, arguments, again, json };
     Ok(ExitCode::from(launch::launch(&options)?))
 }
 

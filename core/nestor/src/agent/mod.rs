@@ -1,0 +1,21 @@
+//! Episodes as state machines: prompt, queue, decode, environment step, next prompt. [`Player`] plays a plan of episodes
+//! with a policy, or has the environment's expert play it; [`pack`] turns episodes into a batch.
+
+mod distributed;
+mod expert;
+mod player;
+mod episode_state;
+mod pool;
+mod prompt;
+mod pack;
+mod report;
+mod tasks;
+pub mod play;
+
+pub use self::episode_state::EpisodeState;
+pub use self::expert::texts;
+pub use self::pack::pack;
+pub use self::player::{PlaySettings, Player, PlayerOptions};
+pub use self::prompt::{HistoryStep, PromptTemplate, PromptVariables};
+pub use self::report::{Count, Scored, Success};
+pub use self::tasks::{EpisodePlan, TaskCursor, count_tasks, eval_plan, plan, plan_from};

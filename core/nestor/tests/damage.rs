@@ -118,7 +118,8 @@ fn a_damaged_recipe_gives_one_message_with_its_place() -> Result<()> {
         let read: Result<Recipe> = load_with(&file, &[], &|path| Ok((path.into(), text.clone())));
         if let Ok(recipe) = &read {
             let environment = refusal(plugins.environment(&recipe.env), &what);
-            plugins_refused += usize::from(environment.or(refusal(plugins.estimator(&recipe.estimator), &what)).is_some());
+            plugins_refused +=
+                usize::from(environment.or(refusal(plugins.estimator(&recipe.estimator), &what)).is_some());
         }
         let Some(text_of_error) = refusal(read, &what) else { continue };
         assert!(text_of_error.starts_with(&format!("{}:", file.display())), "{what}: {text_of_error}");

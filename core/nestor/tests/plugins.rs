@@ -194,10 +194,10 @@ fn faults_of_an_environment() {
     let place = "plugin faulty: task 3 of split train, seed 7, step 1: ";
     let (message, input) = step("panic");
     assert!(message.starts_with(&format!("{place}the plugin panicked at ")), "{message}");
-    assert!(message.ends_with(": told to panic") && message.contains("faulty.rs") && !input, "{message}");
-    assert_eq!(step("error"), (format!("{place}told to fail"), false));
+    assert!(message.ends_with(": asked to panic") && message.contains("faulty.rs") && !input, "{message}");
+    assert_eq!(step("error"), (format!("{place}asked to fail"), false));
     assert_eq!(step("nan_reward").0, format!("{place}the plugin gave the reward NaN, which is not finite"));
-    assert!(refusal(open("panic_open")).0.ends_with("told to panic while opening"));
+    assert!(refusal(open("panic_open")).0.ends_with("asked to panic while opening"));
 }
 
 #[test]
@@ -206,7 +206,7 @@ fn faults_of_an_estimator() {
         refusal(plugins().estimator(&choice("faulty", json!({ "fault": fault }))).unwrap().score(&mut rows())).0
     };
     assert!(score("panic").contains("plugin faulty: score of 3 rows: the plugin panicked at "));
-    assert_eq!(score("error"), "plugin faulty: score of 3 rows: told to fail");
+    assert_eq!(score("error"), "plugin faulty: score of 3 rows: asked to fail");
     let place = "of token 1 of row 2 (group 1, episode 2, step 4)";
     assert_eq!(
         score("unwritten"),

@@ -16,7 +16,7 @@ use crate::recipe::PluginChoice;
 /// Arguments of `nestor play`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct PlayArgs {
-    /// The environment: id of a plugin, or path of a plugin file
+    /// The environment: the id of a plugin, or the path of a plugin file
     pub plugin: String,
     /// The environment's configuration, YAML or JSON
     #[arg(long, value_name = "FILE")]
@@ -24,13 +24,13 @@ pub struct PlayArgs {
     /// The split to take the task from
     #[arg(long, default_value = "train")]
     pub split: String,
-    /// Number of the task in its split
+    /// Number of the task in its split, from 0
     #[arg(long, default_value_t = 0)]
     pub task: u64,
     /// Seed of the reset
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// Responses to play, one JSON string per line, instead of asking for them
+    /// Responses to play, one JSON string per line; without it they are read from standard input
     #[arg(long, value_name = "FILE")]
     pub actions: Option<PathBuf>,
     /// Print one JSON object per step, the reset first

@@ -23,7 +23,7 @@ use crate::recipe::{Eval, Rollout};
 use crate::tokenizer::{Message, Tokenizer, Turns};
 use crate::track::{Progress, terminal};
 
-/// How long to wait for environments before the first pass, whose duration is not known.
+/// Wait for environments before the first pass, whose duration is not known.
 const FIRST_PATIENCE: Duration = Duration::from_millis(5);
 
 /// Parts of a player.

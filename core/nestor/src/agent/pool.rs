@@ -40,7 +40,7 @@ impl<T: Send + 'static> Pool<T> {
                 let sender = sender.clone();
                 let work = move || {
                     for job in inbox {
-                        // The receiver is gone only when the pool is; nobody waits for the answer then.
+                        // The receiver is gone only when the pool is; no one waits for the answer then.
                         if sender.send(job()).is_err() {
                             break;
                         }

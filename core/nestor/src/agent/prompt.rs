@@ -18,9 +18,10 @@ pub struct PromptTemplate {
     origin: String,
 }
 
-/// The variables of a template.
+/// The variables of a template; docs/recipe.md lists them with these comments.
 #[derive(Debug, Serialize)]
 pub struct PromptVariables<'a> {
+    /// The current observation.
     pub observation: &'a str,
     /// The goal of this episode.
     pub task: &'a str,

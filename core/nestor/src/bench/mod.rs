@@ -20,7 +20,7 @@ pub use self::iteration::{IterationArgs, iteration};
 pub use self::logprob_diff::logprob_diff;
 pub use self::rollout::{RolloutArgs, rollout};
 use crate::data::{Batch, Rows, Sequence};
-use crate::dist::{self, C10d, Comm, Rendezvous, Reduce, exchange};
+use crate::dist::{self, C10d, Comm, Reduce, Rendezvous, exchange};
 use crate::engine::{Completion, Engine, EngineOptions, NoiseKey, Request, Sampling, Weights};
 use crate::error::message;
 use crate::input_error;

@@ -2,7 +2,7 @@
 //!
 //! A thread of each rank, the pulse, writes a heartbeat into the store every second. Rank 0 reads the heartbeats of all
 //! ranks, the others read that of rank 0. The rank that finds a failure writes a verdict, one sentence, under a key that
-//! all ranks read. If the store's server stops, calls into it may block for ever. So a second thread, the judge, watches
+//! all ranks read. If the store's server stops, calls into it may block forever. So a second thread, the judge, watches
 //! the pulse. It ends the process if the main thread, which may hang inside a collective, does not.
 
 use std::cell::{Cell, OnceCell};

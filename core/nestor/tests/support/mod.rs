@@ -56,7 +56,7 @@ pub fn toy() -> SharedEnv {
     Plugins::default().environment(&choice).expect("the toy environment")
 }
 
-/// A tiny network with large random weights, so that its log-probs tell contexts apart.
+/// A tiny network with large random weights, so that its log-probs differ between contexts.
 pub fn model(vocab_size: usize) -> Model {
     let config = Config {
         architecture: Architecture::Qwen2,

@@ -6,9 +6,11 @@
 //! A_i =  S_i - mean_G S                             norm: none   (Dr. GRPO, arXiv:2503.20783)
 //! ```
 //!
-//! S_i is the sum of row i's token rewards, std has n - 1. `weighting` says whether every step or every episode counts
-//! once in mean and std. Every response token of the row gets A_i. A group without spread gives 0; one with a single
-//! count gives S_i itself.
+//! S_i is the sum of row i's token rewards, std has n - 1. `weighting` selects the scores in mean and std: those of
+//! every step, or one per episode. Every response token of the row gets A_i. A group of equal scores gives 0; one with
+//! a single score gives S_i itself.
+//!
+//! The arithmetic is `episode_advantages` in the SDK (plugins/sdk/src/stats.rs), which GiGPO shares.
 
 use anyhow::Result;
 use nestor_plugin::stats::{Norm, Weighting, episode_advantages};

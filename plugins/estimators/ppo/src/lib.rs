@@ -21,7 +21,6 @@ use nestor_plugin::{Estimator, Needs, Rows, Scores};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// The estimator.
 pub struct Ppo {
     config: Config,
 }
@@ -36,12 +35,12 @@ pub struct Config {
     /// Decay of the estimate: 0 trusts the critic, 1 the returns.
     #[serde(default = "one")]
     lambda: f64,
-    /// Over what the estimate runs.
+    /// Chain over which the estimate runs.
     #[serde(default)]
     horizon: Horizon,
 }
 
-/// Over what the estimate runs.
+/// Chain over which the estimate runs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Horizon {
@@ -86,7 +85,7 @@ impl Estimator for Ppo {
 }
 
 impl Ppo {
-    /// A and returns of a chain of rewards; `values` has one entry more, of what comes after the last.
+    /// Computes A and returns of a chain of rewards; `values` has one entry more, for the state after the last.
     fn chain(&self, rewards: &[f64], values: &[f64]) -> (Vec<f64>, Vec<f64>) {
         let Config { gamma, lambda, .. } = self.config;
         let last = rewards.len();
@@ -100,7 +99,7 @@ impl Ppo {
         (advantages, returns)
     }
 
-    /// One chain per row.
+    /// Computes one chain per row.
     fn inside_steps(&self, rows: &Rows<'_>) -> Result<(Vec<f64>, Vec<f64>)> {
         let (mut advantages, mut returns) = (Vec::new(), Vec::new());
         for row in 0..rows.len() {
@@ -111,7 +110,7 @@ impl Ppo {
         Ok((advantages, returns))
     }
 
-    /// One chain per episode. Copies take their source's numbers.
+    /// Computes one chain per episode. Copies take their source's numbers.
     fn over_episodes(&self, rows: &Rows<'_>) -> Result<(Vec<f64>, Vec<f64>)> {
         let mut episodes: HashMap<u32, Vec<usize>> = HashMap::new();
         for row in (0..rows.len()).filter(|&row| rows.duplicate_of[row] < 0) {
@@ -143,7 +142,7 @@ impl Ppo {
     }
 }
 
-/// V_0 to V_L of a row.
+/// Returns V_0 to V_L of a row.
 fn values(rows: &Rows<'_>, row: usize) -> Result<Vec<f64>> {
     let values = rows.values_of(row).context("the host gave no values")?;
     Ok(values.iter().map(|&v| f64::from(v)).collect())

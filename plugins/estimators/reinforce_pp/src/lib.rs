@@ -15,7 +15,6 @@ use nestor_plugin::{Estimator, Needs, Rows, Scores};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// The estimator.
 pub struct ReinforcePp {
     config: Config,
 }
@@ -27,16 +26,16 @@ pub struct Config {
     /// Discount per token of `baseline: none`; a group's baseline compares undiscounted scores.
     #[serde(default = "one")]
     gamma: f64,
-    /// What is subtracted before whitening.
+    /// Baseline that is subtracted before whitening.
     #[serde(default)]
     baseline: Baseline,
 }
 
-/// What is subtracted before whitening.
+/// Baseline that is subtracted before whitening.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Baseline {
-    /// Nothing.
+    /// No baseline.
     #[default]
     None,
     /// The mean score of the group's steps.
@@ -76,7 +75,7 @@ impl Estimator for ReinforcePp {
     }
 }
 
-/// G of every token.
+/// Computes G of every token.
 fn token_returns(rows: &Rows<'_>, gamma: f64) -> Vec<f64> {
     let mut returns = rows.token_rewards.to_vec();
     for row in 0..rows.len() {
@@ -89,7 +88,7 @@ fn token_returns(rows: &Rows<'_>, gamma: f64) -> Vec<f64> {
     returns
 }
 
-/// S less the mean of its group, for every token.
+/// Computes S less the mean of its group, for every token.
 fn against_the_group(rows: &Rows<'_>) -> Vec<f64> {
     let scores = row_scores(rows);
     let mut centred = vec![0.0; rows.token_rewards.len()];

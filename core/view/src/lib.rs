@@ -6,6 +6,8 @@
 
 #![forbid(unsafe_code)]
 
+#![forbid(unsafe_code)]
+
 mod blocks;
 mod budget;
 mod html;

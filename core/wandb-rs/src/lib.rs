@@ -19,6 +19,7 @@
 //! bytes; `system` samples the machine, `live` minds the uploading child.
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod run;
 mod settings;

@@ -23,8 +23,10 @@ pub trait Estimator: Sized + Send + Sync + 'static {
 
     /// Checks the config. Errors are reported as the user's mistakes.
     fn open(config: Self::Config) -> Result<Self>;
-    /// Returns the columns that it needs beyond the usual ones.
-    fn needs(&self) -> Needs;
+    /// Returns the columns that it needs beyond the usual ones; none by default.
+    fn needs(&self) -> Needs {
+        Needs::default()
+    }
     /// Fills every advantage and every return.
     fn score(&self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()>;
 }

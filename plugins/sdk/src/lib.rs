@@ -5,6 +5,8 @@
 //! arrays across. [`parse`] reads the usual tagged responses. [`stats`] has the group statistics that estimators share.
 //! [`recorded`] defines the form in which steps are recorded for tests and for `nestor advantage`.
 
+#![warn(missing_docs)]
+
 mod config;
 mod environment;
 mod estimator;

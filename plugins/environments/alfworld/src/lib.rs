@@ -4,6 +4,8 @@
 //!
 //! Tasks are games in the order of their paths. The seed of a reset plays no part: nothing in a game is random.
 
+#![forbid(unsafe_code)]
+
 pub mod engine;
 mod expert;
 pub mod games;

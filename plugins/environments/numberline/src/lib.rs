@@ -4,6 +4,8 @@
 //! A task is a pair of target and start. All pairs with target != start are shuffled in an order that depends on `max`
 //! alone; the first `held_out` of them are split `eval`, the others split `train`. The seed of a reset has no effect.
 
+#![forbid(unsafe_code)]
+
 mod parse;
 #[cfg(test)]
 mod tests;

@@ -4,6 +4,8 @@
 //! Tasks are board seeds: split `train` has the seeds 0 to 65,534, split `eval` 65,536 to 131,071, and no board is in
 //! both. A given `board` is the one task of both. The seed of a reset plays no part: nothing is random but the board.
 
+#![forbid(unsafe_code)]
+
 mod board;
 mod expert;
 mod game;

@@ -26,6 +26,8 @@
 //! GiGPO mode is `mean_norm`, its GRPO divides as the GRPO paper does. The GiGPO paper allows both forms. Its published
 //! scripts divide on ALFWorld and Search, and do not on WebShop.
 
+#![forbid(unsafe_code)]
+
 mod anchor;
 mod difflib;
 mod permuted;

@@ -12,25 +12,22 @@
 //!
 //! The arithmetic is `episode_advantages` in the SDK (plugins/sdk/src/stats.rs), which GiGPO shares.
 
+#![forbid(unsafe_code)]
+
 use anyhow::Result;
 use nestor_plugin::stats::{Norm, Weighting, episode_advantages};
-use nestor_plugin::{Estimator, Needs, Rows, Scores};
+use nestor_plugin::{Estimator, Rows, Scores};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// The estimator.
-pub struct Grpo {
-    config: Config,
-}
-
-/// The keys of `estimator.config`.
+/// The estimator, which is its own config: the keys of `estimator.config`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Config {
+pub struct Grpo {
     /// Divide by the group's standard deviation, or not.
     #[serde(default)]
     norm: Norm,
-    /// What counts once in a group's mean and standard deviation.
+    /// The scores that a group's mean and standard deviation count.
     #[serde(default)]
     weighting: Weighting,
 }
@@ -38,18 +35,14 @@ pub struct Config {
 impl Estimator for Grpo {
     const ID: &'static str = "grpo";
     const DOC: &'static str = "GRPO: episode scores compared inside a group";
-    type Config = Config;
+    type Config = Self;
 
-    fn open(config: Config) -> Result<Self> {
-        Ok(Self { config })
-    }
-
-    fn needs(&self) -> Needs {
-        Needs::default()
+    fn open(config: Self) -> Result<Self> {
+        Ok(config)
     }
 
     fn score(&self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
-        out.broadcast(rows, &episode_advantages(rows, self.config.norm, self.config.weighting));
+        out.broadcast(rows, &episode_advantages(rows, self.norm, self.weighting));
         Ok(())
     }
 }

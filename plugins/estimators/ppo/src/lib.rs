@@ -13,6 +13,8 @@
 //! step's own reward. All tokens of the step get its A_k and its return. An episode's end counts as terminal, also where
 //! it was cut: the step limit is part of the task.
 
+#![forbid(unsafe_code)]
+
 use std::collections::HashMap;
 
 use anyhow::{Context, Result, ensure};

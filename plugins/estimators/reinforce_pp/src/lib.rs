@@ -9,9 +9,11 @@
 //! S_i is the sum of row i's token rewards; the group's mean counts every step, and a group of one step has none.
 //! Whitening counts every response token, so long responses weigh more.
 
+#![forbid(unsafe_code)]
+
 use anyhow::{Result, ensure};
 use nestor_plugin::stats::{Summary, group_by, row_scores, whiten};
-use nestor_plugin::{Estimator, Needs, Rows, Scores};
+use nestor_plugin::{Estimator, Rows, Scores};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -54,10 +56,6 @@ impl Estimator for ReinforcePp {
     fn open(config: Config) -> Result<Self> {
         ensure!((0.0..=1.0).contains(&config.gamma), "config key `gamma` must lie in 0 to 1, not {}", config.gamma);
         Ok(Self { config })
-    }
-
-    fn needs(&self) -> Needs {
-        Needs::default()
     }
 
     fn score(&self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {

@@ -1,13 +1,13 @@
-//! What the fuzz target does with its input; tests replay the kept inputs with it.
+//! The body of the fuzz target; tests replay the kept inputs with it.
 
 use nestor_alfworld::engine::{Game, GameFile};
 use nestor_alfworld::next_command;
 
-/// Stands between domain, problem and grammar.
+/// Separates domain, problem and grammar.
 const BETWEEN: &str = "\n=====\n";
 
-/// A game, as its file or (so that a change need not get past JSON's quotes) as its three texts: whatever it is, it is
-/// refused or can be played.
+/// Reads a game as its file or (so that a mutation need not preserve JSON's quotes) as its three texts. Any input must
+/// be refused or be playable.
 pub fn game(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let file = if text.starts_with('{') {

@@ -103,7 +103,7 @@ fn make_games(args: &GamesArgs) -> Result<()> {
     Ok(())
 }
 
-/// Environments that live at once when memory is measured.
+/// Environments that exist at once when memory is measured.
 const ENVIRONMENTS: usize = 128;
 
 fn bench(args: &BenchArgs) -> Result<()> {
@@ -172,7 +172,7 @@ fn print_report(report: &Value, as_json: bool) {
     );
 }
 
-/// A line of this process's status, in kB.
+/// Returns a line of this process's status, in kB.
 fn memory(line: &str) -> Result<f64> {
     let status = std::fs::read_to_string("/proc/self/status").context("/proc/self/status")?;
     let found = status.lines().find_map(|l| l.strip_prefix(line)?.strip_prefix(':')?.trim().strip_suffix(" kB"));

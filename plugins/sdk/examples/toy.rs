@@ -1,4 +1,4 @@
-//! The smallest whole plugin: an environment with an expert, and an estimator. Core's own tests train with it.
+//! The smallest complete plugin: an environment with an expert, and an estimator. Core's own tests train with it.
 
 use anyhow::{Result, ensure};
 use nestor_plugin::parse::think_action;

@@ -91,7 +91,7 @@ impl Environment for NumberLine {
     type Instance = Play;
 
     fn open(config: Config) -> Result<NumberLine> {
-        ensure!((1..=1000).contains(&config.max), "max is {}: it must lie between 1 and 1000", config.max);
+        ensure!((1..=1000).contains(&config.max), "max is {}: it must be between 1 and 1000", config.max);
         let max_steps = config.max_steps.unwrap_or(2 * config.max);
         ensure!(max_steps > 0, "max_steps must be at least 1");
         let pairs = shuffled_pairs(config.max);

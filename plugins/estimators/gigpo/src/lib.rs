@@ -87,12 +87,12 @@ impl Estimator for Gigpo {
 
     fn open(config: Config) -> Result<Self> {
         let Config { step_weight, gamma, similarity, .. } = config;
-        ensure!((0.0..=1.0).contains(&gamma), "config key `gamma` must lie in 0 to 1, not {gamma}");
+        ensure!((0.0..=1.0).contains(&gamma), "config key `gamma` must be between 0 and 1, not {gamma}");
         ensure!(step_weight.is_finite(), "config key `step_weight` must be a finite number, not {step_weight}");
         let threshold_fits = similarity.is_none_or(|s| s > 0.0 && s < 1.0);
         ensure!(
             threshold_fits,
-            "config key `similarity` must lie strictly between 0 and 1, not {}; for equal anchors only, set it to null",
+            "config key `similarity` must be strictly between 0 and 1, not {}; for equal anchors only, set it to null",
             similarity.unwrap_or_default()
         );
         Ok(Self { config })

@@ -64,7 +64,7 @@ impl Estimator for Ppo {
 
     fn open(config: Config) -> Result<Self> {
         for (key, value) in [("gamma", config.gamma), ("lambda", config.lambda)] {
-            ensure!((0.0..=1.0).contains(&value), "config key `{key}` must lie in 0 to 1, not {value}");
+            ensure!((0.0..=1.0).contains(&value), "config key `{key}` must be between 0 and 1, not {value}");
         }
         Ok(Self { config })
     }

@@ -15,7 +15,7 @@ use crate::budget::{Budget, Job};
 use crate::read::{Episode, Episodes, Run, rollout_bytes};
 use crate::turns::{Block, number};
 
-/// What the page's index says of one rollout file.
+/// The entry of one rollout file in the page's index.
 #[derive(Debug, Serialize)]
 pub(crate) struct FileEntry {
     pub iteration: u64,
@@ -31,9 +31,9 @@ pub(crate) struct FileEntry {
 struct Summary<'a> {
     group: Vec<u64>,
     episode: Vec<u64>,
-    /// As text: it may be larger than what a double holds.
+    /// As text: a task number may exceed the integers of a double.
     task: Vec<String>,
-    /// A place in `types`, or -1.
+    /// Index into `types`, or -1.
     task_type: Vec<i64>,
     types: Vec<&'a str>,
     won: Vec<u8>,
@@ -54,7 +54,7 @@ pub(crate) struct Rollouts {
     pub kept: usize,
     pub damaged: usize,
     budget: Budget,
-    /// Bytes of summaries written, to foresee those to come.
+    /// Bytes of summaries written, to predict those to come.
     summary_bytes: usize,
     summaries: usize,
 }
@@ -102,12 +102,12 @@ impl Rollouts {
         Ok(())
     }
 
-    /// Adds turns of as many groups as the budget has room for; gives the episodes kept by group.
+    /// Adds turns of as many groups as the budget has room for; returns the episodes kept by group.
     fn add_turns(&mut self, remaining: &[Job], found: &Episodes) -> BTreeMap<u64, usize> {
         let job = &remaining[0];
         let reserved = (self.summary_bytes / self.summaries * (remaining.len() - 1)) as f64;
         let mut room = self.budget.open(remaining, reserved);
-        // The newest iteration is looked at first of all: it gets a group even if an equal share is too small for one.
+        // Readers look at the newest iteration first: it gets a group even if an equal share is too small for one.
         let mut must = job.newest;
         if must {
             room = room.max(self.budget.half(reserved, self.files.len()));
@@ -121,7 +121,7 @@ impl Rollouts {
             let id = format!("t-{}-{}-{group}", job.run, job.iteration);
             let mut count = rows.len();
             let mut bytes = self.add_group(&id, rows, found, room, must);
-            // Siblings make sense of an episode, so groups stay whole, unless there would be nothing to see at all.
+            // Siblings make sense of an episode, so groups stay whole, unless that would leave nothing to see.
             while must && bytes.is_none() && count > 1 {
                 count /= 2;
                 bytes = self.add_group(&id, &rows[..count], found, room, must);
@@ -138,8 +138,8 @@ impl Rollouts {
         kept
     }
 
-    /// Adds turns of these episodes if they fit into `room`; gives the bytes they take. What is likely to be far too large
-    /// is not tried, unless it must be.
+    /// Adds turns of these episodes if they fit into `room`; returns their bytes. Turns that are likely to be far too
+    /// large are not tried, unless `must` is set.
     fn add_group(&mut self, id: &str, rows: &[usize], found: &Episodes, room: f64, must: bool) -> Option<usize> {
         let file_bytes: usize = rows.iter().map(|&row| found.episodes[row].1).sum();
         if !must && 0.7 * self.budget.predict(file_bytes) > room {
@@ -187,7 +187,7 @@ pub(crate) fn encode(value: &impl Serialize) -> String {
     STANDARD.encode(encoder.finish().unwrap_or_default())
 }
 
-/// A block that browsers take for data, not for a script.
+/// Makes a block that browsers treat as data, not as a script.
 pub(crate) fn block(id: &str, data: &str) -> String {
     format!("<script type=\"application/zlib\" id=\"{id}\">{data}</script>\n")
 }

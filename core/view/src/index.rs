@@ -1,4 +1,4 @@
-//! The page's index: what is read when it opens. Metrics and recipes of all runs, and which episodes there are.
+//! The page's index, which is read when the page opens: metrics and recipes of all runs, and the list of episodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use crate::{MetricInfo, Options};
 pub(crate) struct About {
     runs: Vec<AboutRun>,
     metrics: BTreeMap<String, Value>,
-    /// Keys of the recipes whose values are not the same in all runs, with the value of each run.
+    /// Keys of the recipes whose values differ between the runs, with the value of each run.
     differences: Vec<(String, Vec<Option<String>>)>,
 }
 
@@ -30,9 +30,9 @@ struct AboutRun {
 /// One metric of one run.
 #[derive(Default, Serialize)]
 struct Series {
-    /// Places in the run's iterations.
+    /// Indices into the run's iterations.
     at: Vec<usize>,
-    /// `null` where the value was not finite.
+    /// `null` if the value was not finite.
     values: Vec<Value>,
 }
 
@@ -49,12 +49,12 @@ impl About {
         Self { metrics: metrics.collect(), differences: differences(runs), runs: about }
     }
 
-    /// About how many bytes it takes in the page.
+    /// Estimates its bytes in the page.
     pub fn encoded_len(&self) -> usize {
         encode(self).len() + 1000
     }
 
-    /// The index, encoded.
+    /// Returns the encoded index.
     pub fn with_rollouts(&self, rollouts: &Rollouts, options: &Options) -> String {
         let (from, to) = options.iterations.clone().map(|range| range.into_inner()).unzip();
         encode(&json!({
@@ -84,7 +84,7 @@ impl AboutRun {
     }
 }
 
-/// The last part of each run's path, with the part before it where two would be the same.
+/// Returns the last part of each run's path, preceded by the part before it if two would be equal.
 fn names(runs: &[Run]) -> Vec<String> {
     let parts = |run: &Run| {
         let dir = run.dir.canonicalize().unwrap_or_else(|_| run.dir.clone());
@@ -99,12 +99,12 @@ fn names(runs: &[Run]) -> Vec<String> {
     all.iter().map(name).collect()
 }
 
-/// What is known of a metric: the entry of its name, or the first whose `<...>` fits.
+/// Finds the documentation of a metric: the entry of its name, or the first whose `<...>` fits.
 fn find<'a>(known: &'a [MetricInfo], name: &str) -> Option<&'a MetricInfo> {
     known.iter().find(|info| info.name == name).or_else(|| known.iter().find(|info| fits(&info.name, name)))
 }
 
-/// Whether a name is one of `pattern`'s, whose `<...>` stand for one character or more.
+/// Returns true if a name matches `pattern`, whose `<...>` match one character or more.
 fn fits(pattern: &str, name: &str) -> bool {
     let Some((before, rest)) = pattern.split_once('<') else { return pattern == name };
     let Some((_, after)) = rest.split_once('>') else { return pattern == name };
@@ -133,7 +133,7 @@ fn differences(runs: &[Run]) -> Vec<(String, Vec<Option<String>>)> {
         .collect()
 }
 
-/// A recipe's values by dotted key; a list is one value.
+/// Flattens a recipe to values by dotted key; a list is one value.
 fn flatten(key: &str, value: &Value, keys: &mut BTreeMap<String, String>) {
     match value {
         Value::Object(map) => {

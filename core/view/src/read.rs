@@ -1,4 +1,4 @@
-//! What a run directory holds.
+//! Reads the content of a run directory.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use crate::ViewError;
 /// A run, without its episodes.
 pub(crate) struct Run {
     pub dir: PathBuf,
-    /// One per iteration, ascending.
+    /// One row per iteration, ascending.
     pub rows: BTreeMap<u64, Map<String, Value>>,
     /// The resolved recipe as written; empty if there is none.
     pub recipe: String,
@@ -51,7 +51,7 @@ impl Run {
     }
 }
 
-/// A text file; `None` if it does not exist. A character cut by a kill is replaced.
+/// Reads a text file; `None` if it does not exist. A character cut by a kill is replaced.
 fn text(path: &Path) -> Result<Option<String>, ViewError> {
     match fs::read(path) {
         Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
@@ -60,7 +60,7 @@ fn text(path: &Path) -> Result<Option<String>, ViewError> {
     }
 }
 
-/// Rows by iteration; of several of one iteration the last holds, as a run that is resumed writes it again.
+/// Parses rows by iteration. The last row of an iteration wins, because a resumed run writes it again.
 fn parse_rows(path: &Path, text: &str) -> Result<BTreeMap<u64, Map<String, Value>>, ViewError> {
     let lines: Vec<&str> = text.lines().collect();
     let mut rows = BTreeMap::new();
@@ -103,7 +103,7 @@ fn rollout_files(dir: &Path) -> Result<BTreeMap<u64, RolloutFile>, ViewError> {
     Ok(files)
 }
 
-/// An episode as a rollout file has it, its text borrowed from the file's.
+/// An episode as in a rollout file; its text borrows from the file's.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Episode<'a> {
     pub group: u64,
@@ -122,7 +122,7 @@ pub(crate) struct Episode<'a> {
     pub steps: Vec<Step<'a>>,
 }
 
-/// One turn of an episode. What older runs do not have may be missing.
+/// One turn of an episode. Fields that older runs lack may be missing.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Step<'a> {
     #[serde(borrow)]
@@ -164,7 +164,7 @@ pub(crate) struct Text<'a>(#[serde(borrow)] pub Cow<'a, str>);
 pub(crate) struct Episodes<'a> {
     /// Each with the bytes of its line.
     pub episodes: Vec<(Episode<'a>, usize)>,
-    /// Lines that are no episode: damaged, cut, or being written.
+    /// Lines that are not an episode: damaged, cut, or being written.
     pub damaged: usize,
 }
 
@@ -181,7 +181,7 @@ impl<'a> Episodes<'a> {
     }
 }
 
-/// A rollout file's bytes; empty if the run has removed it meanwhile.
+/// Reads a rollout file's bytes; empty if the run has removed it meanwhile.
 pub(crate) fn rollout_bytes(path: &Path) -> Result<Vec<u8>, ViewError> {
     match fs::read(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),

@@ -102,9 +102,9 @@ pub fn counted(rows: &Rows<'_>, members: &[usize], scores: &[f64], weighting: We
     }
 }
 
-/// The episode-level advantage that GRPO and GiGPO share (Eq. 3 of the GiGPO paper): for each group, (S - mean) / (std
-/// + 1e-6), or S - mean. If only one score counts there is nothing to compare it with, so the mean is taken as 0 and
-/// the deviation as 1.
+/// The episode-level advantage that GRPO and GiGPO share (Eq. 3 of the GiGPO paper). For each group it is
+/// (S - mean) / (std + 1e-6), or S - mean. If only one score counts there is nothing to compare it with, so the mean is
+/// taken as 0 and the deviation as 1.
 pub fn episode_advantages(rows: &Rows<'_>, norm: Norm, weighting: Weighting) -> Vec<f64> {
     let scores = row_scores(rows);
     let mut advantages = vec![0.0; rows.len()];

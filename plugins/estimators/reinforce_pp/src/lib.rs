@@ -54,7 +54,11 @@ impl Estimator for ReinforcePp {
     type Config = Config;
 
     fn open(config: Config) -> Result<Self> {
-        ensure!((0.0..=1.0).contains(&config.gamma), "config key `gamma` must be between 0 and 1, not {}", config.gamma);
+        ensure!(
+            (0.0..=1.0).contains(&config.gamma),
+            "config key `gamma` must be between 0 and 1, not {}",
+            config.gamma
+        );
         Ok(Self { config })
     }
 

@@ -156,7 +156,8 @@ impl Recorded {
         let row = &self.rows[i];
         ensure!(row.resp_len > 0, "resp_len must be at least 1");
         if let Some(source) = row.dup_of {
-            let source = self.rows.get(source).with_context(|| format!("dup_of names row {source}, which does not exist"))?;
+            let source =
+                self.rows.get(source).with_context(|| format!("dup_of names row {source}, which does not exist"))?;
             ensure!(source.dup_of.is_none(), "dup_of names a row that is a copy itself");
             ensure!((source.group, &source.traj) == (row.group, &row.traj), "dup_of names a row of another episode");
         }

@@ -11,9 +11,9 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::ViewError;
-use crate::budget::{Budget, Job};
-use crate::read::{Episode, Episodes, Run, rollout_bytes};
-use crate::turns::{Block, number};
+use crate::budget::{Budget, FileJob};
+use crate::read::{Episodes, RunDir, StoredEpisode, rollout_bytes};
+use crate::turns::{GroupTurns, number};
 
 /// The entry of one rollout file in the page's index.
 #[derive(Debug, Serialize)]
@@ -28,7 +28,7 @@ pub(crate) struct FileEntry {
 
 /// Summaries of one file's episodes, by column.
 #[derive(Default, Serialize)]
-struct Summary<'a> {
+struct FileSummary<'a> {
     group: Vec<u64>,
     episode: Vec<u64>,
     /// As text: a task number may exceed the integers of a double.
@@ -60,7 +60,7 @@ pub(crate) struct Rollouts {
 }
 
 impl Rollouts {
-    pub fn new(runs: &[Run], max_bytes: u64) -> Self {
+    pub fn new(runs: &[RunDir], max_bytes: u64) -> Self {
         Self {
             html: String::new(),
             files: runs.iter().map(|_| Vec::new()).collect(),
@@ -74,11 +74,11 @@ impl Rollouts {
     }
 
     /// Adds the first of the remaining files.
-    pub fn add(&mut self, remaining: &[Job]) -> Result<(), ViewError> {
+    pub fn add(&mut self, remaining: &[FileJob]) -> Result<(), ViewError> {
         let Some(job) = remaining.first() else { return Ok(()) };
         let content = rollout_bytes(&job.file.path)?;
         let found = Episodes::parse(&content);
-        let episodes: Vec<&Episode> = found.episodes.iter().map(|(episode, _)| episode).collect();
+        let episodes: Vec<&StoredEpisode> = found.episodes.iter().map(|(episode, _)| episode).collect();
 
         let before = self.html.len();
         self.html.push_str(&block(&format!("s-{}-{}", job.run, job.iteration), &encode(&summary(&episodes))));
@@ -103,7 +103,7 @@ impl Rollouts {
     }
 
     /// Adds turns of as many groups as the budget has room for; returns the episodes kept by group.
-    fn add_turns(&mut self, remaining: &[Job], found: &Episodes) -> BTreeMap<u64, usize> {
+    fn add_turns(&mut self, remaining: &[FileJob], found: &Episodes) -> BTreeMap<u64, usize> {
         let job = &remaining[0];
         let reserved = (self.summary_bytes / self.summaries * (remaining.len() - 1)) as f64;
         let mut room = self.budget.open(remaining, reserved);
@@ -146,7 +146,7 @@ impl Rollouts {
             return None;
         }
         let picked: Vec<_> = rows.iter().map(|&row| (row, &found.episodes[row].0)).collect();
-        let html = block(id, &encode(&Block::of(&picked)));
+        let html = block(id, &encode(&GroupTurns::of(&picked)));
         if html.len() as f64 > room {
             return None;
         }
@@ -156,8 +156,8 @@ impl Rollouts {
     }
 }
 
-fn summary<'a>(episodes: &[&'a Episode<'a>]) -> Summary<'a> {
-    let mut columns = Summary::default();
+fn summary<'a>(episodes: &[&'a StoredEpisode<'a>]) -> FileSummary<'a> {
+    let mut columns = FileSummary::default();
     for episode in episodes {
         columns.group.push(episode.group);
         columns.episode.push(episode.episode);

@@ -6,10 +6,10 @@
 
 use std::ops::RangeInclusive;
 
-use crate::read::{RolloutFile, Run};
+use crate::read::{RolloutFile, RunDir};
 
 /// One rollout file, in the order of [`order`].
-pub(crate) struct Job<'a> {
+pub(crate) struct FileJob<'a> {
     pub run: usize,
     pub iteration: u64,
     pub file: &'a RolloutFile,
@@ -20,13 +20,13 @@ pub(crate) struct Job<'a> {
 }
 
 /// Lists all rollout files: the newest of every run, then the second newest of every run, and so on.
-pub(crate) fn order<'a>(runs: &'a [Run], wanted: Option<&RangeInclusive<u64>>) -> Vec<Job<'a>> {
-    let mut jobs: Vec<(usize, Job<'a>)> = Vec::new();
+pub(crate) fn order<'a>(runs: &'a [RunDir], wanted: Option<&RangeInclusive<u64>>) -> Vec<FileJob<'a>> {
+    let mut jobs: Vec<(usize, FileJob<'a>)> = Vec::new();
     for (index, run) in runs.iter().enumerate() {
         let mut newest = true;
         for (age, (&iteration, file)) in run.rollouts.iter().rev().enumerate() {
             let wanted = wanted.is_none_or(|range| range.contains(&iteration));
-            let job = Job { run: index, iteration, file, wanted, newest: newest && wanted };
+            let job = FileJob { run: index, iteration, file, wanted, newest: newest && wanted };
             newest &= !wanted;
             jobs.push((age, job));
         }
@@ -57,7 +57,7 @@ impl Budget {
 
     /// Returns the bytes that the first of the remaining files may fill; `reserved` of the remaining bytes are set
     /// aside.
-    pub fn open(&mut self, remaining: &[Job], reserved: f64) -> f64 {
+    pub fn open(&mut self, remaining: &[FileJob], reserved: f64) -> f64 {
         let wanted = remaining.iter().filter(|job| job.wanted);
         let costs = wanted.map(|job| self.predict(job.file.bytes as usize)).collect();
         let left = (self.left - reserved).max(0.0);

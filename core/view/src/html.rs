@@ -26,13 +26,13 @@ const SCRIPTS: [&str; 8] = [
 ];
 
 /// The page without its data.
-pub(crate) struct Frame {
+pub(crate) struct PageFrame {
     before_index: String,
     before_blocks: String,
     end: String,
 }
 
-impl Frame {
+impl PageFrame {
     pub fn new() -> Self {
         let style = STYLES.join("\n");
         let script = format!("{UPLOT}\n(() => {{\n\"use strict\";\n{}\n}})();\n", SCRIPTS.join("\n"));

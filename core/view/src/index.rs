@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::blocks::{Rollouts, encode};
-use crate::read::Run;
+use crate::read::RunDir;
 use crate::turns::number;
 use crate::{MetricInfo, Options};
 
@@ -37,7 +37,7 @@ struct Series {
 }
 
 impl About {
-    pub fn of(runs: &[Run], known: &[MetricInfo]) -> Self {
+    pub fn of(runs: &[RunDir], known: &[MetricInfo]) -> Self {
         let names = names(runs);
         let about: Vec<AboutRun> = runs.iter().zip(names).map(|(run, name)| AboutRun::of(run, name)).collect();
         let emitted: BTreeSet<&String> = about.iter().flat_map(|run| run.series.keys()).collect();
@@ -71,7 +71,7 @@ impl About {
 }
 
 impl AboutRun {
-    fn of(run: &Run, name: String) -> Self {
+    fn of(run: &RunDir, name: String) -> Self {
         let mut series: BTreeMap<String, Series> = BTreeMap::new();
         for (place, row) in run.rows.values().enumerate() {
             for (metric, value) in row.iter().filter(|(_, value)| value.is_number() || value.is_null()) {
@@ -85,8 +85,8 @@ impl AboutRun {
 }
 
 /// Returns the last part of each run's path, preceded by the part before it if two would be equal.
-fn names(runs: &[Run]) -> Vec<String> {
-    let parts = |run: &Run| {
+fn names(runs: &[RunDir]) -> Vec<String> {
+    let parts = |run: &RunDir| {
         let dir = run.dir.canonicalize().unwrap_or_else(|_| run.dir.clone());
         dir.iter().map(|part| part.to_string_lossy().into_owned()).collect::<Vec<_>>()
     };
@@ -116,7 +116,7 @@ fn fits(pattern: &str, name: &str) -> bool {
         .any(|place| place > 0 && fits(after, &open[place..]))
 }
 
-fn differences(runs: &[Run]) -> Vec<(String, Vec<Option<String>>)> {
+fn differences(runs: &[RunDir]) -> Vec<(String, Vec<Option<String>>)> {
     let flat: Vec<BTreeMap<String, String>> = runs
         .iter()
         .map(|run| {
@@ -157,7 +157,7 @@ mod tests {
     use super::fits;
 
     #[test]
-    fn patterns_stand_for_names() {
+    fn patterns_match_names() {
         assert!(fits("time/<phase>_s", "time/roll_out_s"));
         assert!(fits("eval/success/<task_type>", "eval/success/heat"));
         assert!(!fits("eval/success/<task_type>", "eval/success/"));

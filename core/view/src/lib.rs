@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 use crate::blocks::Rollouts;
-use crate::read::Run;
+use crate::read::RunDir;
 
 /// Options of a page.
 #[derive(Debug, Clone)]
@@ -52,7 +52,7 @@ pub struct MetricInfo {
 }
 
 #[derive(Debug)]
-pub struct Page {
+pub struct HtmlPage {
     /// The HTML document.
     pub html: String,
     /// Episodes found in all runs.
@@ -63,7 +63,7 @@ pub struct Page {
     pub damaged: usize,
 }
 
-impl Page {
+impl HtmlPage {
     /// Writes the page: first beside `path`, then renamed, so that an older page is never half replaced.
     pub fn write(&self, path: &Path) -> io::Result<()> {
         let mut name = path.as_os_str().to_owned();
@@ -98,12 +98,12 @@ pub enum ViewError {
 }
 
 /// Makes the page of these run directories. Reads rollouts one file at a time.
-pub fn page(runs: &[PathBuf], options: &Options) -> Result<Page, ViewError> {
+pub fn page(runs: &[PathBuf], options: &Options) -> Result<HtmlPage, ViewError> {
     if runs.is_empty() {
         return Err(ViewError::NoRuns);
     }
-    let runs = runs.iter().map(|dir| Run::open(dir)).collect::<Result<Vec<_>, _>>()?;
-    let frame = html::Frame::new();
+    let runs = runs.iter().map(|dir| RunDir::open(dir)).collect::<Result<Vec<_>, _>>()?;
+    let frame = html::PageFrame::new();
     let about = index::About::of(&runs, &options.metrics);
     let used = (frame.len() + about.encoded_len()) as u64;
     let mut rollouts = Rollouts::new(&runs, options.max_bytes.saturating_sub(used));
@@ -112,5 +112,5 @@ pub fn page(runs: &[PathBuf], options: &Options) -> Result<Page, ViewError> {
         rollouts.add(&jobs[place..])?;
     }
     let html = frame.fill(&about.with_rollouts(&rollouts, options), &rollouts.html);
-    Ok(Page { html, episodes: rollouts.episodes, kept: rollouts.kept, damaged: rollouts.damaged })
+    Ok(HtmlPage { html, episodes: rollouts.episodes, kept: rollouts.kept, damaged: rollouts.damaged })
 }

@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use crate::ViewError;
 
 /// A run, without its episodes.
-pub(crate) struct Run {
+pub(crate) struct RunDir {
     pub dir: PathBuf,
     /// One row per iteration, ascending.
     pub rows: BTreeMap<u64, Map<String, Value>>,
@@ -29,7 +29,7 @@ pub(crate) struct RolloutFile {
     pub bytes: u64,
 }
 
-impl Run {
+impl RunDir {
     /// Reads everything but the episodes.
     pub fn open(dir: &Path) -> Result<Self, ViewError> {
         let metrics = dir.join("metrics.jsonl");
@@ -105,7 +105,7 @@ fn rollout_files(dir: &Path) -> Result<BTreeMap<u64, RolloutFile>, ViewError> {
 
 /// An episode as in a rollout file; its text borrows from the file's.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Episode<'a> {
+pub(crate) struct StoredEpisode<'a> {
     pub group: u64,
     pub episode: u64,
     #[serde(default)]
@@ -119,12 +119,12 @@ pub(crate) struct Episode<'a> {
     #[serde(default, rename = "return")]
     pub episode_return: Option<f64>,
     #[serde(borrow)]
-    pub steps: Vec<Step<'a>>,
+    pub steps: Vec<StoredStep<'a>>,
 }
 
 /// One turn of an episode. Fields that older runs lack may be missing.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Step<'a> {
+pub(crate) struct StoredStep<'a> {
     #[serde(borrow)]
     pub prompt: Cow<'a, str>,
     #[serde(borrow)]
@@ -163,7 +163,7 @@ pub(crate) struct Text<'a>(#[serde(borrow)] pub Cow<'a, str>);
 /// The episodes of a file's content.
 pub(crate) struct Episodes<'a> {
     /// Each with the bytes of its line.
-    pub episodes: Vec<(Episode<'a>, usize)>,
+    pub episodes: Vec<(StoredEpisode<'a>, usize)>,
     /// Lines that are not an episode: damaged, cut, or being written.
     pub damaged: usize,
 }

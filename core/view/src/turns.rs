@@ -7,13 +7,13 @@ use std::collections::HashMap;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::read::{Episode, Step, Text};
+use crate::read::{StoredEpisode, StoredStep, Text};
 
 /// One group of one iteration.
 #[derive(Serialize)]
-pub(crate) struct Block<'a> {
-    texts: Table<'a>,
-    tokens: Table<'a>,
+pub(crate) struct GroupTurns<'a> {
+    texts: TextIndex<'a>,
+    tokens: TextIndex<'a>,
     lists: Vec<Vec<usize>>,
     episodes: Vec<BlockEpisode>,
     #[serde(skip)]
@@ -26,12 +26,12 @@ struct BlockEpisode {
     row: usize,
     /// As text: a seed may exceed the integers of a double.
     seed: String,
-    turns: Vec<Turn>,
+    turns: Vec<TurnEntry>,
 }
 
 /// Numbers refer to texts of the block, unless noted otherwise.
 #[derive(Serialize)]
-struct Turn {
+struct TurnEntry {
     /// Number of pieces shared with the front and the back of the prompt before, and the pieces between.
     prompt: (usize, usize, Vec<usize>),
     response: Response,
@@ -59,18 +59,18 @@ enum Response {
 
 /// Texts, each once.
 #[derive(Default)]
-struct Table<'a> {
+struct TextIndex<'a> {
     texts: Vec<&'a str>,
     ids: HashMap<&'a str, usize>,
 }
 
-impl Serialize for Table<'_> {
+impl Serialize for TextIndex<'_> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.texts.serialize(serializer)
     }
 }
 
-impl<'a> Table<'a> {
+impl<'a> TextIndex<'a> {
     fn id(&mut self, text: &'a str) -> usize {
         *self.ids.entry(text).or_insert_with(|| {
             self.texts.push(text);
@@ -79,12 +79,12 @@ impl<'a> Table<'a> {
     }
 }
 
-impl<'a> Block<'a> {
+impl<'a> GroupTurns<'a> {
     /// Builds the block of episodes, each with its index in the iteration's summary.
-    pub fn of(episodes: &[(usize, &'a Episode<'a>)]) -> Self {
+    pub fn of(episodes: &[(usize, &'a StoredEpisode<'a>)]) -> Self {
         let mut block = Self {
-            texts: Table::default(),
-            tokens: Table::default(),
+            texts: TextIndex::default(),
+            tokens: TextIndex::default(),
             lists: Vec::new(),
             episodes: Vec::new(),
             list_ids: HashMap::new(),
@@ -102,12 +102,12 @@ impl<'a> Block<'a> {
         block
     }
 
-    fn turn(&mut self, step: &'a Step<'a>, previous: &mut Vec<usize>) -> Turn {
+    fn turn(&mut self, step: &'a StoredStep<'a>, previous: &mut Vec<usize>) -> TurnEntry {
         let prompt = self.pieces(&step.prompt);
         let change = change(previous, &prompt);
         *previous = prompt;
         let tokens: Option<&[Text]> = step.tokens.as_deref();
-        Turn {
+        TurnEntry {
             prompt: change,
             response: response(&step.response, tokens.unwrap_or_default()),
             action: step.action.as_deref().map(|action| self.texts.id(action)),
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_is_told_by_its_tokens_only_if_they_make_it_up() {
+    fn a_response_becomes_tokens_only_if_they_make_it_up() {
         let tokens: Vec<Text> = ["go", " on", "<|im_end|>"].into_iter().map(|t| Text(t.into())).collect();
         assert!(matches!(response("go on", &tokens), Response::Tokens(2)));
         assert!(matches!(response("go on<|im_end|>", &tokens), Response::Tokens(3)));

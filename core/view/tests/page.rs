@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use flate2::read::ZlibDecoder;
-use nestor_view::{MetricInfo, Options, Page, ViewError, page};
+use nestor_view::{HtmlPage, MetricInfo, Options, ViewError, page};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -54,7 +54,7 @@ fn episode(iteration: u64, group: u64, episode: u64) -> Value {
            "return": 2.5, "steps": steps.collect::<Vec<_>>()})
 }
 
-fn blocks(page: &Page) -> BTreeMap<String, Value> {
+fn blocks(page: &HtmlPage) -> BTreeMap<String, Value> {
     let parts = page.html.split("<script type=\"application/zlib\" id=\"").skip(1);
     let read = |part: &str| {
         let (id, rest) = part.split_once("\">").unwrap();

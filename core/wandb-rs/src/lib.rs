@@ -24,7 +24,7 @@
 mod run;
 mod settings;
 mod finish;
-mod past;
+mod resumed;
 mod row;
 mod metrics;
 mod value;

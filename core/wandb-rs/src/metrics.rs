@@ -88,7 +88,7 @@ impl Metric {
 
 /// Running aggregates of one metric.
 #[derive(Clone, Copy)]
-struct Seen {
+struct Aggregates {
     count: f64,
     min: f64,
     max: f64,
@@ -99,22 +99,22 @@ struct Seen {
 
 /// All metrics of a run.
 #[derive(Default)]
-pub(crate) struct Metrics {
+pub(crate) struct RunMetrics {
     /// By exact name; copied from a glob at a key's first row. `None`: no definition matches the key.
     exact: HashMap<String, Option<Metric>>,
     globs: Vec<Metric>,
-    seen: HashMap<String, Seen>,
-    summary: BTreeMap<Vec<String>, Entry>,
+    seen: HashMap<String, Aggregates>,
+    summary: BTreeMap<Vec<String>, SummaryValue>,
 }
 
 /// A value of the summary.
-struct Entry {
+struct SummaryValue {
     json: String,
     /// The file lacks this value.
     is_new: bool,
 }
 
-impl Metrics {
+impl RunMetrics {
     /// Defines a metric and returns the records of the definition.
     pub fn define(&mut self, metric: Metric) -> Result<Vec<Kind>, Error> {
         let stem = metric.name.strip_suffix('*').unwrap_or(&metric.name);
@@ -156,7 +156,7 @@ impl Metrics {
             return;
         };
         let Some(number) = item.value_json.parse::<f64>().ok().filter(|number| number.is_finite()) else { return };
-        let new = Seen { count: 0.0, min: number, max: number, sum: 0.0, first: number, last: number };
+        let new = Aggregates { count: 0.0, min: number, max: number, sum: 0.0, first: number, last: number };
         let seen = self.seen.entry(item.key.clone()).or_insert(new);
         seen.count += 1.0;
         seen.sum += number;
@@ -177,7 +177,7 @@ impl Metrics {
                 entry.is_new = true;
             }
             None => {
-                self.summary.insert(path.to_vec(), Entry { json: json.to_string(), is_new: true });
+                self.summary.insert(path.to_vec(), SummaryValue { json: json.to_string(), is_new: true });
             }
         }
     }
@@ -210,7 +210,7 @@ impl Metrics {
 }
 
 impl Aggregate {
-    fn of(self, seen: &Seen) -> (&'static str, f64) {
+    fn of(self, seen: &Aggregates) -> (&'static str, f64) {
         match self {
             Aggregate::Min => ("min", seen.min),
             Aggregate::Max => ("max", seen.max),

@@ -10,7 +10,7 @@ use std::fs;
 use std::path::Path;
 
 /// The items of a row, and the files that they refer to.
-pub(crate) struct Row<'a> {
+pub(crate) struct RowItems<'a> {
     pub items: Vec<Item>,
     pub files: Vec<FileItem>,
     step: u64,
@@ -18,7 +18,7 @@ pub(crate) struct Row<'a> {
     secret: &'a Secret,
 }
 
-impl<'a> Row<'a> {
+impl<'a> RowItems<'a> {
     /// Makes an empty row of the run in `dir`.
     pub fn new(step: u64, dir: &'a Path, secret: &'a Secret) -> Self {
         Self { items: Vec::new(), files: Vec::new(), step, dir, secret }

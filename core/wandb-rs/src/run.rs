@@ -3,10 +3,10 @@
 use crate::error::Tried;
 use crate::live::{self, Live};
 use crate::log_file::LogFile;
-use crate::metrics::{Metric, Metrics};
-use crate::past::Past;
+use crate::metrics::{Metric, RunMetrics};
 use crate::record::{self, FileType, Items, Kind, since_epoch};
-use crate::row::{Row, file_item, make_parent};
+use crate::resumed::Resumed;
+use crate::row::{RowItems, file_item, make_parent};
 use crate::secret::Secret;
 use crate::system::{self, SharedLog};
 use crate::{Error, Finish, Mode, Resume, Settings, Value, value};
@@ -74,7 +74,7 @@ impl Run {
     pub fn config(&mut self, config: &Json) -> Result<(), Error> {
         let Some(run) = &mut self.active else { return Ok(()) };
         let config = config.as_object().ok_or(Error::ConfigNotObject)?;
-        let mut row = Row::new(0, &run.dir, &run.secret);
+        let mut row = RowItems::new(0, &run.dir, &run.secret);
         for (key, value) in config {
             row.add(vec![key.clone()], Value::Json(value.clone()))?;
         }
@@ -111,7 +111,7 @@ impl Run {
     {
         let Some(run) = &mut self.active else { return Ok(()) };
         let step = run.last_step.unwrap_or_default();
-        let mut row = Row::new(step, &run.dir, &run.secret);
+        let mut row = RowItems::new(step, &run.dir, &run.secret);
         for (key, value) in items {
             row.add(vec![key.into()], value.into())?;
         }
@@ -192,7 +192,7 @@ struct Active {
     path: PathBuf,
     log: SharedLog,
     secret: Secret,
-    metrics: Metrics,
+    metrics: RunMetrics,
     clock: fn() -> SystemTime,
     /// Start of the run, less the pauses before each resume.
     start: SystemTime,
@@ -241,7 +241,7 @@ impl Active {
             path,
             log: Arc::new(Mutex::new(Some(log))),
             secret,
-            metrics: Metrics::default(),
+            metrics: RunMetrics::default(),
             clock: outside.clock,
             start: now,
             last_step: None,
@@ -294,18 +294,18 @@ impl Active {
     /// Resumes an earlier run behind the last row to keep.
     fn reopen(settings: &Settings, resume: &Resume, secret: Secret, clock: fn() -> SystemTime) -> Result<Self, Error> {
         check_id(&resume.id)?;
-        let past = Past::open(&settings.dir, resume)?;
+        let resumed = Resumed::open(&settings.dir, resume)?;
         let now = clock();
         Ok(Self {
             id: resume.id.clone(),
-            dir: past.dir,
-            path: past.path,
-            log: Arc::new(Mutex::new(Some(past.log))),
+            dir: resumed.dir,
+            path: resumed.path,
+            log: Arc::new(Mutex::new(Some(resumed.log))),
             secret,
-            metrics: past.metrics,
+            metrics: resumed.metrics,
             clock,
-            start: now.checked_sub(past.runtime).unwrap_or(now),
-            last_step: past.last_step,
+            start: now.checked_sub(resumed.runtime).unwrap_or(now),
+            last_step: resumed.last_step,
             summary_at: None,
             live: None,
             sampling: None,
@@ -329,7 +329,7 @@ impl Active {
         if let Some(last) = self.last_step.filter(|last| step <= *last) {
             return Err(Error::StepOrder { step, last });
         }
-        let mut row = Row::new(step, &self.dir, &self.secret);
+        let mut row = RowItems::new(step, &self.dir, &self.secret);
         for (key, value) in items {
             if matches!(key.as_str(), "_step" | "_runtime" | "_timestamp") {
                 return Err(Error::ReservedKey { key });

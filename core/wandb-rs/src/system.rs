@@ -61,7 +61,7 @@ impl Machine {
     }
 
     fn sample(&mut self) -> Vec<Item> {
-        let mut items = Items::default();
+        let mut items = Sample::default();
         self.processor_and_memory(&mut items);
         self.disk(&mut items);
         self.network(&mut items);
@@ -69,7 +69,7 @@ impl Machine {
         items.0
     }
 
-    fn processor_and_memory(&mut self, items: &mut Items) {
+    fn processor_and_memory(&mut self, items: &mut Sample) {
         let system = &mut self.system;
         system.refresh_cpu_usage();
         system.refresh_memory();
@@ -101,7 +101,7 @@ impl Machine {
         }
     }
 
-    fn disk(&mut self, items: &mut Items) {
+    fn disk(&mut self, items: &mut Sample) {
         self.disks.refresh(true);
         let holds_dir = self.disks.iter().filter(|disk| self.dir.starts_with(disk.mount_point()));
         let Some(disk) = holds_dir.max_by_key(|disk| disk.mount_point().as_os_str().len()) else { return };
@@ -117,7 +117,7 @@ impl Machine {
         items.add(format!("disk.{device}.out"), usage.total_written_bytes as f64 / MIB);
     }
 
-    fn network(&mut self, items: &mut Items) {
+    fn network(&mut self, items: &mut Sample) {
         self.networks.refresh(true);
         let (mut sent, mut received) = (0, 0);
         for (name, network) in &self.networks {
@@ -130,7 +130,7 @@ impl Machine {
         items.add("network.recv", received as f64);
     }
 
-    fn gpus(&self, items: &mut Items) {
+    fn gpus(&self, items: &mut Sample) {
         let Some(nvml) = &self.nvml else { return };
         for i in 0..nvml.device_count().unwrap_or(0) {
             let Ok(gpu) = nvml.device_by_index(i) else { continue };
@@ -159,9 +159,9 @@ impl Machine {
 }
 
 #[derive(Default)]
-struct Items(Vec<Item>);
+struct Sample(Vec<Item>);
 
-impl Items {
+impl Sample {
     fn add(&mut self, key: impl Into<String>, value: f64) {
         self.0.push(Item::new(vec![key.into()], value::float(value)));
     }

@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_cases_leave_out() {
+    fn cases_beyond_the_reference() {
         let read = |text| {
             let Action { text, valid } = think_action(text, 5);
             (text, valid)

@@ -27,7 +27,7 @@ pub fn game(data: &[u8]) {
         if play.step(&game, command).is_err() || play.won(&game).is_err() {
             return;
         }
-        // What is said of a command that is not possible must not depend on what it is.
+        // The answer to an impossible command must not depend on the command.
         assert_eq!(play.step(&game, "\u{0}").ok().as_deref(), Some("Nothing happens."));
     }
 }

@@ -199,5 +199,5 @@ function anchorView(view, turn) {
   return h("div.part.anchor", { "data-size": size }, h("h4", null, "Anchor group", h("span.muted", null, title)),
     turn.anchor ? h("details.state", null, h("summary", null, turn.anchor.slice(0, 300)), h("pre.text", null, turn.anchor)) : null,
     size > 12 ? h("details.many", null, h("summary", null, "members"), table) : size > 1 ? table : null,
-    view.missing ? h("p.muted", null, `${plural(view.missing, "episode")} of this group left out of the page`) : null);
+    view.missing ? h("p.muted", null, `${plural(view.missing, "episode")} of this group not in the page`) : null);
 }

@@ -206,7 +206,7 @@ fn roots(path: &Path) -> Result<Vec<PathBuf>> {
     Ok(roots)
 }
 
-/// Counts of games left out, by reason.
+/// Counts of skipped games, by reason.
 #[derive(Default)]
 struct Skipped {
     files: usize,
@@ -290,7 +290,7 @@ fn single(path: &Path, task_types: &[TaskType]) -> Result<Entry> {
     let trajectory = path.with_file_name(TRAJECTORY);
     let task_type = if trajectory.is_file() { Some(type_of(&trajectory)?) } else { type_in(&path.to_string_lossy()) };
     if let Some(found) = task_type.filter(|t| !task_types.contains(t)) {
-        bail!("games: {} is of type {}, which task_types leaves out", path.display(), found.name());
+        bail!("games: {} is of type {}, which task_types excludes", path.display(), found.name());
     }
     let folder = path.parent().unwrap_or(path);
     let names = folder.components().rev().take(2).map(|c| c.as_os_str().to_string_lossy().into_owned());

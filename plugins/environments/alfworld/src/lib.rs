@@ -98,7 +98,7 @@ pub struct AlfWorld {
 
 fn task_types(names: Option<Vec<String>>) -> Result<Vec<TaskType>> {
     let Some(names) = names else { return Ok(TaskType::ALL.to_vec()) };
-    ensure!(!names.is_empty(), "task_types is empty: name at least one, or leave it out");
+    ensure!(!names.is_empty(), "task_types is empty: name at least one, or remove the key");
     let mut types: Vec<TaskType> =
         names.iter().map(|name| TaskType::from_name(name)).collect::<Result<_>>().context("task_types")?;
     types.sort_unstable();
@@ -116,7 +116,7 @@ impl Environment for AlfWorld {
         ensure!(config.max_steps != Some(0), "max_steps must be at least 1");
         let task_types = task_types(config.task_types)?;
         let games = match (config.games, config.generate) {
-            (Some(_), Some(_)) => anyhow::bail!("games and generate exclude each other: leave one out"),
+            (Some(_), Some(_)) => anyhow::bail!("games and generate exclude each other: remove one"),
             (Some(path), None) => Games::find(&path, &task_types)?,
             (None, Some(generate)) => {
                 ensure!(generate.train > 0 && generate.eval > 0, "generate: train and eval must be at least 1");
@@ -127,9 +127,9 @@ impl Environment for AlfWorld {
             (None, None) => {
                 let folder = std::env::var_os("ALFWORLD_DATA").map(PathBuf::from);
                 let folder = folder.or_else(|| Some(std::env::home_dir()?.join(".cache/alfworld")));
-                let folder = folder.context("say where games are: `games`, or the variable ALFWORLD_DATA")?;
+                let folder = folder.context("set `games`, or the variable ALFWORLD_DATA")?;
                 Games::find(&folder, &task_types)
-                    .context("neither `games` nor `generate` is given, so the games of ALFWORLD_DATA are looked for")?
+                    .context("neither `games` nor `generate` is given, so the games of ALFWORLD_DATA are used")?
             }
         };
         let unlimited = if config.raw_commands { u32::MAX } else { MAX_STEPS };

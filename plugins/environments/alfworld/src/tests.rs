@@ -131,7 +131,7 @@ fn other_wordings_are_read_from_the_file() {
 }
 
 #[test]
-fn what_is_no_command_changes_nothing() {
+fn an_impossible_command_changes_nothing() {
     let world = open(json!({ "generate": { "size": "small", "package": root().join(Package::PATH) } })).unwrap();
     let (mut play, first) = begin(&world, "train", 0);
     let shelf = first.admissible[0].clone();
@@ -302,7 +302,7 @@ fn reads_the_data_folder_as_alfred_tw_env_does() {
 }
 
 #[test]
-fn what_cannot_be_played_is_told() {
+fn an_unplayable_game_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let package = package();
     let good = generate(TaskType::PickClean, Size::Small, 1).game_file(&package, None);
@@ -374,7 +374,7 @@ fn what_cannot_be_played_is_told() {
 }
 
 #[test]
-fn a_goal_out_of_reach_is_told_by_the_expert() {
+fn the_expert_reports_a_goal_out_of_reach() {
     let mut file = generate(TaskType::PickCool, Size::Small, 1).content(&package());
     file.pddl_problem = file.pddl_problem.replace("FridgeType)", "DresserType)");
     let error = format!("{:#}", walkthrough(&Game::new(&file).unwrap()).unwrap_err());

@@ -142,7 +142,7 @@ fn the_expert_wins_every_task() {
 }
 
 #[test]
-fn a_wrong_config_is_told() {
+fn a_wrong_config_is_an_error() {
     for (config, word) in [
         (json!({ "max": 0 }), "max"),
         (json!({ "max_steps": 0 }), "max_steps"),

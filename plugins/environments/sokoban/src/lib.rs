@@ -95,7 +95,7 @@ fn source(config: &Config) -> Result<Source> {
             let (dim, boxes) = ([board.rows(), board.cols()], start.boxes().count());
             ensure!(
                 config.dim.is_none_or(|d| d == dim) && config.boxes.is_none_or(|b| b == boxes),
-                "the given board is {}x{} with {boxes} boxes, dim or boxes say otherwise: leave them out",
+                "the given board is {}x{} with {boxes} boxes, dim or boxes differ: remove them",
                 dim[0],
                 dim[1]
             );

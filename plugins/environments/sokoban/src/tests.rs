@@ -106,7 +106,7 @@ fn rewards_boxes_on_and_off_targets_and_punishes_nonsense() {
 }
 
 #[test]
-fn cuts_at_the_step_limit_and_refuses_to_go_on() {
+fn cuts_at_the_step_limit_and_refuses_to_continue() {
     let world = two_boxes(2);
     let (mut play, _) = begin(&world, "train", 0);
     assert!(!play.step(&world, &say("up")).unwrap().truncated);
@@ -240,7 +240,7 @@ fn the_expert_wins_in_the_fewest_moves() {
 }
 
 #[test]
-fn a_wrong_config_is_told() {
+fn a_wrong_config_is_an_error() {
     for (config, word) in [
         (json!({ "boxes": 9 }), "boxes"),
         (json!({ "dim": [3, 6] }), "dim"),

@@ -148,7 +148,7 @@ impl Plan {
     pub fn search(&self, facts: &Facts, slots: &mut [Object], found: impl FnMut(&[Object]) -> bool) -> Result<()> {
         let mut search = Search { facts, work: Work(MOST_WORK), found };
         search.run(&self.0, slots);
-        ensure!(search.work.0 > 0, "its conditions need more than {MOST_WORK} facts to be looked at");
+        ensure!(search.work.0 > 0, "its conditions require more than {MOST_WORK} facts to be examined");
         Ok(())
     }
 }

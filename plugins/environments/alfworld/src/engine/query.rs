@@ -53,7 +53,7 @@ impl Query {
             },
             &mut work,
         );
-        ensure!(work <= MOST_WORK, "a query of the grammar needs more than {MOST_WORK} facts to be looked at");
+        ensure!(work <= MOST_WORK, "a query of the grammar requires more than {MOST_WORK} facts to be examined");
         Ok(found)
     }
 }

@@ -256,7 +256,7 @@ fn a_written_game_has_the_packages_texts_and_its_own_task() {
 }
 
 #[test]
-fn a_missing_package_says_how_to_get_it() {
+fn the_error_of_a_missing_package_has_the_remedy() {
     let error = format!("{:#}", Package::read(Path::new("/nowhere")).unwrap_err());
     assert!(error.contains("/nowhere/data/alfred.pddl") && error.contains("alfworld==0.4.2"), "{error}");
     assert!(!error.contains('\n'), "{error}");

@@ -7,7 +7,7 @@
 use crate::error::Tried;
 use crate::live;
 use crate::log_file::{self, LogFile};
-use crate::metrics::Metrics;
+use crate::metrics::RunMetrics;
 use crate::record::Kind;
 use crate::{Error, Resume};
 use std::fs;
@@ -15,20 +15,20 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// State of the earlier part, up to the step to resume from.
-pub(crate) struct Past {
+pub(crate) struct Resumed {
     /// The run's directory.
     pub dir: PathBuf,
     /// The run's file.
     pub path: PathBuf,
     /// The same file, open behind the last kept record.
     pub log: LogFile,
-    pub metrics: Metrics,
+    pub metrics: RunMetrics,
     pub last_step: Option<u64>,
     /// Run time at its last row.
     pub runtime: Duration,
 }
 
-impl Past {
+impl Resumed {
     /// Opens the newest file of the run in `dir`, and cuts off everything after the step: rows, a torn record, the exit
     /// record.
     pub fn open(dir: &Path, resume: &Resume) -> Result<Self, Error> {
@@ -36,7 +36,7 @@ impl Past {
         let found = newest_dir(dir, &resume.id).ok_or_else(|| nothing("no run file"))?;
         let dir = found.canonicalize().tried("find", &found)?;
         let path = dir.join(format!("run-{}.wandb", resume.id));
-        let mut metrics = Metrics::default();
+        let mut metrics = RunMetrics::default();
         let (mut last_step, mut runtime, mut has_run) = (None, 0.0, false);
         let position = log_file::read(&path, |record| {
             match &record.kind {

@@ -194,7 +194,7 @@ struct Active {
     secret: Secret,
     metrics: RunMetrics,
     clock: fn() -> SystemTime,
-    /// Start of the run, less the pauses before each resume.
+    /// The start that run time is counted from: later than the real one by the pauses before each resume.
     start: SystemTime,
     last_step: Option<u64>,
     summary_at: Option<SystemTime>,

@@ -4,7 +4,7 @@ const GROUPS = ["eval", "episode", "reward", "advantage", "anchor", "loss", "pol
   "rollout", "update", "warm_start", "time", "memory"];
 
 const ABOUT_GROUPS = {
-  eval: "fixed evaluation tasks", episode: "episodes trained on", advantage: "what the estimator gives",
+  eval: "fixed evaluation tasks", episode: "episodes trained on", advantage: "output of the estimator",
   anchor: "steps taken in the same state", policy: "change of the policy", value: "the critic", time: "seconds of each phase",
   rollout: "playing", update: "training", lr: "learning rate",
 };

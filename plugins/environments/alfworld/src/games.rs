@@ -63,7 +63,6 @@ pub struct Entry {
     pub task_type: Option<TaskType>,
 }
 
-/// Generated games.
 #[derive(Debug)]
 pub struct Generator {
     /// Domain and grammar.

@@ -22,13 +22,9 @@ pub enum Cell {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
-    /// One row up.
     Up,
-    /// One row down.
     Down,
-    /// One column to the left.
     Left,
-    /// One column to the right.
     Right,
 }
 

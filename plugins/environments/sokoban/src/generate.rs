@@ -30,7 +30,6 @@ pub struct Shape {
     pub rows: usize,
     /// Number of columns, border included.
     pub cols: usize,
-    /// Number of boxes.
     pub boxes: usize,
     /// Depth to which the game is played backwards.
     pub search_depth: usize,

@@ -30,7 +30,6 @@ pub enum Attribute {
 }
 
 impl Expression {
-    /// Reads an expression.
     pub fn parse(text: &str) -> Result<Expression> {
         let tokens = tokens(text)?;
         let mut rest = tokens.as_slice();

@@ -8,12 +8,11 @@ use super::facts::{Arguments, Facts, Object};
 pub enum Term {
     /// The variable in this slot.
     Slot(usize),
-    /// The object itself.
     Object(Object),
 }
 
 impl Term {
-    /// Returns the object.
+    /// Returns the term's object.
     pub fn value(self, slots: &[Object]) -> Object {
         match self {
             Term::Slot(slot) => slots[slot],

@@ -106,7 +106,6 @@ impl Game {
 pub struct Operator {
     /// Number of the action.
     pub action: usize,
-    /// Its arguments.
     pub arguments: Vec<Object>,
     /// The command that plays it.
     pub command: String,

@@ -37,8 +37,6 @@ pub struct Source {
     pub rules: HashMap<String, Vec<Alternative>>,
 }
 
-/// Parses a grammar.
-///
 /// # Errors
 /// A syntax error, with its line.
 pub fn parse(text: &str) -> Result<Source> {

@@ -58,7 +58,6 @@ pub struct Action {
     pub effects: Vec<Effect>,
 }
 
-/// One effect.
 #[derive(Debug)]
 pub struct Effect {
     /// Its condition; it always happens if there is none.

@@ -15,7 +15,6 @@ pub type Variable = (String, String);
 /// The objects of variables, in the order in which they were bound.
 pub type Binding = Vec<(usize, Object)>;
 
-/// A query.
 #[derive(Debug, Clone)]
 pub struct Query(Vec<Condition>);
 

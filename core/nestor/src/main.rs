@@ -23,7 +23,7 @@ use nestor::model::config::Output;
 use nestor::model::{Config, device, kind, new};
 use nestor::plan::plan;
 use nestor::plugin::{Plugins, advantage::advantage};
-use nestor::policy::score::score;
+use nestor::policy::logprobs::score;
 use nestor::recipe::{self, Dist};
 use nestor::run::{TrainArgs, join, run_dir};
 use nestor::tokenizer::tokenize;

@@ -134,7 +134,7 @@ fn log_probs_and_entropies() {
                 objective += (&entropies * by_entropy).sum(Kind::Float);
             }
             let want = Tensor::run_backward(&[objective], &[&logits], false, false).remove(0);
-            let softmax = fused::Softmax::new(&logits.detach(), &targets, 0.7);
+            let softmax = fused::FusedSoftmax::new(&logits.detach(), &targets, 0.7);
             let mut got = logits.detach().copy();
             softmax.backward(&mut got, &by_logprob, entropy);
             assert_same("log-probs", Kind::Float, &[], &[softmax.logprobs.shallow_clone()], &[logprobs.detach()]);

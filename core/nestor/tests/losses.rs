@@ -2,11 +2,10 @@
 //! functions (verl-agent, upstream commit 796ed310) in float32 on a CPU; gradients are autograd's.
 
 use nestor::data::{Batch, Rows};
-use nestor::policy::aggregate::Shares;
 use nestor::policy::critic::{ValueInputs, value_loss};
-use nestor::policy::loss::{LossInputs, LossOutputs, LossSums, kl, policy_loss};
-use nestor::policy::reward::{KlCoefficient, subtract_kl};
-use nestor::policy::schedule::learning_rate;
+use nestor::policy::kl_reward::{KlCoefficient, subtract_kl};
+use nestor::policy::loss::{LossInputs, LossOutputs, LossSums, TokenWeights, kl, policy_loss};
+use nestor::policy::update::learning_rate;
 use nestor::recipe::{KlInReward, KlKind, Update};
 use serde_json::Value;
 use tch::{Kind, Tensor};
@@ -67,7 +66,7 @@ fn policy_case(case: &Value, keys: Value) -> (LossOutputs, Tensor) {
     let zeros = logprobs.detach().zeros_like();
     let lengths = lengths(mask);
     // R is the padded length there.
-    let shares = Shares::new(&options, lengths.iter().copied(), mask[0].as_array().expect("row").len());
+    let token_weights = TokenWeights::new(&options, lengths.iter().copied(), mask[0].as_array().expect("row").len());
     let old = pick("old_log_prob");
     let outputs = policy_loss(
         &LossInputs {
@@ -78,8 +77,8 @@ fn policy_case(case: &Value, keys: Value) -> (LossOutputs, Tensor) {
             advantages: &pick("advantages"),
             ref_logprobs: None,
             responses: &repeated(&lengths, |i| i as i64),
-            weights: &repeated(&lengths, |i| shares.of(lengths[i]) as f32),
-            mean: shares.mean(),
+            weights: &repeated(&lengths, |i| token_weights.of(lengths[i]) as f32),
+            mean: token_weights.mean(),
         },
         &options,
     );
@@ -171,13 +170,13 @@ fn value_losses_and_their_gradients_equal_the_reference() {
         let lengths = lengths(mask);
         for name in ["token-mean", "seq-mean-token-mean"] {
             let want = &case["out"][name];
-            let shares = Shares::new(&update(serde_json::json!({ "aggregation": name })), lengths.iter().copied(), 1);
+            let token_weights = TokenWeights::new(&update(serde_json::json!({ "aggregation": name })), lengths.iter().copied(), 1);
             let values = masked(&case["vpreds"], mask).set_requires_grad(true);
             let inputs = ValueInputs {
                 values: &values,
                 old_values: &masked(&case["values"], mask),
                 returns: &masked(&case["returns"], mask),
-                weights: &repeated(&lengths, |i| shares.of(lengths[i]) as f32),
+                weights: &repeated(&lengths, |i| token_weights.of(lengths[i]) as f32),
             };
             let (loss, clipped) = value_loss(&inputs, case["cliprange_value"].as_f64().expect("number"));
             assert_close("vf_loss", loss.double_value(&[]), want["vf_loss"].as_f64().expect("number"));

@@ -12,8 +12,7 @@ use nestor::engine::{Completion, Engine, EngineOptions, NoiseKey, Request, Weigh
 use nestor::error::InputError;
 use nestor::model::{Model, make_deterministic};
 use nestor::plugin::Parts;
-use nestor::policy::score::logprobs;
-use nestor::policy::update::ragged_logprobs;
+use nestor::policy::logprobs::{logprobs, ragged_logprobs};
 use nestor::recipe::Rollout;
 use nestor::shard::Ranks;
 use nestor::tokenizer::Tokenizer;

@@ -1,4 +1,4 @@
-//! What an update does beside its losses: skipped steps, mini-batches and micro-batches, clipping and AdamW.
+//! The update apart from its losses: skipped steps, mini-batches and micro-batches, clipping and AdamW.
 
 #![allow(clippy::unwrap_used)] // a test may fail so
 
@@ -6,9 +6,9 @@ use nestor::data::{Batch, Rows, Sequence};
 use nestor::dist::Solo;
 use nestor::model::{Architecture, Config, Model, new};
 use nestor::policy::Network;
-use nestor::policy::update::{
-    UpdateReport, UpdateSettings, gradients, mini_batches, ragged_logprobs, update as update_policy,
-};
+use nestor::policy::batching::mini_batches;
+use nestor::policy::logprobs::ragged_logprobs;
+use nestor::policy::update::{UpdateReport, UpdateSettings, gradients, update as update_policy};
 use nestor::recipe::{Lora, Update};
 use nestor::shard::{AdamW, Optimizer, Ranks};
 use serde_json::{Value, json};

@@ -302,12 +302,12 @@ at::Tensor product(const at::Tensor& x, const at::Tensor& weight, const std::opt
 extern "C" {
 
 // A linear layer's weight in oneDNN's own layout.
-int nestor_pack_linear(const at::Tensor* weight, at::Tensor** out, char* message, size_t message_size) {
+int nestor_reorder_linear(const at::Tensor* weight, at::Tensor** out, char* message, size_t message_size) {
   return guarded(message, message_size, [&] { *out = new at::Tensor(reorder(*weight)); });
 }
 
 // x (T, in) times such a weight, plus a bias that may be missing.
-int nestor_packed_linear(const at::Tensor* x, const at::Tensor* weight, const at::Tensor* bias, at::Tensor** out,
+int nestor_reordered_linear(const at::Tensor* x, const at::Tensor* weight, const at::Tensor* bias, at::Tensor** out,
                          char* message, size_t message_size) {
   return guarded(message, message_size, [&] {
     auto b = bias ? std::optional<at::Tensor>(*bias) : std::nullopt;

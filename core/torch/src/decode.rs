@@ -48,8 +48,8 @@ pub struct Drawn {
 }
 
 unsafe extern "C" {
-    fn nestor_pack_linear(weight: TensorPtr, out: *mut TensorMut, message: *mut c_char, size: usize) -> c_int;
-    fn nestor_packed_linear(
+    fn nestor_reorder_linear(weight: TensorPtr, out: *mut TensorMut, message: *mut c_char, size: usize) -> c_int;
+    fn nestor_reordered_linear(
         x: TensorPtr,
         weight: TensorPtr,
         bias: TensorPtr,
@@ -98,16 +98,16 @@ fn make(f: impl FnOnce(*mut TensorMut, *mut c_char, usize) -> c_int) -> Result<T
 
 /// The weight (out, in) of a linear layer on a CPU, laid out as oneDNN likes it.
 #[derive(Debug)]
-pub struct PackedLinear {
+pub struct ReorderedLinear {
     weight: Tensor,
 }
 
-impl PackedLinear {
+impl ReorderedLinear {
     /// A copy of the weight; later changes to it are not seen.
     pub fn new(weight: &Tensor) -> Result<Self> {
         let weight = weight.detach().contiguous();
         // SAFETY: the pointer is to a live tensor, which the shim only reads.
-        let weight = make(|out, message, size| unsafe { nestor_pack_linear(weight.as_ptr(), out, message, size) })?;
+        let weight = make(|out, message, size| unsafe { nestor_reorder_linear(weight.as_ptr(), out, message, size) })?;
         Ok(Self { weight })
     }
 
@@ -119,7 +119,7 @@ impl PackedLinear {
         let bias = bias.map_or(null(), |bias| bias.as_ptr());
         make(|out, message, size| {
             // SAFETY: the pointers are to live tensors (or null for no bias), which the shim only reads.
-            unsafe { nestor_packed_linear(x.as_ptr(), self.weight.as_ptr(), bias, out, message, size) }
+            unsafe { nestor_reordered_linear(x.as_ptr(), self.weight.as_ptr(), bias, out, message, size) }
         })
         .unwrap_or_else(|error| panic!("{error:#}"))
     }

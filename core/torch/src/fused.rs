@@ -186,7 +186,7 @@ pub fn add_product(sum: &mut Tensor, a: &Tensor, b: &Tensor) {
 
 /// Log-probs of targets under softmax(logits / temperature), and what the gradient needs of it.
 #[derive(Debug)]
-pub struct Softmax {
+pub struct FusedSoftmax {
     /// Log-probs of the targets, float32 (n).
     pub logprobs: Tensor,
     /// Largest logit, log of the sum, and entropy of each row, float32 (n, 3).
@@ -196,7 +196,7 @@ pub struct Softmax {
     temperature: f64,
 }
 
-impl Softmax {
+impl FusedSoftmax {
     /// Of logits (n, V) and targets (n), which must be less than V.
     pub fn new(logits: &Tensor, targets: &Tensor, temperature: f64) -> Self {
         let size = logits.size();

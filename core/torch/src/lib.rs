@@ -10,7 +10,7 @@ use std::ffi::{CStr, c_char, c_int};
 use anyhow::{Result, bail, ensure};
 use tch::Tensor;
 
-pub use decode::{Draw, Drawn, PAGE, PackedLinear, PagedCache, Segment, draw};
+pub use decode::{Draw, Drawn, PAGE, ReorderedLinear, PagedCache, Segment, draw};
 pub use group::{Backend, Group, Member, Reduce, Work};
 pub use store::{Store, StoreAddress, exit_now};
 

@@ -13,13 +13,13 @@ const NOBODYS: i64 = 0;
 /// The cache. It grows by need and never shrinks but by `clear`.
 #[derive(Debug, Default)]
 pub struct Cache {
-    blocks: Vec<Block>,
+    blocks: Vec<BlockCache>,
     pages: i64,
 }
 
 /// Keys and values of one block.
 #[derive(Debug)]
-enum Block {
+enum BlockCache {
     /// On a CPU, for the kernels of the shim.
     Paged(PagedCache),
     /// Elsewhere (2, P * PAGE, K, D): keys, then values. Unwritten places are 0, never NaN: masked places are still
@@ -27,7 +27,7 @@ enum Block {
     Flat(Tensor),
 }
 
-impl Block {
+impl BlockCache {
     fn new(pages: i64, config: &Config, (kind, device): (Kind, Device), paged: bool) -> Self {
         let (heads, dim) = (config.num_key_value_heads, config.head_dim());
         if paged {
@@ -62,7 +62,7 @@ impl Cache {
         }
         let pages = needed.max(self.pages * 3 / 2).min(limit);
         for layer in 0..config.num_hidden_layers as usize {
-            let mut larger = Block::new(pages, config, options, paged);
+            let mut larger = BlockCache::new(pages, config, options, paged);
             match self.blocks.get_mut(layer) {
                 Some(block) => {
                     larger.copy_from(block);
@@ -77,7 +77,7 @@ impl Cache {
 
 /// Where the rows of a pass lie in the cache, and what they see of it.
 #[derive(Debug)]
-pub struct View {
+pub struct CacheView {
     /// Place of every row on the flat token axis.
     places: Vec<i64>,
     /// One per chunk.
@@ -95,11 +95,11 @@ pub struct View {
 struct FlatView {
     places: Tensor,
     /// Chunks that are attended in one call: of one row each, or one chunk of many.
-    groups: Vec<Group>,
+    groups: Vec<MaskedGroup>,
 }
 
 #[derive(Debug)]
-struct Group {
+struct MaskedGroup {
     /// The rows of the pass, (n * r).
     rows: Tensor,
     /// The places that they see, (n * length).
@@ -108,7 +108,7 @@ struct Group {
     mask: Tensor,
 }
 
-impl View {
+impl CacheView {
     /// The view of a pass of `rows` rows: the chunks' one after the other, then some that belong to nobody.
     pub fn new(chunks: &[Chunk], rows: usize) -> Self {
         let page = PAGE as i64;
@@ -148,7 +148,7 @@ impl View {
     }
 
     /// Segments of one number of rows.
-    fn group(&self, segments: &[&Segment], kind: Kind, device: Device) -> Group {
+    fn group(&self, segments: &[&Segment], kind: Kind, device: Device) -> MaskedGroup {
         let page = PAGE as i64;
         let rows = segments[0].rows;
         let longest = segments.iter().map(|s| s.position + rows).max().unwrap_or(1);
@@ -163,23 +163,23 @@ impl View {
         let future = Tensor::arange(longest, (Kind::Int64, device)).unsqueeze(0).gt_tensor(&on(&limits).unsqueeze(1));
         let shape = [segments.len() as i64, 1, rows, longest];
         let mask = Tensor::zeros(shape, (kind, device)).masked_fill_(&future.view(shape), f64::NEG_INFINITY);
-        Group { rows: on(&at), seen: on(&seen), mask }
+        MaskedGroup { rows: on(&at), seen: on(&seen), mask }
     }
 }
 
 impl Cache {
     /// Writes the rows' keys and values (T, K, D) and attends their queries (T, H, D) to what they may see. Where only the
     /// ends of chunks are read, other rows may come back undefined.
-    pub fn attend(&self, layer: usize, view: &View, (q, k, v): (&Tensor, &Tensor, &Tensor), ends: bool) -> Tensor {
+    pub fn attend(&self, layer: usize, view: &CacheView, (q, k, v): (&Tensor, &Tensor, &Tensor), ends: bool) -> Tensor {
         let segments = if ends { &view.ends } else { &view.segments };
         match (&self.blocks[layer], &view.flat) {
-            (Block::Paged(cache), _) => cache
+            (BlockCache::Paged(cache), _) => cache
                 .write(&view.places, k, v)
                 .and_then(|()| cache.attend(q, segments, &view.pages))
                 // As an operation of libtorch does that is called wrongly: a view made of chunks fits its cache.
                 .unwrap_or_else(|error| panic!("{error:#}")),
-            (Block::Flat(cache), Some(flat)) => flat_attend(cache, flat, q, k, v),
-            (Block::Flat(_), None) => unreachable!("a cache that is not paged has such views"),
+            (BlockCache::Flat(cache), Some(flat)) => flat_attend(cache, flat, q, k, v),
+            (BlockCache::Flat(_), None) => unreachable!("a cache that is not paged has such views"),
         }
     }
 }

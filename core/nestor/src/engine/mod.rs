@@ -181,7 +181,7 @@ impl Engine {
             .deterministic
             .then_some(FixedRows { rows: self.options.slots + FIXED_PROMPT_ROWS, logits: self.options.slots });
         let drawn = tch::no_grad(|| {
-            let logits = forward(weights, &self.cache, &chunks, fixed, paged);
+            let logits = forward(weights, &self.cache, &chunks, fixed, paged)?;
             self.draw(&logits, &chunks)
         })?;
         Ok(self.scheduler.record(&chunks, drawn.tokens.into_iter().zip(drawn.logprobs)))

@@ -20,7 +20,7 @@ pub type Content = u64;
 pub struct Pages {
     /// Pages there may be.
     limit: usize,
-    pages: Vec<Page>,
+    pages: Vec<PageState>,
     /// Pages that hold nothing of use.
     empty: Vec<PageId>,
     /// Published pages that nobody holds, the longest unused first.
@@ -34,7 +34,7 @@ pub struct Pages {
 }
 
 #[derive(Debug, Default)]
-struct Page {
+struct PageState {
     holders: u32,
     /// What it is published under, and as what.
     published: Option<((Content, [u32; PAGE]), Content)>,
@@ -121,7 +121,7 @@ impl Pages {
         let page = if let Some(page) = self.empty.pop() {
             page
         } else if self.pages.len() < self.limit {
-            self.pages.push(Page::default());
+            self.pages.push(PageState::default());
             (self.pages.len() - 1) as PageId
         } else {
             let (_, page) = self.unused.pop_first().expect("what is promised is empty, untouched or unused");

@@ -29,7 +29,7 @@ pub struct Limits {
 
 /// A request that was admitted.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningRequest {
     /// The request; its prompt grows by what is drawn.
     pub request: Request,
     /// Tokens of the prompt alone.
@@ -45,7 +45,7 @@ pub struct Running {
     promised: usize,
 }
 
-impl Running {
+impl RunningRequest {
     /// Tokens drawn so far.
     pub fn drawn(&self) -> usize {
         self.request.prompt.len() - self.prompt
@@ -76,7 +76,7 @@ pub struct Chunk {
 pub struct Scheduler {
     limits: Limits,
     waiting: VecDeque<Request>,
-    running: Vec<Running>,
+    running: Vec<RunningRequest>,
     pages: Pages,
     counters: Counters,
 }
@@ -99,7 +99,7 @@ impl Scheduler {
     }
 
     /// The requests that run.
-    pub fn running(&self) -> &[Running] {
+    pub fn running(&self) -> &[RunningRequest] {
         &self.running
     }
 
@@ -167,7 +167,7 @@ impl Scheduler {
         self.counters.shared += computed as u64;
         if let Some(request) = self.waiting.pop_front() {
             let (logprobs, pages) = (Vec::new(), found);
-            self.running.push(Running { request, prompt, logprobs, computed, pages, content, promised });
+            self.running.push(RunningRequest { request, prompt, logprobs, computed, pages, content, promised });
         }
         true
     }

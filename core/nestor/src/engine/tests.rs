@@ -6,6 +6,7 @@ use anyhow::Result;
 use tch::{Device, Kind, Tensor};
 
 use super::*;
+use crate::model::qwen2::{ForwardInput, WeightSource};
 use crate::model::{Architecture, Config, Model};
 
 /// A network of random weights whose distributions are neither flat nor certain.
@@ -38,23 +39,20 @@ pub(crate) fn tiny(kv_heads: i64, tied: bool) -> Model {
 fn full_pass(model: &Model, tokens: &[u32], temperature: f64) -> Tensor {
     tch::no_grad(|| {
         let mut reader = model.reader();
-        let outer = model.outer_weights(&mut reader, false).expect("weights");
         let ids: Vec<i64> = tokens.iter().map(|&t| t as i64).collect();
-        let mut x = model.embed(&outer, &Tensor::from_slice(&ids));
-        let rope = model.rope(&Tensor::arange(ids.len() as i64, (Kind::Int64, Device::Cpu)));
-        for layer in 0..model.blocks() {
-            let block = model.block_weights(&mut reader, layer, false).expect("weights");
-            x = model.block(&block, &x, &rope, None, |q, k, v| {
-                let group = q.size()[1] / k.size()[1];
-                let split = |t: &Tensor| t.transpose(0, 1).unsqueeze(0);
-                let (k, v) =
-                    (k.repeat_interleave_self_int(group, 1, None), v.repeat_interleave_self_int(group, 1, None));
-                let (q, k, v) = (split(q), split(&k), split(&v));
-                let out = Tensor::scaled_dot_product_attention(&q, &k, &v, None::<&Tensor>, 0.0, true, None, false);
-                out.squeeze_dim(0).transpose(0, 1)
-            });
-        }
-        (model.head(&outer, &x) / temperature).log_softmax(-1, Kind::Float)
+        let positions = Tensor::arange(ids.len() as i64, (Kind::Int64, Device::Cpu));
+        let input = ForwardInput { tokens: &Tensor::from_slice(&ids), positions: &positions, read: None };
+        let attend = |_, q: &Tensor, k: &Tensor, v: &Tensor| {
+            let group = q.size()[1] / k.size()[1];
+            let split = |t: &Tensor| t.transpose(0, 1).unsqueeze(0);
+            let (k, v) = (k.repeat_interleave_self_int(group, 1, None), v.repeat_interleave_self_int(group, 1, None));
+            let (q, k, v) = (split(q), split(&k), split(&v));
+            let out = Tensor::scaled_dot_product_attention(&q, &k, &v, None::<&Tensor>, 0.0, true, None, false);
+            out.squeeze_dim(0).transpose(0, 1)
+        };
+        let states = model.forward(WeightSource::Read(&mut reader), &input, attend).expect("weights");
+        let outer = model.outer_weights(&mut reader, false).expect("weights");
+        (model.head(&outer, &states) / temperature).log_softmax(-1, Kind::Float)
     })
 }
 

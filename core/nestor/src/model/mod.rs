@@ -1,6 +1,7 @@
 //! The policy network: configuration, weights in and out, and the forward pass of Qwen2 and Qwen3.
 
 pub mod config;
+pub mod flops;
 pub mod header;
 pub mod new;
 pub mod qwen2;

@@ -218,12 +218,12 @@ impl<'a> TensorFiles<'a> {
         ensure!(layouts.len() == shards.len(), "{} units, but {} shards", layouts.len(), shards.len());
         for (layout, shard) in layouts.iter().zip(shards) {
             let partition = Partition::new(layout.numel(), comm.world());
-            ensure!(shard.size() == [partition.part()], "{}: a shard has the size {:?}", layout.name, shard.size());
+            ensure!(shard.size() == [partition.shard_numel()], "{}: a shard has the size {:?}", layout.name, shard.size());
             for param in &layout.params {
                 for piece in partition.pieces_of(comm.rank(), param.offset..param.offset + param.numel()) {
                     let first = piece.start - param.offset;
                     self.read(&param.name, first..first + piece.length, |at, values| {
-                        let place = piece.part_start + at - first;
+                        let place = piece.shard_start + at - first;
                         no_grad(|| shard.f_narrow(0, place, values.numel() as i64)?.f_copy_(values))?;
                         Ok(())
                     })?;
@@ -344,7 +344,7 @@ pub fn of_shards(layouts: &[Layout], comm: &dyn Comm, shards: &[Tensor]) -> Vec<
                 all.push(Outgoing {
                     name: stored_name(&param.name, range.as_ref()),
                     shape: if whole { param.shape.clone() } else { vec![piece.length] },
-                    values: Values::Flat(shard.detach().narrow(0, piece.part_start, piece.length)),
+                    values: Values::Flat(shard.detach().narrow(0, piece.shard_start, piece.length)),
                 });
             }
         }

@@ -55,7 +55,7 @@ fn main() -> Result<()> {
         }
     }
     let layouts = &policy.model.layouts;
-    let whole = layouts.iter().zip(policy.weights()).map(|(layout, part)| ranks.whole_of(layout, &part));
+    let whole = layouts.iter().zip(policy.weights()).map(|(layout, shard)| ranks.whole_of(layout, &shard));
     let whole = whole.collect::<Result<Vec<_>>>()?;
     if first {
         Tensor::write_safetensors(&named("", layouts, &whole), out)?;

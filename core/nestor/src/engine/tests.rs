@@ -1,4 +1,4 @@
-//! The engine against itself one request at a time, and against a pass without a cache.
+//! The engine compared with one request at a time, and with a pass without a cache.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use super::*;
 use crate::model::qwen2::{ForwardInput, WeightSource};
 use crate::model::{Architecture, Config, Model};
 
-/// A network of random weights whose distributions are neither flat nor certain.
+/// A network with random weights, whose distributions are neither flat nor certain.
 pub(crate) fn tiny(kv_heads: i64, tied: bool) -> Model {
     let config = Config {
         architecture: Architecture::Qwen2,
@@ -113,7 +113,7 @@ fn recorded_logprobs_equal_those_of_a_full_pass() -> Result<()> {
                 assert!((expected - logprob as f64).abs() < 1e-5, "episode {episode} token {i}: {logprob} {expected}");
             }
             let ended = [7, 9].contains(done.tokens.last().expect("a response has a token"));
-            assert_eq!(ended, done.finished == Finish::Eos);
+            assert_eq!(ended, done.finished == FinishReason::Eos);
             assert!(ended || done.tokens.len() == request.max_new_tokens);
             assert!(done.tokens[..done.tokens.len() - 1].iter().all(|t| ![7, 9].contains(t)));
         }
@@ -122,7 +122,7 @@ fn recorded_logprobs_equal_those_of_a_full_pass() -> Result<()> {
 }
 
 #[test]
-fn company_and_order_do_not_change_what_is_generated() -> Result<()> {
+fn other_requests_and_their_order_do_not_change_a_response() -> Result<()> {
     let model = tiny(2, true);
     for temperature in [0.0, 1.0] {
         let requests = requests(25, Sampling { temperature, ..Default::default() });
@@ -144,10 +144,10 @@ fn company_and_order_do_not_change_what_is_generated() -> Result<()> {
 }
 
 #[test]
-fn deterministic_mode_gives_the_same_bits_whatever_the_schedule() -> Result<()> {
+fn deterministic_mode_gives_the_same_bits_under_any_schedule() -> Result<()> {
     let model = tiny(2, true);
     let mut requests = requests(30, Sampling::default());
-    // Another way of drawing beside must not matter either.
+    // Another sampling mode in the same batch must not matter either.
     requests.iter_mut().step_by(4).for_each(|r| r.sampling.top_k = 9);
     let mode = EngineOptions { deterministic: true, ..options(20) };
     let expected = run(&model, mode.clone(), &requests, 0)?;
@@ -166,7 +166,7 @@ fn a_beginning_is_computed_once() -> Result<()> {
     let weights = Weights::new(&model).expect("weights");
     let mut engine = Engine::new(EngineOptions { eos: Vec::new(), ..options(8) });
     for episode in 0..8 {
-        // Six share two pages of 16 tokens, and of these two go on alike for a third.
+        // Six share two pages of 16 tokens, and two of these share a third.
         let mut prompt = vec![5; if episode < 6 { 40 } else { 3 }];
         if (2..6).contains(&episode) {
             prompt[32..].fill(episode);
@@ -181,9 +181,9 @@ fn a_beginning_is_computed_once() -> Result<()> {
     Ok(())
 }
 
-/// A conversation: its second prompt holds the first one, what was drawn, and more.
+/// A conversation: its second prompt is the first one, the drawn tokens, and more.
 #[test]
-fn a_conversation_goes_on_from_the_cache_with_the_same_logprobs() -> Result<()> {
+fn a_conversation_continues_from_the_cache_with_the_same_logprobs() -> Result<()> {
     let model = tiny(2, true);
     let weights = Weights::new(&model).expect("weights");
     let mut engine = Engine::new(EngineOptions { eos: Vec::new(), ..options(2) });
@@ -216,7 +216,7 @@ fn a_full_cache_makes_requests_wait() -> Result<()> {
     let model = tiny(2, true);
     let requests = requests(25, Sampling::default());
     let free = run(&model, options(25), &requests, 0)?;
-    // Room for one of the longest, or for a few short ones.
+    // Room for one of the longest requests, or for a few short ones.
     let tight = run(&model, EngineOptions { cache_tokens: 80, ..options(25) }, &requests, 7)?;
     for (episode, done) in &free {
         assert_eq!(done.tokens, tight[episode].tokens, "episode {episode}");
@@ -225,7 +225,7 @@ fn a_full_cache_makes_requests_wait() -> Result<()> {
 }
 
 #[test]
-fn the_kernels_of_a_cpu_give_what_libtorchs_operations_give() -> Result<()> {
+fn the_cpu_kernels_agree_with_libtorchs_operations() -> Result<()> {
     for (kv_heads, deterministic) in [(1, false), (2, false), (4, true)] {
         let model = tiny(kv_heads, true);
         let requests = requests(30, Sampling { temperature: 0.8, ..Default::default() });

@@ -137,7 +137,7 @@ fn run(command: Command) -> Result<ExitCode> {
         }
         Command::Model(ModelCommand::New { dir, shape, tokenizer, seed, dtype }) => {
             let config = Config::shape(&shape)?;
-            new::create(&dir, &new::NewModel { config, tokenizer: tokenizer.as_deref(), seed, kind: kind(dtype) })?;
+            new::create(&dir, &new::RandomModel { config, tokenizer: tokenizer.as_deref(), seed, kind: kind(dtype) })?;
         }
         Command::Export(args) if args.adapter => checkpoint::export_adapter(&args.checkpoint, &args.dir)?,
         Command::Export(args) => {

@@ -11,7 +11,7 @@ use nestor_torch::{ReorderedLinear, fused};
 use tch::{Device, Kind, Tensor};
 
 use super::config::{Architecture, Config, Output};
-use crate::shard::{Layout, UnitReader, Units};
+use crate::shard::{HeldUnits, Layout, UnitReader};
 
 /// A network whose parameters are one flat tensor per unit: unit 0 is the embedding (with the final norm, and with the
 /// head where it is not tied to the embedding; a critic's head is a linear layer to one value), unit `1 + i` is block `i`.
@@ -21,7 +21,7 @@ pub struct Model {
     /// Places of the parameters in each unit's flat tensor.
     pub layouts: Vec<Layout>,
     /// The units in the compute type.
-    pub units: Units,
+    pub units: HeldUnits,
 }
 
 /// A linear projection: y = x Wᵀ + b.
@@ -250,11 +250,11 @@ impl OuterWeights {
 impl Model {
     /// A network over these flat tensors, one per unit in the order of [`layouts`].
     pub fn new(config: Config, flats: Vec<Tensor>) -> Self {
-        Self::of_units(config, Units::Whole(flats))
+        Self::of_units(config, HeldUnits::Whole(flats))
     }
 
     /// A network over these units.
-    pub fn of_units(config: Config, units: Units) -> Self {
+    pub fn of_units(config: Config, units: HeldUnits) -> Self {
         Self { layouts: layouts(&config), config, units }
     }
 

@@ -19,7 +19,7 @@ use tch::{Kind, Tensor, no_grad};
 
 use super::layout::{Layout, Param};
 use super::partition::Partition;
-use super::units::{Ranks, Units};
+use super::units::{HeldUnits, Ranks};
 use crate::recipe;
 
 /// Last word of the keys of A's random numbers; no key of new weights or of noise ends with it.
@@ -85,13 +85,13 @@ impl Adapters {
 
     /// Adapters of a network's blocks as they are now, and the initial A and B, as peft makes them: A uniform within
     /// ±1 / sqrt(in) (`kaiming_uniform_(a=sqrt(5))`), B zero. `layouts` and `units` are the network's.
-    pub fn new(layouts: &[Layout], units: &Units, settings: &recipe::Lora, seed: u64) -> (Self, Vec<Tensor>) {
+    pub fn new(layouts: &[Layout], units: &HeldUnits, settings: &recipe::Lora, seed: u64) -> (Self, Vec<Tensor>) {
         let (blocks, held) = (&layouts[1..], &units.held()[1..]);
         let recipe::Lora { rank: lora_rank, alpha } = *settings;
         let layouts = Self::layouts_of(blocks, lora_rank);
         let (world, rank) = match units {
-            Units::Whole(_) => (1, 0),
-            Units::Sharded { ranks, .. } => (ranks.world(), ranks.comm.rank()),
+            HeldUnits::Whole(_) => (1, 0),
+            HeldUnits::Sharded { ranks, .. } => (ranks.world(), ranks.comm.rank()),
         };
         let freeze = |(layout, held): (&Layout, &Tensor)| Frozen {
             layout: layout.clone(),

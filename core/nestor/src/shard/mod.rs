@@ -12,4 +12,4 @@ pub use layout::{Layout, Param};
 pub use lora::Adapters;
 pub use partition::{Partition, Piece, Slice};
 pub use sums::GradientSums;
-pub use units::{PendingUnit, Ranks, UnitReader, Units};
+pub use units::{HeldUnits, PendingUnit, Ranks, UnitReader};

@@ -1,4 +1,4 @@
-//! How the flat tensor of a unit is sharded over ranks.
+//! The sharding of a unit's flat tensor over ranks.
 //!
 //! The unit is padded to a multiple of the number of ranks W and cut into slices. Rank r owns the r-th of W equal pieces of
 //! every slice; its shard is these pieces, end to end. So a slice is all-gathered and reduce-scattered without a copy, and
@@ -9,7 +9,7 @@ use std::ops::Range;
 /// Most elements of a slice: 64 MiB of float32; in tests few, so that small networks are cut too.
 const SLICE: i64 = if cfg!(test) { 1_000 } else { 1 << 24 };
 
-/// How one unit is sharded over ranks.
+/// The sharding of one unit over ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Partition {
     /// Elements of the unit.

@@ -47,7 +47,7 @@ impl<'a> GradientSums<'a> {
         Self { sums: grads, stale, layouts, adapters, ranks, outer: None, pending: None }
     }
 
-    /// Whether the first unit is trained.
+    /// Returns true if the first unit is trained.
     pub fn trains_outer(&self) -> bool {
         self.adapters.is_none()
     }

@@ -45,17 +45,17 @@ impl Ranks {
         self.comm.world()
     }
 
-    /// Whether this is the only rank, so that nothing is communicated.
+    /// Returns true if this is the only rank, so that nothing is communicated.
     pub fn is_alone(&self) -> bool {
         self.comm.is_alone()
     }
 
-    /// How a unit of this layout is sharded.
+    /// The sharding of a unit of this layout.
     pub fn partition(&self, layout: &Layout) -> Partition {
         Partition::new(layout.numel(), self.world())
     }
 
-    /// Whether each rank holds only a shard of the compute weights.
+    /// Returns true if each rank holds only a shard of the compute weights.
     pub fn shards_weights(&self) -> bool {
         !self.is_alone() && self.sharding == Sharding::Full
     }
@@ -117,7 +117,7 @@ impl PendingUnit {
 
 /// The units of a network as this rank holds them.
 #[derive(Debug)]
-pub enum Units {
+pub enum HeldUnits {
     /// Whole flat tensors; with several ranks padded at their ends.
     Whole(Vec<Tensor>),
     /// This rank's shard of each.
@@ -128,7 +128,7 @@ pub enum Units {
     },
 }
 
-impl Units {
+impl HeldUnits {
     /// The tensors that this rank holds, whole units or shards.
     pub fn held(&self) -> &[Tensor] {
         match self {
@@ -180,20 +180,20 @@ impl Units {
 #[derive(Debug)]
 pub struct UnitReader<'a> {
     layouts: &'a [Layout],
-    units: &'a Units,
+    units: &'a HeldUnits,
     /// A unit that is being gathered ahead of its use.
     ahead: Option<(usize, Tensor, PendingUnit)>,
 }
 
 impl<'a> UnitReader<'a> {
     /// Reads units of these layouts.
-    pub fn new(layouts: &'a [Layout], units: &'a Units) -> Self {
+    pub fn new(layouts: &'a [Layout], units: &'a HeldUnits) -> Self {
         Self { layouts, units, ahead: None }
     }
 
     /// Starts to gather the unit that is needed next, while the pass computes with another.
     pub fn prefetch(&mut self, unit: usize) -> Result<()> {
-        if let Units::Sharded { ranks, shards } = self.units {
+        if let HeldUnits::Sharded { ranks, shards } = self.units {
             let partition = ranks.partition(&self.layouts[unit]);
             let shard = &shards[unit];
             let whole = Tensor::empty([partition.padded()], (shard.kind(), shard.device()));
@@ -205,7 +205,7 @@ impl<'a> UnitReader<'a> {
 
     /// A unit, whole.
     pub fn unit(&mut self, unit: usize) -> Result<Tensor> {
-        if let Units::Whole(flats) = self.units {
+        if let HeldUnits::Whole(flats) = self.units {
             return Ok(flats[unit].shallow_clone());
         }
         if self.ahead.as_ref().is_none_or(|(ahead, ..)| *ahead != unit) {

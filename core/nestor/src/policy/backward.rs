@@ -5,8 +5,8 @@
 //! it the gradient that came from above. That is activation checkpointing, written as a loop. Blocks whose activations fit
 //! into memory keep their graph instead ([`blocks_to_recompute`]).
 //!
-//! Where weights are sharded, a unit is all-gathered before use, the next one while this one computes, and freed after;
-//! that is FSDP's schedule. Collectives take all ranks, so a rank that has no micro-batch left takes part in them too
+//! With sharded weights a unit is all-gathered before use, while the unit before it computes, and freed after use; that is
+//! FSDP's schedule. Collectives take all ranks, so a rank that has no micro-batch left takes part in them too
 //! ([`idle_forward`], [`idle_backward`]).
 
 use anyhow::Result;
@@ -17,7 +17,7 @@ use super::packing::Packed;
 use crate::model::qwen2::{BlockWeights, ForwardInput, OuterWeights, WeightSource};
 use crate::model::{Architecture, Config, Model};
 use crate::recipe::Recompute;
-use crate::shard::{GradientSums, UnitReader, Units};
+use crate::shard::{GradientSums, HeldUnits, UnitReader};
 
 /// Share of a device's free memory that kept activations may take; the rest is for logits, gradients and other needs.
 const ACTIVATION_SHARE: f64 = 0.5;
@@ -32,11 +32,8 @@ enum SavedBlock {
 
 /// The states that are read (N, E), before the final norm and without gradients. Prefetches the first unit.
 pub fn states(model: &Model, packed: &Packed, reader: &mut UnitReader) -> Result<Tensor> {
-    let input = ForwardInput {
-        tokens: &packed.tokens,
-        positions: &packed.packing.positions,
-        read: Some(&packed.predictors),
-    };
+    let input =
+        ForwardInput { tokens: &packed.tokens, positions: &packed.packing.positions, read: Some(&packed.predictors) };
     no_grad(|| model.forward(WeightSource::Read(reader), &input, |_, q, k, v| packed.packing.attend(q, k, v)))
 }
 
@@ -160,7 +157,7 @@ fn blocks_to_recompute(model: &Model, tokens: i64, recompute: Recompute) -> usiz
     let blocks = model.blocks();
     match recompute {
         // A graph would keep the gathered weights of its block; and all ranks must gather the same.
-        Recompute::Auto if matches!(model.units, Units::Sharded { .. }) => blocks,
+        Recompute::Auto if matches!(model.units, HeldUnits::Sharded { .. }) => blocks,
         Recompute::All => blocks,
         Recompute::None => 0,
         Recompute::Blocks(n) => n.min(blocks),

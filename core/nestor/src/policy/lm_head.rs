@@ -20,7 +20,7 @@ use crate::model::qwen2::OuterWeights;
 use crate::recipe::Recompute;
 use crate::shard::GradientSums;
 
-/// Bytes of the logits in memory at once. Where those of all states fit they are computed once, and stay until the loss's
+/// Bytes of the logits in memory at once. If those of all states fit they are computed once, and stay until the loss's
 /// gradient overwrites them; else the backward pass computes each chunk again.
 pub const CHUNK_BYTES: i64 = 512 << 20;
 
@@ -50,7 +50,7 @@ pub struct TokenGrads {
 pub struct PassOptions {
     /// Logits are divided by it.
     pub temperature: f64,
-    /// Which blocks the backward pass computes again.
+    /// Selects the blocks that the backward pass computes again.
     pub recompute: Recompute,
 }
 

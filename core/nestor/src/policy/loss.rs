@@ -10,8 +10,8 @@
 //! ```
 //!
 //! **Importance weights.** The engine's probabilities q may differ from those of the update. Truncated weights
-//! (`importance_cap` C) correct for it. Where old log-probs are recomputed, the loss is multiplied by min(exp(o) / q, C),
-//! which is not differentiated. Where they are the engine's own (o = log q), the weight replaces the clipped ratio: the
+//! (`importance_cap` C) correct for it. If old log-probs are recomputed, the loss is multiplied by min(exp(o) / q, C),
+//! which is not differentiated. If they are the engine's own (o = log q), the weight replaces the clipped ratio: the
 //! loss is -A min(p / q, C) exp(x - log p), with p the policy's probability, not differentiated.
 //!
 //! **Aggregation.** With l_{i,k} the loss of token k of response i and L_i its number of tokens, over the B responses and
@@ -96,9 +96,9 @@ pub fn policy_loss(inputs: &LossInputs, options: &Update) -> LossOutputs {
 /// Token losses before aggregation, (R) each.
 struct Surrogate {
     loss: Tensor,
-    /// Where the clipped term is the larger, or the weight is truncated.
+    /// Tokens whose clipped term is the larger, or whose weight is truncated.
     clipped: Tensor,
-    /// Where the dual clip bounds the loss.
+    /// Tokens whose loss the dual clip bounds.
     dual_clipped: Tensor,
 }
 
@@ -146,7 +146,7 @@ fn truncated(inputs: &LossInputs, cap: f64) -> Surrogate {
     Surrogate { loss, dual_clipped: clipped.zeros_like(), clipped }
 }
 
-/// `max(-A r, -A clip(r))`, and where the clipped term is the larger.
+/// `max(-A r, -A clip(r))`, and the tokens whose clipped term is the larger.
 fn bound(ratio: &Tensor, inputs: &LossInputs, update: &Update) -> (Tensor, Tensor) {
     let free = -inputs.advantages * ratio;
     let bound = -inputs.advantages * ratio.clamp(1.0 - update.clip_low, 1.0 + update.clip_high);

@@ -1,12 +1,12 @@
 //! The arithmetic of the policy and its critic: log-probs, values, losses and gradients over packed sequences.
 
-pub mod update;
 pub mod critic;
-pub mod network;
-pub mod logprobs;
-pub mod batching;
-pub mod loss;
+pub mod update;
 pub mod kl_reward;
+pub mod loss;
+pub mod logprobs;
+pub mod network;
+pub mod batching;
 pub mod lm_head;
 pub mod backward;
 pub mod packing;

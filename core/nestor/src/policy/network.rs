@@ -8,7 +8,7 @@ use crate::model::config::Output;
 use crate::model::qwen2::layouts;
 use crate::model::{Config, Model};
 use crate::recipe::{self, Recompute, Update};
-use crate::shard::{AdamW, Adapters, GradientSums, Layout, Optimizer, Ranks, StepReport, Units};
+use crate::shard::{AdamW, Adapters, GradientSums, HeldUnits, Layout, Optimizer, Ranks, StepReport};
 
 /// Optimiser steps in a row without a finite gradient after which a run ends.
 const MOST_SKIPPED: u32 = 10;
@@ -66,12 +66,12 @@ impl Network {
         let optimizer = Optimizer::new(&master_weights);
         let compute = || master_weights.iter().map(|shard| shard.to_kind(kind)).collect();
         let units = if ranks.shards_weights() {
-            Units::Sharded { ranks: ranks.clone(), shards: compute() }
+            HeldUnits::Sharded { ranks: ranks.clone(), shards: compute() }
         } else if ranks.is_alone() {
-            Units::Whole(compute())
+            HeldUnits::Whole(compute())
         } else {
             let padded = layouts.iter().map(|layout| ranks.partition(layout).padded());
-            Units::Whole(padded.map(|n| Tensor::zeros([n], (kind, device))).collect())
+            HeldUnits::Whole(padded.map(|n| Tensor::zeros([n], (kind, device))).collect())
         };
         let model = Model::of_units(config, units);
         let mut critic = Self { model, optimizer, adapters: None, skipped_in_a_row: 0, ranks: ranks.clone() };
@@ -117,7 +117,7 @@ impl Network {
         }
         let kind = model.kind();
         match &model.units {
-            Units::Whole(flats) if !ranks.is_alone() => {
+            HeldUnits::Whole(flats) if !ranks.is_alone() => {
                 for ((layout, flat), master) in model.layouts.iter().zip(flats).zip(&optimizer.master_weights) {
                     ranks.gather_into(layout, flat, &master.to_kind(kind))?.wait()?;
                 }
@@ -164,7 +164,7 @@ fn shard(model: Model, ranks: &Ranks) -> Result<Model> {
         return Ok(model);
     }
     let Model { config, layouts, units } = model;
-    let Units::Whole(flats) = units else { bail!("the weights are sharded already") };
+    let HeldUnits::Whole(flats) = units else { bail!("the weights are sharded already") };
     // One unit at a time, so that memory never holds all weights twice.
     let mut held = Vec::with_capacity(flats.len());
     for (layout, flat) in layouts.iter().zip(flats) {
@@ -175,8 +175,8 @@ fn shard(model: Model, ranks: &Ranks) -> Result<Model> {
         });
     }
     let units = match ranks.shards_weights() {
-        true => Units::Sharded { ranks: ranks.clone(), shards: held },
-        false => Units::Whole(held),
+        true => HeldUnits::Sharded { ranks: ranks.clone(), shards: held },
+        false => HeldUnits::Whole(held),
     };
     Ok(Model::of_units(config, units))
 }
@@ -184,7 +184,7 @@ fn shard(model: Model, ranks: &Ranks) -> Result<Model> {
 /// Makes a model compute with these shards of its weights, which [`shards`] returned and the caller has filled.
 pub fn set_shards(model: &Model, ranks: &Ranks, shards: &[Tensor]) -> Result<()> {
     // Elsewhere the shards are the model's own tensors.
-    if let (Units::Whole(flats), false) = (&model.units, ranks.is_alone()) {
+    if let (HeldUnits::Whole(flats), false) = (&model.units, ranks.is_alone()) {
         for ((layout, flat), shard) in model.layouts.iter().zip(flats).zip(shards) {
             ranks.gather_into(layout, flat, shard)?.wait()?;
         }
@@ -195,7 +195,7 @@ pub fn set_shards(model: &Model, ranks: &Ranks, shards: &[Tensor]) -> Result<()>
 /// This rank's shards of the weights of a model, one flat tensor per unit.
 pub fn shards(model: &Model, ranks: &Ranks) -> Vec<Tensor> {
     match &model.units {
-        Units::Sharded { shards, .. } => shards.iter().map(Tensor::shallow_clone).collect(),
-        Units::Whole(flats) => model.layouts.iter().zip(flats).map(|(l, flat)| ranks.shard_of(l, flat)).collect(),
+        HeldUnits::Sharded { shards, .. } => shards.iter().map(Tensor::shallow_clone).collect(),
+        HeldUnits::Whole(flats) => model.layouts.iter().zip(flats).map(|(l, flat)| ranks.shard_of(l, flat)).collect(),
     }
 }

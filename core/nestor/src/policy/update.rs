@@ -151,28 +151,11 @@ pub fn gradients(
         let sequences: Vec<_> = micro.iter().map(|&i| &batch.sequences[i]).collect();
         let (model, sums) = policy.for_backward();
         let packed = Packed::new(&sequences, &batch.rows, model.device());
-        let behaviour = packed.pick(&batch.rows.logprobs);
-        let old = packed.pick(batch.old_logprobs());
-        let advantages = packed.pick(&batch.rows.advantages);
-        let reference = batch.rows.ref_logprobs.as_ref().map(|column| packed.pick(column));
-        let (responses, weights) = (packed.responses(), packed.per_response(|length| token_weights.of(length)));
+        let columns = LossColumns::new(&packed, batch, &token_weights);
         let losses = policy_gradients(model, &packed, options, sums, |stats| {
-            differences.push((&stats.logprobs - &behaviour).abs());
+            differences.push((&stats.logprobs - &columns.behaviour).abs());
             differentiate(stats, update.entropy != 0.0, |logprobs, entropy| {
-                let outputs = policy_loss(
-                    &LossInputs {
-                        logprobs,
-                        entropy,
-                        old_logprobs: &old,
-                        behaviour: &behaviour,
-                        advantages: &advantages,
-                        ref_logprobs: reference.as_ref(),
-                        responses: &responses,
-                        weights: &weights,
-                        mean: token_weights.mean(),
-                    },
-                    update,
-                );
+                let outputs = policy_loss(&columns.inputs(logprobs, entropy), update);
                 (outputs.loss, outputs.sums)
             })
         })?;
@@ -183,6 +166,45 @@ pub fn gradients(
     }
     let own = MiniBatchStats::new(&sums_of_micro_batches, &differences, tokens);
     Ok(MiniBatchStats::report(&exchange(&*ranks.comm, Ok(own))?))
+}
+
+/// The constant inputs of one micro-batch's loss, see [`LossInputs`].
+struct LossColumns {
+    old_logprobs: Tensor,
+    behaviour: Tensor,
+    advantages: Tensor,
+    ref_logprobs: Option<Tensor>,
+    responses: Tensor,
+    weights: Tensor,
+    mean: f64,
+}
+
+impl LossColumns {
+    fn new(packed: &Packed, batch: &Batch, weights: &TokenWeights) -> Self {
+        Self {
+            old_logprobs: packed.pick(batch.old_logprobs()),
+            behaviour: packed.pick(&batch.rows.logprobs),
+            advantages: packed.pick(&batch.rows.advantages),
+            ref_logprobs: batch.rows.ref_logprobs.as_ref().map(|column| packed.pick(column)),
+            responses: packed.responses(),
+            weights: packed.per_response(|length| weights.of(length)),
+            mean: weights.mean(),
+        }
+    }
+
+    fn inputs<'a>(&'a self, logprobs: &'a Tensor, entropy: &'a Tensor) -> LossInputs<'a> {
+        LossInputs {
+            logprobs,
+            entropy,
+            old_logprobs: &self.old_logprobs,
+            behaviour: &self.behaviour,
+            advantages: &self.advantages,
+            ref_logprobs: self.ref_logprobs.as_ref(),
+            responses: &self.responses,
+            weights: &self.weights,
+            mean: self.mean,
+        }
+    }
 }
 
 /// One rank's share of a mini-batch's metrics.

@@ -26,8 +26,15 @@ const ACTIVATION_SHARE: f64 = 0.5;
 enum SavedBlock {
     /// The input (T, E): the block is computed again.
     Input(Tensor),
-    /// The whole graph.
-    Graph { input: Tensor, weights: BlockWeights, output: Tensor },
+    Graph(Box<BlockGraph>),
+}
+
+/// A block's output, with the leaves that it was computed from.
+struct BlockGraph {
+    /// (T, E).
+    input: Tensor,
+    weights: BlockWeights,
+    output: Tensor,
 }
 
 /// The states that are read (N, E), before the final norm and without gradients. Prefetches the first unit.
@@ -79,7 +86,7 @@ pub fn accumulate_gradients<M>(
             let input = x.detach().set_requires_grad(true);
             let output = block(layer, &weights, &input);
             x = output.detach();
-            saved.push(SavedBlock::Graph { input, weights, output });
+            saved.push(SavedBlock::Graph(Box::new(BlockGraph { input, weights, output })));
         }
     }
 
@@ -92,8 +99,8 @@ pub fn accumulate_gradients<M>(
     drop((outer, x)); // the gradient is (N, E), from the last block's input on (T, E)
 
     for (layer, saved) in saved.into_iter().enumerate().rev() {
-        let (input, weights, output) = match saved {
-            SavedBlock::Graph { input, weights, output } => (input, weights, output),
+        let BlockGraph { input, weights, output } = match saved {
+            SavedBlock::Graph(graph) => *graph,
             SavedBlock::Input(x) => {
                 let weights = model.block_weights(&mut reader, layer, true)?;
                 if layer > 0 {
@@ -101,7 +108,7 @@ pub fn accumulate_gradients<M>(
                 }
                 let input = x.set_requires_grad(true);
                 let output = block(layer, &weights, &input);
-                (input, weights, output)
+                BlockGraph { input, weights, output }
             }
         };
         let mut sources = vec![&input];

@@ -13,7 +13,7 @@ pub struct Key {
     pub path: String,
     /// The values it takes, in words.
     pub kind: String,
-    /// Its value if it is left out; `None` for a required key.
+    /// Its value if it is left out, as Markdown; `None` for a required key.
     pub default: Option<String>,
     pub doc: String,
 }
@@ -45,11 +45,7 @@ pub fn keys_of(schema: &Value) -> Vec<Key> {
 pub fn table(keys: &[Key]) -> String {
     let mut table = String::from("| key | takes | default | meaning |\n|---|---|---|---|\n");
     for key in keys {
-        let default = match key.default.as_deref() {
-            None => "required".to_string(),
-            Some(word @ ("none" | "see below")) if key.kind != "`none`" => word.to_string(),
-            Some(value) => format!("`{value}`"),
-        };
+        let default = key.default.as_deref().unwrap_or("required");
         let kind = key.kind.replace('|', "\\|");
         writeln!(table, "| `{}` | {kind} | {default} | {} |", key.path, key.doc.replace('|', "\\|"))
             .expect("a string takes what is written");
@@ -89,8 +85,7 @@ impl<'a> Schema<'a> {
             let default = match &property["default"] {
                 Value::Null => "none".to_string(),
                 Value::Object(_) if target["properties"].is_object() => "see below".to_string(),
-                Value::String(text) => text.clone(),
-                value => value.to_string(),
+                value => format!("`{}`", bare(value)),
             };
             keys.push(Key {
                 path: path.clone(),

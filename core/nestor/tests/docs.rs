@@ -135,7 +135,8 @@ fn unknown_names(text: &str, keys: &[Key]) -> BTreeSet<String> {
     let paths: BTreeSet<&str> = keys.iter().map(|key| key.path.as_str()).collect();
     let sections: BTreeSet<&str> = paths.iter().filter_map(|path| Some(path.split_once('.')?.0)).collect();
     let families: BTreeSet<&str> = METRICS.iter().filter_map(|metric| Some(metric.name.split_once('/')?.0)).collect();
-    let is_word = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+    let is_word =
+        |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
     let unknown_key = |word: &str| {
         let parts: Vec<&str> = word.split('.').collect();
         let config = ["env.config.", "estimator.config."].iter().any(|start| word.starts_with(start));

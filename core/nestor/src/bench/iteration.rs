@@ -160,10 +160,7 @@ pub fn iteration(args: &IterationArgs) -> Result<Value> {
 
 /// Returns the model's configuration and a function that makes the model, so that the script is checked before anything
 /// large is allocated.
-fn open_model(
-    args: &IterationArgs,
-    workload: &Workload,
-) -> Result<(Config, impl FnOnce() -> Result<Model> + use<>)> {
+fn open_model(args: &IterationArgs, workload: &Workload) -> Result<(Config, impl FnOnce() -> Result<Model> + use<>)> {
     let (kind, device) = (kind(args.run.compute.dtype), device(args.run.compute.device)?);
     let config = match (&args.model, &workload.shape) {
         (Some(dir), _) => Config::load(dir)?,

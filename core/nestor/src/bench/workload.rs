@@ -165,7 +165,8 @@ pub(super) mod tests {
     /// The files of the project, by name.
     pub fn bundled() -> Vec<(String, PathBuf)> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(FOLDER);
-        let paths = std::fs::read_dir(folder).expect("the folder of workloads").map(|entry| entry.expect("a file").path());
+        let paths =
+            std::fs::read_dir(folder).expect("the folder of workloads").map(|entry| entry.expect("a file").path());
         let name = |path: &Path| path.file_stem().expect("a name").to_string_lossy().into_owned();
         let mut files: Vec<_> = paths.map(|path| (name(&path), path)).collect();
         files.sort();

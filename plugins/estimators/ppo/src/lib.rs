@@ -19,7 +19,7 @@ use anyhow::{Context, Result, ensure};
 use nestor_plugin::stats::whiten;
 use nestor_plugin::{Estimator, Needs, Rows, Scores};
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// The estimator.
 pub struct Ppo {
@@ -42,7 +42,7 @@ pub struct Config {
 }
 
 /// Over what the estimate runs.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Horizon {
     /// The response tokens of one step.

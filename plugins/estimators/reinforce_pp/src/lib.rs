@@ -13,7 +13,7 @@ use anyhow::{Result, ensure};
 use nestor_plugin::stats::{Summary, group_by, row_scores, whiten};
 use nestor_plugin::{Estimator, Needs, Rows, Scores};
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// The estimator.
 pub struct ReinforcePp {
@@ -33,7 +33,7 @@ pub struct Config {
 }
 
 /// What is subtracted before whitening.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Baseline {
     /// Nothing.

@@ -15,7 +15,7 @@ pub struct Recipe {
     /// Makes runs bit-identical by fixed row counts and a fixed order of admission; slower.
     #[serde(default)]
     pub deterministic: bool,
-    /// How parameters are sharded over ranks; no effect on one rank.
+    /// Sharding of parameters over ranks; no effect on one rank.
     #[serde(default)]
     pub sharding: Sharding,
     /// The device to compute on.
@@ -32,9 +32,9 @@ pub struct Recipe {
     pub env: PluginChoice,
     /// The advantage estimator plugin.
     pub estimator: PluginChoice,
-    /// How episodes are played.
+    /// Playing of episodes.
     pub rollout: Rollout,
-    /// How the policy is updated.
+    /// Update of the policy.
     pub update: Update,
     /// The critic, for estimators that need values: the policy's network with a scalar head. It is trained beside the policy
     /// with the betas, weight decay, aggregation and mini-batches of `update`.
@@ -45,7 +45,7 @@ pub struct Recipe {
     pub warm_start: Option<WarmStart>,
     /// Evaluation on a fixed task list.
     pub eval: Eval,
-    /// How often the run is saved.
+    /// Intervals at which the run is saved.
     #[serde(default)]
     pub checkpoint: Checkpoint,
     /// Timeouts of ranks that wait for each other.
@@ -56,7 +56,7 @@ pub struct Recipe {
     pub wandb: Option<Wandb>,
 }
 
-/// How parameters are sharded over ranks.
+/// Sharding of parameters over ranks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "snake_case")]
@@ -155,7 +155,7 @@ pub struct PluginChoice {
     pub config: serde_json::Value,
 }
 
-/// How episodes are played.
+/// Playing of episodes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Rollout {
@@ -230,7 +230,7 @@ pub struct DynamicSampling {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct History {
-    /// How a prompt is built from an episode.
+    /// The way in which an episode becomes prompts.
     #[serde(default)]
     pub mode: HistoryMode,
     /// Past steps in a prompt, 2 if left out. Only for `mode: window`; a transcript holds all steps.
@@ -238,7 +238,7 @@ pub struct History {
     pub length: Option<usize>,
 }
 
-/// How a prompt is built from an episode.
+/// The way in which an episode becomes prompts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "snake_case")]
@@ -297,7 +297,7 @@ pub struct Eval {
     pub split: String,
 }
 
-/// How often the run is saved.
+/// Intervals at which the run is saved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Checkpoint {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::Recompute;
 use super::schema::one;
 
-/// How the policy is updated.
+/// Update of the policy.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Update {

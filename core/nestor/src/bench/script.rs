@@ -42,7 +42,7 @@ pub struct ScriptArgs {
     /// Seed of the script and of the samples
     #[arg(long, value_name = "S", default_value_t = 0)]
     pub seed: u64,
-    /// How a prompt is built from the episode so far
+    /// The way in which an episode becomes prompts
     #[arg(long, value_enum, default_value = "window")]
     pub history: HistoryMode,
     /// Mean response time of an environment in milliseconds, uniform from 0 to twice the mean
@@ -81,7 +81,7 @@ pub struct Script {
     /// All token ids are smaller.
     pub vocab_size: i64,
     pub seed: u64,
-    /// Whether a turn's prompt is complete, or continues the previous turns.
+    /// `window`: each turn has a complete prompt. `transcript`: it continues the previous turns.
     pub history: HistoryMode,
     pub group_size: usize,
     pub episodes: Vec<ScriptedEpisode>,

@@ -95,7 +95,7 @@ impl Ragged {
 }
 
 impl Workload {
-    /// Reads the workload of a command line: a path (with a `/` or the ending `.yaml`), or a name, which stands for
+    /// Reads the workload of a command line: a path (with a `/` or the ending `.yaml`), or a name, short for
     /// `recipes/bench/NAME.yaml` in the working directory.
     pub fn load(name: &str) -> Result<Self> {
         let is_path = name.contains('/') || name.ends_with(".yaml");

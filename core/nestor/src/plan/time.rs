@@ -257,7 +257,7 @@ impl TimeSetup<'_> {
         gather.max(backward) / per_token
     }
 
-    /// What a network's passes cost on a micro-batch of so many sequences.
+    /// Costs of a network's passes on a micro-batch of `sequences`.
     fn costs(&self, c: &Config, sequences: f64) -> Costs {
         let w = &self.workload;
         let units = UnitSizes::new(c, self.cluster.ranks);

@@ -19,7 +19,7 @@ use serde_json::Value;
 pub use self::hardware::{Cluster, Gpu, Hardware};
 pub use self::memory::{Item, IterationSetup, Memory, UpdateSetup, iteration_memory, update_memory};
 use self::time::TimeSetup;
-pub use self::time::{Collective, Iteration, PlannedPhase, PlannedWork, block_flops};
+pub use self::time::{Collective, Iteration, PlannedPhase, PlannedWork};
 use crate::engine::PAGE;
 use crate::input_error;
 use crate::model::{Config, config::SHAPES, kind};

@@ -20,9 +20,9 @@ def model(run, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def bench(run_json, model):
+def bench(run_json, model, root):
     def call(what, *args):
-        return run_json("bench", what, "--model", model, "--device", "cpu", "--json", *args)
+        return run_json("bench", what, "--model", model, "--device", "cpu", "--json", *args, cwd=root)
     return call
 
 
@@ -63,6 +63,17 @@ def test_an_iteration_trains_on_all_of_its_script(workload, phases, bench, tmp_p
     assert len(measured["seconds_all"]) == 2 and 0 < measured["logprob_diff_max"] < 1e-4
 
 
+def test_a_workload_is_a_file(run, root, bench, tmp_path):
+    text = (root / "recipes/bench/multi-turn.yaml").read_text()
+    own = tmp_path / "own.yaml"
+    own.write_text(text.replace("envs: 32", "envs: 8"))
+    measured = bench("rollout", "--workload", own, "--group-size", 4, "--repeats", 1, "--warm-up", 0)
+    assert measured["envs"] == 8 and measured["turns"] == 8 * 5
+    own.write_text(text.replace("envs: 32", "environments: 8"))
+    done = run("bench", "rollout", "--workload", own, "--model", tmp_path)
+    assert done.returncode == 2 and f"{own}:4:1: unknown key `environments`" in done.stderr, done.stderr
+
+
 def test_the_logprob_difference_shows_what_bfloat16_costs(run_json, tmp_path):
     torch.manual_seed(0)
     sharp = Qwen2ForCausalLM(Qwen2Config(hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4,
@@ -84,12 +95,14 @@ def test_the_logprob_difference_shows_what_bfloat16_costs(run_json, tmp_path):
     (["rollout", "--model", "MODEL", "--temperature", "nan"], ["--temperature"]),
     (["rollout", "--model", "MODEL", "--turns", 900, "--history", "transcript"], ["max_position_embeddings", "--turns"]),
     (["iteration", "--workload", "multi-turn"], ["--model"]),
+    (["iteration", "--workload", "nothing", "--model", "MODEL"], ["recipes/bench/nothing.yaml", "alfworld-1.5b, multi-turn"]),
+    (["rollout", "--workload", "./none.yaml", "--model", "MODEL"], ["--workload ./none.yaml", "path"]),
     (["iteration", "--workload", "multi-turn", "--model", "MODEL", "--mini-batch", 0], ["--mini-batch"]),
     (["iteration", "--workload", "multi-turn", "--model", "MODEL", "--kl=-1"], ["--kl"]),
     (["logprob-diff", "--model", "MODEL", "--new", 0], ["--new"]),
 ], ids=lambda value: " ".join(map(str, value[1:])) if "--" in str(value) else "")
-def test_wrong_input_is_one_message(args, parts, run, model):
-    done = run("bench", *[model if arg == "MODEL" else arg for arg in args])
+def test_wrong_input_is_one_message(args, parts, run, model, root):
+    done = run("bench", *[model if arg == "MODEL" else arg for arg in args], cwd=root)
     lines = done.stderr.strip().splitlines()
     assert done.returncode == 2 and len(lines) == 1 and lines[0].startswith("error: "), done.stderr
     assert all(part in lines[0] for part in parts), lines[0]

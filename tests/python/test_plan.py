@@ -24,7 +24,7 @@ def test_published_recipe(run_json, root):
 def test_text_and_adapters(run, root):
     done = run("plan", RECIPE, "--shape", "7b", "--gpus", 1024, "--gpus-per-node", 8, cwd=root)
     assert done.returncode == 0, done.stderr
-    for words in ["frozen base of the adapters", "smallest world that fits", "Communication", "Assumed:"]:
+    for words in ["frozen base of the adapters", "smallest cluster", "Communication", "Assumed:"]:
         assert words in done.stdout, done.stdout
 
 

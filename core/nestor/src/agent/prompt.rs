@@ -3,6 +3,7 @@
 use anyhow::Result;
 use minijinja::value::Serde;
 use minijinja::{Environment, UndefinedBehavior};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::data::Step;
@@ -17,12 +18,12 @@ pub struct PromptTemplate {
     origin: String,
 }
 
-/// What a template may use.
-#[derive(Debug, Serialize)]
+/// The variables of a template; docs/recipe.md lists them with these comments.
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct PromptVariables<'a> {
-    /// What the environment shows now.
+    /// The current observation.
     pub observation: &'a str,
-    /// What is to be done in this episode.
+    /// The goal of this episode.
     pub task: &'a str,
     /// The actions that are possible now.
     pub admissible: &'a [String],
@@ -32,19 +33,19 @@ pub struct PromptVariables<'a> {
     pub step: usize,
     /// Number of steps before this one.
     pub steps_taken: usize,
-    /// Whether the prompt goes on with a conversation (a transcript's second turn and later ones): what was said at its
-    /// start need not be said again.
+    /// True from a transcript's second turn on: the template need not repeat what it wrote at the start of the
+    /// conversation.
     pub follow_up: bool,
 }
 
 /// A step of the history.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct HistoryStep<'a> {
     /// Its number in the episode, from 1.
     pub step: usize,
     /// The observation before the action.
     pub observation: &'a str,
-    /// What the environment read in the response.
+    /// The action that the environment read in the response.
     pub action: &'a str,
 }
 

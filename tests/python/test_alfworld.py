@@ -4,6 +4,7 @@ import json
 import subprocess
 
 import pytest
+from conftest import PATIENCE
 
 PUBLISHED = ["gigpo_qwen2.5_1.5b", "grpo_qwen2.5_1.5b", "rloo_qwen2.5_1.5b", "ppo_qwen2.5_1.5b", "gigpo_qwen2.5_7b"]
 
@@ -20,7 +21,7 @@ def texts(root):
 def tool(root):
     def call(*args):
         command = [root / "target/release/nestor-alfworld", *map(str, args)]
-        return subprocess.run(command, capture_output=True, text=True, cwd=root, timeout=300)
+        return subprocess.run(command, capture_output=True, text=True, cwd=root, timeout=PATIENCE)
     return call
 
 

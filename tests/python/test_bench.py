@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from conftest import PATIENCE
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 SMALL = ["--envs", 8, "--group-size", 4, "--turns", 3]
@@ -99,7 +100,7 @@ def test_rows_of_the_table_beside_their_peers(root):
     """A rehearsal of every row that needs no more than the tests do (TRL's does)."""
     rows = ["generate-27m", "rollout-27m", "logprob-diff", "deterministic"]
     done = subprocess.run([sys.executable, root / "scripts/bench/bench_peers.py", *rows, "--small", "--repeat", "1", "--threads",
-                           "1"], capture_output=True, text=True, timeout=300, env=os.environ)
+                           "1"], capture_output=True, text=True, timeout=PATIENCE, env=os.environ)
     assert done.returncode == 0, done.stderr
     for row in rows:
         assert f"{row}: " in done.stdout
@@ -124,8 +125,7 @@ def test_the_greedy_check_finds_a_wrong_token(root, monkeypatch):
     assert not sound and "prompts [1] DIFFER" in text
 
 
-def test_the_soak_measures_a_slope(root, monkeypatch):
-    monkeypatch.syspath_prepend(root / "scripts")
+def test_the_soak_measures_a_slope():
     from soak import slope
     assert slope([(i, 1000 + i) for i in range(1, 1000)]) == pytest.approx(1e5 / 1500)
 

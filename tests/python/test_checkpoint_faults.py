@@ -8,6 +8,7 @@ import os
 import subprocess
 
 import pytest
+from conftest import PATIENCE
 
 KINDS = {"enospc": "No space left on device", "eio": "Input/output error", "short": "No space left on device"}
 
@@ -37,7 +38,7 @@ def test_every_write_of_a_save_fails(world, disk, run, root, tmp_path):
     (model / "tokenizer.json").write_text("{}")
     program = root / "target/release/failing_saves"
     kinds = KINDS if os.environ.get("NESTOR_ALL_FAULTS") else [",".join(KINDS)]
-    done = subprocess.run([program, tmp_path, str(world), *kinds], capture_output=True, text=True, timeout=600, env=disk())
+    done = subprocess.run([program, tmp_path, str(world), *kinds], capture_output=True, text=True, timeout=PATIENCE, env=disk())
     assert done.returncode == 0, done.stderr
     attempts = [json.loads(line) for line in done.stdout.splitlines()]
     *failed, last = attempts

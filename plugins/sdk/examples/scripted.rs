@@ -28,7 +28,7 @@ struct Scripted {
 struct ScriptedConfig {
     /// A file that takes a line of JSON for each episode: split, task, seed and return.
     log: PathBuf,
-    /// Milliseconds that a step takes, for tests of what shows while a rollout lasts.
+    /// Milliseconds that each step takes, apart from the expert's: makes a rollout last.
     #[serde(default)]
     delay_ms: u64,
 }

@@ -194,9 +194,9 @@ def test_a_terminal_may_change_its_size(nestor, root, tmp_path):
     """Each width has a header of its own."""
     terminal = Terminal(train(nestor, root, "--set", "iterations=1000", "--run-dir", tmp_path / "run"), 200, 50)
     terminal.read(seen=rows(3))
-    assert 140 < len(terminal.screen.header()) < 200
+    assert 100 < len(terminal.screen.header()) < 200
     terminal.resize(60, 50)
-    terminal.resize(140, 50)
+    terminal.resize(100, 50)
     os.write(terminal.fd, b"\x03")  # Ctrl-C
     terminal.read().assert_clean(code=130)
     numbers = [int(ROW.match(row)[1]) for row in terminal.screen.text() if ROW.match(row)]

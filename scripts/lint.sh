@@ -11,7 +11,7 @@ if [[ " $* " == *" --emit="* ]]; then # not where cargo only asks for the versio
     for word in "$@"; do
         case "${previous-}$word" in
             --emit=*) word=--emit=metadata ;;
-            --json=*) word=${word/,artifacts/} ;; # cargo would go on to what depends on the crate
+            --json=*) word=${word/,artifacts/} ;; # cargo would start on the dependents of the crate
             --out-dir*) [ "$word" = --out-dir ] || word=$scratch ;;
         esac
         [ "$word" = --out-dir ] && previous=$word || previous=

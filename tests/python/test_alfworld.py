@@ -39,7 +39,7 @@ def games(tool, tmp_path_factory):
 
 @pytest.fixture
 def play(run, tmp_path):
-    """`nestor play alfworld`: one object per step, or what it said when it failed."""
+    """`nestor play alfworld`: one object per step, or the error."""
     def call(config, commands, *args):
         (tmp_path / "config.json").write_text(json.dumps(config))
         (tmp_path / "commands.jsonl").write_text("".join(json.dumps(c) + "\n" for c in commands))

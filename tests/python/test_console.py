@@ -100,8 +100,8 @@ class Terminal:
         return self
 
     def bottoms(self):
-        """The bottom row after each frame. A frame begins with a carriage return, so this list depends on what was
-        written alone, not on when it was read."""
+        """The bottom row after each frame. A frame begins with a carriage return, so this list depends on the
+        bytes alone, not on when they were read."""
         screen = Screen(*self.size)
         stream = pyte.ByteStream(screen)
         bottoms = []
@@ -124,7 +124,7 @@ class Terminal:
 
 
 def rows(n):
-    """Whether a screen shows n rows of the table."""
+    """The condition that a screen shows n rows of the table."""
     return lambda screen: sum(bool(ROW.match(row)) for row in screen.text()) >= n
 
 

@@ -33,7 +33,7 @@ def until(what):
 
 
 def joined(pid):
-    """Whether a rank has joined the others: c10d starts these threads once all are connected."""
+    """True once a rank has joined the others: c10d starts these threads when all are connected."""
     try:
         return any("gloo_runloop" in (task / "comm").read_text() for task in Path(f"/proc/{pid}/task").iterdir())
     except OSError:
@@ -41,7 +41,7 @@ def joined(pid):
 
 
 def alive(pid):
-    """Whether a process runs; a zombie does not."""
+    """True while a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:

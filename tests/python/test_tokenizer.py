@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATE = ROOT / "core/nestor/src/tokenizer" / "qwen2.5_chat_template.jinja"
 QWEN3_TEMPLATE = ROOT / "core/nestor/src/tokenizer" / "qwen3_chat_template.jinja"
-# What Qwen3's tokenizer has beyond Qwen2.5's, by its published tokenizer_config.json.
+# Tokens that Qwen3 adds to Qwen2.5's, from its published tokenizer_config.json.
 QWEN3_ADDED = ["<tool_response>", "</tool_response>", "<think>", "</think>"]
 THOUGHTS = [
     chat("Which way?", "<think>\nThe box is left.\n</think>\n\ngo left", "And now?"),
@@ -57,7 +57,7 @@ def by_transformers(folder, chats, **switches):
 
 
 def render(driver, folder, chats, scratch, *thinking):
-    """Ids of many chats by what `nestor tokenize` calls for one."""
+    """Ids of many chats, by the function that `nestor tokenize` calls."""
     file = scratch / "chats.json"
     file.write_text(json.dumps(chats))
     return json.loads(driver("tokens", "--chats", folder, file, *thinking))

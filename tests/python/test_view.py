@@ -1,4 +1,4 @@
-"""`nestor view` in headless Chromium: the page of made-up runs shows what their files hold, and nothing of them runs."""
+"""`nestor view` in headless Chromium: the page of made-up runs shows the contents of their files, and executes none of them."""
 import json
 import math
 import os
@@ -50,7 +50,7 @@ def document(runs, driver, tmp_path_factory):
 
 @pytest.fixture
 def open_page(browser, document):
-    """Opens the page; at the end of the test it must have asked for nothing and complained of nothing."""
+    """Opens the page. It must make no request and log no complaint until the end of the test."""
     complaints, contexts = [], []
 
     def call(address="", viewport=DESKTOP, theme="light", path=document):
@@ -151,7 +151,7 @@ def test_a_turn_shows_what_the_rollout_file_holds(open_page, runs):
         assert fact in facts
 
     new = turn.locator("mark").all_inner_texts()
-    assert any(episode["steps"][1]["action"] in text for text in new), "what was done last is new"
+    assert any(episode["steps"][1]["action"] in text for text in new), "the last action is new"
     while turn.locator(".fold").count():
         turn.locator(".fold").first.click()
     assert turn.locator("pre").first.text_content() == step["prompt"]
@@ -244,7 +244,7 @@ def test_every_view_fits_and_can_be_read(open_page, viewport, theme):
     assert page.evaluate("document.documentElement.dataset.theme") != theme
 
 
-# Visible texts whose contrast with what is painted behind them is under 4.5 (WCAG AA).
+# Visible texts whose contrast with their background is under 4.5 (WCAG AA).
 CONTRAST = """(() => {
   const canvas = new OffscreenCanvas(1, 1).getContext('2d', {willReadFrequently: true});
   const paint = (colours) => {

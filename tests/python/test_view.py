@@ -5,6 +5,7 @@ import os
 import shutil
 
 import pytest
+from conftest import PATIENCE
 from playwright.sync_api import expect, sync_playwright
 from view_runs import read_rollouts, write_run
 
@@ -19,7 +20,8 @@ def browser():
     path = os.environ.get("CHROMIUM") or shutil.which("chromium")
     assert path, "install Chromium: apt install chromium (or set CHROMIUM)"
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"], timeout=1000 * PATIENCE)
+        expect.set_options(timeout=1000 * PATIENCE)
         yield browser
         browser.close()
 
@@ -56,6 +58,7 @@ def open_page(browser, document):
     def call(address="", viewport=DESKTOP, theme="light", path=document):
         context = browser.new_context(viewport=viewport, color_scheme=theme, has_touch=viewport is PHONE)
         contexts.append(context)
+        context.set_default_timeout(1000 * PATIENCE)
         page = context.new_page()
         page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
@@ -228,12 +231,14 @@ def test_what_is_left_out_is_said(open_page, runs, driver, tmp_path):
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
-def test_every_view_fits_and_can_be_read(open_page, viewport, theme):
+def test_every_view_fits_and_can_be_read(open_page, runs, viewport, theme):
     page = open_page(viewport=viewport, theme=theme)
     assert page.evaluate("document.documentElement.dataset.theme") == theme
-    for address in ("#/curves", "#/recipes", "#/rollouts/0/12", "#/rollouts/0/12/0/0/2", "#/rollouts/1/8/1/5"):
+    seed = read_rollouts(runs[1], 8)[5]["seed"]
+    for address, shown in (("#/curves", "#charts[data-drawn]"), ("#/recipes", ".differences"), ("#/rollouts/0/12", ".episode"),
+                           ("#/rollouts/0/12/0/0/2", "#turn-1.open"), ("#/rollouts/1/8/1/5", f".facts:has-text('{seed}')")):
         page.evaluate(f"location.hash = '{address}'")
-        page.wait_for_timeout(150)
+        page.wait_for_selector(shown)
         assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"], address
         if viewport is PHONE:
             low = page.evaluate(LINKS + """.filter(e => e.offsetParent && e.getBoundingClientRect().height < 43.5

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes .venv with the pinned torch and builds the binary and the bundled plugins. A second run changes nothing.
-#   scripts/setup.sh [--test]     --test installs what the tests need and builds nothing: scripts/test.sh does
+#   scripts/setup.sh [--test]     --test also installs what only the tests need
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -64,7 +64,6 @@ link() {
 link torch lib/libtorch.so
 link alfworld data/alfred.twl2
 
-if $with_tests; then exit; fi
 # A libtorch named by the environment must not take precedence.
 unset LIBTORCH LIBTORCH_LIB LIBTORCH_INCLUDE LIBTORCH_USE_PYTORCH LIBTORCH_STATIC
 [ -x target/release/nestor ] || echo "setup: building (libtorch's bindings are large: about 10 minutes on 2 cores)"

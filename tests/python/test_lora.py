@@ -1,5 +1,5 @@
 """LoRA against peft on transformers' models: gradients and a step of A and B in float32 (per tensor 1e-4 relative, L2),
-which layers are adapted, how A and B begin, and what a run with adapters saves, exports and resumes."""
+the adapted layers, the initial A and B, and saving, exporting and resuming a run with adapters."""
 import json
 import math
 import re

@@ -36,6 +36,7 @@ stage format cargo fmt --all --check
 stage words words
 stage build build
 stage rust cargo test --quiet --locked --release --workspace
-# Two at a time: most tests wait for one program, which runs on one core.
-stage python .venv/bin/python -m pytest -q -n 2 --dist loadfile tests/python
+# More at a time than there are cores: most tests wait, for a start, a heartbeat or a server.
+workers=$((2 * $(nproc) < 8 ? 2 * $(nproc) : 8))
+stage python .venv/bin/python -m pytest -q -n $workers --dist loadfile --no-loadscope-reorder tests/python
 printf '== all passed\n%s' "$report"

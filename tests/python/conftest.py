@@ -18,6 +18,14 @@ QUIET = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFL
 os.environ.update(QUIET)
 sys.path.insert(0, str(ROOT / "tests/slow"))
 
+# The files that take longest come first, so that no worker ends long after the others (`--no-loadscope-reorder`).
+LONGEST = ["test_model", "test_resume", "test_kills", "test_wandb", "test_ranks", "test_run", "test_checkpoint_faults", "test_bench",
+           "test_launch", "test_docs", "test_console", "test_tracking", "test_lora", "test_tokenizer", "test_refusals", "test_cli"]
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
+
 
 @pytest.fixture(scope="session")
 def root():

@@ -23,7 +23,7 @@ use nestor::model::config::Output;
 use nestor::model::{Config, device, kind, new};
 use nestor::plan::plan;
 use nestor::plugin::{Plugins, advantage::advantage};
-use nestor::policy::score::score;
+use nestor::policy::logprobs::score;
 use nestor::recipe::{self, Dist};
 use nestor::run::{TrainArgs, join, run_dir};
 use nestor::tokenizer::tokenize;
@@ -137,7 +137,7 @@ fn run(command: Command) -> Result<ExitCode> {
         }
         Command::Model(ModelCommand::New { dir, shape, tokenizer, seed, dtype }) => {
             let config = Config::shape(&shape)?;
-            new::create(&dir, &new::NewModel { config, tokenizer: tokenizer.as_deref(), seed, kind: kind(dtype) })?;
+            new::create(&dir, &new::RandomModel { config, tokenizer: tokenizer.as_deref(), seed, kind: kind(dtype) })?;
         }
         Command::Export(args) if args.adapter => checkpoint::export_adapter(&args.checkpoint, &args.dir)?,
         Command::Export(args) => {

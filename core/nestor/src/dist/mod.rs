@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 pub use nestor_torch::Reduce;
-use nestor_torch::{Backend, Group, Member, Store, StoreAddress, Work};
+use nestor_torch::{Backend, Member, ProcessGroup, Store, StoreAddress, Work};
 use tch::{Device, Kind, Tensor, no_grad};
 
 pub use balance::balance;
@@ -140,7 +140,7 @@ impl Comm for Solo {
 pub struct C10d {
     place: Place,
     device: Device,
-    group: Group,
+    group: ProcessGroup,
     watch: Rc<Watch>,
     aborted: Cell<bool>,
     /// Rank 0 serves it to the others, so it must live as long as they do.
@@ -154,12 +154,12 @@ impl C10d {
         let address = StoreAddress { host: place.host.clone(), port: place.port, prefix: place.prefix.clone() };
         let store = Rc::new(Store::connect(&address, place.serves(), timeout)?);
         let watch = Rc::new(Watch::start(place, store.clone(), Duration::from_secs(patience.silence_s))?);
-        let group = Group::join(backend, &store, &Member { rank: place.rank, world: place.world, timeout });
+        let group = ProcessGroup::join(backend, &store, &Member { rank: place.rank, world: place.world, timeout });
         let group = group.map_err(|error| watch.explain(error))?;
         Ok(Self { place: place.clone(), device, group, watch, aborted: Cell::new(false), _store: store })
     }
 
-    fn begin(&self, collective: &'static str, start: impl FnOnce(&Group) -> Result<Work>) -> Result<Pending> {
+    fn begin(&self, collective: &'static str, start: impl FnOnce(&ProcessGroup) -> Result<Work>) -> Result<Pending> {
         self.watch.begin();
         let blame = Blame { collective, rank: self.place.rank, watch: self.watch.clone() };
         match start(&self.group) {

@@ -21,8 +21,8 @@ use crate::input_error;
 use crate::model::{Config, kind, new, prepare, weights};
 use crate::plugin::{Estimator, Plugins, SharedEnv};
 use crate::policy::Network;
-use crate::policy::network::{parts, set_parts};
-use crate::policy::reward::KlCoefficient;
+use crate::policy::network::{set_shards, shards};
+use crate::policy::kl_reward::KlCoefficient;
 use crate::recipe::{Recipe, Sharding};
 use crate::shard::Ranks;
 use crate::tokenizer::{Tokenizer, Turns};
@@ -259,7 +259,7 @@ impl Run {
         let ranks = &self.ranks;
         let _bar = ranks.progress.phase("checkpoint", "");
         let reference = self.policy.model.copy(self.policy.model.kind());
-        let parts = parts(&reference, ranks);
+        let shards = shards(&reference, ranks);
         if resumed && !self.checkpoints.has_reference() {
             return Err(input_error!(
                 "this run began without a frozen reference: resume without `update.kl` and `update.kl_in_reward`, or \
@@ -267,11 +267,11 @@ impl Run {
             ));
         }
         if resumed {
-            let loaded = self.checkpoints.load_reference(&*ranks.comm, &reference.layouts, &parts);
+            let loaded = self.checkpoints.load_reference(&*ranks.comm, &reference.layouts, &shards);
             loaded.context("loading the frozen reference")?;
-            set_parts(&reference, ranks, &parts)?;
+            set_shards(&reference, ranks, &shards)?;
         } else {
-            self.checkpoints.save_reference(&*ranks.comm, &reference.layouts, &parts)?;
+            self.checkpoints.save_reference(&*ranks.comm, &reference.layouts, &shards)?;
         }
         self.reference = Some(reference);
         Ok(())

@@ -25,7 +25,7 @@ def slope(rows):
 
 
 def main():
-    p = argparse.ArgumentParser(usage=__doc__.split("usage: ")[1])
+    p = argparse.ArgumentParser(usage=__doc__.split("usage: ")[1].replace("%", "%%"))
     p.add_argument("recipe", nargs="?", default=ROOT / "recipes/smoke/gigpo.yaml")
     p.add_argument("--iterations", type=int, default=3000)
     p.add_argument("--burn-in", type=int, default=1000)

@@ -38,5 +38,5 @@ stage build build
 stage rust cargo test --quiet --locked --release --workspace
 # More at a time than there are cores: most tests wait, for a start, a heartbeat or a server.
 workers=$((2 * $(nproc) < 8 ? 2 * $(nproc) : 8))
-stage python .venv/bin/python -m pytest -q -n $workers --dist loadfile --no-loadscope-reorder tests/python
+stage python .venv/bin/python -m pytest -q -n $workers --dist loadfile --no-loadscope-reorder --durations=10 tests/python
 printf '== all passed\n%s' "$report"

@@ -61,14 +61,14 @@ pub const METRICS: &[Metric] = table! {
     "anchor/size_max", "steps", "the largest of these groups", "";
     "loss/total", "", "what is differentiated", "loss/policy + kl coef loss/kl - entropy coef policy/entropy";
     "loss/policy", "", "policy loss as `update.aggregation` sums it", "ppo: -min(r A, clip(r) A)";
-    "loss/kl", "nats", "KL estimate against the reference, before its weight", "by `update.kl.estimator`; k3: exp(l_ref - l) - (l_ref - l) - 1";
+    "loss/kl", "nats", "KL estimate against the reference, before its weight", "by `update.kl.kind`; k3: exp(l_ref - l) - (l_ref - l) - 1";
     "policy/entropy", "nats", "entropy of the policy", "mean over response tokens of -sum_v p_v log p_v";
     "policy/clip_fraction", "share", "tokens where the clip is active, or an importance weight truncated", "active / tokens";
     "policy/dual_clip_fraction", "share", "tokens bound by the dual clip", "bound / tokens";
     "policy/approx_kl", "nats", "how far the policy moved in the update", "mean (l_old - l)";
     "grad/norm", "", "global gradient norm before clipping", "mean over optimiser steps of sqrt(sum g^2)";
     "grad/skipped", "count", "optimiser steps skipped because a gradient was not finite", "";
-    "loss/value", "", "value loss of the critic", "max((V - R)^2, (clip(V) - R)^2) / 2, as aggregated";
+    "loss/value", "", "value loss of the critic", "max((V - R)^2, (clip(V) - R)^2), as aggregated";
     "value/clip_fraction", "share", "values where the clip is active", "active / tokens";
     "value/explained_variance", "share", "how much of the returns' variance the critic's values explain before its update", "1 - Var(R - V) / Var(R)";
     "value/mean", "reward", "value of the states before response tokens", "mean V";

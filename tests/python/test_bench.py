@@ -1,5 +1,5 @@
-"""`nestor bench` on scripts, and scripts/bench/bench_peers.py beside it, on a tiny model: that the work is what it says, that the
-peer's run is the same work, and that wrong input is one message."""
+"""`nestor bench` on scripts and scripts/bench/bench_peers.py on a tiny model: both do the work of the script, and wrong input
+gives one message."""
 import json
 import os
 import subprocess
@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from conftest import PATIENCE
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 SMALL = ["--envs", 8, "--group-size", 4, "--turns", 3]
@@ -42,7 +43,7 @@ def test_a_rollout_is_its_script(history, bench, tmp_path):
     assert measured["prompt_tokens"] == prompts == measured["prefilled"] + measured["shared"]
     assert measured["tokens"] == sum(turn["response"] for turns in episodes for turn in turns)
     assert measured["turns"] == sum(map(len, episodes)) and measured["seconds"] > 0
-    # Environments that take their time change when things happen, not what.
+    # Slow environments change the times and nothing else.
     waited = bench("rollout", *args, "--env-ms", 10, "--slots", 3)
     assert all(waited[key] == measured[key] for key in ("tokens", "turns", "prompt_tokens"))
     assert any(turn["env_ms"] > 10 for e in json.loads(script.read_text())["episodes"] for turn in e["turns"])
@@ -112,7 +113,7 @@ def test_rows_of_the_table_beside_their_peers(root):
     """A rehearsal of every row that needs no more than the tests do (TRL's does)."""
     rows = ["generate-27m", "rollout-27m", "logprob-diff", "deterministic"]
     done = subprocess.run([sys.executable, root / "scripts/bench/bench_peers.py", *rows, "--small", "--repeat", "1", "--threads",
-                           "1"], capture_output=True, text=True, timeout=300, env=os.environ)
+                           "1"], capture_output=True, text=True, timeout=PATIENCE, env=os.environ)
     assert done.returncode == 0, done.stderr
     for row in rows:
         assert f"{row}: " in done.stdout
@@ -137,14 +138,13 @@ def test_the_greedy_check_finds_a_wrong_token(root, monkeypatch):
     assert not sound and "prompts [1] DIFFER" in text
 
 
-def test_the_soak_measures_a_slope(root, monkeypatch):
-    monkeypatch.syspath_prepend(root / "scripts")
+def test_the_soak_measures_a_slope():
     from soak import slope
     assert slope([(i, 1000 + i) for i in range(1, 1000)]) == pytest.approx(1e5 / 1500)
 
 
 def test_lockstep_keeps_finished_rows_and_pads_left(root, monkeypatch):
-    """Greedy, the lock-step batch gives the tokens of each prompt by itself."""
+    """Greedily decoded, the lock-step batch has the tokens of each prompt alone."""
     monkeypatch.syspath_prepend(root / "scripts/bench")
     from peers import play
     torch.manual_seed(1)
@@ -188,7 +188,7 @@ def test_the_table_goes_between_its_marks(root, monkeypatch, tmp_path):
 
 
 def test_the_padded_update_has_the_gradient_of_the_sequences(root, monkeypatch):
-    """Padding is work for the peer, and nothing else: every sequence by itself, without padding, gives the same sum."""
+    """Padding only costs the peer work: each sequence alone, without padding, adds up to the same gradient."""
     monkeypatch.syspath_prepend(root / "scripts/bench")
     from peers.learn import PlainUpdate
     torch.manual_seed(2)

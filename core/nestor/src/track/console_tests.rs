@@ -67,7 +67,7 @@ fn no_line_of_the_table_is_wider_than_the_terminal() {
 #[test]
 fn no_other_line_is_wider_than_the_terminal() {
     let said = [
-        "118272 parameters in Float on Cpu, environment numberline, estimator gigpo, run directory /tmp/some/where/runs/quickstart-12",
+        "118272 parameters in Float on Cpu, environment maze, estimator stars, run directory /tmp/some/where/runs/quickstart-12",
         "warning: 環境の説明はここにあります。とても長い行なので折り返す必要があります。 Übermäßig naïve façade 🙂🙂🙂🙂🙂🙂🙂🙂🙂🙂🙂🙂🙂🙂",
         "a\ttab, a\nnew line and an \x1b[31mescape",
         &"x".repeat(1000),

@@ -132,7 +132,7 @@ def test_a_rank_that_waits_in_vain_names_the_late_one(nestor):
     place = {"WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     rank = start([nestor, *SUM, "--timeout", "3"], RANK=0, **place)
     code, _, err = ends(rank)
-    assert code == 1 and "[rank 0] error: rank 1 did not come in time" in err, err
+    assert code == 1 and "[rank 0] error: rank 1 did not join in time" in err, err
 
 
 def test_a_launcher_ends_all_when_one_is_killed_and_starts_again(nestor):

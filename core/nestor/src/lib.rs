@@ -12,6 +12,7 @@
 //! **Shapes** in comments: B rows, T tokens of the packed axis, L layers, H heads, K key-value heads, D head size,
 //! E hidden size, V vocabulary, R response tokens.
 
+pub mod cli;
 pub mod train;
 pub mod run;
 pub mod warm_start;

@@ -117,8 +117,9 @@ fn a_damaged_recipe_gives_one_message_with_its_place() -> Result<()> {
         let text = serde_yaml::to_string(&yaml)?;
         let read: Result<Recipe> = load_with(&file, &[], &|path| Ok((path.into(), text.clone())));
         if let Ok(recipe) = &read {
-            let world = refusal(plugins.world(&recipe.env), &what);
-            plugins_refused += usize::from(world.or(refusal(plugins.estimator(&recipe.estimator), &what)).is_some());
+            let environment = refusal(plugins.environment(&recipe.env), &what);
+            plugins_refused +=
+                usize::from(environment.or(refusal(plugins.estimator(&recipe.estimator), &what)).is_some());
         }
         let Some(text_of_error) = refusal(read, &what) else { continue };
         assert!(text_of_error.starts_with(&format!("{}:", file.display())), "{what}: {text_of_error}");

@@ -1,4 +1,4 @@
-//! From an observation and the steps before it to prompt text, and from too many tokens to few enough.
+//! Builds prompt text from an observation and the steps before it, and cuts prompts to their limit.
 
 use anyhow::Result;
 use minijinja::value::Serde;
@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::data::Step;
 use crate::input_error;
+use crate::plugin::SharedEnv;
 use crate::recipe::{Rollout, Truncation};
 
 /// A prompt template. It needs no tokenizer, so that a tokenizer can be trained on what it renders.
@@ -60,6 +61,16 @@ pub fn history(steps: &[Step], length: usize) -> Vec<HistoryStep<'_>> {
 }
 
 impl PromptTemplate {
+    /// The recipe's prompt template, or the environment's.
+    pub fn of(shared_env: &SharedEnv, rollout: &Rollout) -> Result<Self> {
+        match &rollout.template {
+            Some(source) => Self::new(source, "rollout.template"),
+            None => {
+                Self::new(&shared_env.template()?, format!("the prompt template of environment `{}`", shared_env.id()))
+            }
+        }
+    }
+
     /// Parses a template; `origin` names it in errors.
     pub fn new(source: &str, origin: impl Into<String>) -> Result<Self> {
         let mut environment = Environment::new();
@@ -70,7 +81,6 @@ impl PromptTemplate {
         Ok(template)
     }
 
-    /// The prompt text.
     pub fn render(&self, variables: &PromptVariables) -> Result<String> {
         self.environment
             .render_str(&self.source, minijinja::Value::from(Serde(variables)))
@@ -86,7 +96,7 @@ impl PromptTemplate {
     }
 }
 
-/// Cuts a prompt to the recipe's limit, or says by how much it is too long.
+/// Cuts a prompt to the recipe's limit; with `truncation: error`, a longer one is an error.
 pub fn fit(mut tokens: Vec<u32>, rollout: &Rollout) -> Result<Vec<u32>> {
     let limit = rollout.max_prompt_tokens;
     let excess = tokens.len().saturating_sub(limit);

@@ -10,7 +10,7 @@ use tch::{Device, Kind};
 
 use super::manifest::verify;
 use super::*;
-use crate::dist::{C10d, Place, Solo};
+use crate::dist::{C10d, Rendezvous, Solo};
 use crate::error::message;
 use crate::model::config::Output;
 use crate::model::qwen2;
@@ -38,7 +38,7 @@ fn ranks<T: Send>(world: usize, play: impl Fn(&dyn Comm) -> T + Sync) -> Vec<T> 
     }
     let port = free_port();
     let (host, prefix) = ("127.0.0.1".to_string(), "test".to_string());
-    let place = |rank| Place {
+    let place = |rank| Rendezvous {
         rank,
         world,
         local_rank: rank,

@@ -14,7 +14,7 @@ use super::speed::Speed;
 use super::{Run, State, TrainArgs, stream_seed};
 use crate::agent::{Player, PlayerOptions, TaskCursor, count_tasks, plan, texts};
 use crate::checkpoint::Checkpoints;
-use crate::dist::{self, Place, from_root};
+use crate::dist::{self, Rendezvous, from_root};
 use crate::engine::noise;
 use crate::files;
 use crate::input_error;
@@ -34,7 +34,7 @@ const TOKENIZER_EPISODES: usize = 512;
 
 /// Joins the ranks that run a recipe together.
 pub fn join(recipe: &Recipe) -> Result<Ranks> {
-    let place = Place::of_environment()?;
+    let place = Rendezvous::of_environment()?;
     if place.world > 1 && recipe.sharding == Sharding::None {
         return Err(input_error!(
             "recipe key `sharding`: `none` is for one rank, and there are {}; set it to full or grad_op",
@@ -59,11 +59,11 @@ impl Run {
         let dir = from_root(comm, || run_dir(name, args))?;
         let resume = args.resume || (args.restarted && is_run(&dir));
         let plugins = Plugins::discover()?;
-        let world = plugins.world(&recipe.env).context("recipe key `env`")?;
+        let shared_env = plugins.environment(&recipe.env).context("recipe key `env`")?;
         let estimator = plugins.estimator(&recipe.estimator).context("recipe key `estimator`")?;
         check_critic(&recipe, &estimator)?;
-        let count = count_tasks(&world, "rollout.split", &recipe.rollout.split)?;
-        count_tasks(&world, "eval.split", &recipe.eval.split)?;
+        let count = count_tasks(&shared_env, "rollout.split", &recipe.rollout.split)?;
+        count_tasks(&shared_env, "eval.split", &recipe.eval.split)?;
         if let Some(path) = recipe.model.path.as_deref().map(Path::new) {
             let (config, tokenizer) = (Config::load(path)?, Tokenizer::load(path)?);
             new::check_vocabulary(&config, &tokenizer)
@@ -86,7 +86,7 @@ impl Run {
             // From here on the directory is this run's.
             std::fs::create_dir_all(&dir).with_context(|| format!("making {}", dir.display()))?;
             files::write_whole(&dir.join("recipe.yaml"), recipe.to_yaml()?)?;
-            model_files(&recipe, &world, &dir, newest.is_some())
+            model_files(&recipe, &shared_env, &dir, newest.is_some())
         })?;
         if let Some(checkpoint) = &newest {
             Checkpoints::check_model(checkpoint, &model_files)?;
@@ -97,7 +97,7 @@ impl Run {
         let tasks = TaskCursor::new(count, recipe.seed);
         let player = Player::new(PlayerOptions {
             tokenizer,
-            world,
+            shared_env,
             rollout: recipe.rollout.clone(),
             seed: recipe.seed,
             deterministic: recipe.deterministic,
@@ -222,7 +222,7 @@ impl Run {
         self.phases.start("warm_start");
         let _bar = self.ranks.progress.phase("warm start", "steps");
         let seed = stream_seed(self.recipe.seed, noise::WARM_START, 0);
-        let count = self.player.world().tasks(&self.recipe.rollout.split)?;
+        let count = self.player.shared_env().tasks(&self.recipe.rollout.split)?;
         let mut teacher = Imitation {
             comm: &*self.ranks.comm,
             player: &mut self.player,
@@ -362,17 +362,17 @@ fn check_conversation(recipe: &Recipe, config: &Config, tokenizer: &Tokenizer) -
 }
 
 /// The Hugging Face folder of the policy; a new model is made in the run directory first.
-fn model_files(recipe: &Recipe, world: &SharedEnv, dir: &Path, resumed: bool) -> Result<PathBuf> {
+fn model_files(recipe: &Recipe, shared_env: &SharedEnv, dir: &Path, resumed: bool) -> Result<PathBuf> {
     if let Some(path) = &recipe.model.path {
         return Ok(PathBuf::from(path));
     }
     let folder = dir.join("model");
     if let (Some(model), false) = (&recipe.model.new, resumed) {
-        let count = world.tasks(&recipe.rollout.split)?;
+        let count = shared_env.tasks(&recipe.rollout.split)?;
         let tasks = TaskCursor::new(count, recipe.seed).next(TOKENIZER_EPISODES);
         let plan = plan(&tasks, 1, recipe.seed, 0);
         let noise = recipe.warm_start.as_ref().map_or(0.0, |w| w.expert_noise);
-        let texts = texts(world, &recipe.rollout, &plan, noise, recipe.seed)?;
+        let texts = texts(shared_env, &recipe.rollout, &plan, noise, recipe.seed)?;
         let tokenizer = Tokenizer::train(texts.into_iter(), model.vocab_size as usize)?;
         let config = Config::of_new(model, tokenizer.vocab_size() as i64, recipe.rollout.max_tokens() as i64);
         let model = new::random(&config, recipe.seed, Kind::Float, Device::Cpu)?;

@@ -1,0 +1,306 @@
+//! The command line: it parses arguments, calls one function and prints the result. No logic.
+
+mod args;
+
+use std::ffi::OsString;
+use std::io::{ErrorKind, Write};
+use std::os::unix::process::CommandExt;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{CommandFactory, Parser};
+use serde_json::Value;
+
+use self::args::*;
+use crate::agent::play::play;
+use crate::bench::{self, BenchOptions, CollectiveOptions};
+use crate::checkpoint;
+use crate::dist::Rendezvous;
+use crate::dist::launch::{self, end_with_launcher};
+use crate::engine::Sampling;
+use crate::error::{InputError, brief, message};
+use crate::eval::{EvalArgs, eval};
+use crate::generate::{GenerateOptions, PromptSource, generate};
+use crate::input_error;
+use crate::model::config::Output;
+use crate::model::{Config, device, kind, new};
+use crate::plan::plan;
+use crate::plugin::{Plugins, advantage::advantage};
+use crate::policy::logprobs::score;
+use crate::recipe::{self, Dist};
+use crate::run::{TrainArgs, join, run_dir};
+use crate::tokenizer::tokenize;
+use crate::track::{Event, Status, terminal};
+use crate::train::train;
+use crate::view::view;
+
+/// Has OpenMP's threads sleep while they wait. By default they spin, which on a machine with other work costs many times
+/// the work itself. The runtime reads the setting before `main`, so the program starts itself again with the setting,
+/// unless there is only one thread.
+fn wait_without_spinning() {
+    const POLICY: &str = "OMP_WAIT_POLICY";
+    let is_set = |name| std::env::var_os(name).is_some();
+    let one_thread = std::env::var_os("OMP_NUM_THREADS").is_some_and(|threads| threads == "1");
+    if !one_thread && !is_set(POLICY) && !is_set("GOMP_SPINCOUNT") {
+        let mut args = std::env::args_os();
+        let mut again = std::process::Command::new("/proc/self/exe");
+        if let Some(name) = args.next() {
+            again.arg0(name);
+        }
+        again.args(args).env(POLICY, "passive");
+        // Returns only on failure; the program then continues without the setting.
+        let _ = again.exec();
+    }
+}
+
+/// The definition of the command line, from which `docs/cli.md` is generated.
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
+/// Runs the program: 0 success, 1 failure, 2 the user's mistake, 130 stopped by a signal.
+pub fn main() -> ExitCode {
+    wait_without_spinning();
+    std::panic::set_hook(Box::new(|info| {
+        let at = info.location().map_or(String::new(), |at| format!(" ({}:{})", at.file(), at.line()));
+        let payload = info.payload();
+        let text = payload.downcast_ref::<String>().map(String::as_str).or(payload.downcast_ref::<&str>().copied());
+        let text = brief(text.unwrap_or("a panic without a message"));
+        warn(&format!("internal error{at}: {text}; please report this with the command and the recipe"));
+    }));
+    let cli = Cli::parse();
+    let json = prints_json(&cli.command);
+    match std::panic::catch_unwind(|| run(cli.command)) {
+        Ok(Ok(code)) => code,
+        Ok(Err(error)) => fail(&error, json),
+        Err(_) => {
+            if json {
+                Event::Error { message: "internal error" }.print_json();
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// True if this process prints its events as JSON: `train --json`, at the first rank.
+fn prints_json(command: &Command) -> bool {
+    match command {
+        Command::Train(args) => args.json && Rendezvous::of_environment().map_or(true, |own| own.rank == 0),
+        Command::Launch(args) => matches!(args.parse(), Ok(Command::Train(train)) if train.json),
+        _ => false,
+    }
+}
+
+/// Prints an error of this process, with its rank if there are several.
+fn warn(text: &str) {
+    let mark = Rendezvous::of_environment().map_or(String::new(), |own| own.mark());
+    terminal::warn(&format!("{mark}error: {text}"));
+}
+
+/// Prints the one message of an error.
+fn fail(error: &anyhow::Error, json: bool) -> ExitCode {
+    let closed = |cause: &std::io::Error| cause.kind() == ErrorKind::BrokenPipe;
+    if error.chain().filter_map(|cause| cause.downcast_ref()).any(closed) {
+        return ExitCode::SUCCESS; // the reader of a pipe, such as `head`, has seen enough
+    }
+    warn(&message(error));
+    if json {
+        Event::Error { message: &message(error) }.print_json();
+    }
+    ExitCode::from(if error.chain().any(|cause| cause.is::<InputError>()) { 2 } else { 1 })
+}
+
+fn run(command: Command) -> Result<ExitCode> {
+    if matches!(command, Command::Train(_) | Command::Bench(_)) {
+        end_with_launcher()?;
+    }
+    match command {
+        Command::Train(args) => return run_train(args),
+        Command::Launch(args) => return run_launch(args),
+        Command::Eval(args) => {
+            let recipe = recipe::load(&args.recipe, &args.sets)?;
+            let report = eval(&recipe, &EvalArgs { model: args.model, episodes: args.episodes })?;
+            print(args.json, &report.to_json(), || report.to_string())?;
+        }
+        Command::Plan(args) => {
+            let plan = plan(&args)?;
+            print(args.json, &plan.to_json()?, || plan.to_string())?;
+        }
+        Command::View(args) => writeln!(std::io::stdout(), "{}", view(&args)?)?,
+        Command::Play(args) => play(&Plugins::discover()?, &args, &mut std::io::stdout())?,
+        Command::Advantage(args) => {
+            let scores = advantage(&Plugins::discover()?, &args.estimator, &args.config, &args.rows)?;
+            print(args.json, &scores, || rows(&scores["advantages"]))?;
+        }
+        Command::Score(args) => {
+            let scores = score(&args.model_dir, &args.tokens, kind(args.compute.dtype), device(args.compute.device)?)?;
+            print(args.json, &scores, || rows(&scores["logprobs"]))?;
+        }
+        Command::Generate(args) => run_generate(args)?,
+        Command::Tokenize(args) => {
+            let ids = tokenize(&args.model_dir, &args.chat, args.thinking)?;
+            print(args.json, &ids, || words(&ids["ids"]))?;
+        }
+        Command::Model(ModelCommand::New { dir, shape, tokenizer, seed, dtype }) => {
+            let config = Config::shape(&shape)?;
+            new::create(&dir, &new::RandomModel { config, tokenizer: tokenizer.as_deref(), seed, kind: kind(dtype) })?;
+        }
+        Command::Export(args) if args.adapter => checkpoint::export_adapter(&args.checkpoint, &args.dir)?,
+        Command::Export(args) => {
+            let output = if args.critic { Output::Value } else { Output::Tokens };
+            checkpoint::export(&args.checkpoint, &args.dir, output, kind(args.dtype))?;
+        }
+        Command::Bench(BenchCommand::Generate(args)) => run_bench(args, bench::generate)?,
+        Command::Bench(BenchCommand::Score(args)) => run_bench(args, bench::score)?,
+        Command::Bench(BenchCommand::Update(args)) => run_bench(args, bench::update)?,
+        Command::Bench(BenchCommand::Rollout(args)) => {
+            let measured = bench::rollout(&args)?;
+            print(args.run.json, &measured, || seconds_and_rate(&measured))?;
+        }
+        Command::Bench(BenchCommand::Iteration(args)) => {
+            let measured = bench::iteration(&args)?;
+            print(args.run.json, &measured, || seconds_and_rate(&measured))?;
+        }
+        Command::Bench(BenchCommand::LogprobDiff(args)) => {
+            let json = args.json;
+            let measured = bench::logprob_diff(&bench_options(args)?)?;
+            print(json, &measured, || format!("mean {}, largest {}", measured["mean"], measured["max"]))?;
+        }
+        Command::Bench(BenchCommand::Collective { backend, mib, repeats, timeout, silence, json }) => {
+            let patience = Dist { timeout_s: timeout, silence_s: silence };
+            let measured = bench::collective(&CollectiveOptions { backend, mib, repeats, patience })?;
+            print(json, &measured, || format!("{} s, {} GB/s", measured["seconds"], measured["gb_per_s"]))?;
+        }
+        Command::Plugin(PluginCommand::List { json }) => list_plugins(json)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run_train(args: Train) -> Result<ExitCode> {
+    let recipe = recipe::load(&args.recipe, &args.sets)?;
+    let ranks = join(&recipe)?;
+    let ending = train(recipe, &args.name(), &args.how(), &ranks);
+    Ok(match ending.inspect_err(|error| ranks.comm.abort(&message(error)))? {
+        Status::Done => ExitCode::SUCCESS,
+        Status::Stopped => ExitCode::from(130),
+    })
+}
+
+impl Train {
+    /// Name of the run.
+    fn name(&self) -> String {
+        self.recipe.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    fn how(&self) -> TrainArgs {
+        TrainArgs { run_dir: self.run_dir.clone(), resume: self.resume, restarted: self.restarted, json: self.json }
+    }
+}
+
+impl Launch {
+    /// Parses the command that the ranks run.
+    fn parse(&self) -> Result<Command, clap::Error> {
+        let whole = std::iter::once(OsString::from("nestor")).chain(self.command.iter().cloned());
+        Ok(Cli::try_parse_from(whole)?.command)
+    }
+}
+
+/// Checks the command before any rank starts, and gives all ranks and restarts the same run directory.
+fn run_launch(args: Launch) -> Result<ExitCode> {
+    let command = args.parse().unwrap_or_else(|error| error.exit());
+    let Launch { nproc, restarts, command: mut arguments } = args;
+    let (mut again, mut json) = (Vec::new(), false);
+    match command {
+        Command::Train(train) => {
+            recipe::load(&train.recipe, &train.sets)?;
+            let dir = run_dir(&train.name(), &train.how())?;
+            if train.run_dir.is_none() {
+                arguments.splice(1..1, ["--run-dir".into(), dir.into_os_string()]);
+            }
+            again.push("--restarted".into());
+            json = train.json;
+        }
+        Command::Bench(BenchCommand::Collective { .. } | BenchCommand::Update(_)) => {}
+        _ => {
+            return Err(input_error!(
+                "only train, bench collective and bench update run on several ranks: leave out `launch --nproc {nproc}`"
+            ));
+        }
+    }
+    let options = launch::LaunchOptions { ranks: nproc.into(), restarts, arguments, again, json };
+    Ok(ExitCode::from(launch::launch(&options)?))
+}
+
+fn run_generate(args: Generate) -> Result<()> {
+    let source = match args.prompt {
+        Prompt { prompt: Some(text), .. } => PromptSource::Text(text),
+        Prompt { chat: Some(text), .. } => PromptSource::Chat { text, thinking: args.thinking },
+        Prompt { tokens, .. } => PromptSource::Tokens(tokens.expect("clap asks for one of the three")),
+    };
+    let generated = generate(&GenerateOptions {
+        dir: args.model_dir,
+        source,
+        max_new_tokens: args.max_new_tokens,
+        sampling: Sampling { temperature: args.temperature, top_k: args.top_k, top_p: args.top_p },
+        seed: args.seed,
+        kind: kind(args.compute.dtype),
+        device: device(args.compute.device)?,
+    })?;
+    print(args.json, &serde_json::to_value(&generated)?, || generated.text.join("\n"))
+}
+
+fn run_bench(args: Bench, work: fn(&BenchOptions) -> Result<Value>) -> Result<()> {
+    let json = args.json;
+    let measured = work(&bench_options(args)?)?;
+    print(json, &measured, || seconds_and_rate(&measured))
+}
+
+fn bench_options(args: Bench) -> Result<BenchOptions> {
+    Ok(BenchOptions {
+        dir: args.model,
+        batch: args.batch,
+        prompt: args.prompt,
+        new: args.new,
+        kind: kind(args.compute.dtype),
+        device: device(args.compute.device)?,
+        repeats: args.repeats,
+        recompute: args.recompute,
+        ragged: args.ragged,
+        sharding: args.sharding,
+    })
+}
+
+fn seconds_and_rate(measured: &Value) -> String {
+    format!("{} s, {} tokens/s", measured["seconds"], measured["tokens_per_s"])
+}
+
+fn list_plugins(json: bool) -> Result<()> {
+    let plugins = Plugins::discover()?;
+    let all = serde_json::json!({ "found": plugins.list(), "refused": plugins.refused() });
+    print(json, &all, || {
+        let found =
+            plugins.list().into_iter().map(|p| format!("{} {}: {} ({})", p.kind, p.id, p.doc, p.path.display()));
+        let refused = plugins.refused().iter().map(|p| format!("refused {}: {}", p.path.display(), p.why));
+        found.chain(refused).collect::<Vec<_>>().join("\n")
+    })
+}
+
+/// Prints a result as JSON or in plain form.
+fn print(json: bool, value: &Value, plain: impl FnOnce() -> String) -> Result<()> {
+    if value.is_null() {
+        return Ok(()); // another rank prints it
+    }
+    let text = if json { value.to_string() } else { plain() };
+    writeln!(std::io::stdout(), "{text}")?;
+    Ok(())
+}
+
+/// One line per row.
+fn rows(value: &Value) -> String {
+    value.as_array().into_iter().flatten().map(words).collect::<Vec<_>>().join("\n")
+}
+
+/// Numbers on one line.
+fn words(value: &Value) -> String {
+    value.as_array().into_iter().flatten().map(Value::to_string).collect::<Vec<_>>().join(" ")
+}

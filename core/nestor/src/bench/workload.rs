@@ -199,7 +199,7 @@ pub(super) mod tests {
         for (old, new, wanted) in [
             ("envs: 32", "envz: 32", "w.yaml:4:1: unknown key `envz`; did you mean `envs`?"),
             ("envs: 32", "envs: 0", "w.yaml:4:1: `envs` must be from 1 to 1048576, but is 0"),
-            ("mean: 5", "mean: 9", "w.yaml:5:27: `turns.mean` must be from 2 to 8, but is 9"),
+            ("mean: 5", "mean: 9", "w.yaml:5:28: `turns.mean` must be from 2 to 8, but is 9"),
             ("least: 8, most: 96", "least: 8, most: 7", "w.yaml:12:22: `response.most` must be from 8 to"),
             ("estimator: {plugin", "estimator: {plugins", "w.yaml:13:13: unknown key `estimator.plugins`"),
         ] {

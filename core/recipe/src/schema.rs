@@ -57,9 +57,10 @@ pub struct Recipe {
 }
 
 /// How parameters are spread over ranks.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "snake_case")]
-#[clap(rename_all = "snake_case")]
+#[cfg_attr(feature = "clap", clap(rename_all = "snake_case"))]
 pub enum Sharding {
     /// Each rank holds a part of weights, gradients and optimiser; a unit is gathered whole while it is used.
     #[default]
@@ -71,7 +72,8 @@ pub enum Sharding {
 }
 
 /// Where to compute.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceChoice {
     /// A GPU if there is one, else the CPU.
@@ -84,7 +86,8 @@ pub enum DeviceChoice {
 }
 
 /// The compute type.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "snake_case")]
 pub enum Dtype {
     /// 32-bit floats.
@@ -234,7 +237,8 @@ pub struct History {
 }
 
 /// How a prompt is built from an episode.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "snake_case")]
 pub enum HistoryMode {
     /// Each step's prompt is built afresh with the last steps (the paper's way).

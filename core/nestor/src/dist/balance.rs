@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 /// Deals items to ranks so that all get about as much: the largest first, each to the rank that has least. A rank's items
 /// stay in their order.
-pub fn deal<T: Clone>(items: &[T], world: usize, size: impl Fn(&T) -> usize) -> Vec<Vec<T>> {
+pub fn balance<T: Clone>(items: &[T], world: usize, size: impl Fn(&T) -> usize) -> Vec<Vec<T>> {
     let mut places: Vec<usize> = (0..items.len()).collect();
     places.sort_by_key(|&place| Reverse(size(&items[place])));
     let mut dealt = vec![(0, Vec::new()); world];

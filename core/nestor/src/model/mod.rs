@@ -60,6 +60,14 @@ impl StoredType {
     }
 }
 
+/// The name of a device in JSON and on the console: `cpu` or `cuda:0`.
+pub fn device_name(device: Device) -> String {
+    match device {
+        Device::Cuda(number) => format!("cuda:{number}"),
+        other => format!("{other:?}").to_lowercase(),
+    }
+}
+
 /// The device that is meant; an error if there is none.
 pub fn device(choice: DeviceChoice) -> Result<Device> {
     device_of(choice, 0)

@@ -8,7 +8,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use nestor::checkpoint::{Checkpoints, Saved, Set};
+use nestor::checkpoint::{Checkpoints, Contents, TensorSet};
 use nestor::dist::{C10d, Comm, Place, Solo};
 use nestor::error::message;
 use nestor::model::{Config, qwen2};
@@ -123,9 +123,9 @@ fn save(comm: &dyn Comm, run_dir: &Path, iteration: u64) -> Result<()> {
     let layouts = qwen2::layouts(&Config::load(&model_files)?);
     let tensors = shards(comm, &layouts, iteration);
     let shards = || tensors.iter().map(Tensor::shallow_clone).collect();
-    let set = |name| Set { name, layouts: &layouts, shards: shards() };
+    let set = |name| TensorSet { name, layouts: &layouts, shards: shards() };
     let sets = ["policy", "exp_avg", "exp_avg_sq"].map(set).into();
-    let saved = Saved { sets, adapter_config: None, model_files: &model_files, interrupted: None };
+    let saved = Contents { sets, adapter_config: None, model_files: &model_files, interrupted: None };
     let state = json!({ "iteration": iteration });
     Checkpoints::new(run_dir).save(comm, iteration, &saved, &state, 2)
 }

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 /// One environment step: one prompt, one response, one reward.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Step {
-    /// Token ids of the prompt, including the chat template. In a transcript only those that this step added: prompts and
-    /// responses of an episode, in turn, then make up the conversation.
+    /// Token ids of the prompt, including the chat template. In a transcript only those that this step added: prompts
+    /// and responses of an episode, in turn, then make up the conversation.
     pub prompt: Vec<u32>,
     /// Token ids that the policy sampled, including the end-of-sequence token if it was sampled.
     pub response: Vec<u32>,
@@ -27,7 +27,7 @@ pub struct Step {
     /// Key of the state in which the step was taken.
     pub anchor: Vec<u8>,
     pub reward: f64,
-    /// Whether the environment could parse the response.
+    /// True if the environment could parse the response.
     pub valid: bool,
     /// The episode ended here by the environment's rules.
     pub terminated: bool,
@@ -79,7 +79,7 @@ pub struct Rows {
     pub reward: Vec<f64>,
     /// Penalty of an invalid action (0 for a valid one); already subtracted in `token_rewards`.
     pub penalty: Vec<f64>,
-    /// Whether the environment could parse the response.
+    /// True if the environment could parse the response.
     pub valid: Vec<bool>,
     /// The episode ended here by the environment's rules.
     pub terminated: Vec<bool>,

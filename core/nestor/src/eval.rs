@@ -49,7 +49,8 @@ pub fn evaluate(comm: &dyn Comm, player: &mut Player, model: &Model, eval: &Eval
 /// Options of `nestor eval`.
 #[derive(Debug, Clone, Default)]
 pub struct EvalArgs {
-    /// A run directory (its newest undamaged checkpoint), a checkpoint, or a Hugging Face folder; by default the recipe's.
+    /// A run directory (its newest undamaged checkpoint), a checkpoint, or a Hugging Face folder; by default the
+    /// recipe's.
     pub model: Option<PathBuf>,
     /// Replaces `eval.tasks`.
     pub episodes: Option<u32>,
@@ -93,8 +94,8 @@ fn folder(recipe: &Recipe, args: &EvalArgs) -> Result<PathBuf> {
     let Some(named) = &args.model else {
         return recipe.model.path.as_ref().map(PathBuf::from).ok_or_else(|| {
             input_error!(
-                "recipe key `model.new`: a run of this recipe makes its own model; name the model to evaluate by --model \
-                 (a run directory, a checkpoint such as RUN/checkpoints/iteration-000100, or a Hugging Face folder)"
+                "recipe key `model.new`: a run of this recipe makes its own model; name the model to evaluate by \
+                 --model (a run directory, a checkpoint such as RUN/checkpoints/iteration-000100, or a Hugging Face folder)"
             )
         });
     };

@@ -1,6 +1,7 @@
 //! Named places at which a test may kill or stop the process, to prove that a run resumes from its last checkpoint.
 //!
-//! The program installs no hook, so that its failpoints do nothing. The driver `nestor_failpoints` (`tests/drivers`) does.
+//! The program installs no hook, so that its failpoints do nothing. The driver `nestor_failpoints` (`tests/drivers`)
+//! does.
 //!
 //! Places: `mid-rollout`, `mid-mini-batch`; of a checkpoint, in order: `mid-checkpoint` (once, after the first file),
 //! `between-files`, `before-manifest`, `before-rename`, `after-rename`, `removing-old`.

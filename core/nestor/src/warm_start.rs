@@ -35,8 +35,8 @@ pub struct Imitation<'a> {
 }
 
 impl Imitation<'_> {
-    /// Trains the policy, then resets the optimiser. Calls `progress` with each optimiser step (from 1) and its loss; an
-    /// error of `progress` ends the training.
+    /// Trains the policy, then resets the optimiser. Calls `progress` with each optimiser step (from 1) and its loss;
+    /// an error of `progress` ends the training.
     pub fn teach(&mut self, policy: &mut Network, mut progress: impl FnMut(u64, f64) -> Result<()>) -> Result<()> {
         let mut played = Vec::new();
         let mut round = 0;

@@ -103,7 +103,8 @@ fn paths(module: &Module, code: &str) -> Vec<Module> {
     found.into_iter().map(absolute).collect()
 }
 
-/// The items that a parent module imports or re-exports from its children: their names there, and where they are defined.
+/// The items that a parent module imports or re-exports from its children: their names there, and where they are
+/// defined.
 fn re_exports(module: &Module, code: &str) -> BTreeMap<Module, Module> {
     let mut names = BTreeMap::new();
     for statement in code.split(';') {

@@ -27,9 +27,14 @@ pub struct TensorSet<'a> {
 }
 
 /// Writes sets of tensors in float32, and the files that `add` writes at rank 0, into a directory. Flushes all files to
-/// disk before it writes the manifest, and the manifest before it renames the directory. When one rank fails, all of them
-/// fail with its error and leave nothing behind.
-pub fn write_dir(comm: &dyn Comm, path: &Path, sets: &[TensorSet], add: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+/// disk before it writes the manifest, and the manifest before it renames the directory. When one rank fails, all of
+/// them fail with its error and leave nothing behind.
+pub fn write_dir(
+    comm: &dyn Comm,
+    path: &Path,
+    sets: &[TensorSet],
+    add: impl FnOnce(&Path) -> Result<()>,
+) -> Result<()> {
     let context = || format!("saving {}", path.display());
     let root = comm.rank() == 0;
     let temporary = path.with_extension("tmp");
@@ -123,7 +128,8 @@ fn end(world: usize, path: &Path, temporary: &Path, mut files: BTreeMap<String, 
     Ok(())
 }
 
-/// Removes a checkpoint, if it exists. Renames it first, so that a partly removed one is never mistaken for a checkpoint.
+/// Removes a checkpoint, if it exists. Renames it first, so that a partly removed one is never mistaken for a
+/// checkpoint.
 pub fn remove(path: &Path) -> Result<()> {
     if !path.exists() {
         return Ok(());

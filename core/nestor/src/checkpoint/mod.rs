@@ -1,18 +1,18 @@
 //! Checkpoints: everything that a run needs to resume, in one directory that appears complete or not at all.
 //!
 //! `checkpoints/iteration-000020/` holds `policy.safetensors` (float32 master weights under their Hugging Face names),
-//! `exp_avg.safetensors`, `exp_avg_sq.safetensors`, the same three of a critic (`critic…`), `state.json` (counters, task
-//! cursor, KL coefficient), and the model's configuration and tokenizer. `manifest.json` is written last: size and
-//! SHA-256 of each file, and a SHA-256 of that list. The directory is written under a temporary name, flushed to disk and
-//! renamed.
+//! `exp_avg.safetensors`, `exp_avg_sq.safetensors`, the same three of a critic (`critic…`), `state.json` (counters,
+//! task cursor, KL coefficient), and the model's configuration and tokenizer. `manifest.json` is written last: size and
+//! SHA-256 of each file, and a SHA-256 of that list. The directory is written under a temporary name, flushed to disk
+//! and renamed.
 //!
 //! W ranks write W files for each file of tensors, `policy-0000r-of-0000W.safetensors`. Every rank writes its shards:
-//! whole tensors, and pieces of others (`NAME[first..end]`). It reads its shards from any number of files. All ranks must
-//! share a file system. When one rank fails, all of them fail with its error, and the previous checkpoint remains.
+//! whole tensors, and pieces of others (`NAME[first..end]`). It reads its shards from any number of files. All ranks
+//! must share a file system. When one rank fails, all of them fail with its error, and the previous checkpoint remains.
 //!
-//! With LoRA, `policy.safetensors` holds the merged weights that the run computed with; `eval` and `export` need nothing
-//! else. A resumed run merges again, from its start model and the adapters (`adapter_model.safetensors`, in peft's
-//! format). The moments are those of the adapters. `state.json` has a checksum of the start model.
+//! With LoRA, `policy.safetensors` holds the merged weights that the run computed with; `eval` and `export` need
+//! nothing else. A resumed run merges again, from its start model and the adapters (`adapter_model.safetensors`, in
+//! peft's format). The moments are those of the adapters. `state.json` has a checksum of the start model.
 //!
 //! Counters key the random streams, so the counters are the streams' state.
 
@@ -67,7 +67,8 @@ pub struct Contents<'a> {
     pub sets: Vec<TensorSet<'a>>,
     /// peft's `adapter_config.json`, for a policy with adapters.
     pub adapter_config: Option<Value>,
-    /// The folder of the configuration and the tokenizer, which are copied so that the checkpoint can be exported alone.
+    /// The folder of the configuration and the tokenizer, which are copied so that the checkpoint can be exported
+    /// alone.
     pub model_files: &'a Path,
     /// The next iteration, where a signal interrupted its update.
     pub interrupted: Option<SerializedUpdate>,
@@ -90,7 +91,11 @@ impl<'a> Contents<'a> {
     ) -> Self {
         let mut sets = vec![TensorSet { name: POLICY[0], layouts: &policy.model.layouts, shards: policy.weights() }];
         if let Some(adapters) = &policy.adapters {
-            sets.push(TensorSet { name: ADAPTER, layouts: &adapters.layouts, shards: shallow(&policy.optimizer.master_weights) });
+            sets.push(TensorSet {
+                name: ADAPTER,
+                layouts: &adapters.layouts,
+                shards: shallow(&policy.optimizer.master_weights),
+            });
         }
         sets.extend(moments(POLICY, policy));
         if let Some(critic) = critic {
@@ -156,14 +161,15 @@ impl Checkpoints {
         state: &impl Serialize,
         keep: usize,
     ) -> Result<()> {
-        let more = contents.interrupted.as_ref().map_or(String::new(), |interrupted| format!("+{:06}", interrupted.steps));
+        let more =
+            contents.interrupted.as_ref().map_or(String::new(), |interrupted| format!("+{:06}", interrupted.steps));
         let path = self.dir.join(format!("iteration-{iteration:06}{more}"));
         write_dir(comm, &path, &contents.sets, |dir| contents.write_files(dir, state))?;
         agree(comm, if comm.rank() == 0 { self.remove_old(&path, keep) } else { Ok(()) })
     }
 
-    /// Removes all checkpoints but the newest `keep` up to the one just written. Later ones are damaged: the run resumed
-    /// from an earlier one.
+    /// Removes all checkpoints but the newest `keep` up to the one just written. Later ones are damaged: the run
+    /// resumed from an earlier one.
     fn remove_old(&self, newest: &Path, keep: usize) -> Result<()> {
         let (good, late): (Vec<_>, Vec<_>) = self.list()?.into_iter().partition(|path| path.as_path() <= newest);
         for old in good.iter().rev().skip(keep.max(1)).chain(&late) {
@@ -174,9 +180,12 @@ impl Checkpoints {
 
     /// Saves the frozen reference, once per run, from this rank's shards.
     pub fn save_reference(&self, comm: &dyn Comm, layouts: &[Layout], shards: &[Tensor]) -> Result<()> {
-        write_dir(comm, &self.reference_dir(), &[TensorSet { name: POLICY[0], layouts, shards: shallow(shards) }], |_| {
-            Ok(())
-        })
+        write_dir(
+            comm,
+            &self.reference_dir(),
+            &[TensorSet { name: POLICY[0], layouts, shards: shallow(shards) }],
+            |_| Ok(()),
+        )
     }
 
     /// Loads this rank's shards of the frozen reference.
@@ -189,8 +198,8 @@ impl Checkpoints {
         agree(comm, read())
     }
 
-    /// The newest undamaged checkpoint, the same one at every rank; none where there is no checkpoint. Skips damaged ones
-    /// and names them to `warn` (at rank 0).
+    /// The newest undamaged checkpoint, the same one at every rank; none where there is no checkpoint. Skips damaged
+    /// ones and names them to `warn` (at rank 0).
     ///
     /// # Errors
     /// When there are checkpoints and all are damaged.
@@ -206,7 +215,6 @@ impl Checkpoints {
         Ok(None)
     }
 
-    /// Whether the run saved a frozen reference.
     pub fn has_reference(&self) -> bool {
         self.reference_dir().exists()
     }
@@ -297,7 +305,7 @@ impl Checkpoints {
     }
 }
 
-/// Whether a directory is a complete checkpoint.
+/// True if a directory is a complete checkpoint.
 pub fn is_checkpoint(dir: &Path) -> bool {
     dir.join(MANIFEST).exists()
 }

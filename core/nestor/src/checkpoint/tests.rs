@@ -1,5 +1,5 @@
-//! Ranks are threads of one process, joined over loopback. Slices of a partition are small in tests, so that tensors are
-//! cut into many pieces.
+//! Ranks are threads of one process, joined over loopback. Slices of a partition are small in tests, so that tensors
+//! are cut into many pieces.
 
 use std::net::TcpListener;
 
@@ -118,9 +118,14 @@ fn save(
     let saved = ranks(world, |comm| {
         let all = layouts();
         let tensors: Vec<_> = all.iter().enumerate().map(|(set, (_, layouts))| of(comm, set, layouts)).collect();
-        let sets = all.iter().zip(tensors).map(|((name, layouts), shards)| TensorSet { name, layouts, shards }).collect();
-        let saved =
-            Contents { sets, adapter_config: Some(json!({ "r": 3 })), model_files: &run.join("model"), interrupted: None };
+        let sets =
+            all.iter().zip(tensors).map(|((name, layouts), shards)| TensorSet { name, layouts, shards }).collect();
+        let saved = Contents {
+            sets,
+            adapter_config: Some(json!({ "r": 3 })),
+            model_files: &run.join("model"),
+            interrupted: None,
+        };
         Checkpoints::new(run).save(comm, iteration, &saved, &json!({ "iteration": iteration }), 2)
     });
     for result in saved {

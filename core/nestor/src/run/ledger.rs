@@ -79,7 +79,7 @@ pub struct Ledger {
     pub state: State,
     /// Task cursor after the iteration under way; becomes `state.tasks` when its update begins.
     pub tasks: TaskCursor,
-    /// Whether the warm start and the first evaluation are done.
+    /// True once the warm start and the first evaluation are done.
     pub baseline: bool,
     /// The next iteration, where a signal interrupted its update.
     pub interrupted: Option<InterruptedUpdate>,

@@ -155,7 +155,8 @@ impl Run {
         Ok(())
     }
 
-    /// Lets the estimator compute advantages and returns. Every rank has the whole batch, so rank 0 alone computes.
+    /// Calls the estimator, which computes advantages and returns. Rank 0 computes them for all, since it has the full
+    /// batch.
     pub fn score(&mut self, batch: &mut Batch) -> Result<()> {
         self.meter.phases.start("advantage");
         let rows = &mut batch.rows;
@@ -279,8 +280,8 @@ impl Run {
         Ok(())
     }
 
-    /// Runs the update's mini-batches after those in `reports`. When a signal interrupts it, keeps the iteration for the
-    /// checkpoint.
+    /// Runs the update's mini-batches after those in `reports`. When a signal interrupts it, keeps the iteration for
+    /// the checkpoint.
     fn update_from(
         &mut self,
         mut reports: UpdateReports,
@@ -396,8 +397,8 @@ impl Meter {
         let before = report.tokens;
         update::run_remaining(policy, batch, settings, report)?;
         let (seconds, tokens) = (self.phases.seconds("update").max(1e-9), (report.tokens - before) as f64);
-        let whole: usize = batch.sequences.iter().map(|s| s.tokens.len()).sum();
-        let flops = TRAINED * forward_flops(&policy.model.config, batch) * tokens / whole.max(1) as f64;
+        let all: usize = batch.sequences.iter().map(|s| s.tokens.len()).sum();
+        let flops = TRAINED * forward_flops(&policy.model.config, batch) * tokens / all.max(1) as f64;
         self.speed.count(flops);
         self.metrics.set("update/tokens_per_s", tokens / seconds);
         self.metrics.set("update/mfu", self.speed.share(flops, seconds));

@@ -125,8 +125,8 @@ impl Run {
         Ok(Self { recipe, dir, model_files, ranks, player, estimator, learner, meter, ledger })
     }
 
-    /// Prepares the first iteration: the frozen reference and, in a run that is not resumed, the warm start, a critic and
-    /// the first evaluation.
+    /// Prepares the first iteration: the frozen reference and, in a run that is not resumed, the warm start, a critic
+    /// and the first evaluation.
     pub fn begin(&mut self) -> Result<()> {
         let resumed = self.ledger.baseline;
         if !resumed {
@@ -258,8 +258,8 @@ fn restore(recipe: &Recipe, checked: &Checked, checkpoint: &Path, ranks: &Ranks)
     let state: State = Checkpoints::load(comm, checkpoint, &mut policy, critic.as_mut())?;
     if state.start_model != start_model {
         return Err(input_error!(
-            "{}: the weights are not those that the run began with, which its adapters belong to; put them back, or start \
-             another run",
+            "{}: the weights are not those that the run began with, which its adapters belong to; put them back, or \
+             start another run",
             model_files.display()
         ));
     }
@@ -309,14 +309,8 @@ fn kl_coefficient(recipe: &Recipe, saved: Option<KlCoefficient>) -> Option<KlCoe
     })
 }
 
-/// Opens the run's files at rank 0. A resumed run gives the iteration `kept` of its checkpoint.
-fn open_tracker(
-    recipe: &Recipe,
-    dir: &Path,
-    kept: Option<u64>,
-    ranks: &Ranks,
-    console: Console,
-) -> Result<Tracker> {
+/// Opens the run's files at rank 0. `kept` is the iteration of the checkpoint of a resumed run.
+fn open_tracker(recipe: &Recipe, dir: &Path, kept: Option<u64>, ranks: &Ranks, console: Console) -> Result<Tracker> {
     if ranks.comm.rank() != 0 {
         return Ok(Tracker::silent(recipe.iterations).with_console(console));
     }
@@ -346,7 +340,7 @@ fn check_model_path(recipe: &Recipe) -> Result<()> {
     check_conversation(recipe, &config, &tokenizer)
 }
 
-/// Whether a directory holds a run.
+/// True if a directory holds a run.
 fn is_run(dir: &Path) -> bool {
     dir.join("recipe.yaml").exists()
 }

@@ -60,12 +60,12 @@ pub enum Event<'a> {
     End {
         status: Status,
         run_dir: &'a Path,
-        /// Whether there is a checkpoint to resume from.
+        /// True if there is a checkpoint to resume from.
         saved: bool,
     },
 }
 
-/// How a run ended.
+/// Outcome of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {

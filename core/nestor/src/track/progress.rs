@@ -229,7 +229,7 @@ struct BottomLine(Mutex<LineState>);
 #[derive(Debug, Default)]
 struct LineState {
     text: String,
-    /// Whether the terminal shows the line.
+    /// True while the terminal shows the line.
     visible: bool,
 }
 

@@ -1,8 +1,8 @@
 //! Lines on a terminal, above a progress bar or without one.
 //!
 //! A bar is one line without a line end, redrawn in place. Printing a whole line clears the bar first; the next redraw
-//! puts it under the printed line. So the launcher can print between the redraws of rank 0's bar, and the code that prints
-//! an error does not need to know whether a bar is visible.
+//! puts it under the printed line. So the launcher can print between the redraws of rank 0's bar, and the code that
+//! prints an error does not need to know whether a bar is visible.
 
 use std::io::{self, Write};
 
@@ -11,7 +11,7 @@ use textwrap::Options;
 
 const CLEAR: &str = "\r\x1b[2K";
 
-/// Whether standard output is a terminal that can redraw a line.
+/// True if standard output is a terminal that can redraw a line.
 pub fn redraws() -> bool {
     Term::stdout().is_term() && !is_dumb()
 }

@@ -17,7 +17,7 @@ use crate::recipe::{self, Recipe, WandbMode};
 /// A run's file for W&B. Does nothing where the recipe has no section `wandb`, and at ranks other than 0.
 pub struct WandbRun {
     run: Option<Run>,
-    /// Whether the last row had skipped optimiser steps: an alert is sent only when they begin.
+    /// True if the last row had skipped optimiser steps: an alert is sent only when they begin.
     skipped: bool,
     /// Table for the next row.
     table: Option<Table>,

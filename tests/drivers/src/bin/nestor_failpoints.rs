@@ -1,7 +1,7 @@
 //! The program `nestor`, except that it kills or stops itself at a named place (`nestor::failpoint` lists them).
 //!
-//! `NESTOR_FAILPOINT=name:n` sends SIGKILL at the n-th pass (from 1) of that place in a process. `name:n@r` means rank r
-//! alone (torchrun's variable `RANK`); a trailing `=term` sends SIGTERM instead.
+//! `NESTOR_FAILPOINT=name:n` sends SIGKILL at the n-th pass (from 1) of that place in a process. `name:n@r` means rank
+//! r alone (torchrun's variable `RANK`); a trailing `=term` sends SIGTERM instead.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,5 +1,6 @@
 //! A run: the steps of the training loop, and the state they share between iterations.
 
+mod check;
 mod group_filter;
 mod ledger;
 mod report;
@@ -29,10 +30,11 @@ use crate::policy::update::{self, UpdateReport, UpdateSettings, ragged_logprobs}
 use crate::recipe::{Critic, OldLogprobs, Recipe};
 use crate::shard::Ranks;
 use crate::track::{Event, Metrics, Phases, Status, Tracker};
+pub use check::run_dir;
 use group_filter::Selection;
 use ledger::{InterruptedUpdate, Ledger, OptimizerCounters};
 use speed::{Speed, TRAINED, forward_flops, generation_flops};
-pub use start::{join, run_dir};
+pub use start::join;
 
 /// Options of `nestor train`.
 #[derive(Debug, Clone, Default)]

@@ -10,23 +10,24 @@ use signal_hook::iterator::Signals;
 use signal_hook::low_level;
 use tch::{Device, Kind};
 
+use super::check::{Checked, check};
 use super::ledger::{InterruptedUpdate, Ledger, State};
 use super::speed::Speed;
 use super::{Learner, Meter, Run, TrainArgs, stream_seed};
-use crate::agent::{Player, PlayerOptions, TaskCursor, count_tasks, plan, texts};
+use crate::agent::{Player, PlayerOptions, TaskCursor, plan, texts};
 use crate::checkpoint::Checkpoints;
 use crate::dist::{self, Comm, Place, from_root};
 use crate::engine::noise;
 use crate::files;
 use crate::input_error;
 use crate::model::{Config, StoredType, device_name, kind, new, prepare, weights};
-use crate::plugin::{Estimator, Plugins, SharedEnv};
+use crate::plugin::SharedEnv;
 use crate::policy::Network;
 use crate::policy::network::{parts, set_parts};
 use crate::policy::reward::KlCoefficient;
 use crate::recipe::{Recipe, Sharding};
 use crate::shard::Ranks;
-use crate::tokenizer::{Tokenizer, Turns};
+use crate::tokenizer::Tokenizer;
 use crate::track::{Console, Event, Metrics, Phases, Progress, Tracker, WandbRun, terminal};
 use crate::warm_start::Imitation;
 
@@ -46,17 +47,6 @@ pub fn join(recipe: &Recipe) -> Result<Ranks> {
     let comm = dist::join(&place, device, &recipe.dist)?;
     let (stop, progress) = (stop_flag()?, Progress::hidden());
     Ok(Ranks { comm, sharding: recipe.sharding, deterministic: recipe.deterministic, stop, progress })
-}
-
-/// A recipe that a run can start with, before anything is written.
-struct Checked {
-    dir: PathBuf,
-    shared_env: SharedEnv,
-    estimator: Estimator,
-    /// Number of training tasks.
-    tasks: u64,
-    /// The checkpoint to resume from.
-    checkpoint: Option<PathBuf>,
 }
 
 /// The networks and the state that a run starts from.
@@ -232,22 +222,6 @@ impl Run {
     }
 }
 
-/// Refuses a recipe that cannot run, and finds the checkpoint to resume from. Writes nothing.
-fn check(recipe: &Recipe, name: &str, args: &TrainArgs, comm: &dyn Comm, console: &Console) -> Result<Checked> {
-    from_root(comm, || WandbRun::check(recipe.wandb.as_ref()))?;
-    let dir = from_root(comm, || run_dir(name, args))?;
-    let resume = args.resume || (args.restarted && is_run(&dir));
-    let plugins = Plugins::discover()?;
-    let shared_env = plugins.world(&recipe.env).context("recipe key `env`")?;
-    let estimator = plugins.estimator(&recipe.estimator).context("recipe key `estimator`")?;
-    check_critic(recipe, &estimator)?;
-    let tasks = count_tasks(&shared_env, "rollout.split", &recipe.rollout.split)?;
-    count_tasks(&shared_env, "eval.split", &recipe.eval.split)?;
-    check_model_path(recipe)?;
-    let checkpoint = if resume { newest_checkpoint(recipe, &dir, comm, console)? } else { None };
-    Ok(Checked { dir, shared_env, estimator, tasks, checkpoint })
-}
-
 /// The networks and the state of a checkpoint.
 fn restore(recipe: &Recipe, checked: &Checked, checkpoint: &Path, ranks: &Ranks) -> Result<Origin> {
     let comm = &*ranks.comm;
@@ -317,110 +291,6 @@ fn open_tracker(recipe: &Recipe, dir: &Path, kept: Option<u64>, ranks: &Ranks, c
     let mut tracker = Tracker::open(dir, recipe.iterations, kept)?.with_console(console);
     tracker.wandb = WandbRun::open(recipe, dir, kept)?;
     Ok(tracker)
-}
-
-/// The newest undamaged checkpoint of the run; none where the run has not written one yet.
-fn newest_checkpoint(recipe: &Recipe, dir: &Path, comm: &dyn Comm, console: &Console) -> Result<Option<PathBuf>> {
-    let newest = Checkpoints::new(dir).newest(comm, |line| console.warn(line))?;
-    if newest.is_some() {
-        check_same_run(recipe, dir)?;
-    } else if comm.rank() == 0 {
-        console.warn("there is no checkpoint yet; the run starts from the beginning");
-    }
-    Ok(newest)
-}
-
-/// Checks the model that the recipe names against its tokenizer and the recipe.
-fn check_model_path(recipe: &Recipe) -> Result<()> {
-    let Some(path) = recipe.model.path.as_deref().map(Path::new) else { return Ok(()) };
-    let (config, tokenizer) = (Config::load(path)?, Tokenizer::load(path)?);
-    new::check_vocabulary(&config, &tokenizer)
-        .with_context(|| format!("recipe key `model.path`: {}", path.display()))?;
-    let tokenizer = tokenizer.with_thinking(recipe.rollout.thinking).context("recipe key `rollout.thinking`")?;
-    check_conversation(recipe, &config, &tokenizer)
-}
-
-/// True if a directory holds a run.
-fn is_run(dir: &Path) -> bool {
-    dir.join("recipe.yaml").exists()
-}
-
-/// The run directory: the one asked for, or the first free `runs/<name>[-n]`; with `--resume` the last existing one.
-pub fn run_dir(name: &str, args: &TrainArgs) -> Result<PathBuf> {
-    if let (Some(dir), true) = (&args.run_dir, args.restarted) {
-        return Ok(dir.clone());
-    }
-    let candidates =
-        || (1..).map(|n| PathBuf::from(if n == 1 { format!("runs/{name}") } else { format!("runs/{name}-{n}") }));
-    let dir = match (&args.run_dir, args.resume) {
-        (Some(dir), _) => dir.clone(),
-        (None, false) => candidates().find(|dir| !dir.exists()).unwrap_or_default(),
-        (None, true) => {
-            candidates().take_while(|dir| dir.exists()).last().unwrap_or_else(|| format!("runs/{name}").into())
-        }
-    };
-    if args.resume && !is_run(&dir) {
-        return Err(input_error!(
-            "{} holds no run and so no checkpoint to resume: leave out --resume, or name the run with --run-dir",
-            dir.display()
-        ));
-    }
-    let holds_something = std::fs::read_dir(&dir).is_ok_and(|mut entries| entries.next().is_some());
-    if !args.resume && holds_something {
-        return Err(input_error!(
-            "{} {}, or choose another --run-dir",
-            dir.display(),
-            if is_run(&dir) { "already holds a run: resume it with --resume" } else { "is not empty: clear it" }
-        ));
-    }
-    Ok(dir)
-}
-
-/// Refuses a critic section that the estimator does not use, and its absence where the estimator asks for values.
-fn check_critic(recipe: &Recipe, estimator: &Estimator) -> Result<()> {
-    let id = estimator.id();
-    match (estimator.needs().values, &recipe.critic) {
-        (true, None) => Err(input_error!(
-            "recipe key `estimator.plugin`: `{id}` asks for a critic's values, and the recipe has no critic; add the \
-             section `critic: {{}}` (or --set critic={{}})"
-        )),
-        (false, Some(_)) => Err(input_error!(
-            "recipe key `critic`: estimator `{id}` does not ask for values, so the critic would be trained for nothing; \
-             remove the section (or --set critic=null)"
-        )),
-        _ => Ok(()),
-    }
-}
-
-/// Refuses to resume with another seed, model, environment or compute type than the saved recipe has.
-fn check_same_run(recipe: &Recipe, dir: &Path) -> Result<()> {
-    let saved = crate::recipe::load(&dir.join("recipe.yaml"), &[])?;
-    let same = [
-        ("seed", saved.seed == recipe.seed),
-        ("model", saved.model == recipe.model),
-        ("env", saved.env == recipe.env),
-        ("dtype", saved.dtype == recipe.dtype),
-    ];
-    match same.iter().find(|(_, same)| !same) {
-        None => Ok(()),
-        Some((key, _)) => Err(input_error!(
-            "recipe key `{key}` differs from the run in {}: resume with the same value, or start another run",
-            dir.display()
-        )),
-    }
-}
-
-/// For a transcript, checks that the chat template continues turn by turn and that the model has enough positions.
-fn check_conversation(recipe: &Recipe, config: &Config, tokenizer: &Tokenizer) -> Result<()> {
-    let Some(tokens) = recipe.rollout.max_sequence_tokens else { return Ok(()) };
-    let limit = config.max_position_embeddings;
-    if i64::try_from(tokens).is_ok_and(|tokens| tokens <= limit) {
-        return Turns::new(tokenizer).map(drop);
-    }
-    Err(input_error!(
-        "recipe key `rollout.max_sequence_tokens` is {tokens}, but the model's max_position_embeddings is {limit}; \
-         lower it, or choose another model"
-    ))
 }
 
 /// The Hugging Face folder of the policy. Makes a new model in the run directory where the recipe asks for one.

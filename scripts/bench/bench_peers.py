@@ -1,4 +1,4 @@
-"""Measures Nestor beside what a user would pick instead, row by row of the table in the README: transformers' generate, a
+"""Measures Nestor beside what a user would pick instead, row by row of the table in docs/benchmarks.md: transformers' generate, a
 plain PyTorch update, verl-agent's lock-step rollout on transformers, TRL's GRPOTrainer. Both sides have the same random
 weights, type, lengths or script, and number of threads; their runs alternate and never overlap.
 

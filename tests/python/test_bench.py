@@ -171,7 +171,7 @@ def test_the_table_goes_between_its_marks(root, monkeypatch, tmp_path):
     page.write_text("no marks")
     with pytest.raises(SystemExit):
         report.write(page, ["a"])
-    assert all(mark in (root / "README.md").read_text() for mark in report.MARKS)
+    assert all(mark in (root / "docs/benchmarks.md").read_text() for mark in report.MARKS)
 
 
 def test_the_padded_update_has_the_gradient_of_the_sequences(root, monkeypatch):

@@ -1,4 +1,4 @@
-"""What a row printed, kept and put into the README."""
+"""What a row printed, kept and put into docs/benchmarks.md."""
 import json
 import os
 import re

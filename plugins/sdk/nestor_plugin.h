@@ -1,4 +1,4 @@
-/* nestor_plugin.h: the border between Nestor and its plugins, version 1.0. C99; this file is the source of truth.
+/* nestor_plugin.h: the border between Nestor and its plugins, version 1.1. C99; this file is the source of truth.
  *
  * A plugin is a shared library that exports one function, nestor_plugin_entry. It returns a static description: which
  * border the plugin was built for and which components (environments, estimators) it holds. The host checks magic,

@@ -94,7 +94,7 @@ def test_transcript_refuses_a_model(recipe, run, tmp_path):
     one_message(run("train", recipe, *settings), 2, "`rollout.max_sequence_tokens` is 600", "max_position_embeddings is 516")
     (model / "chat_template.jinja").write_text("{{ messages[-1].content }}")
     one_message(run("train", recipe, *settings, "--set", "rollout.max_sequence_tokens=516"), 2,
-                "chat template", "leaves out an earlier response", "set the mode to window")
+                "chat template", "omits an earlier response", "set the mode to window")
     assert not (tmp_path / "run").exists()
 
 

@@ -42,8 +42,8 @@ def failure(run, tmp_path, env="{plugin: numberline}", estimator="{plugin: gigpo
 
 
 @pytest.mark.parametrize("fault, code, words", [
-    ("panic", 1, ["faulty", "panic", "told to panic"]),
-    ("error", 1, ["faulty", "told to fail"]),
+    ("panic", 1, ["faulty", "panic", "asked to panic"]),
+    ("error", 1, ["faulty", "asked to fail"]),
     ("unwritten", 1, ["faulty", "row", "token"]),
     ("infinite_return", 1, ["faulty", "row", "token"]),
     ("nothing", 2, ["faulty", "fault", "nothing"]),
@@ -57,12 +57,12 @@ def test_an_estimator_that_fails(fault, code, words, faulty, run, tmp_path):
 
 def test_an_environment_that_panics_while_it_opens(faulty, run, tmp_path):
     code, message = failure(run, tmp_path, env=f"{{plugin: {faulty}, config: {{fault: panic_open}}}}")
-    assert code == 1 and "told to panic while opening" in message, message
+    assert code == 1 and "asked to panic while opening" in message, message
 
 
 @pytest.mark.parametrize("fault, words", [
-    ("panic", ["panicked", "told to panic"]),
-    ("error", ["told to fail"]),
+    ("panic", ["panicked", "asked to panic"]),
+    ("error", ["asked to fail"]),
     ("nan_reward", ["NaN", "not finite"]),
 ])
 def test_an_environment_that_fails_in_a_step(fault, words, faulty, run, tmp_path):

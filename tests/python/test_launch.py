@@ -108,7 +108,7 @@ def test_without_a_launcher_the_others_end_and_name_the_rank(nestor, how):
         place = {"WORLD_SIZE": 3, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
         ranks = [start([nestor, *LONG], RANK=rank, **place) for rank in range(3)]
         until(lambda: all(joined(rank.pid) for rank in ranks))
-        time.sleep(1.5)  # a beat
+        time.sleep(1.5)  # a heartbeat
         ranks[victim].send_signal(how)
         groups.append((victim, ranks, time.monotonic()))
     for victim, ranks, begin in groups:
@@ -129,7 +129,7 @@ def test_a_rank_that_waits_in_vain_names_the_late_one(nestor):
     place = {"WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     rank = start([nestor, *SUM, "--timeout", "3"], RANK=0, **place)
     code, _, err = ends(rank)
-    assert code == 1 and "[rank 0] error: rank 1 did not come in time" in err, err
+    assert code == 1 and "[rank 0] error: rank 1 did not join in time" in err, err
 
 
 def test_a_launcher_ends_all_when_one_is_killed_and_starts_again(nestor):

@@ -135,9 +135,9 @@ def test_a_failed_run_says_why(start, root, tmp_path):
     with serve() as server:
         run = start(environment(), "wandb={}", f"estimator={{plugin: {plugin}, config: {{fault: error}}}}")
         said, _ = run.communicate(timeout=60)
-        assert run.returncode == 1 and "told to fail" in said, said
+        assert run.returncode == 1 and "asked to fail" in said, said
         sync(server, wandb_dir(tmp_path / "run"))
         assert server.exit_code(run_id(tmp_path / "run")) == 1
         [alert] = server.variables("Alert")
-        assert alert["title"] == "run failed" and "told to fail" in alert["text"]
+        assert alert["title"] == "run failed" and "asked to fail" in alert["text"]
         assert_rows_arrived(server, tmp_path / "run")

@@ -35,7 +35,7 @@ pub struct Evaluation {
 
 /// Plays the fixed task list. Tasks, seeds and noise come from streams of their own, so that training is not affected.
 pub fn evaluate(comm: &dyn Comm, player: &mut Player, model: &Model, eval: &Eval, seed: u64) -> Result<Evaluation> {
-    let plan = eval_plan(player.world().tasks(&eval.split)?, eval.tasks, seed);
+    let plan = eval_plan(player.shared_env().tasks(&eval.split)?, eval.tasks, seed);
     let episodes = player.play_among(comm, model, &plan, &PlaySettings::eval(eval)).context("evaluating")?;
     player.take_counters();
     let n = episodes.len().max(1) as f64;
@@ -69,7 +69,7 @@ pub struct EvalReport {
 pub fn eval(recipe: &Recipe, args: &EvalArgs) -> Result<EvalReport> {
     let settings = Eval { tasks: args.episodes.unwrap_or(recipe.eval.tasks), ..recipe.eval.clone() };
     let folder = folder(recipe, args)?;
-    let shared_env = Plugins::discover()?.world(&recipe.env).context("recipe key `env`")?;
+    let shared_env = Plugins::discover()?.environment(&recipe.env).context("recipe key `env`")?;
     count_tasks(&shared_env, "eval.split", &settings.split)?;
     let model = load(&folder, kind(recipe.dtype), model::prepare(recipe, 0)?)?;
     let tokenizer = Tokenizer::load(&folder)?;
@@ -78,7 +78,7 @@ pub fn eval(recipe: &Recipe, args: &EvalArgs) -> Result<EvalReport> {
     let (rollout, seed, deterministic) = (recipe.rollout.clone(), recipe.seed, recipe.deterministic);
     let mut player = Player::new(PlayerOptions {
         tokenizer,
-        world: shared_env,
+        shared_env,
         rollout,
         seed,
         deterministic,

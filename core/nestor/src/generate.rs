@@ -16,38 +16,34 @@ use crate::tokenizer::{Message, Tokenizer, eos_ids};
 /// Requests decoded at once.
 const SLOTS: usize = 64;
 
-/// What is to be continued.
+/// The prompts.
 #[derive(Debug, Clone)]
-pub enum Source {
+pub enum PromptSource {
     /// Raw text.
     Text(String),
-    /// A user's message, put through the chat template.
+    /// A user's message, rendered with the chat template.
     Chat {
-        /// The message.
         text: String,
-        /// The template's thinking switch; none leaves its default.
+        /// The template's thinking switch; none keeps its default.
         thinking: Option<bool>,
     },
     /// A file `{"rows": [[ids…], …]}`; works without a tokenizer too.
     Tokens(PathBuf),
 }
 
-/// What `generate` is asked for.
+/// Options of `nestor generate`.
 #[derive(Debug, Clone)]
 pub struct GenerateOptions {
     /// The model folder.
     pub dir: PathBuf,
-    /// The prompts.
-    pub source: Source,
-    /// Longest continuation.
+    pub source: PromptSource,
+    /// Maximum number of tokens of a continuation.
     pub max_new_tokens: usize,
-    /// How tokens are drawn.
     pub sampling: Sampling,
-    /// Seed of the draws.
+    /// Seed of the samples.
     pub seed: u64,
     /// The compute type.
     pub kind: Kind,
-    /// Where to compute.
     pub device: Device,
 }
 
@@ -56,7 +52,7 @@ pub struct GenerateOptions {
 pub struct Generated {
     /// Token ids, the end-of-sequence token included.
     pub tokens: Vec<Vec<u32>>,
-    /// The same as text, special tokens left out; empty where the folder has no tokenizer.
+    /// The same as text without special tokens; empty if the folder has no tokenizer.
     pub text: Vec<String>,
     /// Log-prob of each token at the sampling temperature.
     pub logprobs: Vec<Vec<f32>>,
@@ -68,8 +64,8 @@ pub struct Generated {
 pub fn generate(options: &GenerateOptions) -> Result<Generated> {
     check_options(options)?;
     let has_tokenizer = options.dir.join("tokenizer.json").exists();
-    let optional = matches!(options.source, Source::Tokens(_)) && !has_tokenizer;
-    let thinking = if let Source::Chat { thinking, .. } = options.source { thinking } else { None };
+    let optional = matches!(options.source, PromptSource::Tokens(_)) && !has_tokenizer;
+    let thinking = if let PromptSource::Chat { thinking, .. } = options.source { thinking } else { None };
     let tokenizer = if optional { None } else { Some(Tokenizer::load(&options.dir)?.with_thinking(thinking)?) };
     if let Some(tokenizer) = &tokenizer {
         new::check_vocabulary(&Config::load(&options.dir)?, tokenizer)
@@ -117,9 +113,11 @@ fn check_options(options: &GenerateOptions) -> Result<()> {
 
 fn prompts(options: &GenerateOptions, tokenizer: Option<&Tokenizer>) -> Result<Vec<Vec<u32>>> {
     match (&options.source, tokenizer) {
-        (Source::Text(text), Some(tokenizer)) => Ok(vec![tokenizer.encode(text)?]),
-        (Source::Chat { text, .. }, Some(tokenizer)) => Ok(vec![tokenizer.chat(&[Message::new("user", text)], true)?]),
-        (Source::Tokens(path), _) => read_tokens(path),
+        (PromptSource::Text(text), Some(tokenizer)) => Ok(vec![tokenizer.encode(text)?]),
+        (PromptSource::Chat { text, .. }, Some(tokenizer)) => {
+            Ok(vec![tokenizer.chat(&[Message::new("user", text)], true)?])
+        }
+        (PromptSource::Tokens(path), _) => read_tokens(path),
         (_, None) => Err(input_error!("{}: has no tokenizer.json; give --tokens instead", options.dir.display())),
     }
 }
@@ -153,17 +151,17 @@ mod tests {
     use crate::error::InputError;
 
     #[test]
-    fn settings_out_of_range_are_the_users_error() {
+    fn settings_out_of_range_are_input_errors() {
         let good = GenerateOptions {
             dir: PathBuf::new(),
-            source: Source::Text(String::new()),
+            source: PromptSource::Text(String::new()),
             max_new_tokens: 1,
             sampling: Sampling { temperature: 0.0, top_k: 0, top_p: 1.0 },
             seed: 0,
             kind: Kind::Float,
             device: Device::Cpu,
         };
-        check_options(&good).expect("sound settings");
+        check_options(&good).expect("valid settings");
         let sampling = |temperature, top_k, top_p| GenerateOptions {
             sampling: Sampling { temperature, top_k, top_p },
             ..good.clone()

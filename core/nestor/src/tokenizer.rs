@@ -1,4 +1,5 @@
-//! Text to token ids and back, and chats to prompts: `tokenizer.json` and the chat template of a Hugging Face folder.
+//! Converts text to token ids and back, and chats to prompts, with the files of a Hugging Face folder: `tokenizer.json`
+//! and the chat template.
 
 use std::path::Path;
 
@@ -22,7 +23,7 @@ mod turns;
 use template::Template;
 pub use turns::Turns;
 
-/// Everything of a tokenizer that travels with a model, where it exists.
+/// The files of a tokenizer that are copied with a model, if they exist.
 const FILES: [&str; 8] = [
     "tokenizer.json",
     "tokenizer_config.json",
@@ -34,28 +35,26 @@ const FILES: [&str; 8] = [
     "generation_config.json",
 ];
 
-/// How Qwen2 cuts text before byte pairs are merged.
+/// Qwen2's pattern that splits text before byte pairs are merged.
 const SPLIT: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 /// The special tokens of a trained tokenizer, last in its vocabulary, in Qwen's order.
 const SPECIAL: [&str; 3] = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"];
 
-/// Ids a trained tokenizer needs before it merges anything: the bytes and the special tokens.
+/// Number of ids before any merge: the bytes and the special tokens.
 const SMALLEST_VOCABULARY: usize = 256 + SPECIAL.len();
 
-/// One turn of a chat.
+/// One message of a chat.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Message {
     /// `system`, `user` or `assistant`.
     pub role: String,
-    /// What was said.
     pub content: String,
 }
 
 impl Message {
-    /// A turn of the given role.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
         Self { role: role.into(), content: content.into() }
     }
@@ -92,7 +91,7 @@ impl Tokenizer {
             None => Template::new(template::CHATML, &settings)?,
         };
         let mut eos = eos_ids(dir)?;
-        // The tokenizer's own end of a turn counts too, where the other files do not name it.
+        // The tokenizer's own end-of-sequence token counts too, even if the other files do not name it.
         if let Some(id) = template::special_token(&settings, "eos_token").and_then(|text| inner.token_to_id(&text))
             && !eos.contains(&id)
         {
@@ -101,8 +100,8 @@ impl Tokenizer {
         Ok(Self { inner, template, eos, settings })
     }
 
-    /// Trains a byte-level BPE of Qwen's kind on texts. The vocabulary has `vocab_size` entries, or fewer where the
-    /// texts have no more pairs to merge; the special tokens are the last three.
+    /// Trains a byte-level BPE as Qwen has it on texts. The vocabulary has `vocab_size` entries, or fewer if the texts
+    /// have no more pairs to merge; the special tokens are the last three.
     pub fn train(texts: impl Iterator<Item = String> + Send, vocab_size: usize) -> Result<Self> {
         if vocab_size < SMALLEST_VOCABULARY {
             return Err(input_error!(
@@ -131,8 +130,8 @@ impl Tokenizer {
         Ok(Self { inner, template, eos, settings })
     }
 
-    /// The tokenizer in one `tokenizer.json` of a Qwen model, with Qwen's settings and the chat template of Qwen3 where it
-    /// has Qwen3's tokens, else of Qwen2.5.
+    /// Reads the `tokenizer.json` of a Qwen model and adds Qwen's settings. The chat template is Qwen3's if the tokenizer
+    /// has Qwen3's tokens, else Qwen2.5's.
     pub fn from_file(path: &Path) -> Result<Self> {
         let inner = read_tokenizer(path)?;
         let ids: Vec<_> = ["<|im_end|>", "<|endoftext|>"].iter().map(|text| inner.token_to_id(text)).collect();
@@ -151,8 +150,10 @@ impl Tokenizer {
         Ok(Self { inner, template, eos, settings })
     }
 
-    /// Sets whether the chat template asks the model to think before it answers; without a choice the template's default
-    /// stays. A template without that switch is refused.
+    /// Sets the chat template's thinking switch; `None` keeps the template's default.
+    ///
+    /// # Errors
+    /// If the template has no such switch.
     pub fn with_thinking(mut self, thinking: Option<bool>) -> Result<Self> {
         if let Some(thinking) = thinking {
             self.template.set_thinking(thinking)?;
@@ -169,18 +170,19 @@ impl Tokenizer {
         write_json(&dir.join("generation_config.json"), &generation_config(&self.eos))
     }
 
-    /// Token ids of a text; special tokens written in it become their ids, nothing is added.
+    /// Token ids of a text. Special tokens in the text become their ids; none are added.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
         let encoding = self.inner.encode_fast(text, false).map_err(plain).context("cannot encode a text")?;
         Ok(encoding.get_ids().to_vec())
     }
 
-    /// The text of token ids; ids without a token are left out.
+    /// The text of token ids; ids without a token are skipped.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
         self.inner.decode(ids, skip_special).unwrap_or_default()
     }
 
-    /// The text that each token adds, special tokens included. A character of several tokens stands at its last one.
+    /// The text that each token adds, special tokens included. A character of several tokens is in the text of its last
+    /// token.
     pub fn pieces(&self, ids: &[u32]) -> Vec<String> {
         let mut pieces = vec![String::new(); ids.len()];
         let mut begin = 0;
@@ -206,7 +208,7 @@ impl Tokenizer {
         self.encode(&self.render(chat, add_generation_prompt)?)
     }
 
-    /// The ids that end a sequence, all of them.
+    /// All ids that end a sequence.
     pub fn eos(&self) -> &[u32] {
         &self.eos
     }
@@ -240,7 +242,7 @@ pub fn eos_ids(dir: &Path) -> Result<Vec<u32>> {
     Ok(ids)
 }
 
-/// Copies the files of a tokenizer, where they exist, from one model folder to another; gives the end-of-sequence ids.
+/// Copies the files of a tokenizer from one model folder to another; returns the end-of-sequence ids.
 pub fn copy_files(source: &Path, dir: &Path) -> Result<Vec<u32>> {
     for file in FILES {
         let from = source.join(file);
@@ -276,7 +278,7 @@ fn read_tokenizer(path: &Path) -> Result<tokenizers::Tokenizer> {
         .map_err(|error| input_error!("{}: {error}; the folder needs the model's tokenizer.json", path.display()))?;
     let mut inner = tokenizers::Tokenizer::from_bytes(bytes)
         .map_err(|error| input_error!("{}: not a tokenizer ({error}); fetch the file again", path.display()))?;
-    // The file may say how its author cut and padded batches. A prompt is encoded whole, as transformers does it.
+    // The file may set truncation and padding of its author's batches. A prompt is encoded whole, as in transformers.
     inner.with_padding(None).with_truncation(None).map_err(plain)?;
     Ok(inner)
 }
@@ -323,11 +325,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_character_of_several_tokens_stands_at_its_last() -> Result<()> {
+    fn a_character_of_several_tokens_is_in_its_last() -> Result<()> {
         let trained = Tokenizer::train(["plain".to_string()].into_iter(), SMALLEST_VOCABULARY)?;
         let ids = trained.encode("a\u{e9}\u{1f642}b<|im_end|>")?;
         assert_eq!(trained.pieces(&ids), ["a", "", "\u{e9}", "", "", "", "\u{1f642}", "b", "<|im_end|>"]);
-        // Half a character at the end, and bytes that are none, are shown as what they are.
+        // An incomplete character at the end, and bytes that form none, become replacement characters.
         assert_eq!(trained.pieces(&ids[..2]), ["a", "\u{fffd}"]);
         assert_eq!(trained.pieces(&[ids[3], ids[0]]).concat(), "\u{fffd}a");
         Ok(())

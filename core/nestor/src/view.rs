@@ -1,4 +1,4 @@
-//! `nestor view`: one HTML page of runs, by the crate `nestor-view`, with what the metric table says.
+//! `nestor view`: draws runs on one HTML page with the crate `nestor-view`, and adds units and meanings of the metrics.
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -9,16 +9,16 @@ use nestor_view::{MetricInfo, Options, page};
 use crate::input_error;
 use crate::track::METRICS;
 
-/// What `nestor view` takes.
+/// Arguments of `nestor view`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ViewArgs {
     /// Run directories; curves of several are drawn together
     #[arg(required = true, value_name = "RUN")]
     pub runs: Vec<PathBuf>,
-    /// The page [default: view.html in the first run's directory]
+    /// The HTML page to write; by default view.html in the first run's directory
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
-    /// Size that the page may have in MiB; turns that do not fit are left out
+    /// Maximum size of the page in MiB; turns that do not fit are left out
     #[arg(long, value_name = "M", default_value_t = 24, value_parser = clap::value_parser!(u64).range(1..=4096))]
     pub max_mib: u64,
     /// Keep turns of these iterations only
@@ -35,7 +35,7 @@ fn iterations(text: &str) -> Result<RangeInclusive<u64>, String> {
     }
 }
 
-/// Writes the page; says where it is and what is in it.
+/// Writes the page; returns a line with its path and contents.
 pub fn view(args: &ViewArgs) -> Result<String> {
     let known = METRICS.iter().map(|metric| MetricInfo {
         name: metric.name.into(),
@@ -49,9 +49,9 @@ pub fn view(args: &ViewArgs) -> Result<String> {
     let out = args.out.clone().unwrap_or_else(|| args.runs[0].join("view.html"));
     page.write(&out).with_context(|| format!("cannot write {}", out.display()))?;
     let mib = page.html.len() as f64 / f64::from(1 << 20);
-    let mut told = format!("{}: {mib:.1} MiB, turns of {} of {} episodes", out.display(), page.kept, page.episodes);
+    let mut line = format!("{}: {mib:.1} MiB, turns of {} of {} episodes", out.display(), page.kept, page.episodes);
     if page.damaged > 0 {
-        told += &format!(", {} lines of rollouts could not be read", page.damaged);
+        line += &format!(", {} lines of rollouts could not be read", page.damaged);
     }
-    Ok(told)
+    Ok(line)
 }

@@ -1,5 +1,5 @@
-//! `nestor advantage` with the bundled estimators, through the loader, on what the reference implementation computed;
-//! `tests/fixtures/advantage_cases.json` says how. The plugins' own tests compare every setting; these the whole way.
+//! Compares `nestor advantage` and the bundled estimators, through the loader, with numbers of the reference implementation;
+//! `tests/fixtures/advantage_cases.json` records their origin. The plugins' own tests compare every setting.
 
 #![allow(clippy::unwrap_used)] // a test may fail so
 
@@ -9,7 +9,7 @@ use nestor::plugin::Plugins;
 use nestor::plugin::advantage::advantage;
 use serde_json::{Value, json};
 
-/// The bundled estimators and the recorded cases; none where core stands without the plugins.
+/// The bundled estimators and the recorded cases; none in a checkout without the plugins.
 fn bundled() -> Option<(Plugins, Value)> {
     if !support::workspace().join("plugins/estimators/gigpo").exists() {
         return None;
@@ -21,7 +21,7 @@ fn bundled() -> Option<(Plugins, Value)> {
     Some((Plugins::in_dir(built).unwrap(), file))
 }
 
-/// What `nestor advantage` prints for recorded rows.
+/// Output of `nestor advantage` for recorded rows.
 fn scored(plugins: &Plugins, estimator: &str, config: &Value, rows: &Value) -> Value {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("rows.json");
@@ -42,7 +42,7 @@ fn bundled_estimators_reproduce_the_recorded_cases() {
     assert_eq!(tokens, 8736);
 }
 
-/// Numbers per token, of estimators that whiten: the reference does so in float32, hence 3e-4.
+/// Numbers per token, of estimators that whiten. The reference whitens in float32, hence the tolerance 3e-4.
 #[test]
 fn estimators_of_tokens_reproduce_the_recorded_cases() {
     let Some((plugins, file)) = bundled() else { return };
@@ -90,7 +90,7 @@ fn gae_rows(case: &Value) -> Value {
     json!({ "rows": rows.collect::<Vec<_>>() })
 }
 
-/// Estimators, their configs, and where the expected numbers stand. `gamma` comes from the recorded rows.
+/// Estimators, their configs, and the expected numbers. `gamma` comes from the recorded rows.
 fn settings(case: &Value) -> Vec<(&'static str, Value, &Value)> {
     let gigpo = case["gigpo"].as_array().unwrap().iter().map(|expected| {
         let params = &expected["params"];

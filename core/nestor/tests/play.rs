@@ -12,7 +12,7 @@ use nestor::plugin::Plugins;
 use serde_json::Value;
 use support::example_plugins;
 
-/// Plays the actions file `text`; what was printed.
+/// Plays the actions file `text`; returns the output.
 fn played(dir: &Path, text: &str, change: impl Fn(&mut PlayArgs)) -> anyhow::Result<String> {
     let file = |name: &str, text: &str| -> PathBuf {
         std::fs::write(dir.join(name), text).unwrap();
@@ -38,7 +38,7 @@ const UP: &str = "\"<think></think><action>up</action>\"\n";
 #[test]
 fn prints_one_object_per_step_and_stops_at_the_end() {
     let dir = tempfile::tempdir().unwrap();
-    // A response with an escaped line break, an empty line, one line that is no JSON string, and one too many.
+    // A response with an escaped line break, an empty line, one line that is not a JSON string, and one too many.
     let text = format!("\"a\\nb\"\n\nwhat {{\"a\": 1}}\n{UP}{UP}{UP}");
     let out = played(dir.path(), &text, |_| ()).unwrap();
     let steps: Vec<Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -53,7 +53,7 @@ fn prints_one_object_per_step_and_stops_at_the_end() {
     assert_eq!(steps[0]["admissible"], serde_json::json!(["up", "down"]));
     assert_eq!((&steps[0]["task"], &steps[0]["reward"]), (&"reach 2".into(), &0.0.into()));
     assert_eq!(steps[4]["info"]["won"], true);
-    // The form for people says the same.
+    // The form for people shows the same.
     let view = played(dir.path(), &text, |args| args.json = false).unwrap();
     assert!(
         view.starts_with("task: reach 2\n\nat 0 target 2\n\nactions: up, down\nstep 1: action \"a\\nb\", not valid")
@@ -62,7 +62,7 @@ fn prints_one_object_per_step_and_stops_at_the_end() {
 }
 
 #[test]
-fn says_what_is_wrong_with_the_input() {
+fn invalid_input_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let refused = |text: &str, change: &dyn Fn(&mut PlayArgs)| {
         let error = played(dir.path(), text, change).unwrap_err();

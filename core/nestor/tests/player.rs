@@ -37,7 +37,7 @@ fn player(rollout: Rollout, deterministic: bool) -> Player {
         Tokenizer::train(texts(&toy(), &rollout, &episodes(), 0.0, 1).unwrap().into_iter(), VOCABULARY).unwrap();
     Player::new(PlayerOptions {
         tokenizer,
-        world: toy(),
+        shared_env: toy(),
         rollout,
         seed: 5,
         deterministic,
@@ -51,7 +51,7 @@ fn model() -> Model {
     support::model(VOCABULARY)
 }
 
-/// An episode is what the environment says when its responses are played again.
+/// Checks that an episode equals what the environment returns when its responses are played again.
 fn check(player: &Player, episode: &Episode) {
     let mut env = toy().spawn().unwrap();
     let mut seen = env.reset("train", episode.task, episode.seed).unwrap();
@@ -93,14 +93,14 @@ fn a_policy_plays_every_episode_of_the_plan() {
     }
     let steps: usize = played.iter().map(|e| e.steps.len()).sum();
     assert_eq!(pack(&played, &rollout(json!({}))).rows.len(), steps);
-    // The same noise again, other noise in another iteration.
+    // The noise repeats, and another iteration has other noise.
     assert_eq!(player.play(&model, &episodes(), &settings).unwrap()[4].steps[0].response, played[4].steps[0].response);
     let other = player.play(&model, &episodes(), &PlaySettings { iteration: 4, ..settings }).unwrap();
     assert!(other[4].steps[0].response != played[4].steps[0].response);
 }
 
 #[test]
-fn deterministic_play_depends_on_neither_threads_nor_company() {
+fn deterministic_play_depends_on_neither_threads_nor_other_episodes() {
     make_deterministic().unwrap();
     let model = model();
     let settings = PlaySettings::train(&rollout(json!({})), 0);
@@ -156,7 +156,7 @@ fn a_bad_recipe_is_the_users_error_and_names_the_step() {
         let settings = PlaySettings::train(&rollout, 0);
         let options = PlayerOptions {
             tokenizer,
-            world: toy(),
+            shared_env: toy(),
             rollout,
             seed: 5,
             deterministic: false,
@@ -169,7 +169,7 @@ fn a_bad_recipe_is_the_users_error_and_names_the_step() {
         assert!(words.iter().all(|word| message.contains(word)), "{message}");
         assert!(error.chain().any(|cause| cause.is::<InputError>()), "{message}");
     }
-    // Another error on the way: a task that does not exist; the player can be used again.
+    // An error during play, of a task that does not exist; the player can be used again.
     let mut player = player(rollout(json!({})), false);
     let mut wrong = episodes();
     wrong[7].task = 99;

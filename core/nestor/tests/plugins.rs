@@ -1,4 +1,4 @@
-//! The plugin border from the host's side: what plugins do right, and one clear message for what they do wrong.
+//! The plugin border from the host's side: correct plugins work, and every fault gets one clear message.
 
 #![allow(clippy::unwrap_used)] // a test may fail so
 
@@ -23,7 +23,7 @@ fn choice(plugin: impl ToString, config: Value) -> PluginChoice {
     PluginChoice { plugin: plugin.to_string(), config }
 }
 
-/// The message, and whether the user's input is to blame.
+/// The message, and true for an input error.
 fn refusal<T>(result: anyhow::Result<T>) -> (String, bool) {
     let error = result.err().expect("refused");
     (format!("{error:#}"), error.chain().any(|cause| cause.is::<InputError>()))
@@ -41,7 +41,7 @@ fn compile(dir: &Path, name: &str, source: &Path) -> PathBuf {
     out
 }
 
-/// A plugin file without components whose description is changed by one C statement.
+/// A plugin file without components; one C statement changes its description.
 fn changed(dir: &Path, name: &str, change: &str) -> PathBuf {
     let source = dir.join(format!("{name}.c"));
     let text = format!(
@@ -75,11 +75,11 @@ fn rows() -> Rows {
 
 #[test]
 fn the_toy_environment_plays() {
-    let world = plugins().world(&choice("toy", json!({ "reach": 2, "max_steps": 3 }))).unwrap();
-    assert_eq!((world.id(), world.has_expert(), world.tasks("train").unwrap()), ("toy", true, 4));
-    assert!(world.template().unwrap().contains("{{ observation }}"));
-    let mut env = world.spawn().unwrap();
-    drop(world);
+    let shared_env = plugins().environment(&choice("toy", json!({ "reach": 2, "max_steps": 3 }))).unwrap();
+    assert_eq!((shared_env.id(), shared_env.has_expert(), shared_env.tasks("train").unwrap()), ("toy", true, 4));
+    assert!(shared_env.template().unwrap().contains("{{ observation }}"));
+    let mut env = shared_env.spawn().unwrap();
+    drop(shared_env);
     let first = env.reset("train", 2, 0).unwrap();
     assert_eq!((first.text.as_str(), first.task.as_str()), ("at 0 target 2", "reach 2"));
     assert_eq!((first.admissible, first.anchor), (vec!["up".to_string(), "down".into()], b"0/2".to_vec()));
@@ -101,15 +101,15 @@ fn the_toy_environment_plays() {
 fn a_plugin_in_c_plays() {
     let dir = tempfile::tempdir().unwrap();
     let file = compile(dir.path(), "libcounts.so", &workspace().join("plugins/sdk/examples/c/counts.c"));
-    let world = plugins().world(&choice(file.display(), json!({}))).unwrap();
-    let mut env = world.spawn().unwrap();
+    let shared_env = plugins().environment(&choice(file.display(), json!({}))).unwrap();
+    let mut env = shared_env.spawn().unwrap();
     assert_eq!(env.reset("eval", 1, 7).unwrap().text, "The count is 0, make it 2.");
     assert!(!env.step("take it").unwrap().valid);
     assert_eq!(env.step("add").unwrap().anchor, b"1/2");
     let won = env.step("add").unwrap();
     assert!(won.terminated && won.reward == 1.0 && won.action == "add");
     assert_eq!(
-        refusal(plugins().world(&choice(file.display(), json!({ "x": 1 })))),
+        refusal(plugins().environment(&choice(file.display(), json!({ "x": 1 })))),
         ("plugin counts: this environment takes no config keys".into(), true)
     );
     assert_eq!(
@@ -120,13 +120,13 @@ fn a_plugin_in_c_plays() {
     // Both by id, from a directory.
     assert_eq!(Plugins::in_dir(dir.path()).unwrap().list()[0].id, "counts");
     std::fs::copy(&file, dir.path().join("libsecond.so")).unwrap();
-    let (message, input) = refusal(Plugins::in_dir(dir.path()).unwrap().world(&choice("counts", json!({}))));
+    let (message, input) = refusal(Plugins::in_dir(dir.path()).unwrap().environment(&choice("counts", json!({}))));
     assert!(message.starts_with("two plugins have the id `counts`: ") && input, "{message}");
     assert!(message.contains("libcounts.so") && message.contains("libsecond.so"), "{message}");
 }
 
 #[test]
-fn files_that_are_no_plugins_of_this_border() {
+fn files_that_are_not_plugins_of_this_border() {
     let dir = tempfile::tempdir().unwrap();
     let text = dir.path().join("libtext.so");
     std::fs::write(&text, "not a library").unwrap();
@@ -136,26 +136,31 @@ fn files_that_are_no_plugins_of_this_border() {
         (dir.path().join("libnone.so"), "there is no plugin file"),
         (text, "cannot be loaded as a shared library"),
         (compile(dir.path(), "libbare.so", &bare_source), "it does not export nestor_plugin_entry"),
-        (changed(dir.path(), "magic", "p.magic = 7"), "is no Nestor plugin: its description starts with 0x7"),
+        (changed(dir.path(), "magic", "p.magic = 7"), "is not a Nestor plugin: its description starts with 0x7"),
         (
             changed(dir.path(), "major", "p.abi_major = 2"),
             "was built for version 2.1 of the plugin border, this program has 1.1",
         ),
         (changed(dir.path(), "minor", "p.abi_minor = 2"), "was built for version 1.2 of the plugin border"),
-        (changed(dir.path(), "size", "p.size_rows -= 8"), "has structs of other sizes than version 1.1"),
+        (
+            changed(dir.path(), "size", "p.size_rows -= 8"),
+            "has structs of other sizes than version 1.1 of the plugin border (size_rows is ",
+        ),
         // An older minor version is read.
         (changed(dir.path(), "older", "p.abi_minor = 0"), "none of these is an environment"),
         (changed(dir.path(), "empty", "p.magic = p.magic"), "none of these is an environment"),
     ];
     for (file, expected) in cases {
-        let (message, input) = refusal(plugins().world(&choice(file.display(), json!({}))));
+        let (message, input) = refusal(plugins().environment(&choice(file.display(), json!({}))));
         assert!(message.contains(expected) && message.contains(file.to_str().unwrap()) && input, "{message}");
     }
-    // A directory with such files still serves its good ones, and says why an id is missing.
+    // A directory with such files still serves its good ones, and an error names the file of a missing id.
     std::fs::copy(changed(dir.path(), "old", "p.abi_major = 9"), dir.path().join("libnestor_old.so")).unwrap();
     let found = Plugins::in_dir(dir.path()).unwrap();
     assert!(found.refused().len() >= 5);
-    assert!(refusal(found.world(&choice("old", json!({})))).0.contains("libnestor_old.so was built for version 9.1"));
+    assert!(
+        refusal(found.environment(&choice("old", json!({})))).0.contains("libnestor_old.so was built for version 9.1")
+    );
 }
 
 #[test]
@@ -165,13 +170,13 @@ fn missing_plugins_and_wrong_configs() {
     assert!(message.starts_with("there is no estimator plugin `tyo`; did you mean `toy`?") && input, "{message}");
     assert!(message.contains("NESTOR_PLUGIN_PATH") && message.contains(example_plugins().to_str().unwrap()));
     assert_eq!(
-        refusal(found.world(&choice("toy", json!({ "raech": 2 })))),
+        refusal(found.environment(&choice("toy", json!({ "raech": 2 })))),
         ("plugin toy: config key `raech` is unknown; did you mean `reach`? known: reach, max_steps".into(), true)
     );
-    let (message, input) = refusal(found.world(&choice("toy", json!({ "reach": "far" }))));
+    let (message, input) = refusal(found.environment(&choice("toy", json!({ "reach": "far" }))));
     assert!(message.starts_with("plugin toy: config key `reach`: invalid type: string \"far\"") && input, "{message}");
-    let world = found.world(&choice("toy", json!({}))).unwrap();
-    let (message, input) = refusal(world.tasks("trian"));
+    let shared_env = found.environment(&choice("toy", json!({}))).unwrap();
+    let (message, input) = refusal(shared_env.tasks("trian"));
     assert_eq!(message, "plugin toy: split `trian` is unknown; did you mean `train`? known: train, eval");
     assert!(input);
     assert_eq!(found.find(Kind::Estimator, "toy").unwrap().schema["type"], "object");
@@ -179,7 +184,7 @@ fn missing_plugins_and_wrong_configs() {
 
 #[test]
 fn faults_of_an_environment() {
-    let open = |fault: &str| plugins().world(&choice("faulty", json!({ "fault": fault })));
+    let open = |fault: &str| plugins().environment(&choice("faulty", json!({ "fault": fault })));
     let step = |fault: &str| {
         let mut env = open(fault).unwrap().spawn().unwrap();
         env.reset("train", 3, 7).unwrap();
@@ -189,10 +194,10 @@ fn faults_of_an_environment() {
     let place = "plugin faulty: task 3 of split train, seed 7, step 1: ";
     let (message, input) = step("panic");
     assert!(message.starts_with(&format!("{place}the plugin panicked at ")), "{message}");
-    assert!(message.ends_with(": told to panic") && message.contains("faulty.rs") && !input, "{message}");
-    assert_eq!(step("error"), (format!("{place}told to fail"), false));
+    assert!(message.ends_with(": asked to panic") && message.contains("faulty.rs") && !input, "{message}");
+    assert_eq!(step("error"), (format!("{place}asked to fail"), false));
     assert_eq!(step("nan_reward").0, format!("{place}the plugin gave the reward NaN, which is not finite"));
-    assert!(refusal(open("panic_open")).0.ends_with("told to panic while opening"));
+    assert!(refusal(open("panic_open")).0.ends_with("asked to panic while opening"));
 }
 
 #[test]
@@ -201,7 +206,7 @@ fn faults_of_an_estimator() {
         refusal(plugins().estimator(&choice("faulty", json!({ "fault": fault }))).unwrap().score(&mut rows())).0
     };
     assert!(score("panic").contains("plugin faulty: score of 3 rows: the plugin panicked at "));
-    assert_eq!(score("error"), "plugin faulty: score of 3 rows: told to fail");
+    assert_eq!(score("error"), "plugin faulty: score of 3 rows: asked to fail");
     let place = "of token 1 of row 2 (group 1, episode 2, step 4)";
     assert_eq!(
         score("unwritten"),

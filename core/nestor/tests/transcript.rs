@@ -43,10 +43,10 @@ fn episodes() -> Vec<EpisodePlan> {
 fn player(rollout: &Rollout, deterministic: bool) -> Player {
     let texts = texts(&toy(), rollout, &episodes(), 0.0, 1).unwrap();
     let tokenizer = Tokenizer::train(texts.into_iter(), VOCABULARY).unwrap();
-    let (world, rollout) = (toy(), rollout.clone());
+    let (shared_env, rollout) = (toy(), rollout.clone());
     Player::new(PlayerOptions {
         tokenizer,
-        world,
+        shared_env,
         rollout,
         seed: SEED,
         deterministic,

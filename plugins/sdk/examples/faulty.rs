@@ -47,7 +47,7 @@ impl Environment for Faulty {
     type Instance = Player;
 
     fn open(config: FaultyConfig) -> Result<Self> {
-        assert!(config.fault != Fault::PanicOpen, "told to panic while opening");
+        assert!(config.fault != Fault::PanicOpen, "asked to panic while opening");
         Ok(Self { fault: config.fault, calls: AtomicU64::new(0) })
     }
 
@@ -80,8 +80,8 @@ impl Instance for Player {
             return self.reset(world, Start { split: "train", task: 0, seed: 0 });
         }
         match world.fault {
-            Fault::Panic => panic!("told to panic"),
-            Fault::Error => bail!("told to fail"),
+            Fault::Panic => panic!("asked to panic"),
+            Fault::Error => bail!("asked to fail"),
             _ => Ok(Observation { reward: f64::NAN, ..Observation::default() }),
         }
     }
@@ -105,8 +105,8 @@ impl Estimator for Faulty {
         out.broadcast(rows, &vec![0.0; rows.len()]);
         let last = out.advantages.len() - 1;
         match self.fault {
-            Fault::Panic => panic!("told to panic"),
-            Fault::Error => bail!("told to fail"),
+            Fault::Panic => panic!("asked to panic"),
+            Fault::Error => bail!("asked to fail"),
             Fault::Echo => bail!("{rows:?}"),
             Fault::InfiniteReturn => out.returns[last] = f32::INFINITY,
             _ => out.advantages[last] = f32::NAN,

@@ -1,16 +1,17 @@
-//! Episodes that ranks play together: whole groups are dealt to them, and every rank gets all episodes.
+//! Episodes that ranks play together: each rank plays whole groups, then all ranks gather all episodes.
 
 use std::collections::HashMap;
 
 use anyhow::{Context, Result};
 
-use super::{EpisodePlan, PlaySettings, Player};
+use super::player::{PlaySettings, Player};
+use super::tasks::EpisodePlan;
 use crate::data::Episode;
 use crate::dist::{Comm, exchange};
 use crate::model::Model;
 
 impl Player {
-    /// Plays a plan among ranks; the episodes come back in its order, at every rank.
+    /// Plays a plan with all ranks; every rank gets all episodes, in the order of the plan.
     pub fn play_among(
         &mut self,
         comm: &dyn Comm,
@@ -18,7 +19,7 @@ impl Player {
         plan: &[EpisodePlan],
         settings: &PlaySettings,
     ) -> Result<Vec<Episode>> {
-        let played = self.play(model, &dealt(plan, comm), settings);
+        let played = self.play(model, &assigned(plan, comm), settings);
         gathered(comm, plan, played)
     }
 
@@ -30,13 +31,13 @@ impl Player {
         noise: f64,
         seed: u64,
     ) -> Result<Vec<Episode>> {
-        let played = self.demonstrate(&dealt(plan, comm), noise, seed);
+        let played = self.demonstrate(&assigned(plan, comm), noise, seed);
         gathered(comm, plan, played)
     }
 }
 
-/// The episodes of a plan that this rank plays: groups in turn.
-fn dealt(plan: &[EpisodePlan], comm: &dyn Comm) -> Vec<EpisodePlan> {
+/// The episodes of a plan that this rank plays: every W-th group.
+fn assigned(plan: &[EpisodePlan], comm: &dyn Comm) -> Vec<EpisodePlan> {
     let groups = plan.chunk_by(|a, b| a.group == b.group);
     groups.skip(comm.rank()).step_by(comm.world()).flatten().copied().collect()
 }
@@ -55,7 +56,7 @@ mod tests {
     use crate::dist::{Pending, Reduce};
     use tch::{Device, Tensor};
 
-    /// A rank that talks to nobody.
+    /// A rank whose collectives are never called.
     #[derive(Debug)]
     struct Alone(usize, usize);
 
@@ -88,15 +89,15 @@ mod tests {
     }
 
     #[test]
-    fn whole_groups_are_dealt_and_none_is_left() {
+    fn every_group_is_assigned_to_one_rank() {
         let plan = plan(&[5, 6, 7, 8, 9], 3, 1, 2);
         for world in 1..7 {
-            let parts: Vec<_> = (0..world).map(|rank| dealt(&plan, &Alone(rank, world))).collect();
-            assert!(parts.iter().flat_map(|p| p.chunk_by(|a, b| a.group == b.group)).all(|group| group.len() == 3));
-            let most = parts.iter().map(Vec::len).max().expect("ranks");
-            let least = parts.iter().map(Vec::len).min().expect("ranks");
+            let shares: Vec<_> = (0..world).map(|rank| assigned(&plan, &Alone(rank, world))).collect();
+            assert!(shares.iter().flat_map(|p| p.chunk_by(|a, b| a.group == b.group)).all(|group| group.len() == 3));
+            let most = shares.iter().map(Vec::len).max().expect("ranks");
+            let least = shares.iter().map(Vec::len).min().expect("ranks");
             assert!(most - least <= 3);
-            let mut all = parts.concat();
+            let mut all = shares.concat();
             all.sort_by_key(|p| p.episode);
             assert_eq!(all, plan);
         }

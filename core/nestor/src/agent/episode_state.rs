@@ -1,15 +1,15 @@
 //! One episode as a state machine: begin, then respond and observe in turn, then finish.
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use super::EpisodePlan;
-use super::prompt::{PromptVariables, history};
+use super::prompt::{PromptTemplate, PromptVariables, history};
+use super::tasks::EpisodePlan;
 use crate::data::{Episode, Step};
 use crate::plugin::Observation;
 use crate::recipe::Rollout;
 
-/// Whether the environment counts the episode as won: `won` in its info, a truth value or a number over 0.
+/// True if the environment counts the episode as won: its info has `won`, as true or a number over 0.
 pub fn won(seen: &Observation) -> bool {
     match seen.info.get("won") {
         Some(Value::Bool(won)) => *won,
@@ -35,15 +35,19 @@ impl EpisodeState {
         Self { episode: Episode { group, episode, task, seed, ..Episode::default() }, now: Observation::default() }
     }
 
-    /// Takes what the reset showed; says whether the episode is over before it began.
+    /// Takes the reset's observation; true if the episode is over before it began.
     pub fn begin(&mut self, seen: Observation) -> bool {
         let over = seen.terminated || seen.truncated;
         self.look(seen);
         over
     }
 
-    /// What the prompt of the next step is rendered from.
-    pub fn variables(&self, rollout: &Rollout) -> PromptVariables<'_> {
+    /// The prompt text of the next step.
+    pub fn render(&self, template: &PromptTemplate, rollout: &Rollout) -> Result<String> {
+        template.render(&self.variables(rollout)).with_context(|| self.next_step())
+    }
+
+    fn variables(&self, rollout: &Rollout) -> PromptVariables<'_> {
         let steps = &self.episode.steps;
         PromptVariables {
             observation: &self.now.text,
@@ -61,17 +65,17 @@ impl EpisodeState {
         self.episode.steps.len() as u32
     }
 
-    /// The step before the one that is to be prompted.
+    /// The last step played.
     pub fn last_step(&self) -> Option<&Step> {
         self.episode.steps.last()
     }
 
-    /// What was said so far, all of it: in a transcript each step's `prompt` holds what it added.
+    /// The token ids of the whole conversation: in a transcript each step's `prompt` holds only what it added.
     pub fn conversation(&self) -> Vec<u32> {
         self.episode.steps.iter().flat_map(|s| s.prompt.iter().chain(&s.response)).copied().collect()
     }
 
-    /// Ends the episode with its last step, though the environment would go on.
+    /// Ends the episode with its last step, although the environment is not done.
     pub fn cut(&mut self) {
         if let Some(step) = self.episode.steps.last_mut() {
             step.truncated = true;
@@ -83,31 +87,31 @@ impl EpisodeState {
         self.episode.episode
     }
 
-    /// The step that is to be prompted, for errors.
+    /// Names the step that is to be prompted, for errors.
     pub fn next_step(&self) -> String {
-        self.place(self.step() + 1)
+        self.describe(self.step() + 1)
     }
 
-    fn place(&self, step: u32) -> String {
+    fn describe(&self, step: u32) -> String {
         let Episode { group, episode, task, seed, .. } = &self.episode;
         format!("step {step} of episode {episode} (group {group}, task {task}, seed {seed})")
     }
 
-    /// Records a response; what came of it is not known yet.
+    /// Records a response; [`Self::observe`] adds its outcome.
     pub fn respond(&mut self, (prompt, response, logprobs): StepTokens, response_text: String) {
         let observation = std::mem::take(&mut self.now.text);
         let admissible = std::mem::take(&mut self.now.admissible);
         let anchor = std::mem::take(&mut self.now.anchor);
-        let said = Step { prompt, response, logprobs, response_text, ..Step::default() };
-        let step = Step { observation, admissible, anchor, ..said };
+        let sampled = Step { prompt, response, logprobs, response_text, ..Step::default() };
+        let step = Step { observation, admissible, anchor, ..sampled };
         self.episode.steps.push(step);
     }
 
-    /// Takes what the response led to; says whether the episode is over.
+    /// Takes the observation after the response; true if the episode is over.
     pub fn observe(&mut self, mut seen: Observation, max_steps: u32) -> Result<bool> {
         let taken = self.step();
         if !seen.reward.is_finite() {
-            bail!("{}: the environment's reward is {}; rewards must be finite", self.place(taken), seen.reward);
+            bail!("{}: the environment's reward is {}; rewards must be finite", self.describe(taken), seen.reward);
         }
         if let Some(step) = self.episode.steps.last_mut() {
             step.action = std::mem::take(&mut seen.action);
@@ -151,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn info_says_who_won_and_what_kind_of_task_it_was() {
+    fn info_names_the_outcome_and_the_kind_of_task() {
         let seen =
             |info: Value| Observation { info: info.as_object().expect("a map").clone(), ..Observation::default() };
         for (value, expected) in [(json!(true), true), (json!(1), true), (json!(0.0), false), (json!("yes"), false)] {

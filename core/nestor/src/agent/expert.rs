@@ -1,51 +1,57 @@
-//! The environment's expert plays: what a warm start imitates, and what a small tokenizer is trained on.
+//! The environment's expert plays: a warm start imitates its episodes, and a small tokenizer is trained on their texts.
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use rand::RngExt;
 
 use super::episode_state::EpisodeState;
-use super::pool::{Outcome, Pool, Start, Work};
+use super::player::{Player, StepPrompt};
+use super::pool::Pool;
 use super::prompt::PromptTemplate;
-use super::{EpisodePlan, Player, Turn, template_of};
+use super::tasks::EpisodePlan;
 use crate::data::Episode;
 use crate::engine::{NoiseKey, noise};
 use crate::input_error;
 use crate::plugin::{Env, Observation, SharedEnv};
 use crate::recipe::Rollout;
 
-/// One episode for the expert.
-pub struct ExpertWork {
-    /// Where it starts.
-    pub start: Start,
-    /// Steps after which it is cut.
-    pub max_steps: u32,
-    /// Share of the expert's actions that are replaced by a random possible one.
-    pub noise: f64,
-    /// Seed and address of that randomness.
-    pub key: (u64, NoiseKey),
+/// The expert of an environment, disturbed by noise.
+struct Expert<'a> {
+    shared_env: &'a SharedEnv,
+    rollout: &'a Rollout,
+    /// Share of its actions that are replaced by a random admissible one.
+    noise: f64,
+    /// Seed of that randomness.
+    seed: u64,
 }
 
-/// What the expert did: the observation of the reset, then each response and the observation it led to.
-pub struct Demonstration {
-    /// What the reset showed.
-    pub first: Observation,
-    /// Responses and what followed.
-    pub steps: Vec<(String, Observation)>,
+/// One episode for the expert, as a thread plays it.
+struct ExpertEpisode {
+    plan: EpisodePlan,
+    split: String,
+    max_steps: u32,
+    noise: f64,
+    seed: u64,
 }
 
-impl ExpertWork {
-    /// Plays the episode.
-    pub fn play(&self, env: &mut Env) -> Result<Demonstration> {
-        let first = env.reset(&self.start.split, self.start.task, self.start.seed)?;
+/// The observation of the reset, then each response of the expert and the observation after it.
+struct Demonstration {
+    first: Observation,
+    steps: Vec<(String, Observation)>,
+}
+
+impl ExpertEpisode {
+    fn play(&self, env: &mut Env) -> Result<Demonstration> {
+        let EpisodePlan { episode, task, seed, .. } = self.plan;
+        let first = env.reset(&self.split, task, seed)?;
         let mut steps: Vec<(String, Observation)> = Vec::new();
         for step in 0..self.max_steps {
             let now = steps.last().map_or(&first, |(_, seen)| seen);
             if now.terminated || now.truncated {
                 break;
             }
-            let mut rng = NoiseKey { step, ..self.key.1 }.rng(self.key.0, 0);
+            let mut rng = NoiseKey { stream: noise::EXPERT, iteration: seed, episode, step }.rng(self.seed, 0);
             // Both draws are always made, so that one setting's choice does not move the other's.
             let (replaced, other): (f64, f64) = (rng.random(), rng.random());
             let any = (other * now.admissible.len() as f64) as usize;
@@ -61,55 +67,53 @@ impl ExpertWork {
     }
 }
 
-/// How the expert is disturbed.
-#[derive(Debug, Clone, Copy)]
-struct ExpertSettings {
-    /// Share of its actions that are replaced by a random possible one.
-    noise: f64,
-    /// Seed of that randomness.
-    seed: u64,
-}
+impl Expert<'_> {
+    fn check_exists(&self) -> Result<()> {
+        if self.shared_env.has_expert() {
+            return Ok(());
+        }
+        Err(input_error!(
+            "environment `{}` has no expert, which warm_start and model.new need; leave them out",
+            self.shared_env.id()
+        ))
+    }
 
-/// Lets the expert play the plan; demonstrations in its order.
-fn demonstrations(
-    pool: &mut Pool,
-    rollout: &Rollout,
-    plan: &[EpisodePlan],
-    settings: ExpertSettings,
-) -> Result<Vec<Demonstration>> {
-    for (index, p) in plan.iter().enumerate() {
-        let key = NoiseKey { stream: noise::EXPERT, iteration: p.seed, episode: p.episode, step: 0 };
-        let start = Start { split: rollout.split.clone(), task: p.task, seed: p.seed };
-        let work = ExpertWork { start, max_steps: rollout.max_steps, noise: settings.noise, key: (settings.seed, key) };
-        pool.submit(index, None, Work::Expert(work))?;
+    /// Plays the plan and returns the demonstrations in its order. Takes environments from `idle` and puts them back.
+    fn play(&self, plan: &[EpisodePlan], idle: &mut Vec<Env>) -> Result<Vec<Demonstration>> {
+        let Rollout { split, max_steps, env_threads, .. } = self.rollout;
+        let mut pool = Pool::new(self.shared_env, *env_threads)?;
+        for (index, &plan) in plan.iter().enumerate() {
+            let (split, max_steps) = (split.clone(), *max_steps);
+            let episode = ExpertEpisode { plan, split, max_steps, noise: self.noise, seed: self.seed };
+            pool.submit(index, idle.pop(), move |env| episode.play(env))?;
+        }
+        let mut all: Vec<Option<Demonstration>> = plan.iter().map(|_| None).collect();
+        for answer in pool.collect(true, Duration::MAX)? {
+            let (env, played) = answer.outcome?;
+            idle.push(env);
+            all[answer.index] = Some(played);
+        }
+        all.into_iter().collect::<Option<Vec<_>>>().context("a demonstration is missing")
     }
-    let mut all: Vec<Option<Demonstration>> = plan.iter().map(|_| None).collect();
-    for answer in pool.collect(true, Duration::MAX)? {
-        let Outcome::Played(played) = answer.outcome? else { bail!("the expert's episode came back as a step") };
-        all[answer.index] = Some(played);
-    }
-    all.into_iter().collect::<Option<Vec<_>>>().context("a demonstration is missing")
-}
-
-fn require_expert(world: &SharedEnv) -> Result<()> {
-    if world.has_expert() {
-        return Ok(());
-    }
-    Err(input_error!("environment `{}` has no expert, which warm_start and model.new need; leave them out", world.id()))
 }
 
 /// The texts of the expert's episodes: every rendered prompt and every response. Needs no tokenizer.
-pub fn texts(world: &SharedEnv, rollout: &Rollout, plan: &[EpisodePlan], noise: f64, seed: u64) -> Result<Vec<String>> {
-    let settings = ExpertSettings { noise, seed };
-    require_expert(world)?;
-    let template = template_of(world, rollout)?;
-    let mut pool = Pool::new(world, rollout.env_threads)?;
+pub fn texts(
+    shared_env: &SharedEnv,
+    rollout: &Rollout,
+    plan: &[EpisodePlan],
+    noise: f64,
+    seed: u64,
+) -> Result<Vec<String>> {
+    let expert = Expert { shared_env, rollout, noise, seed };
+    expert.check_exists()?;
+    let template = PromptTemplate::of(shared_env, rollout)?;
     let mut texts = Vec::new();
-    for (plan, played) in plan.iter().zip(demonstrations(&mut pool, rollout, plan, settings)?) {
+    for (plan, played) in plan.iter().zip(expert.play(plan, &mut Vec::new())?) {
         let mut playing = EpisodeState::new(*plan);
         playing.begin(played.first);
         for (response, seen) in played.steps {
-            texts.push(render(&playing, &template, rollout)?);
+            texts.push(playing.render(&template, rollout)?);
             texts.push(response.clone());
             playing.respond(Default::default(), response);
             playing.observe(seen, rollout.max_steps)?;
@@ -118,20 +122,14 @@ pub fn texts(world: &SharedEnv, rollout: &Rollout, plan: &[EpisodePlan], noise: 
     Ok(texts)
 }
 
-/// The prompt text of an episode as it stands.
-pub fn render(playing: &EpisodeState, template: &PromptTemplate, rollout: &Rollout) -> Result<String> {
-    template.render(&playing.variables(rollout)).with_context(|| playing.next_step())
-}
-
 impl Player {
-    /// The expert plays the plan; `noise` is the share of its actions that are replaced by a random possible one. Steps
-    /// hold prompt and response ids (an end-of-sequence token last), no log-probs. A conversation without room for more
-    /// ends its episode, as in [`Player::play`].
+    /// Lets the expert play the plan; `noise` is the share of its actions that are replaced by a random admissible one.
+    /// Steps hold prompt and response ids (an end-of-sequence token last) and no log-probs. A conversation without room
+    /// for another response ends its episode, as in [`Player::play`].
     pub fn demonstrate(&mut self, plan: &[EpisodePlan], noise: f64, seed: u64) -> Result<Vec<Episode>> {
-        let settings = ExpertSettings { noise, seed };
-        require_expert(&self.world)?;
-        let played = demonstrations(&mut self.pool, &self.rollout, plan, settings);
-        self.pool.drain();
+        let expert = Expert { shared_env: &self.shared_env, rollout: &self.rollout, noise, seed };
+        expert.check_exists()?;
+        let played = expert.play(plan, &mut self.idle);
         let Some(&eos) = self.tokenizer.eos().first() else {
             return Err(input_error!("the tokenizer names no end-of-sequence token, which a demonstration ends with"));
         };
@@ -140,7 +138,7 @@ impl Player {
             let mut playing = EpisodeState::new(*plan);
             playing.begin(played.first);
             for (text, seen) in played.steps {
-                let Some(Turn { new: prompt, .. }) = self.turn(&mut playing)? else { break };
+                let Some(StepPrompt { new: prompt, .. }) = self.step_prompt(&mut playing)? else { break };
                 let mut response = self.tokenizer.encode(&text).with_context(|| playing.next_step())?;
                 response.push(eos);
                 let limit = self.rollout.max_response_tokens;

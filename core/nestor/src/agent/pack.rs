@@ -1,4 +1,4 @@
-//! Episodes to what the update packs and an estimator scores.
+//! Turns episodes into a batch: the sequences of the update and the rows of an estimator.
 
 use crate::data::{Batch, Episode, Sequence};
 use crate::recipe::Rollout;
@@ -6,7 +6,7 @@ use crate::recipe::Rollout;
 /// One row per step, episode by episode, steps ascending. A sequence holds one step, or in a transcript all steps of an
 /// episode.
 ///
-/// The episode's return stands on the last token of every step, less the penalty where the step was invalid.
+/// The last token of every step gets the episode's return as reward, less the penalty where the step was invalid.
 pub fn pack(episodes: &[Episode], rollout: &Rollout) -> Batch {
     let mut batch = Batch::default();
     let rows = &mut batch.rows;
@@ -39,7 +39,7 @@ pub fn pack(episodes: &[Episode], rollout: &Rollout) -> Batch {
                 *last = episode_return - penalty;
             }
             rows.logprobs.extend(&step.logprobs);
-            // A demonstration has none.
+            // Demonstrations have no log-probs.
             rows.logprobs.resize(end, 0.0);
             if !rollout.is_transcript() || number + 1 == episode.steps.len() {
                 batch.sequences.push(std::mem::take(&mut sequence));
@@ -61,11 +61,11 @@ pub(crate) mod tests {
             "tasks": 1, "group_size": 1, "max_steps": 4, "max_prompt_tokens": 300, "max_response_tokens": 8,
             "invalid_action_penalty": invalid_action_penalty,
         }))
-        .expect("the section is whole")
+        .expect("the section is complete")
     }
 
     #[test]
-    fn the_return_less_the_penalty_stands_on_the_last_token() {
+    fn the_last_token_gets_the_return_less_the_penalty() {
         let step = |prompt: &[u32], response: &[u32], reward: f64, valid: bool| Step {
             prompt: prompt.to_vec(),
             response: response.to_vec(),

@@ -1,4 +1,4 @@
-//! `nestor play`: an environment played by hand or from a file, without a model.
+//! `nestor play`: plays an environment by hand or from a file, without a model.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -13,10 +13,10 @@ use crate::input_error;
 use crate::plugin::{Observation, Plugins};
 use crate::recipe::PluginChoice;
 
-/// What to play, and how to show it.
+/// Arguments of `nestor play`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct PlayArgs {
-    /// The environment: id of a plugin, or path of a plugin file
+    /// The environment: the id of a plugin, or the path of a plugin file
     pub plugin: String,
     /// The environment's configuration, YAML or JSON
     #[arg(long, value_name = "FILE")]
@@ -24,13 +24,13 @@ pub struct PlayArgs {
     /// The split to take the task from
     #[arg(long, default_value = "train")]
     pub split: String,
-    /// Number of the task in its split
+    /// Number of the task in its split, from 0
     #[arg(long, default_value_t = 0)]
     pub task: u64,
     /// Seed of the reset
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// Responses to play, one JSON string per line, instead of asking for them
+    /// Responses to play, one JSON string per line; without it they are read from standard input
     #[arg(long, value_name = "FILE")]
     pub actions: Option<PathBuf>,
     /// Print one JSON object per step, the reset first
@@ -38,15 +38,15 @@ pub struct PlayArgs {
     pub json: bool,
 }
 
-/// Plays one episode: to its end, or until there are no more responses.
+/// Plays one episode until it ends or there are no more responses.
 pub fn play(plugins: &Plugins, args: &PlayArgs, out: &mut impl Write) -> Result<()> {
     let config = args.config.as_deref().map_or(Ok(json!({})), read_config)?;
-    let world = plugins.world(&PluginChoice { plugin: args.plugin.clone(), config })?;
-    let tasks = world.tasks(&args.split)?;
+    let shared_env = plugins.environment(&PluginChoice { plugin: args.plugin.clone(), config })?;
+    let tasks = shared_env.tasks(&args.split)?;
     if args.task >= tasks {
         return Err(input_error!("--task {}: split {} has {tasks} tasks, counted from 0", args.task, args.split));
     }
-    let mut env = world.spawn()?;
+    let mut env = shared_env.spawn()?;
     let mut screen = Screen { out, json: args.json, steps: 0, episode_return: 0.0 };
     let first = env.reset(&args.split, args.task, args.seed)?;
     screen.show(&first)?;
@@ -66,15 +66,15 @@ pub fn play(plugins: &Plugins, args: &PlayArgs, out: &mut impl Write) -> Result<
         screen.show(&seen)?;
         over = seen.terminated || seen.truncated;
     }
-    // Only a file is looked at further: to see whether a terminal has more to say would mean to wait for it.
-    let left = if args.actions.is_some() { responses.count() } else { 0 };
-    if left > 0 {
-        eprintln!("the episode is over; {left} more responses were not played");
+    // Only a file is read further: a terminal would have to be waited for.
+    let unplayed = if args.actions.is_some() { responses.count() } else { 0 };
+    if unplayed > 0 {
+        eprintln!("the episode is over; {unplayed} more responses were not played");
     }
     Ok(())
 }
 
-/// The environment's configuration. JSON is YAML, so one reader does.
+/// The environment's configuration. JSON is YAML, so one reader suffices.
 fn read_config(path: &Path) -> Result<Value> {
     let text = fs::read_to_string(path).map_err(|e| input_error!("--config {}: {e}", path.display()))?;
     if text.trim().is_empty() {
@@ -83,16 +83,16 @@ fn read_config(path: &Path) -> Result<Value> {
     serde_yaml::from_str(&text).map_err(|e| input_error!("--config {}: {e}", path.display()))
 }
 
-/// The responses of an actions file: a line is a JSON string, or, if it does not begin with a quotation mark, the
-/// response as it stands; empty lines are passed over.
+/// The responses of an actions file. A line that begins with a quotation mark is a JSON string, any other is the response
+/// itself; empty lines are skipped.
 fn read_responses(path: &Path) -> Result<Vec<String>> {
-    let place = |number: usize| format!("--actions {}, line {}", path.display(), number + 1);
+    let line_name = |number: usize| format!("--actions {}, line {}", path.display(), number + 1);
     let text = fs::read_to_string(path).map_err(|e| input_error!("--actions {}: {e}", path.display()))?;
     let mut responses = Vec::new();
     for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         responses.push(if line.trim_start().starts_with('"') {
             serde_json::from_str(line).map_err(|e| {
-                input_error!("{}: {e}; write each response as one JSON string, such as \"up\"", place(number))
+                input_error!("{}: {e}; write each response as one JSON string, such as \"up\"", line_name(number))
             })?
         } else {
             line.to_owned()
@@ -101,11 +101,10 @@ fn read_responses(path: &Path) -> Result<Vec<String>> {
     Ok(responses)
 }
 
-/// Where the episode is shown.
+/// Prints the episode.
 struct Screen<'a, W> {
     out: &'a mut W,
     json: bool,
-    /// Steps played.
     steps: u64,
     episode_return: f64,
 }

@@ -1,4 +1,4 @@
-//! From an observation and the steps before it to prompt text, and from too many tokens to few enough.
+//! Builds prompt text from an observation and the steps before it, and cuts prompts to their limit.
 
 use anyhow::Result;
 use minijinja::value::Serde;
@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::data::Step;
 use crate::input_error;
+use crate::plugin::SharedEnv;
 use crate::recipe::{Rollout, Truncation};
 
 /// A prompt template. It needs no tokenizer, so that a tokenizer can be trained on what it renders.
@@ -17,12 +18,12 @@ pub struct PromptTemplate {
     origin: String,
 }
 
-/// What a template may use.
+/// The variables of a template; docs/recipe.md lists them with these comments.
 #[derive(Debug, Serialize)]
 pub struct PromptVariables<'a> {
-    /// What the environment shows now.
+    /// The current observation.
     pub observation: &'a str,
-    /// What is to be done in this episode.
+    /// The goal of this episode.
     pub task: &'a str,
     /// The actions that are possible now.
     pub admissible: &'a [String],
@@ -32,8 +33,8 @@ pub struct PromptVariables<'a> {
     pub step: usize,
     /// Number of steps before this one.
     pub steps_taken: usize,
-    /// Whether the prompt goes on with a conversation (a transcript's second turn and later ones): what was said at its
-    /// start need not be said again.
+    /// True from a transcript's second turn on: the template need not repeat what it wrote at the start of the
+    /// conversation.
     pub follow_up: bool,
 }
 
@@ -44,7 +45,7 @@ pub struct HistoryStep<'a> {
     pub step: usize,
     /// The observation before the action.
     pub observation: &'a str,
-    /// What the environment read in the response.
+    /// The action that the environment read in the response.
     pub action: &'a str,
 }
 
@@ -59,6 +60,16 @@ pub fn history(steps: &[Step], length: usize) -> Vec<HistoryStep<'_>> {
 }
 
 impl PromptTemplate {
+    /// The recipe's prompt template, or the environment's.
+    pub fn of(shared_env: &SharedEnv, rollout: &Rollout) -> Result<Self> {
+        match &rollout.template {
+            Some(source) => Self::new(source, "rollout.template"),
+            None => {
+                Self::new(&shared_env.template()?, format!("the prompt template of environment `{}`", shared_env.id()))
+            }
+        }
+    }
+
     /// Parses a template; `origin` names it in errors.
     pub fn new(source: &str, origin: impl Into<String>) -> Result<Self> {
         let mut environment = Environment::new();
@@ -69,7 +80,6 @@ impl PromptTemplate {
         Ok(template)
     }
 
-    /// The prompt text.
     pub fn render(&self, variables: &PromptVariables) -> Result<String> {
         self.environment
             .render_str(&self.source, minijinja::Value::from(Serde(variables)))
@@ -85,7 +95,7 @@ impl PromptTemplate {
     }
 }
 
-/// Cuts a prompt to the recipe's limit, or says by how much it is too long.
+/// Cuts a prompt to the recipe's limit; with `truncation: error`, a longer one is an error.
 pub fn fit(mut tokens: Vec<u32>, rollout: &Rollout) -> Result<Vec<u32>> {
     let limit = rollout.max_prompt_tokens;
     let excess = tokens.len().saturating_sub(limit);

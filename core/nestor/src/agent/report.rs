@@ -1,4 +1,4 @@
-//! What is told about episodes: success rates, and the rollout files of the run directory.
+//! Reports of episodes: success rates, and the rollout files of the run directory.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,9 +15,7 @@ use crate::tokenizer::Tokenizer;
 /// Episodes won and played.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Count {
-    /// Won.
     pub won: usize,
-    /// Played.
     pub played: usize,
 }
 
@@ -36,7 +34,6 @@ impl Count {
 /// Success over all episodes and by kind of task.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Success {
-    /// Over all episodes.
     pub all: Count,
     /// By the environment's name for the kind of task, where it has kinds.
     pub by_type: BTreeMap<String, Count>,
@@ -50,7 +47,6 @@ impl Success {
         success
     }
 
-    /// Counts further episodes.
     pub fn add(&mut self, episodes: &[Episode]) {
         for episode in episodes {
             self.all.add(episode.won);
@@ -61,16 +57,14 @@ impl Success {
     }
 }
 
-/// The episodes of an iteration, and what they were scored with.
+/// The episodes of an iteration with their advantages.
 #[derive(Clone, Copy)]
 pub struct Scored<'a> {
-    /// What was played.
     pub episodes: &'a [Episode],
     /// The scored batch that `pack` made of these very episodes.
     pub batch: &'a Batch,
-    /// What its advantages are made of.
+    /// The components of its advantages.
     pub parts: &'a Parts,
-    /// The policy's tokenizer.
     pub tokenizer: &'a Tokenizer,
 }
 

@@ -1,4 +1,4 @@
-//! Which tasks are played, and with which seeds.
+//! Chooses tasks and seeds.
 
 use anyhow::{Context, Result};
 use rand_chacha::rand_core::Rng;
@@ -8,15 +8,18 @@ use crate::engine::{NoiseKey, noise};
 use crate::input_error;
 use crate::plugin::SharedEnv;
 
-/// Number of tasks of the split that a recipe's `key` names; none is the recipe's mistake.
-pub fn count_tasks(world: &SharedEnv, key: &str, split: &str) -> Result<u64> {
-    match world.tasks(split).with_context(|| format!("recipe key `{key}`"))? {
-        0 => Err(input_error!("recipe key `{key}`: split `{split}` of environment `{}` has no tasks", world.id())),
+/// Number of tasks of the split that a recipe's `key` names.
+///
+/// # Errors
+/// If the split has no tasks.
+pub fn count_tasks(shared_env: &SharedEnv, key: &str, split: &str) -> Result<u64> {
+    match shared_env.tasks(split).with_context(|| format!("recipe key `{key}`"))? {
+        0 => Err(input_error!("recipe key `{key}`: split `{split}` of environment `{}` has no tasks", shared_env.id())),
         count => Ok(count),
     }
 }
 
-/// One episode that is to be played.
+/// One episode to play.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EpisodePlan {
     /// Number of the group inside the iteration.
@@ -39,8 +42,8 @@ pub fn plan(tasks: &[u64], group_size: u32, seed: u64, iteration: u64) -> Vec<Ep
     plan_from(0, tasks, group_size, seed, iteration)
 }
 
-/// The same, the groups numbered from `first`: a later round of an iteration, whose episodes share no address with
-/// those of the rounds before it.
+/// As [`plan`], with groups numbered from `first`: for a later round of an iteration, so that its episodes draw other
+/// noise than those of the rounds before.
 pub fn plan_from(first: u32, tasks: &[u64], group_size: u32, seed: u64, iteration: u64) -> Vec<EpisodePlan> {
     let group = |(index, &task): (usize, &u64)| {
         let group = first + index as u32;
@@ -50,8 +53,8 @@ pub fn plan_from(first: u32, tasks: &[u64], group_size: u32, seed: u64, iteratio
     tasks.iter().enumerate().flat_map(group).collect()
 }
 
-/// The same `episodes` single episodes each time: the first tasks of a split of `count`, from the first again (with
-/// other seeds) where the split has fewer.
+/// The same `episodes` single episodes each time: the first tasks of a split of `count`. A split with fewer tasks starts
+/// again from its first, with other seeds.
 ///
 /// # Panics
 /// When the split has no task; callers check that first.
@@ -66,12 +69,12 @@ pub fn eval_plan(count: u64, episodes: u32, seed: u64) -> Vec<EpisodePlan> {
     (0..episodes).map(episode).collect()
 }
 
-/// Deals the tasks of a split in random order, all of them once before any comes again. Part of a checkpoint.
+/// Draws the tasks of a split in random order, all of them once before any repeats. Part of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskCursor {
     seed: u64,
     count: u64,
-    /// Tasks dealt so far.
+    /// Tasks drawn so far.
     position: u64,
 }
 
@@ -81,7 +84,7 @@ impl TaskCursor {
     /// # Panics
     /// When the split has no task; callers check that first.
     pub fn new(count: u64, seed: u64) -> Self {
-        assert!(count > 0, "a split without tasks cannot be dealt from");
+        assert!(count > 0, "a split without tasks cannot be drawn from");
         Self { seed, count, position: 0 }
     }
 
@@ -92,7 +95,7 @@ impl TaskCursor {
         (first..self.position).map(|p| self.shuffled(p / self.count, p % self.count)).collect()
     }
 
-    /// Place `index` of one epoch's permutation. A Feistel network permutes the smallest square that holds all tasks,
+    /// Entry `index` of one epoch's permutation. A Feistel network permutes the smallest square that holds all tasks,
     /// and is applied until it hits one of them; so the order takes no memory, however many tasks there are.
     fn shuffled(&self, epoch: u64, index: u64) -> u64 {
         let bits = 64 - (self.count - 1).leading_zeros();
@@ -100,15 +103,15 @@ impl TaskCursor {
         let mask = (1 << half) - 1;
         let mut rng = NoiseKey { stream: noise::TASKS, iteration: epoch, ..NoiseKey::default() }.rng(self.seed, 0);
         let keys: [u64; 6] = std::array::from_fn(|_| rng.next_u64());
-        let mut place = index;
+        let mut at = index;
         loop {
-            let (mut left, mut right) = (place >> half, place & mask);
+            let (mut left, mut right) = (at >> half, at & mask);
             for key in keys {
                 (left, right) = (right, left ^ (mix(right ^ key) & mask));
             }
-            place = left << half | right;
-            if place < self.count {
-                return place;
+            at = left << half | right;
+            if at < self.count {
+                return at;
             }
         }
     }
@@ -126,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_epoch_deals_every_task_once_in_another_order() {
+    fn every_epoch_draws_every_task_once_in_another_order() {
         for count in [1, 2, 7, 64, 65] {
             let mut cursor = TaskCursor::new(count, 3);
             let epochs: Vec<Vec<u64>> = (0..3).map(|_| cursor.next(count as usize)).collect();
@@ -148,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_saved_cursor_goes_on_where_it_stood() -> anyhow::Result<()> {
+    fn a_saved_cursor_resumes_at_its_position() -> anyhow::Result<()> {
         let mut cursor = TaskCursor::new(10, 3);
         cursor.next(13);
         let mut saved: TaskCursor = serde_json::from_str(&serde_json::to_string(&cursor)?)?;

@@ -20,7 +20,7 @@ pub use self::iteration::{IterationArgs, iteration};
 pub use self::logprob_diff::logprob_diff;
 pub use self::rollout::{RolloutArgs, rollout};
 use crate::data::{Batch, Rows, Sequence};
-use crate::dist::{self, C10d, Comm, Place, Reduce, exchange};
+use crate::dist::{self, C10d, Comm, Reduce, Rendezvous, exchange};
 use crate::engine::{Completion, Engine, EngineOptions, NoiseKey, Request, Sampling, Weights};
 use crate::error::message;
 use crate::input_error;
@@ -129,7 +129,7 @@ pub fn score(options: &BenchOptions) -> Result<Value> {
 /// torchrun's variables do it together, on `batch` sequences each; rank 0 reports, and the largest memory that each of
 /// them ever had.
 pub fn update(options: &BenchOptions) -> Result<Value> {
-    let place = Place::of_environment()?;
+    let place = Rendezvous::of_environment()?;
     let device = if options.device.is_cuda() { Device::Cuda(place.local_rank) } else { Device::Cpu };
     let comm = dist::join(&place, device, &Dist::default())?;
     let ranks = Ranks {
@@ -223,7 +223,7 @@ pub fn collective(options: &CollectiveOptions) -> Result<Value> {
     if mib == 0 || repeats == 0 {
         return Err(input_error!("--mib and --repeats must be at least 1"));
     }
-    let place = Place::of_environment()?;
+    let place = Rendezvous::of_environment()?;
     let device = match backend {
         Backend::Gloo => Device::Cpu,
         Backend::Nccl if tch::Cuda::is_available() => Device::Cuda(place.local_rank),

@@ -9,7 +9,7 @@ use tch::{Device, Kind};
 
 use super::manifest::verify;
 use super::*;
-use crate::dist::{C10d, Place, Solo};
+use crate::dist::{C10d, Rendezvous, Solo};
 use crate::error::message;
 use crate::model::config::Output;
 use crate::model::qwen2;
@@ -24,7 +24,7 @@ fn ranks<T: Send>(world: usize, play: impl Fn(&dyn Comm) -> T + Sync) -> Vec<T> 
     }
     let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its address").port();
     let (host, prefix) = ("127.0.0.1".to_string(), "test".to_string());
-    let place = |rank| Place {
+    let place = |rank| Rendezvous {
         rank,
         world,
         local_rank: rank,

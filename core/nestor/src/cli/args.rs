@@ -1,4 +1,4 @@
-//! What the command line may say.
+//! The definition of the command line, with an example of each command.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -15,43 +15,64 @@ use crate::view::ViewArgs;
 
 /// Trains LLM agents by reinforcement learning over many turns
 #[derive(Parser)]
-#[command(name = "nestor", version, arg_required_else_help = true)]
+#[command(name = "nestor", version, arg_required_else_help = true, after_help = EXIT_CODES)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
 }
 
+const EXIT_CODES: &str = "\
+Exit codes:
+  0    success
+  1    failure: the message names the cause
+  2    invalid input: an argument, a recipe or a file; a restart would not help
+  130  stopped by SIGINT or SIGTERM; `train` continues with --resume";
+
+/// Each command has an example, which docs/cli.md repeats; `tests/python/test_docs.py` runs them there in order.
 #[derive(Subcommand)]
 pub enum Command {
     /// Run a recipe
+    #[command(after_help = "Example:\n  nestor train recipes/smoke/gigpo.yaml --run-dir runs/demo")]
     Train(Train),
     /// Start a command on several ranks of this machine
+    #[command(
+        after_help = "Example:\n  nestor launch --nproc 2 train recipes/smoke/gigpo.yaml --run-dir runs/two_ranks"
+    )]
     Launch(Launch),
     /// Measure a model's success on a recipe's evaluation tasks
-    Eval(Eval),
-    /// Memory, communication and time of a recipe, without a run
+    #[command(after_help = "Example:\n  nestor eval runs/demo/recipe.yaml --model runs/demo --episodes 8")]
+    Eval(Evaluate),
+    /// Estimate memory, communication and time of a recipe without running it
+    #[command(after_help = "Example:\n  nestor plan recipes/quickstart.yaml --gpus 8")]
     Plan(PlanArgs),
     /// Draw runs and their episodes on one HTML page
+    #[command(after_help = "Example:\n  nestor view runs/demo runs/two_ranks --out runs/view.html")]
     View(ViewArgs),
     /// Play an environment by hand or from a file
+    #[command(after_help = "Example:\n  nestor play numberline --task 3 --actions docs/examples/actions.jsonl")]
     Play(PlayArgs),
     /// Run an advantage estimator on recorded steps
+    #[command(after_help = "Example:\n  nestor advantage gigpo --rows docs/examples/rows.json")]
     Advantage(Advantage),
-    /// Log-probability of each token given those before it
+    /// Print the log-probability of each token given those before it
+    #[command(after_help = "Example:\n  nestor score runs/demo/model --tokens docs/examples/tokens.json")]
     Score(Score),
     /// Continue prompts with a model
+    #[command(after_help = "Example:\n  nestor generate runs/demo/model --chat Hello --max-new-tokens 8")]
     Generate(Generate),
-    /// Token ids of a chat, generation prompt included
+    /// Print the token ids of a chat, generation prompt included
+    #[command(after_help = "Example:\n  nestor tokenize runs/demo/model --chat docs/examples/chat.json")]
     Tokenize(Tokenize),
-    /// Make models
+    /// Create models
     #[command(subcommand)]
     Model(ModelCommand),
-    /// Write a checkpoint in Hugging Face form
+    /// Write a checkpoint as a Hugging Face folder
+    #[command(after_help = "Example:\n  nestor export runs/demo/checkpoints/iteration-000002 runs/exported")]
     Export(Export),
-    /// Measure stated work on random tokens
+    /// Measure given work on random tokens
     #[command(subcommand)]
     Bench(BenchCommand),
-    /// Look at plugins
+    /// Inspect plugins
     #[command(subcommand)]
     Plugin(PluginCommand),
 }
@@ -66,13 +87,13 @@ pub struct Train {
     /// The run directory; by default the first free runs/RECIPE[-N]
     #[arg(long, value_name = "DIR")]
     pub run_dir: Option<PathBuf>,
-    /// Go on from the newest whole checkpoint
+    /// Continue from the newest complete checkpoint
     #[arg(long)]
     pub resume: bool,
-    /// Print JSON: one object a line for everything that happens
+    /// Print JSON: one object per line and event
     #[arg(long)]
     pub json: bool,
-    /// Set by `launch` when it starts the ranks again: resume if there is something to go on from
+    /// Set by `launch` in a restart: resume if there is a checkpoint
     #[arg(long, hide = true)]
     pub restarted: bool,
 }
@@ -82,22 +103,22 @@ pub struct Launch {
     /// Number of ranks
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub nproc: u16,
-    /// Start all ranks again after a failure, this often at most; `train` then goes on from its newest whole checkpoint
+    /// Maximum number of restarts of all ranks after a failure; `train` then continues from its newest complete checkpoint
     #[arg(long, value_name = "R", default_value_t = 0)]
     pub restarts: u32,
-    /// The command: train, bench collective or bench update, with its arguments
+    /// The command with its arguments: train, bench collective or bench update
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
 }
 
 #[derive(Args)]
-pub struct Eval {
-    /// The recipe; RUN/recipe.yaml is one
+pub struct Evaluate {
+    /// The recipe, such as RUN/recipe.yaml
     pub recipe: PathBuf,
     /// Replace one value of the recipe; the value is YAML
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub sets: Vec<String>,
-    /// A run directory (its newest whole checkpoint), a checkpoint, or a Hugging Face folder; by default the recipe's
+    /// A run directory (its newest complete checkpoint), a checkpoint, or a Hugging Face folder; by default the recipe's
     #[arg(long, value_name = "DIR")]
     pub model: Option<PathBuf>,
     /// Episodes to play instead of the recipe's eval.tasks
@@ -110,7 +131,7 @@ pub struct Eval {
 
 #[derive(Args)]
 pub struct Advantage {
-    /// The estimator: id of a plugin, or path of a plugin file
+    /// The estimator: the id of a plugin, or the path of a plugin file
     pub estimator: String,
     /// The estimator's configuration
     #[arg(long, value_name = "JSON", default_value = "{}")]
@@ -125,7 +146,7 @@ pub struct Advantage {
 
 #[derive(Args)]
 pub struct Score {
-    /// A model in Hugging Face form
+    /// A model as a Hugging Face folder
     pub model_dir: PathBuf,
     /// Token ids: {"rows": [[id, …], …]}
     #[arg(long, value_name = "FILE")]
@@ -139,23 +160,23 @@ pub struct Score {
 
 #[derive(Args)]
 pub struct Generate {
-    /// A model in Hugging Face form
+    /// A model as a Hugging Face folder
     pub model_dir: PathBuf,
     #[command(flatten)]
     pub prompt: Prompt,
-    /// Whether the chat template asks the model to think first; without it the template's default
+    /// Sets the chat template's thinking switch; by default the template's own default
     #[arg(long, value_name = "true|false", conflicts_with_all = ["prompt", "tokens"])]
     pub thinking: Option<bool>,
-    /// Longest continuation
+    /// Maximum number of tokens of a continuation
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub max_new_tokens: usize,
     /// Sampling temperature; 0 is greedy
     #[arg(long, value_name = "T", default_value_t = 1.0)]
     pub temperature: f64,
-    /// Sample among the K likeliest tokens; 0 is off
+    /// Sample from the K most probable tokens; 0 is off
     #[arg(long, value_name = "K", default_value_t = 0)]
     pub top_k: i64,
-    /// Sample among the likeliest tokens that hold this much probability; 1 is off
+    /// Sample from the fewest tokens with at least this total probability; 1 is off
     #[arg(long, value_name = "P", default_value_t = 1.0)]
     pub top_p: f64,
     /// Seed of the samples
@@ -171,10 +192,10 @@ pub struct Generate {
 #[derive(Args)]
 #[group(required = true, multiple = false)]
 pub struct Prompt {
-    /// Text to continue as it stands
+    /// Text to continue, without the chat template
     #[arg(long, value_name = "TEXT")]
     pub prompt: Option<String>,
-    /// A user's message, put through the chat template
+    /// A user's message, rendered with the chat template
     #[arg(long, value_name = "TEXT")]
     pub chat: Option<String>,
     /// Token ids: {"rows": [[id, …], …]}
@@ -184,12 +205,12 @@ pub struct Prompt {
 
 #[derive(Args)]
 pub struct Tokenize {
-    /// A folder with a tokenizer in Hugging Face form
+    /// A Hugging Face folder with a tokenizer
     pub model_dir: PathBuf,
     /// The chat: [{"role": …, "content": …}, …]
     #[arg(long, value_name = "FILE")]
     pub chat: PathBuf,
-    /// Whether the chat template asks the model to think first; without it the template's default
+    /// Sets the chat template's thinking switch; by default the template's own default
     #[arg(long, value_name = "true|false")]
     pub thinking: Option<bool>,
     /// Print JSON
@@ -199,20 +220,21 @@ pub struct Tokenize {
 
 #[derive(Subcommand)]
 pub enum ModelCommand {
-    /// Write a model with random weights in Hugging Face form
+    /// Write a model with random weights as a Hugging Face folder
+    #[command(after_help = "Example:\n  nestor model new runs/tiny --shape tiny")]
     New {
-        /// The folder to make
+        /// The folder to create
         dir: PathBuf,
         /// Size of the network: tiny, 0.5b, 1.5b, 3b, 7b, 14b, qwen3-tiny, qwen3-0.6b or qwen3-1.7b
         #[arg(long)]
         shape: String,
-        /// A tokenizer.json with Qwen's tokens
+        /// The tokenizer.json of a Qwen model
         #[arg(long, value_name = "FILE")]
         tokenizer: Option<PathBuf>,
         /// Seed of the weights
         #[arg(long, value_name = "S", default_value_t = 0)]
         seed: u64,
-        /// The type of the weights
+        /// Data type of the weights
         #[arg(long, value_enum, default_value = "bfloat16")]
         dtype: Dtype,
     },
@@ -222,15 +244,15 @@ pub enum ModelCommand {
 pub struct Export {
     /// A checkpoint, such as RUN/checkpoints/iteration-000100
     pub checkpoint: PathBuf,
-    /// The folder to make
+    /// The folder to create
     pub dir: PathBuf,
-    /// The critic in place of the policy
+    /// Export the critic instead of the policy
     #[arg(long)]
     pub critic: bool,
-    /// LoRA's adapter in place of the policy, as peft loads it
+    /// Export the LoRA adapter instead of the policy, in the format of peft
     #[arg(long, conflicts_with_all = ["critic", "dtype"])]
     pub adapter: bool,
-    /// The type of the weights; checkpoints hold float32
+    /// Data type of the weights; checkpoints store float32
     #[arg(long, value_enum, default_value = "float32")]
     pub dtype: Dtype,
 }
@@ -238,32 +260,41 @@ pub struct Export {
 #[derive(Subcommand)]
 pub enum BenchCommand {
     /// Sample exactly --new tokens after each prompt
+    #[command(after_help = "Example:\n  nestor bench generate --model runs/tiny --batch 2 --prompt 16 --new 8")]
     Generate(Bench),
-    /// Log-probs of sequences of --prompt + --new tokens
+    /// Compute log-probs of sequences of --prompt + --new tokens
+    #[command(after_help = "Example:\n  nestor bench score --model runs/tiny --batch 2 --prompt 16 --new 8")]
     Score(Bench),
-    /// One optimiser step on sequences of --prompt + --new tokens
+    /// Do one optimiser step on sequences of --prompt + --new tokens
+    #[command(after_help = "Example:\n  nestor bench update --model runs/tiny --batch 2 --prompt 16 --new 8")]
     Update(Bench),
     /// Play a scripted multi-turn environment with responses of ragged, forced lengths
+    #[command(after_help = "Example:\n  nestor bench rollout --model runs/tiny --envs 8 --turns 2")]
     Rollout(RolloutArgs),
-    /// A whole iteration on a scripted environment, by phase
+    /// Run one iteration on a scripted environment, timed by phase
+    #[command(
+        after_help = "Example:\n  nestor bench iteration --workload multi-turn --model runs/tiny --envs 8 --turns 2"
+    )]
     Iteration(IterationArgs),
-    /// How far the engine's log-probs are from the update's, on --new tokens sampled after each prompt
+    /// Compare the log-probs of engine and update on --new tokens sampled after each prompt
+    #[command(after_help = "Example:\n  nestor bench logprob-diff --model runs/tiny --batch 2 --prompt 16 --new 8")]
     LogprobDiff(Bench),
-    /// Sum a tensor over the ranks of torchrun's or srun's variables, or of a group of one
+    /// All-reduce a tensor over the ranks that `nestor launch`, torchrun or srun started, or over one
+    #[command(after_help = "Example:\n  nestor launch --nproc 2 bench collective --backend gloo --mib 1")]
     Collective {
-        /// The library: gloo (CPU) or nccl (GPU)
+        /// The communication library: gloo (CPU) or nccl (GPU)
         #[arg(long, value_parser = backend)]
         backend: Backend,
         /// Size of the tensor
         #[arg(long, value_name = "N", default_value_t = 64)]
         mib: usize,
-        /// Repetitions, of which the median counts
+        /// Number of repetitions; the median is reported
         #[arg(long, value_name = "R", default_value_t = 5)]
         repeats: usize,
-        /// Seconds after which a sum fails
+        /// Seconds after which an all-reduce fails
         #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=604_800))]
         timeout: u64,
-        /// Seconds without a sign of life after which a rank counts as dead
+        /// Seconds without a heartbeat after which a rank counts as dead
         #[arg(long, value_name = "S", default_value_t = 30, value_parser = clap::value_parser!(u64).range(5..=50))]
         silence: u64,
         /// Print JSON
@@ -282,10 +313,10 @@ fn backend(text: &str) -> Result<Backend, String> {
 
 #[derive(Args)]
 pub struct Bench {
-    /// A model in Hugging Face form
+    /// A model as a Hugging Face folder
     #[arg(long, value_name = "DIR")]
     pub model: PathBuf,
-    /// Sequences at once
+    /// Number of sequences
     #[arg(long, value_name = "B", default_value_t = 16)]
     pub batch: usize,
     /// Tokens of each prompt
@@ -294,16 +325,16 @@ pub struct Bench {
     /// Tokens of each response
     #[arg(long, value_name = "N", default_value_t = 32)]
     pub new: usize,
-    /// Repetitions, of which the median counts
+    /// Number of repetitions; the median is reported
     #[arg(long, value_name = "R", default_value_t = 3)]
     pub repeats: usize,
-    /// Blocks that an update computes again in its backward pass: auto, all, none, or the first N
+    /// Blocks that an update recomputes in its backward pass: auto, all, none, or the first N
     #[arg(long, value_name = "WHICH", default_value = "auto")]
     pub recompute: Recompute,
-    /// Sequences of an update are 10 to 100 % of prompt and response long
+    /// Draw the length of an update's sequences from 10 to 100 % of prompt and response
     #[arg(long)]
     pub ragged: bool,
-    /// How the weights of an update are spread over ranks
+    /// Sharding of an update's weights over ranks
     #[arg(long, value_enum, default_value = "full")]
     pub sharding: Sharding,
     #[command(flatten)]
@@ -315,7 +346,8 @@ pub struct Bench {
 
 #[derive(Subcommand)]
 pub enum PluginCommand {
-    /// What is found where
+    /// List the plugins found and the files refused
+    #[command(after_help = "Example:\n  nestor plugin list")]
     List {
         /// Print JSON
         #[arg(long)]

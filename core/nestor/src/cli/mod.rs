@@ -1,4 +1,4 @@
-//! The command line: arguments in, one call, what it gave printed. No logic.
+//! The command line: it parses arguments, calls one function and prints the result. No logic.
 
 mod args;
 
@@ -15,12 +15,12 @@ use self::args::*;
 use crate::agent::play::play;
 use crate::bench::{self, BenchOptions, CollectiveOptions};
 use crate::checkpoint;
-use crate::dist::Place;
+use crate::dist::Rendezvous;
 use crate::dist::launch::{self, end_with_launcher};
 use crate::engine::Sampling;
 use crate::error::{InputError, brief, message};
 use crate::eval::{EvalArgs, eval};
-use crate::generate::{GenerateOptions, Source, generate};
+use crate::generate::{GenerateOptions, PromptSource, generate};
 use crate::input_error;
 use crate::model::config::Output;
 use crate::model::{Config, device, kind, new};
@@ -34,9 +34,9 @@ use crate::track::{Event, Status, terminal};
 use crate::train::train;
 use crate::view::view;
 
-/// OpenMP's threads spin while they wait, which on a machine that is shared (or has other work on its cores) costs many
-/// times the work itself. Its runtime reads the setting before `main`, so the program starts itself anew with it, where
-/// there is more than one thread.
+/// Has OpenMP's threads sleep while they wait. By default they spin, which on a machine with other work costs many times
+/// the work itself. The runtime reads the setting before `main`, so the program starts itself again with the setting,
+/// unless there is only one thread.
 fn wait_without_spinning() {
     const POLICY: &str = "OMP_WAIT_POLICY";
     let is_set = |name| std::env::var_os(name).is_some();
@@ -48,7 +48,7 @@ fn wait_without_spinning() {
             again.arg0(name);
         }
         again.args(args).env(POLICY, "passive");
-        // Only comes back where it could not start: then the program goes on as it is.
+        // Returns only on failure; the program then continues without the setting.
         let _ = again.exec();
     }
 }
@@ -62,14 +62,14 @@ pub fn command() -> clap::Command {
 pub fn main() -> ExitCode {
     wait_without_spinning();
     std::panic::set_hook(Box::new(|info| {
-        let place = info.location().map_or(String::new(), |place| format!(" ({}:{})", place.file(), place.line()));
+        let at = info.location().map_or(String::new(), |at| format!(" ({}:{})", at.file(), at.line()));
         let payload = info.payload();
         let text = payload.downcast_ref::<String>().map(String::as_str).or(payload.downcast_ref::<&str>().copied());
         let text = brief(text.unwrap_or("a panic without a message"));
-        warn(&format!("internal error{place}: {text}; please report this with the command and the recipe"));
+        warn(&format!("internal error{at}: {text}; please report this with the command and the recipe"));
     }));
     let cli = Cli::parse();
-    let json = speaks_json(&cli.command);
+    let json = prints_json(&cli.command);
     match std::panic::catch_unwind(|| run(cli.command)) {
         Ok(Ok(code)) => code,
         Ok(Err(error)) => fail(&error, json),
@@ -82,18 +82,18 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Whether this process tells what happens on standard output as JSON: `train --json`, at the first rank.
-fn speaks_json(command: &Command) -> bool {
+/// True if this process prints its events as JSON: `train --json`, at the first rank.
+fn prints_json(command: &Command) -> bool {
     match command {
-        Command::Train(args) => args.json && Place::of_environment().map_or(true, |place| place.rank == 0),
+        Command::Train(args) => args.json && Rendezvous::of_environment().map_or(true, |own| own.rank == 0),
         Command::Launch(args) => matches!(args.parse(), Ok(Command::Train(train)) if train.json),
         _ => false,
     }
 }
 
-/// Prints an error of this process, with its rank where there are several.
+/// Prints an error of this process, with its rank if there are several.
 fn warn(text: &str) {
-    let mark = Place::of_environment().map_or(String::new(), |place| place.mark());
+    let mark = Rendezvous::of_environment().map_or(String::new(), |own| own.mark());
     terminal::warn(&format!("{mark}error: {text}"));
 }
 
@@ -187,7 +187,7 @@ fn run_train(args: Train) -> Result<ExitCode> {
 }
 
 impl Train {
-    /// What the run is called after.
+    /// Name of the run.
     fn name(&self) -> String {
         self.recipe.file_stem().unwrap_or_default().to_string_lossy().into_owned()
     }
@@ -198,14 +198,14 @@ impl Train {
 }
 
 impl Launch {
-    /// The command that the ranks run.
+    /// Parses the command that the ranks run.
     fn parse(&self) -> Result<Command, clap::Error> {
         let whole = std::iter::once(OsString::from("nestor")).chain(self.command.iter().cloned());
         Ok(Cli::try_parse_from(whole)?.command)
     }
 }
 
-/// Finds what is wrong with a command before anything starts, and lets all ranks, and all restarts, share a run directory.
+/// Checks the command before any rank starts, and gives all ranks and restarts the same run directory.
 fn run_launch(args: Launch) -> Result<ExitCode> {
     let command = args.parse().unwrap_or_else(|error| error.exit());
     let Launch { nproc, restarts, command: mut arguments } = args;
@@ -227,15 +227,15 @@ fn run_launch(args: Launch) -> Result<ExitCode> {
             ));
         }
     }
-    let options = launch::Launch { ranks: nproc.into(), restarts, arguments, again, json };
+    let options = launch::LaunchOptions { ranks: nproc.into(), restarts, arguments, again, json };
     Ok(ExitCode::from(launch::launch(&options)?))
 }
 
 fn run_generate(args: Generate) -> Result<()> {
     let source = match args.prompt {
-        Prompt { prompt: Some(text), .. } => Source::Text(text),
-        Prompt { chat: Some(text), .. } => Source::Chat { text, thinking: args.thinking },
-        Prompt { tokens, .. } => Source::Tokens(tokens.expect("clap asks for one of the three")),
+        Prompt { prompt: Some(text), .. } => PromptSource::Text(text),
+        Prompt { chat: Some(text), .. } => PromptSource::Chat { text, thinking: args.thinking },
+        Prompt { tokens, .. } => PromptSource::Tokens(tokens.expect("clap asks for one of the three")),
     };
     let generated = generate(&GenerateOptions {
         dir: args.model_dir,
@@ -285,10 +285,10 @@ fn list_plugins(json: bool) -> Result<()> {
     })
 }
 
-/// Prints JSON, or the plain form.
+/// Prints a result as JSON or in plain form.
 fn print(json: bool, value: &Value, plain: impl FnOnce() -> String) -> Result<()> {
     if value.is_null() {
-        return Ok(()); // another rank tells it
+        return Ok(()); // another rank prints it
     }
     let text = if json { value.to_string() } else { plain() };
     writeln!(std::io::stdout(), "{text}")?;

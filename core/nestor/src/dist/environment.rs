@@ -1,4 +1,4 @@
-//! Who this process is among the ranks: the variables of torchrun (`nestor launch` sets the same), or of a step of srun.
+//! Reads this process's rank from the variables of torchrun (`nestor launch` sets the same) or of a step of srun.
 
 use std::str::FromStr;
 
@@ -9,44 +9,44 @@ use crate::input_error;
 /// Names the process of `nestor launch` to its ranks.
 pub const LAUNCHER: &str = "NESTOR_LAUNCHER";
 
-/// Gives the value of a variable, if it is set.
+/// Returns the value of a variable that is set.
 type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// A process among the ranks, and where they meet.
+/// The rank of a process, and the address of the store where all ranks meet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct Rendezvous {
     /// This process, from 0.
     pub rank: usize,
-    /// Number of ranks.
+    /// Number of ranks W.
     pub world: usize,
     /// This process among those of its machine, from 0: the number of its GPU.
     pub local_rank: usize,
-    /// Where the store listens.
+    /// Host of the store.
     pub host: String,
-    /// Its port.
+    /// Port of the store.
     pub port: u16,
-    /// Set before every key of the store.
+    /// Prefix of every key in the store.
     pub prefix: String,
-    /// The store is served by whoever started the ranks, and not by rank 0.
+    /// The launcher serves the store, not rank 0.
     pub served: bool,
-    /// Variables said which rank this is.
+    /// Environment variables set the rank.
     pub launched: bool,
 }
 
-impl Place {
-    /// Whether this process is the only one, and nobody said otherwise.
+impl Rendezvous {
+    /// True if this process is the only rank and no launcher started it.
     pub fn is_alone(&self) -> bool {
         self.world == 1 && !self.launched
     }
 
-    /// Of this process; a group of one where the variables name none.
+    /// The rank of this process; a group of one where the variables name none.
     pub fn of_environment() -> Result<Self> {
         Self::of(&|name| std::env::var(name).ok())
     }
 
-    /// Of a process with these variables. torchrun's win over srun's, since torchrun may be started by srun.
+    /// The rank of a process with these variables. torchrun's take precedence, since srun may start torchrun.
     fn of(lookup: Lookup) -> Result<Self> {
-        let place = if let Some(name) = first_set(lookup, &["RANK", "WORLD_SIZE"]) {
+        let own = if let Some(name) = first_set(lookup, &["RANK", "WORLD_SIZE"]) {
             Self::of_torchrun(lookup, name)?
         } else if number(lookup, "SLURM_STEP_NUM_TASKS", Some(1))? > 1 && lookup("SLURM_STEP_ID").is_some() {
             Self::of_srun(lookup)?
@@ -54,8 +54,8 @@ impl Place {
             let (host, prefix) = ("127.0.0.1".into(), "nestor".into());
             Self { rank: 0, world: 1, local_rank: 0, host, port: 0, prefix, served: false, launched: false }
         };
-        check(place.rank, place.world)?;
-        Ok(place)
+        check(own.rank, own.world)?;
+        Ok(own)
     }
 
     fn of_torchrun(lookup: Lookup, set: &str) -> Result<Self> {
@@ -64,7 +64,7 @@ impl Place {
         let world = required(lookup, "WORLD_SIZE", &wanted)?;
         check(rank, world)?;
         let local_rank = number(lookup, "LOCAL_RANK", Some(rank))?;
-        // torchrun's agent serves a store of its own there, and the same one to every start of the ranks.
+        // torchrun's agent serves its own store there, the same one for every start of the ranks.
         let served = lookup("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|value| value.eq_ignore_ascii_case("true"));
         let prefix = match served {
             true => {
@@ -96,7 +96,7 @@ impl Place {
             Some(host) => host,
             None => first_host(&nodes().ok_or_else(|| wanted("SLURM_STEP_NODELIST"))?)?,
         };
-        // Below the ports that Linux gives to outgoing connections; steps of one job that run at once get their own.
+        // Below the ports that Linux uses for outgoing connections; concurrent steps of one job get different ports.
         let port = port(lookup)?.unwrap_or(15_000 + (job.wrapping_add(step.wrapping_mul(97)) % 15_000) as u16);
         Ok(Self {
             rank,
@@ -110,14 +110,14 @@ impl Place {
         })
     }
 
-    /// Which rank this process is, before a line of its own: "[rank 3] ". Nothing where it is the only one, or where a
-    /// launcher says so of every line.
+    /// The prefix "[rank 3] " for a line that this process prints. Empty for the only rank, and where the launcher adds
+    /// the prefix.
     pub fn mark(&self) -> String {
-        let told = self.world == 1 || std::env::var_os(LAUNCHER).is_some();
-        if told { String::new() } else { format!("[rank {}] ", self.rank) }
+        let unmarked = self.world == 1 || std::env::var_os(LAUNCHER).is_some();
+        if unmarked { String::new() } else { format!("[rank {}] ", self.rank) }
     }
 
-    /// Whether this process serves the store.
+    /// True if this process serves the store.
     pub fn serves(&self) -> bool {
         self.rank == 0 && !self.served
     }
@@ -162,7 +162,7 @@ fn port(lookup: Lookup) -> Result<Option<u16>> {
     }
 }
 
-/// The first host of a list as Slurm writes it: `gpu[007-009,012],login1` begins with `gpu007`.
+/// The first host of a list as Slurm writes it: `gpu007` of `gpu[007-009,012],login1`.
 fn first_host(list: &str) -> Result<String> {
     let bad = || input_error!("the variable SLURM_STEP_NODELIST is `{list}`, which names no host: set MASTER_ADDR");
     let (mut host, mut rest) = (String::new(), list);
@@ -195,17 +195,17 @@ mod tests {
     use super::*;
     use crate::error::InputError;
 
-    /// Of variables written as `NAME=value` words.
-    fn place(variables: &str) -> Result<Place> {
+    /// The rank of a process with variables written as `NAME=value` words.
+    fn of(variables: &str) -> Result<Rendezvous> {
         let set: Vec<(&str, &str)> = variables.split_whitespace().filter_map(|word| word.split_once('=')).collect();
-        Place::of(&|name| set.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string()))
+        Rendezvous::of(&|name| set.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string()))
     }
 
     #[test]
-    fn torchrun_and_srun_name_a_place() -> Result<()> {
+    fn torchrun_and_srun_set_the_rank() -> Result<()> {
         let agent = "TORCHELASTIC_USE_AGENT_STORE=True TORCHELASTIC_RESTART_COUNT=2 TORCHELASTIC_RUN_ID=r7";
         let torchrun = "RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 MASTER_ADDR=a MASTER_PORT=29500";
-        // Variables; rank, world, local rank, host, port, prefix, whether rank 0 would serve the store.
+        // Variables; rank, world, local rank, host, port, prefix, true if rank 0 would serve the store.
         let cases = [
             ("HOME=/", (0, 1, 0, "127.0.0.1", 0, "nestor", true)),
             ("RANK=0 WORLD_SIZE=1", (0, 1, 0, "127.0.0.1", 0, "nestor", true)),
@@ -221,22 +221,22 @@ mod tests {
                  SLURM_JOB_NODELIST=n1,n2 MASTER_ADDR=b MASTER_PORT=99",
                 (0, 2, 0, "b", 99, "nestor/7.0", true),
             ),
-            // An allocation or a batch script is no step of srun, and a step of one task has no ranks.
+            // An allocation or a batch script is not a step of srun, and a step of one task has no ranks.
             ("SLURM_JOB_ID=7 SLURM_NTASKS=4 SLURM_PROCID=0", (0, 1, 0, "127.0.0.1", 0, "nestor", true)),
             ("SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=1", (0, 1, 0, "127.0.0.1", 0, "nestor", true)),
         ];
         for (variables, (rank, world, local_rank, host, port, prefix, serves)) in cases {
             let (host, prefix) = (host.into(), prefix.into());
-            // Only what is no rank of many is alone.
+            // A process without a launcher is alone.
             let launched = world > 1 || variables.contains("RANK");
-            let wanted = Place { rank, world, local_rank, host, port, prefix, served: !serves, launched };
-            assert_eq!(place(variables)?, wanted, "{variables}");
+            let wanted = Rendezvous { rank, world, local_rank, host, port, prefix, served: !serves, launched };
+            assert_eq!(of(variables)?, wanted, "{variables}");
         }
         Ok(())
     }
 
     #[test]
-    fn bad_and_half_set_variables_are_the_users_mistake() {
+    fn bad_and_partially_set_variables_are_input_errors() {
         let cases = [
             ("RANK=1", "WORLD_SIZE is not set"),
             ("WORLD_SIZE=2", "RANK is not set"),
@@ -255,7 +255,7 @@ mod tests {
             ),
         ];
         for (variables, part) in cases {
-            let error = place(variables).expect_err(variables);
+            let error = of(variables).expect_err(variables);
             assert!(error.is::<InputError>() && error.to_string().contains(part), "{variables}: {error}");
         }
     }

@@ -1,4 +1,4 @@
-//! Plain data between ranks, carried as bytes.
+//! Exchanges plain data between ranks, serialised to bytes.
 
 use anyhow::{Context, Result, anyhow, ensure};
 use serde::de::DeserializeOwned;
@@ -8,14 +8,13 @@ use tch::{Device, Kind, Tensor};
 use super::Comm;
 use crate::error::{InputError, Stopped, message};
 
-/// Why a rank has nothing for the others.
+/// Reason why a rank has no value for the others.
 #[derive(Serialize, Deserialize)]
 enum Failure {
-    /// The user's mistake.
+    /// Invalid input.
     Input(String),
-    /// A signal.
+    /// Stopped by a signal.
     Stopped,
-    /// Anything else.
     Failed(String),
 }
 
@@ -28,8 +27,8 @@ impl Failure {
         }
     }
 
-    /// As the others see it.
-    fn told_by(self, rank: usize) -> anyhow::Error {
+    /// The error at another rank.
+    fn of_rank(self, rank: usize) -> anyhow::Error {
         match self {
             Self::Input(text) => InputError(text).into(),
             Self::Stopped => Stopped.into(),
@@ -38,7 +37,7 @@ impl Failure {
     }
 }
 
-/// Gives every rank the values of all, in their order. Where a rank failed, all of them fail with its error.
+/// Returns the values of all ranks, in rank order, at every rank. If one rank failed, all fail with its error.
 pub fn exchange<T: Serialize + DeserializeOwned>(comm: &dyn Comm, own: Result<T>) -> Result<Vec<T>> {
     if comm.is_alone() {
         return Ok(vec![own?]);
@@ -48,18 +47,18 @@ pub fn exchange<T: Serialize + DeserializeOwned>(comm: &dyn Comm, own: Result<T>
     let mut values = Vec::with_capacity(all.len());
     for (rank, bytes) in all.iter().enumerate() {
         let outcome: Result<T, Failure> =
-            postcard::from_bytes(bytes).with_context(|| format!("reading what rank {rank} sent"))?;
-        values.push(outcome.map_err(|failure| failure.told_by(rank))?);
+            postcard::from_bytes(bytes).with_context(|| format!("reading the data of rank {rank}"))?;
+        values.push(outcome.map_err(|failure| failure.of_rank(rank))?);
     }
     Ok(values)
 }
 
-/// Ends with an error at every rank where one of them failed.
+/// Returns an error at every rank if one of them failed.
 pub fn agree(comm: &dyn Comm, own: Result<()>) -> Result<()> {
     exchange(comm, own).map(drop)
 }
 
-/// Gives every rank what rank 0 makes.
+/// Returns at every rank the value that rank 0 makes.
 pub fn from_root<T: Serialize + DeserializeOwned>(comm: &dyn Comm, make: impl FnOnce() -> Result<T>) -> Result<T> {
     let own = (comm.rank() == 0).then(make).transpose();
     let first = exchange(comm, own)?.into_iter().next().flatten();

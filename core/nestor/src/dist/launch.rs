@@ -1,4 +1,4 @@
-//! `nestor launch`: starts the ranks of one machine, passes on what they say, and ends all when one ends badly.
+//! `nestor launch`: starts the ranks of one machine, forwards their output, and ends all ranks when one fails.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -20,32 +20,31 @@ use signal_hook::iterator::Signals;
 use super::environment::LAUNCHER;
 use crate::track::{Event, terminal};
 
-/// How long the other ranks may take to end by themselves when one ended badly.
+/// Time that the other ranks have to end by themselves after one failed.
 const GRACE: Duration = Duration::from_secs(1);
-/// Between two looks at the ranks.
-const LOOK: Duration = Duration::from_millis(20);
-/// Lines that are remembered so as not to be repeated by another rank.
+/// Time between two polls of the ranks.
+const POLL: Duration = Duration::from_millis(20);
+/// Number of lines kept to recognise those that another rank repeats.
 const MOST_LINES: usize = 10_000;
-/// Exit codes after which a restart would not help: done, wrong input, stopped by a signal.
+/// Exit codes after which a restart would not help: success, invalid input, stopped by a signal.
 const FINAL: [u8; 3] = [0, 2, 130];
 
-/// What to start.
+/// The ranks to start.
 #[derive(Debug, Clone)]
-pub struct Launch {
-    /// Number of ranks.
+pub struct LaunchOptions {
     pub ranks: usize,
-    /// How often they may be started again after a failure.
+    /// Maximum number of restarts after a failure.
     pub restarts: u32,
     /// This program's arguments, the command first.
     pub arguments: Vec<OsString>,
-    /// Further options of the command when it is started again.
+    /// Additional options of the command in a restart.
     pub again: Vec<OsString>,
-    /// The ranks say everything on standard output as JSON.
+    /// The ranks print JSON.
     pub json: bool,
 }
 
-/// Starts the ranks, and again after a failure where that is wanted; gives the exit code.
-pub fn launch(options: &Launch) -> Result<u8> {
+/// Starts the ranks, restarts them after a failure up to the limit, and returns the exit code.
+pub fn launch(options: &LaunchOptions) -> Result<u8> {
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("watching for signals")?;
     let mut restart = 0;
     loop {
@@ -56,11 +55,11 @@ pub fn launch(options: &Launch) -> Result<u8> {
             return Ok(code);
         }
         restart += 1;
-        terminal::warn(&format!("starting all ranks again (restart {restart} of {})", options.restarts));
+        terminal::warn(&format!("restarting all ranks (restart {restart} of {})", options.restarts));
     }
 }
 
-/// In a rank: ends it by SIGTERM when its launcher dies. Does nothing in a process that no launcher started.
+/// In a rank: has the kernel send it SIGTERM when its launcher dies. Does nothing in a process that no launcher started.
 pub fn end_with_launcher() -> Result<()> {
     let Ok(launcher) = std::env::var(LAUNCHER) else { return Ok(()) };
     prctl::set_pdeathsig(Signal::SIGTERM).context("asking to end with the launcher")?;
@@ -73,38 +72,39 @@ struct Process {
     child: Child,
     status: Option<ExitStatus>,
     /// The last line of its standard error.
-    last_words: Option<String>,
+    last_error: Option<String>,
 }
 
-/// What a rank said.
-struct Line {
+/// A line of a rank's output.
+struct OutputLine {
     rank: usize,
     text: String,
-    /// On its standard error.
+    /// From standard error.
     error: bool,
 }
 
 /// The processes of one start.
 struct Processes {
     ranks: Vec<Process>,
-    lines: Receiver<Line>,
-    /// Which rank said a line first.
-    said: HashMap<String, usize>,
-    /// How many signals asked to stop.
+    lines: Receiver<OutputLine>,
+    /// The rank that printed a line first.
+    first_printed: HashMap<String, usize>,
+    /// Number of signals received.
     signals: usize,
-    /// Errors are told as JSON too.
+    /// Prints errors as JSON too.
     json: bool,
 }
 
 impl Processes {
-    fn start(options: &Launch, restart: u32) -> Result<Self> {
+    fn start(options: &LaunchOptions, restart: u32) -> Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).context("looking for a free port")?;
         let port = listener.local_addr().context("looking for a free port")?.port();
         drop(listener);
         let (sender, lines) = channel();
-        let mut ranks = Self { ranks: Vec::new(), lines, said: HashMap::new(), signals: 0, json: options.json };
+        let mut ranks =
+            Self { ranks: Vec::new(), lines, first_printed: HashMap::new(), signals: 0, json: options.json };
         for rank in 0..options.ranks {
-            match command(options, restart, rank, port).and_then(|child| Process::new(rank, child, &sender)) {
+            match start(options, restart, rank, port).and_then(|child| Process::new(rank, child, &sender)) {
                 Ok(rank) => ranks.ranks.push(rank),
                 Err(error) => {
                     ranks.kill();
@@ -115,10 +115,10 @@ impl Processes {
         Ok(ranks)
     }
 
-    /// Until all have ended; gives the exit code.
+    /// Forwards output until all ranks have ended; returns the exit code.
     fn run(&mut self, signals: &mut Signals) -> Result<u8> {
         loop {
-            self.pass_lines(LOOK);
+            self.forward_lines(POLL);
             for _ in signals.pending() {
                 self.signals += 1;
                 match self.signals {
@@ -134,23 +134,23 @@ impl Processes {
                 return self.end(first);
             }
             if self.ended() {
-                self.pass_lines(GRACE);
+                self.forward_lines(GRACE);
                 let stopped = self.ranks.iter().any(|rank| rank.code() == Some(130));
                 return Ok(if stopped { 130 } else { 0 });
             }
         }
     }
 
-    /// Ends all after one ended badly, and says so; gives the exit code.
+    /// Ends all ranks after one failed, reports the failure and returns the exit code.
     fn end(&mut self, first: usize) -> Result<u8> {
         let begin = Instant::now();
         while begin.elapsed() < GRACE && !self.ended() {
-            self.pass_lines(LOOK);
+            self.forward_lines(POLL);
             self.reap()?;
         }
         let codes: Vec<u8> = self.ranks.iter().filter_map(Process::code).collect();
         self.kill();
-        self.pass_lines(GRACE);
+        self.forward_lines(GRACE);
         let rank = &self.ranks[first];
         let signal = rank.status.and_then(|status| status.signal());
         let code = rank.code().unwrap_or(1);
@@ -159,10 +159,10 @@ impl Processes {
             Some((n, Err(_))) => format!("was killed by signal {n}"),
             None => format!("ended with code {code}"),
         };
-        let message = match (&rank.last_words, signal) {
-            (None, _) => format!("rank {first} {how} without a word"),
-            (Some(words), Some(_)) => format!("rank {first} {how}; its last words: {words}"),
-            (Some(words), None) => format!("rank {first} {how}: {}", words.trim_start_matches("error: ")),
+        let message = match (&rank.last_error, signal) {
+            (None, _) => format!("rank {first} {how} and printed no error"),
+            (Some(line), Some(_)) => format!("rank {first} {how}; its last line: {line}"),
+            (Some(line), None) => format!("rank {first} {how}: {}", line.trim_start_matches("error: ")),
         };
         terminal::warn(&format!("error: {message}"));
         if self.json {
@@ -177,47 +177,47 @@ impl Processes {
 
     fn ask_to_stop(&self) {
         for rank in self.ranks.iter().filter(|rank| rank.status.is_none()) {
-            // It may have ended just now; it is not reaped yet, so that nobody else can have its number.
+            // It may have ended just now, but it is not reaped yet, so its process id is still its own.
             let _ = kill(rank.pid(), Signal::SIGTERM);
         }
     }
 
-    /// Takes note of the ranks that have ended.
+    /// Records the status of ranks that have ended.
     fn reap(&mut self) -> Result<()> {
         for rank in self.ranks.iter_mut().filter(|rank| rank.status.is_none()) {
             let peek = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-            if waitid(Id::Pid(rank.pid()), peek).context("looking at a rank")? != WaitStatus::StillAlive {
+            if waitid(Id::Pid(rank.pid()), peek).context("polling a rank")? != WaitStatus::StillAlive {
                 rank.kill()?;
             }
         }
         Ok(())
     }
 
-    /// Ends all that still run, stopped ones too.
+    /// Kills all ranks that still run, stopped ones too.
     fn kill(&mut self) {
         for rank in self.ranks.iter_mut().filter(|rank| rank.status.is_none()) {
-            // There is nothing more that could be done.
+            // A failure has no remedy here.
             let _ = rank.kill();
         }
     }
 
-    /// Passes on what the ranks say, until one look's time has passed, or all have closed their outputs.
-    fn pass_lines(&mut self, time: Duration) {
+    /// Forwards the ranks' output for `time`, or until all have closed their outputs.
+    fn forward_lines(&mut self, time: Duration) {
         let begin = Instant::now();
         while let Ok(line) = self.lines.recv_timeout(time.saturating_sub(begin.elapsed())) {
-            let Line { rank, text, error } = line;
-            if self.said.len() >= MOST_LINES {
-                self.said.clear();
+            let OutputLine { rank, text, error } = line;
+            if self.first_printed.len() >= MOST_LINES {
+                self.first_printed.clear();
             }
-            // All ranks find the same mistake in a recipe.
-            if *self.said.entry(text.clone()).or_insert(rank) == rank {
+            // All ranks report the same error in a recipe.
+            if *self.first_printed.entry(text.clone()).or_insert(rank) == rank {
                 terminal::warn(&format!("[rank {rank}] {text}"));
             }
             if error && !text.trim().is_empty() {
-                self.ranks[rank].last_words = Some(text);
+                self.ranks[rank].last_error = Some(text);
             }
         }
-        // Nobody can say anything any more: `recv_timeout` did not wait.
+        // All outputs are closed: `recv_timeout` did not wait.
         if !self.ended() {
             std::thread::sleep(time.saturating_sub(begin.elapsed()));
         }
@@ -225,7 +225,7 @@ impl Processes {
 }
 
 impl Process {
-    fn new(rank: usize, mut child: Child, lines: &Sender<Line>) -> Result<Self> {
+    fn new(rank: usize, mut child: Child, lines: &Sender<OutputLine>) -> Result<Self> {
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         if let Some(pipe) = stdout {
             forward(rank, pipe, false, lines.clone());
@@ -233,16 +233,16 @@ impl Process {
         if let Some(pipe) = stderr {
             forward(rank, pipe, true, lines.clone());
         }
-        Ok(Self { child, status: None, last_words: None })
+        Ok(Self { child, status: None, last_error: None })
     }
 
     fn pid(&self) -> Pid {
         Pid::from_raw(self.child.id() as i32)
     }
 
-    /// Ends it and whatever it started, and keeps how it ended.
+    /// Kills the rank and its descendants, and keeps its status.
     fn kill(&mut self) -> Result<()> {
-        // Not reaped yet, so the group's number is still its own. Nobody may be left in it.
+        // Not reaped yet, so the group's id is still its own. The group may be empty.
         let _ = killpg(self.pid(), Signal::SIGKILL);
         self.status = Some(self.child.wait().context("waiting for a rank")?);
         Ok(())
@@ -254,8 +254,8 @@ impl Process {
     }
 }
 
-/// Starts one rank, in a process group of its own: a terminal's Ctrl-C reaches the launcher alone.
-fn command(options: &Launch, restart: u32, rank: usize, port: u16) -> Result<Child> {
+/// Starts one rank in its own process group, so that a terminal's Ctrl-C reaches only the launcher.
+fn start(options: &LaunchOptions, restart: u32, rank: usize, port: u16) -> Result<Child> {
     let program = std::env::current_exe().context("finding this program")?;
     let (name, rest) = options.arguments.split_at(options.arguments.len().min(1));
     let mut command = Command::new(program);
@@ -279,15 +279,15 @@ fn command(options: &Launch, restart: u32, rank: usize, port: u16) -> Result<Chi
     command.spawn().context("starting this program")
 }
 
-/// Sends the lines of a pipe on, from a thread that ends with it.
-fn forward(rank: usize, pipe: impl Read + Send + 'static, error: bool, lines: Sender<Line>) {
+/// Forwards the lines of a pipe from a thread that ends with the pipe.
+fn forward(rank: usize, pipe: impl Read + Send + 'static, error: bool, lines: Sender<OutputLine>) {
     std::thread::spawn(move || {
         let mut pipe = BufReader::new(pipe);
         let mut bytes = Vec::new();
         while pipe.read_until(b'\n', &mut bytes).is_ok_and(|n| n > 0) {
             let text = String::from_utf8_lossy(&bytes).trim_end_matches(['\n', '\r']).to_string();
             bytes.clear();
-            if lines.send(Line { rank, text, error }).is_err() {
+            if lines.send(OutputLine { rank, text, error }).is_err() {
                 return;
             }
         }

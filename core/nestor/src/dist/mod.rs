@@ -1,5 +1,5 @@
-//! Ranks: processes that train one network together, one GPU each. They run the same program and meet by torchrun's
-//! environment variables; `Comm` is all that the rest of the program sees of them.
+//! Ranks: processes that train one network together, one GPU each. They run the same program and find each other by
+//! torchrun's environment variables. The rest of the program uses [`Comm`] only.
 
 mod balance;
 mod environment;
@@ -17,13 +17,13 @@ use nestor_torch::{Backend, Group, Member, Store, StoreAddress, Work};
 use tch::{Device, Kind, Tensor, no_grad};
 
 pub use balance::balance;
-pub use environment::Place;
+pub use environment::Rendezvous;
 pub use exchange::{agree, exchange, from_root};
 use watch::Watch;
 
 use crate::recipe::Dist;
 
-/// What ranks do together. All of them must call the same collectives in the same order.
+/// Collectives over ranks. All ranks must call the same collectives in the same order.
 pub trait Comm: std::fmt::Debug {
     /// This process, from 0.
     fn rank(&self) -> usize;
@@ -31,21 +31,22 @@ pub trait Comm: std::fmt::Debug {
     /// Number of ranks W.
     fn world(&self) -> usize;
 
-    /// Whether there is nobody to talk to. A group of one rank is not alone: its collectives are real.
+    /// True if there is no process group. A group of one rank is not alone: its collectives are real.
     fn is_alone(&self) -> bool {
         false
     }
 
-    /// Where tensors of collectives must lie.
+    /// Device of the tensors of collectives.
     fn device(&self) -> Device;
 
-    /// Starts to lay every rank's `part` (n) end to end into `whole` (W n): dense tensors of one type.
+    /// Starts an all-gather of every rank's `part` (n) into `whole` (W n): dense tensors of one type.
     fn all_gather_into(&self, whole: &Tensor, part: &Tensor) -> Result<Pending>;
 
-    /// Starts to sum `whole` (W n) over all ranks, of which each gets its `part` (n): dense tensors of one type.
+    /// Starts a reduce-scatter: sums `whole` (W n) over all ranks, of which each gets its `part` (n). The tensors are dense
+    /// and of one type.
     fn reduce_scatter_into(&self, part: &Tensor, whole: &Tensor) -> Result<Pending>;
 
-    /// Reduces a tensor over all ranks, in place.
+    /// Reduces a tensor over all ranks, in rendezvous.
     fn all_reduce(&self, tensor: &Tensor, reduce: Reduce) -> Result<()>;
 
     /// Copies the tensor of rank 0 to all others.
@@ -54,25 +55,25 @@ pub trait Comm: std::fmt::Debug {
     /// Waits for all ranks.
     fn barrier(&self) -> Result<()>;
 
-    /// Tells the others why this rank ends, and ends their collectives.
-    fn abort(&self, last_words: &str);
+    /// Records the error that ends this rank, for the others to report, and aborts their collectives.
+    fn abort(&self, reason: &str);
 }
 
-/// A collective under way: its tensors are not to be touched before `wait`.
+/// A collective under way: its tensors must not be used before `wait`.
 #[derive(Debug, Default)]
-#[must_use = "tensors of a collective are not to be touched before `wait`"]
+#[must_use = "tensors of a collective must not be used before `wait`"]
 pub struct Pending {
     work: Option<(Work, Blame)>,
 }
 
 impl Pending {
-    /// Waits until it is done; on a GPU only the current stream waits.
+    /// Waits for the result; on a GPU only the current stream waits.
     pub fn wait(self) -> Result<()> {
         self.work.map_or(Ok(()), |(work, blame)| work.wait().map_err(|error| blame.explain(error)))
     }
 }
 
-/// What tells which rank made a collective fail.
+/// Finds the rank that made a collective fail.
 #[derive(Debug)]
 struct Blame {
     collective: &'static str,
@@ -86,10 +87,9 @@ impl Blame {
     }
 }
 
-/// The only rank there is.
+/// The only rank.
 #[derive(Debug, Clone, Copy)]
 pub struct Solo {
-    /// Where tensors lie.
     pub device: Device,
 }
 
@@ -132,36 +132,37 @@ impl Comm for Solo {
         Ok(())
     }
 
-    fn abort(&self, _last_words: &str) {}
+    fn abort(&self, _reason: &str) {}
 }
 
-/// Ranks that c10d connects: by NCCL on GPUs, by Gloo on CPUs.
+/// A rank in a c10d process group: NCCL on GPUs, Gloo on CPUs.
 #[derive(Debug)]
 pub struct C10d {
-    place: Place,
+    rendezvous: Rendezvous,
     device: Device,
     group: Group,
     watch: Rc<Watch>,
     aborted: Cell<bool>,
-    /// Rank 0 serves it to the others, so it must live as long as they do.
+    /// Rank 0 serves it to the others until the last one ends.
     _store: Rc<Store>,
 }
 
 impl C10d {
-    /// Joins the ranks at a place; returns when all are there.
-    pub fn join(backend: Backend, place: &Place, device: Device, patience: &Dist) -> Result<Self> {
+    /// Joins the process group; returns when all ranks have joined.
+    pub fn join(backend: Backend, rendezvous: &Rendezvous, device: Device, patience: &Dist) -> Result<Self> {
         let timeout = Duration::from_secs(patience.timeout_s);
-        let address = StoreAddress { host: place.host.clone(), port: place.port, prefix: place.prefix.clone() };
-        let store = Rc::new(Store::connect(&address, place.serves(), timeout)?);
-        let watch = Rc::new(Watch::start(place, store.clone(), Duration::from_secs(patience.silence_s))?);
-        let group = Group::join(backend, &store, &Member { rank: place.rank, world: place.world, timeout });
+        let address =
+            StoreAddress { host: rendezvous.host.clone(), port: rendezvous.port, prefix: rendezvous.prefix.clone() };
+        let store = Rc::new(Store::connect(&address, rendezvous.serves(), timeout)?);
+        let watch = Rc::new(Watch::start(rendezvous, store.clone(), Duration::from_secs(patience.silence_s))?);
+        let group = Group::join(backend, &store, &Member { rank: rendezvous.rank, world: rendezvous.world, timeout });
         let group = group.map_err(|error| watch.explain(error))?;
-        Ok(Self { place: place.clone(), device, group, watch, aborted: Cell::new(false), _store: store })
+        Ok(Self { rendezvous: rendezvous.clone(), device, group, watch, aborted: Cell::new(false), _store: store })
     }
 
     fn begin(&self, collective: &'static str, start: impl FnOnce(&Group) -> Result<Work>) -> Result<Pending> {
         self.watch.begin();
-        let blame = Blame { collective, rank: self.place.rank, watch: self.watch.clone() };
+        let blame = Blame { collective, rank: self.rendezvous.rank, watch: self.watch.clone() };
         match start(&self.group) {
             Ok(work) => Ok(Pending { work: Some((work, blame)) }),
             Err(error) => Err(blame.explain(error)),
@@ -171,11 +172,11 @@ impl C10d {
 
 impl Comm for C10d {
     fn rank(&self) -> usize {
-        self.place.rank
+        self.rendezvous.rank
     }
 
     fn world(&self) -> usize {
-        self.place.world
+        self.rendezvous.world
     }
 
     fn device(&self) -> Device {
@@ -206,12 +207,12 @@ impl Comm for C10d {
         Ok(())
     }
 
-    fn abort(&self, last_words: &str) {
+    fn abort(&self, reason: &str) {
         if self.aborted.replace(true) {
             return;
         }
-        self.watch.leave_words(last_words);
-        // What failed is told by whoever calls this.
+        self.watch.record_failure(reason);
+        // The caller reports the failure itself.
         let _ = self.group.abort();
     }
 }
@@ -219,24 +220,24 @@ impl Comm for C10d {
 impl Drop for C10d {
     fn drop(&mut self) {
         if std::thread::panicking() && !self.watch.failed() {
-            self.watch.leave_words("internal error, see its own message");
+            self.watch.record_failure("internal error, see its own message");
         }
         if self.watch.failed() {
             // Collectives under way would keep the group from closing.
             let _ = self.group.abort();
             return;
         }
-        // Nobody leaves before all are ready to: rank 0 holds the store. An error means that the others are gone.
+        // No rank leaves before all are ready to: rank 0 serves the store. An error means that the others are gone.
         self.watch.leave();
         let _ = self.barrier();
     }
 }
 
-/// The ranks at a place, or the only one there is. A group of one that was launched as such runs real collectives.
-pub fn join(place: &Place, device: Device, patience: &Dist) -> Result<Rc<dyn Comm>> {
-    if place.is_alone() {
+/// Joins the process group, or returns the only rank. A group of one that a launcher started runs real collectives.
+pub fn join(rendezvous: &Rendezvous, device: Device, patience: &Dist) -> Result<Rc<dyn Comm>> {
+    if rendezvous.is_alone() {
         return Ok(Rc::new(Solo { device }));
     }
     let backend = if device.is_cuda() { Backend::Nccl } else { Backend::Gloo };
-    Ok(Rc::new(C10d::join(backend, place, device, patience)?))
+    Ok(Rc::new(C10d::join(backend, rendezvous, device, patience)?))
 }

@@ -1,4 +1,4 @@
-//! `nestor advantage`: an estimator on recorded steps.
+//! `nestor advantage`: runs an estimator on recorded steps.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::input_error;
 use crate::recipe::PluginChoice;
 
 /// Scores the steps recorded in a file and returns `{"advantages": [[…per token…], …], "returns": [[…], …]}`, one list
-/// per row. `config` is a JSON object; where it does not set `gamma` and the estimator has that key, the file's counts.
+/// per row. `config` is a JSON object. If it does not set `gamma` and the estimator has that key, the file's applies.
 pub fn advantage(plugins: &Plugins, estimator: &str, config: &str, rows: &Path) -> Result<Value> {
     let mut config: Value = serde_json::from_str(config).map_err(|e| input_error!("--config is not JSON: {e}"))?;
     let recorded = read(rows)?;

@@ -1,4 +1,4 @@
-//! One call into a plugin: the sink that collects its texts, and its code turned into a result.
+//! Calls into a plugin: a sink collects its texts, and its return code becomes a `Result`.
 
 use std::ffi::c_void;
 
@@ -8,25 +8,24 @@ use nestor_plugin::ffi;
 use crate::input_error;
 use crate::track::terminal;
 
-/// The texts a plugin put during one call.
+/// The texts that a plugin put into the sink during one call.
 #[derive(Default)]
 pub struct Texts {
     fields: Vec<(u32, Vec<u8>)>,
 }
 
 impl Texts {
-    /// The bytes of a field: those put last; none if it was never put.
+    /// The bytes put last into a field; empty if it was never put.
     pub fn bytes(&mut self, field: u32) -> Vec<u8> {
         let last = self.fields.iter_mut().rev().find(|(f, _)| *f == field);
         last.map(|(_, bytes)| std::mem::take(bytes)).unwrap_or_default()
     }
 
-    /// A field as text.
     pub fn text(&mut self, field: u32, name: &str) -> Result<String> {
         utf8(self.bytes(field), name)
     }
 
-    /// All texts of a field that collects.
+    /// All texts of a field, in the order put.
     pub fn all(&mut self, field: u32, name: &str) -> Result<Vec<String>> {
         let mine = self.fields.iter_mut().filter(|(f, _)| *f == field);
         mine.map(|(_, bytes)| utf8(std::mem::take(bytes), name)).collect()
@@ -59,7 +58,7 @@ pub fn call(function: impl FnOnce(*mut ffi::Sink) -> i32) -> Result<Texts> {
     }
 }
 
-/// Calls a close function. Nothing waits for its result, so a failure is only told.
+/// Calls a close function. A failure becomes a warning, since no caller waits for the result.
 pub fn close(id: &str, function: impl FnOnce(*mut ffi::Sink) -> i32) {
     if let Err(error) = call(function) {
         terminal::warn(&format!("warning: plugin {id}: closing: {error:#}"));

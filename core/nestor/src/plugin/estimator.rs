@@ -1,4 +1,4 @@
-//! An estimator of a plugin, with guards: it must fill every advantage and every return with a finite number.
+//! An estimator of a plugin. A guard checks that it fills every advantage and every return with a finite number.
 
 use std::ffi::c_void;
 
@@ -18,17 +18,17 @@ pub struct Estimator {
     needs: Needs,
 }
 
-/// What the advantages of rows are made of, as the estimator tells it.
+/// Components of the advantages of rows, by name, from the estimator.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Parts(Vec<(String, Vec<f64>)>);
 
 impl Parts {
-    /// Names and values of a row; NaN where it has no such part.
+    /// Names and values of a row's components; NaN where it lacks one.
     pub fn of(&self, row: usize) -> impl Iterator<Item = (&str, f64)> {
         self.0.iter().map(move |(name, column)| (name.as_str(), column[row]))
     }
 
-    /// Whether the estimator tells none.
+    /// True if the estimator has none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -68,12 +68,11 @@ impl Estimator {
         Ok(estimator)
     }
 
-    /// The plugin's id.
     pub fn id(&self) -> &str {
         self.id
     }
 
-    /// What it asks of the run.
+    /// Columns that the estimator reads.
     pub fn needs(&self) -> Needs {
         self.needs
     }
@@ -94,7 +93,7 @@ impl Estimator {
         self.check(rows, &rows.returns, "return")
     }
 
-    /// What the advantages of rows that were scored are made of; nothing from an estimator that does not tell.
+    /// The components of the advantages of scored rows; empty from an estimator without this extension.
     pub fn parts(&self, rows: &Rows) -> Result<Parts> {
         let Some(parts) = self.parts else { return Ok(Parts::default()) };
         check_columns(rows, self.needs).with_context(|| format!("rows for plugin {}", self.id))?;
@@ -113,23 +112,23 @@ impl Estimator {
         Ok(Parts(names.into_iter().zip(columns).collect()))
     }
 
-    /// Every number is there and finite.
+    /// Checks that every number is present and finite.
     fn check(&self, rows: &Rows, numbers: &[f32], name: &str) -> Result<()> {
         let Some(at) = numbers.iter().position(|x| !x.is_finite()) else { return Ok(()) };
         let row = rows.token_offsets.partition_point(|&offset| offset <= at as u64) - 1;
         let token = at as u64 - rows.token_offsets[row];
-        let place = format!(
+        let described = format!(
             "{name} of token {token} of row {row} (group {}, episode {}, step {})",
             rows.group[row], rows.episode[row], rows.step[row]
         );
         if numbers[at].is_nan() {
-            bail!("plugin {} left the {place} unwritten; an estimator must fill every token", self.id);
+            bail!("plugin {} left the {described} unwritten; an estimator must fill every token", self.id);
         }
-        bail!("plugin {} gave {} as the {place}; it must be finite", self.id, numbers[at])
+        bail!("plugin {} gave {} as the {described}; it must be finite", self.id, numbers[at])
     }
 }
 
-/// Columns that the border has and [`Rows`] keeps in another form.
+/// Columns of the border that [`Rows`] stores in another form.
 struct Extra {
     span_length: Vec<u32>,
     anchor_data: Vec<u8>,
@@ -181,7 +180,7 @@ fn columns(rows: &Rows, extra: &Extra, needs: Needs) -> ffi::Rows {
     }
 }
 
-/// Number of tokens T, once every column is known to have the length that the border promises the plugin.
+/// Checks that every column has the length that the border promises the plugin; returns the number of tokens T.
 fn check_columns(rows: &Rows, needs: Needs) -> Result<usize> {
     let (b, t) = (rows.len(), rows.token_rewards.len());
     let by_row = [

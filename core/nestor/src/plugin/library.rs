@@ -1,4 +1,4 @@
-//! One plugin file: opened, and its description checked before anything else of it is read or called.
+//! Opens a plugin file and checks its description before it reads or calls anything else in it.
 
 use std::ffi::c_void;
 use std::io::Read;
@@ -7,8 +7,37 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use nestor_plugin::ffi;
 
-use super::{Found, Kind};
 use crate::input_error;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    Environment,
+    Estimator,
+}
+
+impl std::fmt::Display for Kind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Kind::Environment => "environment",
+            Kind::Estimator => "estimator",
+        })
+    }
+}
+
+/// Description of a component.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct Found {
+    /// The component's name in recipes.
+    pub id: String,
+    pub kind: Kind,
+    /// Its purpose, in one line.
+    pub doc: String,
+    /// JSON schema of its config.
+    pub schema: serde_json::Value,
+    /// The plugin file.
+    pub path: PathBuf,
+}
 
 /// A component of a plugin file, checked.
 #[derive(Clone)]
@@ -16,22 +45,22 @@ pub struct Component {
     pub id: &'static str,
     pub doc: &'static str,
     pub schema: serde_json::Value,
-    pub table: Table,
+    pub functions: Functions,
     pub path: PathBuf,
 }
 
-/// Its functions.
+/// The function tables of a component.
 #[derive(Clone, Copy)]
-pub enum Table {
+pub enum Functions {
     Environment { functions: &'static ffi::Environment, expert: Option<&'static ffi::Expert> },
     Estimator { functions: &'static ffi::Estimator, parts: Option<&'static ffi::Parts> },
 }
 
 impl Component {
     pub fn kind(&self) -> Kind {
-        match self.table {
-            Table::Environment { .. } => Kind::Environment,
-            Table::Estimator { .. } => Kind::Estimator,
+        match self.functions {
+            Functions::Environment { .. } => Kind::Environment,
+            Functions::Estimator { .. } => Kind::Estimator,
         }
     }
 
@@ -46,7 +75,7 @@ impl Component {
     }
 }
 
-/// Opens a plugin file. It stays loaded until the process ends: its description, functions and threads may be in use.
+/// Opens a plugin file. The library stays loaded until the process ends: its functions and threads may be in use.
 pub fn load(path: &Path) -> Result<Vec<Component>> {
     let shown = path.display();
     if !path.is_file() {
@@ -62,7 +91,7 @@ pub fn load(path: &Path) -> Result<Vec<Component>> {
         .map_err(|e| input_error!("plugin file {shown} cannot be loaded as a shared library: {e}"))?;
     // SAFETY: nestor_plugin.h gives the symbol this type.
     let entry = *unsafe { library.get::<unsafe extern "C" fn() -> *const ffi::Plugin>(ffi::ENTRY) }
-        .map_err(|_| input_error!("{shown} is no Nestor plugin: it does not export {}", ffi::ENTRY))?;
+        .map_err(|_| input_error!("{shown} is not a Nestor plugin: it does not export {}", ffi::ENTRY))?;
     std::mem::forget(library);
     // SAFETY: the entry takes nothing and returns a pointer to a static description.
     let plugin = unsafe { entry() };
@@ -77,31 +106,31 @@ pub fn load(path: &Path) -> Result<Vec<Component>> {
     components.iter().map(|component| unsafe { read(component, path) }).collect()
 }
 
-/// Whether an ELF file ends before its section table, which stands at its end. The system's loader maps such a file
-/// without a word, and the process dies by SIGBUS at the first access behind the end.
+/// True if an ELF file ends before the end of its section table, the last part of a complete file. The system's loader
+/// maps such a file without an error, and the process dies by SIGBUS at the first access behind the end.
 fn is_cut_short(path: &Path) -> Result<bool> {
     let context = || format!("reading {}", path.display());
     let mut header = [0; 64];
     let mut file = std::fs::File::open(path).with_context(context)?;
     let length = file.metadata().with_context(context)?.len();
     if length < header.len() as u64 {
-        return Ok(false); // no library at all: the loader says so
+        return Ok(false); // not a library: the loader reports it
     }
     file.read_exact(&mut header).with_context(context)?;
     if header[..6] != *b"\x7fELF\x02\x01" {
         return Ok(false);
     }
     let short = |at: usize| u64::from(u16::from_le_bytes([header[at], header[at + 1]]));
-    let table = header[0x28..0x30].iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte));
+    let start = header[0x28..0x30].iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte));
     let size = short(0x3a) * short(0x3c); // entry size times count
-    Ok(table.checked_add(size).is_none_or(|end| end > length))
+    Ok(start.checked_add(size).is_none_or(|end| end > length))
 }
 
 fn check_head(head: Option<&ffi::Head>, path: &Path) -> Result<()> {
     let (shown, ours) = (path.display(), ffi::Head::OURS);
-    let head = head.ok_or_else(|| input_error!("{shown} is no Nestor plugin: its description is null"))?;
+    let head = head.ok_or_else(|| input_error!("{shown} is not a Nestor plugin: its description is null"))?;
     if head.magic != ours.magic {
-        return Err(input_error!("{shown} is no Nestor plugin: its description starts with {:#x}", head.magic));
+        return Err(input_error!("{shown} is not a Nestor plugin: its description starts with {:#x}", head.magic));
     }
     if head.abi_major != ours.abi_major || head.abi_minor > ours.abi_minor {
         return Err(input_error!(
@@ -115,13 +144,31 @@ fn check_head(head: Option<&ffi::Head>, path: &Path) -> Result<()> {
     }
     if *head != (ffi::Head { abi_minor: head.abi_minor, ..ours }) {
         return Err(input_error!(
-            "plugin file {shown} has structs of other sizes than version {}.{} of the plugin border ({head:?}, not \
-             {ours:?}); build it again for this machine from the same nestor_plugin.h",
+            "plugin file {shown} has structs of other sizes than version {}.{} of the plugin border ({}); build it again for this machine from the same nestor_plugin.h",
             ours.abi_major,
-            ours.abi_minor
+            ours.abi_minor,
+            differing_sizes(head, &ours)
         ));
     }
     Ok(())
+}
+
+/// The sizes of structs that differ, such as "size_rows is 160, not 168".
+fn differing_sizes(head: &ffi::Head, ours: &ffi::Head) -> String {
+    let sizes = |head: &ffi::Head| {
+        [
+            ("size_plugin", head.size_plugin),
+            ("size_component", head.size_component),
+            ("size_str", head.size_str),
+            ("size_sink", head.size_sink),
+            ("size_step", head.size_step),
+            ("size_environment", head.size_environment),
+            ("size_rows", head.size_rows),
+            ("size_estimator", head.size_estimator),
+        ]
+    };
+    let differing = sizes(head).into_iter().zip(sizes(ours)).filter(|(theirs, own)| theirs != own);
+    differing.map(|((name, theirs), (_, own))| format!("{name} is {theirs}, not {own}")).collect::<Vec<_>>().join(", ")
 }
 
 /// # Safety
@@ -145,23 +192,23 @@ unsafe fn read(component: &ffi::Component, path: &Path) -> Result<Component> {
         (!found.is_null()).then_some(found)
     };
     // SAFETY: the kind says which table `functions` points at; the extension's id says the same for its table.
-    let table = unsafe {
+    let functions = unsafe {
         match component.kind {
-            ffi::ENVIRONMENT => Table::Environment {
+            ffi::ENVIRONMENT => Functions::Environment {
                 functions: table(component.functions).ok_or_else(missing)?,
                 expert: extension(ffi::EXPERT).map(|found| table(found).ok_or_else(missing)).transpose()?,
             },
-            ffi::ESTIMATOR => Table::Estimator {
+            ffi::ESTIMATOR => Functions::Estimator {
                 functions: table(component.functions).ok_or_else(missing)?,
                 parts: extension(ffi::PARTS).map(|found| table(found).ok_or_else(missing)).transpose()?,
             },
             kind => return Err(wrong(&format!("{id} has the unknown kind {kind}"))),
         }
     };
-    Ok(Component { id, doc: text(component.doc, "a doc line")?, schema, table, path: path.to_path_buf() })
+    Ok(Component { id, doc: text(component.doc, "a doc line")?, schema, functions, path: path.to_path_buf() })
 }
 
-/// A table of functions, unless it or one of its entries is null.
+/// A table of functions. None if it or one of its entries is null.
 ///
 /// # Safety
 /// `functions` is null or points at a static table of type `T`, which holds function pointers alone.

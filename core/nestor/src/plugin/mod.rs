@@ -1,8 +1,8 @@
-//! The host's side of the plugin border: finding plugin files, the handshake, and guards around every call.
+//! The host's side of the plugin border: it finds plugin files, checks their description and guards every call.
 //!
 //! [`Plugins`] finds components by id or file, [`SharedEnv`] and [`Env`] play an environment, [`Estimator`] scores rows,
-//! [`advantage`] scores recorded ones. What crosses the border stands in `plugins/sdk/nestor_plugin.h`; `unsafe` stands
-//! in `library`, `call`, `world` and `estimator` only.
+//! [`advantage`] scores recorded ones. `plugins/sdk/nestor_plugin.h` defines the border. Only `library`, `call`,
+//! `shared_env` and `estimator` use `unsafe`.
 
 pub mod advantage;
 mod call;
@@ -16,69 +16,35 @@ use anyhow::{Context, Result, bail};
 pub use nestor_plugin::{Needs, Observation};
 
 pub use estimator::{Estimator, Parts};
+pub use library::{Found, Kind};
 pub use shared_env::{Env, SharedEnv};
 
 use crate::input_error;
 use crate::recipe::PluginChoice;
-use library::{Component, Table};
+use library::{Component, Functions};
 
 /// Directories to look for plugins in before all others, separated as in PATH.
 pub const PATH_VARIABLE: &str = "NESTOR_PLUGIN_PATH";
 
-/// What a component is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Kind {
-    /// Gives tasks, observations and rewards.
-    Environment,
-    /// Gives advantages.
-    Estimator,
-}
-
-impl std::fmt::Display for Kind {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Kind::Environment => "environment",
-            Kind::Estimator => "estimator",
-        })
-    }
-}
-
-/// One component found.
-#[derive(Debug, Clone, serde::Serialize)]
-pub struct Found {
-    /// The name recipes use.
-    pub id: String,
-    /// What it is.
-    pub kind: Kind,
-    /// What it does, in one line.
-    pub doc: String,
-    /// JSON schema of its config.
-    pub schema: serde_json::Value,
-    /// The file it lies in.
-    pub path: PathBuf,
-}
-
-/// A plugin file that cannot be used, and why.
+/// A plugin file that cannot be used.
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct Refused {
-    /// The file.
     pub path: PathBuf,
     /// One message with cause and remedy.
     pub why: String,
 }
 
-/// The plugins there are.
+/// The plugins found.
 #[derive(Default)]
 pub struct Plugins {
     components: Vec<Component>,
     refused: Vec<Refused>,
-    places: Vec<PathBuf>,
+    dirs: Vec<PathBuf>,
 }
 
 impl Plugins {
-    /// Looks in the directories of `NESTOR_PLUGIN_PATH`, then beside the executable and one directory above (where the
-    /// plugins lie that were built with a test). A file name found twice counts where it was found first.
+    /// Looks in the directories of `NESTOR_PLUGIN_PATH`, then beside the executable and one directory above (there cargo
+    /// puts the plugins that it builds with a test). Of two files with one name the first counts.
     pub fn discover() -> Result<Self> {
         let mut plugins = Self::default();
         for dir in std::env::split_paths(&std::env::var_os(PATH_VARIABLE).unwrap_or_default()) {
@@ -86,12 +52,12 @@ impl Plugins {
                 continue;
             }
             if !dir.is_dir() {
-                return Err(input_error!("{PATH_VARIABLE} names {}, which is no directory", dir.display()));
+                return Err(input_error!("{PATH_VARIABLE} names {}, which is not a directory", dir.display()));
             }
             plugins.add_dir(&dir, "")?;
         }
-        let executable = std::env::current_exe().context("where the program lies")?;
-        // Other libraries may lie beside the program, so only those named as plugins count there.
+        let executable = std::env::current_exe().context("finding the program's directory")?;
+        // Other libraries may be beside the program, so only those named as plugins count there.
         let prefix = format!("{}nestor_", std::env::consts::DLL_PREFIX);
         for dir in executable.ancestors().skip(1).take(2) {
             plugins.add_dir(dir, &prefix)?;
@@ -99,7 +65,7 @@ impl Plugins {
         Ok(plugins)
     }
 
-    /// Only what lies in one directory.
+    /// The plugins of one directory.
     pub fn in_dir(dir: &Path) -> Result<Self> {
         let mut plugins = Self::default();
         plugins.add_dir(dir, "")?;
@@ -123,7 +89,7 @@ impl Plugins {
                 Err(error) => self.refused.push(Refused { path, why: format!("{error:#}") }),
             }
         }
-        self.places.push(dir.to_path_buf());
+        self.dirs.push(dir.to_path_buf());
         Ok(())
     }
 
@@ -132,7 +98,7 @@ impl Plugins {
         paths.into_iter().any(|path| path.file_name().is_some_and(|name| name == file_name))
     }
 
-    /// All components found, in the order found.
+    /// All components, in the order found.
     pub fn list(&self) -> Vec<Found> {
         self.components.iter().map(Component::found).collect()
     }
@@ -143,24 +109,28 @@ impl Plugins {
     }
 
     /// Opens an environment.
-    pub fn world(&self, choice: &PluginChoice) -> Result<SharedEnv> {
+    pub fn environment(&self, choice: &PluginChoice) -> Result<SharedEnv> {
         let component = self.component(Kind::Environment, &choice.plugin)?;
-        match component.table {
-            Table::Environment { functions, expert } => SharedEnv::open(component.id, functions, expert, &choice.config),
-            Table::Estimator { .. } => bail!("plugin {} is an estimator", component.id),
+        match component.functions {
+            Functions::Environment { functions, expert } => {
+                SharedEnv::open(component.id, functions, expert, &choice.config)
+            }
+            Functions::Estimator { .. } => bail!("plugin {} is an estimator", component.id),
         }
     }
 
     /// Opens an estimator.
     pub fn estimator(&self, choice: &PluginChoice) -> Result<Estimator> {
         let component = self.component(Kind::Estimator, &choice.plugin)?;
-        match component.table {
-            Table::Estimator { functions, parts } => Estimator::open(component.id, functions, parts, &choice.config),
-            Table::Environment { .. } => bail!("plugin {} is an environment", component.id),
+        match component.functions {
+            Functions::Estimator { functions, parts } => {
+                Estimator::open(component.id, functions, parts, &choice.config)
+            }
+            Functions::Environment { .. } => bail!("plugin {} is an environment", component.id),
         }
     }
 
-    /// What is known of a component, by id or file.
+    /// Describes a component, named by id or file.
     pub fn find(&self, kind: Kind, plugin: &str) -> Result<Found> {
         Ok(self.component(kind, plugin)?.found())
     }
@@ -188,12 +158,12 @@ impl Plugins {
             return input_error!("{}", refused.why);
         }
         let known: Vec<&str> = self.components.iter().filter(|c| c.kind() == kind).map(|c| c.id).collect();
-        let places: Vec<String> = self.places.iter().map(|p| p.display().to_string()).collect();
+        let dirs: Vec<String> = self.dirs.iter().map(|p| p.display().to_string()).collect();
         let refused: Vec<String> = self.refused.iter().map(|r| format!("; not usable: {}", r.why)).collect();
         input_error!(
             "there is no {kind} plugin `{plugin}`{}; looked for {file} and others in {} (more directories: {PATH_VARIABLE}){}",
             nestor_plugin::suggest(plugin, &known),
-            places.join(", "),
+            dirs.join(", "),
             refused.concat()
         )
     }

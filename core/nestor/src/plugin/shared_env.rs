@@ -1,4 +1,5 @@
-//! An environment of a plugin: the world that all episodes share, and what plays one.
+//! An environment of a plugin: the part that all episodes share (the header's world), and the part that plays one episode
+//! at a time (the header's env).
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -49,7 +50,6 @@ impl SharedEnv {
         Ok(Self { inner: Arc::new(Inner { id, functions, expert, handle }) })
     }
 
-    /// The plugin's id.
     pub fn id(&self) -> &str {
         self.inner.id
     }
@@ -73,31 +73,30 @@ impl SharedEnv {
         Ok(count)
     }
 
-    /// Whether the plugin has an expert.
     pub fn has_expert(&self) -> bool {
         self.inner.expert.is_some()
     }
 
-    /// Makes something that plays.
+    /// Makes an environment that plays episodes.
     pub fn spawn(&self) -> Result<Env> {
         let Inner { id, functions, handle, .. } = *self.inner;
         let mut env = std::ptr::null_mut();
         // SAFETY: the handle is open; `env` outlives the call.
         call(|sink| unsafe { (functions.spawn)(handle, sink, &mut env) })
             .with_context(|| format!("plugin {id}: spawn"))?;
-        Ok(Env { world: self.clone(), handle: env, place: None })
+        Ok(Env { shared: self.clone(), handle: env, position: None })
     }
 }
 
-/// Plays one episode at a time; used again after a reset.
+/// Plays one episode at a time; a reset starts the next one.
 pub struct Env {
-    world: SharedEnv,
+    shared: SharedEnv,
     handle: *mut c_void,
-    place: Option<Place>,
+    position: Option<Position>,
 }
 
-/// Where an episode stands, for messages.
-struct Place {
+/// The task and the step of an episode, for messages.
+struct Position {
     split: String,
     task: u64,
     seed: u64,
@@ -109,7 +108,7 @@ unsafe impl Send for Env {}
 
 impl Drop for Env {
     fn drop(&mut self) {
-        let Inner { id, functions, .. } = *self.world.inner;
+        let Inner { id, functions, .. } = *self.shared.inner;
         // SAFETY: the handle is from `spawn`, its world is still open.
         close(id, |sink| unsafe { (functions.close)(self.handle, sink) });
     }
@@ -118,9 +117,9 @@ impl Drop for Env {
 impl Env {
     /// Starts a task.
     pub fn reset(&mut self, split: &str, task: u64, seed: u64) -> Result<Observation> {
-        self.place = Some(Place { split: split.to_string(), task, seed, steps: 0 });
+        self.position = Some(Position { split: split.to_string(), task, seed, steps: 0 });
         let mut out = ffi::Step::default();
-        let reset = self.world.inner.functions.reset;
+        let reset = self.shared.inner.functions.reset;
         // SAFETY: the handle is open and used by this thread alone; `out` outlives the call.
         call(|sink| unsafe { reset(self.handle, ffi::Str::new(split.as_bytes()), task, seed, sink, &mut out) })
             .and_then(|texts| observation(texts, out))
@@ -130,7 +129,7 @@ impl Env {
     /// Plays one response.
     pub fn step(&mut self, response: &str) -> Result<Observation> {
         let mut out = ffi::Step::default();
-        let step = self.world.inner.functions.step;
+        let step = self.shared.inner.functions.step;
         let seen = self
             .playing()
             // SAFETY: as for `reset`.
@@ -139,13 +138,13 @@ impl Env {
             })
             .and_then(|texts| observation(texts, out))
             .with_context(|| self.describe("step"))?;
-        if let Some(place) = &mut self.place {
-            place.steps += 1;
+        if let Some(position) = &mut self.position {
+            position.steps += 1;
         }
         Ok(seen)
     }
 
-    /// What the expert does next.
+    /// The expert's next action.
     pub fn expert_action(&mut self) -> Result<String> {
         self.playing()
             .and_then(|()| self.expert())
@@ -166,22 +165,22 @@ impl Env {
     }
 
     fn playing(&self) -> Result<()> {
-        ensure!(self.place.is_some(), "stepped before the first reset");
+        ensure!(self.position.is_some(), "stepped before the first reset");
         Ok(())
     }
 
     fn expert(&self) -> Result<&'static ffi::Expert> {
-        self.world.inner.expert.context("this environment has no expert (extension nestor.env.expert/1)")
+        self.shared.inner.expert.context("this environment has no expert (extension nestor.env.expert/1)")
     }
 
     /// "plugin toy: task 3 of split train, seed 7, step 2", steps counted from 0.
     fn describe(&self, what: &str) -> String {
-        let id = self.world.inner.id;
-        match &self.place {
-            Some(Place { split, task, seed, .. }) if what == "reset" => {
+        let id = self.shared.inner.id;
+        match &self.position {
+            Some(Position { split, task, seed, .. }) if what == "reset" => {
                 format!("plugin {id}: task {task} of split {split}, seed {seed}, reset")
             }
-            Some(Place { split, task, seed, steps }) => {
+            Some(Position { split, task, seed, steps }) => {
                 format!("plugin {id}: task {task} of split {split}, seed {seed}, {what} {steps}")
             }
             None => format!("plugin {id}"),

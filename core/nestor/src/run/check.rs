@@ -32,7 +32,7 @@ pub fn check(recipe: &Recipe, name: &str, args: &TrainArgs, comm: &dyn Comm, con
     let dir = from_root(comm, || run_dir(name, args))?;
     let resume = args.resume || (args.restarted && is_run(&dir));
     let plugins = Plugins::discover()?;
-    let shared_env = plugins.world(&recipe.env).context("recipe key `env`")?;
+    let shared_env = plugins.environment(&recipe.env).context("recipe key `env`")?;
     let estimator = plugins.estimator(&recipe.estimator).context("recipe key `estimator`")?;
     check_critic(recipe, &estimator)?;
     let tasks = count_tasks(&shared_env, "rollout.split", &recipe.rollout.split)?;

@@ -16,7 +16,7 @@ use super::speed::Speed;
 use super::{Learner, Meter, Run, TrainArgs, stream_seed};
 use crate::agent::{Player, PlayerOptions, TaskCursor, plan, texts};
 use crate::checkpoint::Checkpoints;
-use crate::dist::{self, Comm, Place, from_root};
+use crate::dist::{self, Comm, Rendezvous, from_root};
 use crate::engine::noise;
 use crate::files;
 use crate::input_error;
@@ -36,7 +36,7 @@ const TOKENIZER_EPISODES: usize = 512;
 
 /// Joins the ranks that run a recipe together.
 pub fn join(recipe: &Recipe) -> Result<Ranks> {
-    let place = Place::of_environment()?;
+    let place = Rendezvous::of_environment()?;
     if place.world > 1 && recipe.sharding == Sharding::None {
         return Err(input_error!(
             "recipe key `sharding`: `none` is for one rank, and there are {}; set it to full or grad_op",
@@ -90,7 +90,7 @@ impl Run {
         let Origin { model_files, policy, critic, mut state, interrupted } = origin;
         let player = Player::new(PlayerOptions {
             tokenizer: Tokenizer::load(&model_files)?,
-            world: shared_env,
+            shared_env,
             rollout: recipe.rollout.clone(),
             seed: recipe.seed,
             deterministic: recipe.deterministic,
@@ -165,7 +165,7 @@ impl Run {
         self.meter.phases.start("warm_start");
         let _bar = self.ranks.progress.phase("warm start", "steps");
         let seed = stream_seed(self.recipe.seed, noise::WARM_START, 0);
-        let count = self.player.world().tasks(&self.recipe.rollout.split)?;
+        let count = self.player.shared_env().tasks(&self.recipe.rollout.split)?;
         let mut imitation = Imitation {
             comm: &*self.ranks.comm,
             player: &mut self.player,

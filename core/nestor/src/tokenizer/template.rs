@@ -1,4 +1,4 @@
-//! Chat templates: Jinja as transformers renders it (trimmed blocks, Python's string methods, its `tojson`).
+//! Chat templates: renders Jinja as transformers does (trimmed blocks, Python's string methods, its `tojson`).
 
 use anyhow::{Context, Result};
 use minijinja::syntax::SyntaxConfig;
@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::Message;
 use crate::input_error;
 
-/// The template where a folder has none: each turn between `<|im_start|>role` and `<|im_end|>`.
+/// The template of a folder that has none: each turn between `<|im_start|>role` and `<|im_end|>`.
 pub(super) const CHATML: &str = "{%- for message in messages %}\n    \
     {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}\n\
     {%- endfor %}\n\
@@ -21,20 +21,20 @@ pub(super) const CHATML: &str = "{%- for message in messages %}\n    \
 /// Qwen2.5-Instruct's template, for tokenizers made from its tokenizer.json alone.
 pub(super) const QWEN: &str = include_str!("qwen2.5_chat_template.jinja");
 
-/// Qwen3's template, for tokenizers with Qwen3's `<think>`; as TRL 1.16.0 (Apache-2.0) has it in `chat_templates`.
+/// Qwen3's template, for tokenizers with Qwen3's `<think>`; from `chat_templates` of TRL 1.16.0 (Apache-2.0).
 pub(super) const QWEN3: &str = include_str!("qwen3_chat_template.jinja");
 
-/// The variable of Qwen3's template, and of others after it, that says whether the model shall think before it answers.
+/// The variable of Qwen3's template, and of others after it, that switches thinking on or off.
 const THINKING: &str = "enable_thinking";
 
-/// The special tokens transformers hands to a template by name.
+/// The special tokens that transformers passes to a template by name.
 const SPECIAL: [&str; 7] = ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
 /// A compiled chat template.
 #[derive(Debug)]
 pub(super) struct Template {
     environment: Environment<'static>,
-    /// What every rendering sees beside the chat: the special tokens, and the thinking switch where it is set.
+    /// Variables of every rendering besides the chat: the special tokens, and the thinking switch if it is set.
     known: Map<String, Value>,
 }
 
@@ -60,7 +60,7 @@ impl Template {
     /// Sets the thinking switch of all renderings.
     ///
     /// # Errors
-    /// When the template has none: it would be ignored.
+    /// If the template has no switch and would ignore the setting.
     pub fn set_thinking(&mut self, thinking: bool) -> Result<()> {
         let template = self.environment.get_template("chat").context("the template is compiled")?;
         if !template.undeclared_variables(false).contains(THINKING) {
@@ -72,7 +72,6 @@ impl Template {
         Ok(())
     }
 
-    /// The text of a chat.
     pub fn render(&self, chat: &[Message], add_generation_prompt: bool) -> Result<String> {
         let mut context = self.known.clone();
         context.insert("messages".into(), json!(chat));
@@ -86,7 +85,7 @@ impl Template {
     }
 }
 
-/// The template that `tokenizer_config.json` holds: one text, or a list with names of which `default` counts.
+/// The template in `tokenizer_config.json`: one text, or the entry `default` of a list.
 pub(super) fn of_settings(settings: &Map<String, Value>) -> Option<String> {
     match settings.get("chat_template")? {
         Value::String(text) => Some(text.clone()),
@@ -103,7 +102,7 @@ pub(super) fn special_token(settings: &Map<String, Value>, name: &str) -> Option
     value.as_str().or_else(|| value.get("content")?.as_str()).map(str::to_string)
 }
 
-/// Python's `json.dumps` with `ensure_ascii=False`: `", "` and `": "`, nothing escaped for HTML.
+/// Python's `json.dumps` with `ensure_ascii=False`: separators `", "` and `": "`, no HTML escapes.
 fn to_json(value: minijinja::Value, options: Kwargs) -> Result<minijinja::Value, Error> {
     let indent: Option<usize> = options.get("indent")?;
     let ascii: Option<bool> = options.get("ensure_ascii")?;
@@ -141,7 +140,7 @@ impl serde_json::ser::Formatter for Spaced {
     }
 }
 
-/// The time now, in the local zone, by a `strftime` format.
+/// The current local time in a `strftime` format.
 fn strftime_now(format: &str, rest: Rest<minijinja::Value>) -> Result<String, Error> {
     use std::fmt::Write;
     if !rest.is_empty() {

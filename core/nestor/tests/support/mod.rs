@@ -1,4 +1,4 @@
-//! What several tests need.
+//! Helpers of several tests.
 
 #![allow(dead_code)] // no test needs all of it
 
@@ -17,7 +17,7 @@ pub fn example_plugins() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
     DIR.get_or_init(|| {
         let examples = build(&["--package", "nestor-plugin", "--examples"]).join("examples");
-        // Cargo's own folder keeps older builds beside the newest. A rename is whole for tests that run at once.
+        // Cargo's own folder keeps older builds beside the newest. A rename is atomic for tests that run concurrently.
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("plugins");
         std::fs::create_dir_all(&dir).expect("a directory for plugins");
         for name in ["libtoy.so", "libfaulty.so"] {
@@ -29,12 +29,12 @@ pub fn example_plugins() -> &'static Path {
     })
 }
 
-/// Builds what the arguments name where it is not fresh, and returns the folder of built files. `cargo test` builds the
-/// examples and libraries of tested packages only, so a test of core asks cargo itself; cargo's lock is free by then.
-pub fn build(what: &[&str]) -> &'static Path {
+/// Builds the targets that the arguments name, and returns the folder of built files. `cargo test` builds the examples
+/// and libraries of tested packages only, so a test of core calls cargo itself; cargo's lock is free by then.
+pub fn build(targets: &[&str]) -> &'static Path {
     let profile = Path::new(env!("CARGO_BIN_EXE_nestor")).parent().expect("a directory");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-    cargo.args(["build", "--quiet"]).args(what).arg("--manifest-path").arg(workspace().join("Cargo.toml"));
+    cargo.args(["build", "--quiet"]).args(targets).arg("--manifest-path").arg(workspace().join("Cargo.toml"));
     cargo.arg("--target-dir").arg(profile.parent().expect("a directory"));
     if !cfg!(debug_assertions) {
         cargo.arg("--release");
@@ -53,10 +53,10 @@ pub fn workspace() -> &'static Path {
 pub fn toy() -> SharedEnv {
     let file = example_plugins().join("libtoy.so");
     let choice = PluginChoice { plugin: file.display().to_string(), config: json!({ "max_steps": 9 }) };
-    Plugins::default().world(&choice).expect("the toy environment")
+    Plugins::default().environment(&choice).expect("the toy environment")
 }
 
-/// A tiny network with large random weights, so that its log-probs tell contexts apart.
+/// A tiny network with large random weights, so that its log-probs differ between contexts.
 pub fn model(vocab_size: usize) -> Model {
     let config = Config {
         architecture: Architecture::Qwen2,

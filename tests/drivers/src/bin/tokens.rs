@@ -1,9 +1,9 @@
-//! Tokenizers for `tests/test_tokenizer.py`, which compares them with transformers.
+//! Tokenizers for `tests/python/test_tokenizer.py`, which compares them with transformers.
 //!
 //! usage: tokens MODEL_DIR TEXTS.json · tokens --chats MODEL_DIR CHATS.json [true|false] · tokens --train OUT_DIR TEXTS.json VOCAB_SIZE
 //!
-//! TEXTS is a list of strings, CHATS a list of chats. The first form prints the ids of texts and what those decode to,
-//! the second the ids of chats (with the thinking switch on or off), the third trains a tokenizer.
+//! TEXTS is a list of strings, CHATS a list of chats. The first form prints the ids of texts and their decoded texts, the
+//! second the ids of chats (with the thinking switch on or off), the third trains a tokenizer.
 
 use std::path::Path;
 
@@ -32,7 +32,7 @@ fn main() -> Result<()> {
             println!("{}", json!({ "eos": tokenizer.eos(), "vocab_size": tokenizer.vocab_size(), "texts": texts }));
             Ok(())
         }
-        _ => anyhow::bail!("the first lines of this file say how to call it"),
+        _ => anyhow::bail!("the first lines of this file describe its usage"),
     }
 }
 

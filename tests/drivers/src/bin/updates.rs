@@ -9,7 +9,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use nestor::dist::{self, Place};
+use nestor::dist::{self, Rendezvous};
 use nestor::model::weights;
 use nestor::policy::Network;
 use nestor::policy::update::{UpdateSettings, update};
@@ -33,7 +33,7 @@ fn main() -> Result<()> {
     };
     let input: Input = serde_json::from_str(&std::fs::read_to_string(batches)?).context("reading the batches")?;
     let sharding: Sharding = serde_json::from_value(sharding.as_str().into())?;
-    let comm = dist::join(&Place::of_environment()?, Device::Cpu, &Dist::default())?;
+    let comm = dist::join(&Rendezvous::of_environment()?, Device::Cpu, &Dist::default())?;
     let ranks = Ranks { comm, sharding, deterministic: false, stop: Default::default(), progress: Default::default() };
     let first = ranks.comm.rank() == 0;
 

@@ -1,0 +1,296 @@
+//! The player: all episodes of a plan are in flight at once, environments step on threads, and nothing waits for the
+//! slowest episode.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::episode_state::EpisodeState;
+use super::pool::Pool;
+use super::prompt::{PromptTemplate, fit};
+use super::tasks::EpisodePlan;
+use crate::data::Episode;
+use crate::engine::{Counters, Engine, EngineOptions, NoiseKey, Request, Sampling, Weights, noise};
+use crate::error::{InputError, Stopped, message};
+use crate::failpoint::failpoint;
+use crate::input_error;
+use crate::model::Model;
+use crate::plugin::{Env, Observation, SharedEnv};
+use crate::recipe::{Eval, Rollout};
+use crate::tokenizer::{Message, Tokenizer, Turns};
+use crate::track::{Progress, terminal};
+
+/// Wait for environments before the first pass, whose duration is not known.
+const FIRST_PATIENCE: Duration = Duration::from_millis(5);
+
+/// Parts of a player.
+pub struct PlayerOptions {
+    pub tokenizer: Tokenizer,
+    pub shared_env: SharedEnv,
+    pub rollout: Rollout,
+    /// Seed of the sampling noise.
+    pub seed: u64,
+    /// Bit-identical runs: waits for all environments before requests are admitted.
+    pub deterministic: bool,
+    /// Ends play with [`Stopped`] once it is set.
+    pub stop: Arc<AtomicBool>,
+    /// Counts the episodes that are over and the tokens.
+    pub progress: Progress,
+}
+
+/// Settings of one play of a plan.
+#[derive(Debug, Clone)]
+pub struct PlaySettings {
+    /// Stream of the sampling noise, one of [`noise`].
+    pub stream: u32,
+    /// Iteration of the run, for the noise.
+    pub iteration: u64,
+    /// Split of the environment that the tasks come from.
+    pub split: String,
+    pub sampling: Sampling,
+}
+
+impl PlaySettings {
+    /// Training in the given iteration.
+    pub fn train(rollout: &Rollout, iteration: u64) -> Self {
+        let Rollout { temperature, top_k, top_p, .. } = *rollout;
+        let sampling = Sampling { temperature, top_k, top_p };
+        Self { stream: noise::TRAIN, iteration, split: rollout.split.clone(), sampling }
+    }
+
+    /// Evaluation; its noise is the same in every iteration, so that only the policy makes a difference.
+    pub fn eval(eval: &Eval) -> Self {
+        let sampling = Sampling { temperature: eval.temperature, ..Sampling::default() };
+        Self { stream: noise::EVAL, iteration: 0, split: eval.split.clone(), sampling }
+    }
+}
+
+/// Plays episodes with a policy, or lets the environment's expert play them.
+pub struct Player {
+    pub(super) tokenizer: Tokenizer,
+    pub(super) shared_env: SharedEnv,
+    pub(super) rollout: Rollout,
+    /// Environments that no episode uses.
+    pub(super) idle: Vec<Env>,
+    deterministic: bool,
+    template: PromptTemplate,
+    /// Continues a conversation, where an episode is one.
+    turns: Option<Turns>,
+    engine: Engine,
+    pool: Pool<Observation>,
+    stop: Arc<AtomicBool>,
+    /// Survived failures of environments.
+    env_errors: u64,
+    progress: Progress,
+}
+
+impl Player {
+    /// Starts the environment threads.
+    pub fn new(options: PlayerOptions) -> Result<Self> {
+        let PlayerOptions { tokenizer, shared_env, rollout, seed, deterministic, stop, progress } = options;
+        let tokenizer = tokenizer.with_thinking(rollout.thinking).context("recipe key `rollout.thinking`")?;
+        let engine = Engine::new(EngineOptions {
+            slots: rollout.slots,
+            capacity: rollout.max_tokens(),
+            cache_tokens: rollout.cache_tokens.unwrap_or(0),
+            deterministic,
+            eos: tokenizer.eos().to_vec(),
+            seed,
+        });
+        let template = PromptTemplate::of(&shared_env, &rollout)?;
+        let turns = if rollout.is_transcript() { Some(Turns::new(&tokenizer)?) } else { None };
+        let pool = Pool::new(&shared_env, rollout.env_threads)?;
+        Ok(Self {
+            tokenizer,
+            shared_env,
+            rollout,
+            idle: Vec::new(),
+            deterministic,
+            template,
+            turns,
+            engine,
+            pool,
+            stop,
+            env_errors: 0,
+            progress,
+        })
+    }
+
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    pub fn shared_env(&self) -> &SharedEnv {
+        &self.shared_env
+    }
+
+    /// Tokens generated and computed since the last call.
+    pub fn take_counters(&mut self) -> Counters {
+        self.engine.take_counters()
+    }
+
+    /// Survived failures of environments since the last call.
+    pub fn take_env_errors(&mut self) -> u64 {
+        std::mem::take(&mut self.env_errors)
+    }
+
+    /// Plays all episodes of a plan and returns them in its order.
+    pub fn play(&mut self, model: &Model, plan: &[EpisodePlan], settings: &PlaySettings) -> Result<Vec<Episode>> {
+        let played = self.play_all(model, plan, settings);
+        // After an error there may be work under way; and the cache is of no use once the weights change.
+        self.pool.drain();
+        self.engine.clear();
+        played
+    }
+
+    fn play_all(&mut self, model: &Model, plan: &[EpisodePlan], settings: &PlaySettings) -> Result<Vec<Episode>> {
+        // All ranks gather together, so nothing that may fail at one of them comes before.
+        let weights = Weights::new(model)?;
+        let index_of: HashMap<u32, usize> = plan.iter().enumerate().map(|(i, p)| (p.episode, i)).collect();
+        if index_of.len() != plan.len() {
+            bail!("two episodes of a plan have the same number");
+        }
+        let mut in_flight: Vec<EpisodeInFlight> = Vec::with_capacity(plan.len());
+        for (index, p) in plan.iter().enumerate() {
+            self.reset(index, p, settings)?;
+            in_flight.push(EpisodeInFlight { playing: EpisodeState::new(*p), env: None, prompt: Vec::new() });
+        }
+        let (mut remaining, mut failures) = (plan.len(), 0);
+        self.progress.set_total(remaining);
+        let mut patience = FIRST_PATIENCE;
+        while remaining > 0 {
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(Stopped.into());
+            }
+            let wait = if self.deterministic { Duration::MAX } else { patience };
+            for answer in self.pool.collect(self.engine.is_idle(), wait)? {
+                let current = &mut in_flight[answer.index];
+                let (env, seen) = match answer.outcome {
+                    Ok((env, seen)) => (env, seen),
+                    Err(error) => {
+                        failures += 1;
+                        self.survive(failures, error)?;
+                        if current.playing.step() == 0 {
+                            self.reset(answer.index, &plan[answer.index], settings)?;
+                        } else {
+                            current.playing.fail();
+                            remaining -= 1;
+                            self.progress.advance(1, 0);
+                        }
+                        continue;
+                    }
+                };
+                if current.observe(seen, self.rollout.max_steps)? || !self.ask(current, settings)? {
+                    self.idle.push(env);
+                    remaining -= 1;
+                    self.progress.advance(1, 0);
+                } else {
+                    current.env = Some(env);
+                }
+            }
+            if self.engine.is_idle() {
+                continue;
+            }
+            let begin = Instant::now();
+            let drawn = self.engine.counters().generated;
+            for done in self.engine.step(&weights)? {
+                let index = index_of[&done.key.episode];
+                let current = &mut in_flight[index];
+                let text = self.tokenizer.decode(&done.tokens, true);
+                let prompt = std::mem::take(&mut current.prompt);
+                current.playing.respond((prompt, done.tokens, done.logprobs), text.clone());
+                self.pool.submit(index, current.env.take(), move |env| env.step(&text))?;
+                failpoint("mid-rollout");
+            }
+            self.progress.advance(0, (self.engine.counters().generated - drawn) as usize);
+            // Environments that are about to answer join the next pass if that costs little against it.
+            patience = begin.elapsed() / 8;
+        }
+        Ok(in_flight.into_iter().map(|current| current.playing.finish()).collect())
+    }
+
+    /// Has a thread reset an environment for the plan's episode `index`.
+    fn reset(&mut self, index: usize, plan: &EpisodePlan, settings: &PlaySettings) -> Result<()> {
+        let (split, EpisodePlan { task, seed, .. }) = (settings.split.clone(), *plan);
+        self.pool.submit(index, self.idle.pop(), move |env| env.reset(&split, task, seed))
+    }
+
+    /// Counts an environment's error, the `failures`th of a plan; returns it where it ends the run.
+    fn survive(&mut self, failures: u64, error: anyhow::Error) -> Result<()> {
+        if failures > self.rollout.env_errors || error.chain().any(|cause| cause.is::<InputError>()) {
+            return Err(error);
+        }
+        self.env_errors += 1;
+        let (why, allowed) = (message(&error), self.rollout.env_errors);
+        terminal::warn(&format!("warning: {why} (failure {failures} of {allowed})"));
+        Ok(())
+    }
+
+    /// Queues the next step of an episode; false where it was cut instead, for lack of room.
+    fn ask(&mut self, current: &mut EpisodeInFlight, settings: &PlaySettings) -> Result<bool> {
+        let playing = &mut current.playing;
+        let Some(StepPrompt { before, new }) = self.step_prompt(playing)? else { return Ok(false) };
+        let prompt = [&before[..], &new].concat();
+        current.prompt = new;
+        let PlaySettings { stream, iteration, sampling, .. } = *settings;
+        let key = NoiseKey { stream, iteration, episode: playing.number(), step: playing.step() };
+        let max_new_tokens = self.rollout.max_response_tokens;
+        self.engine.submit(Request { key, prompt, max_new_tokens, sampling }).with_context(|| playing.next_step())?;
+        Ok(true)
+    }
+
+    /// The tokens before an episode's next response. None where a conversation has no room for them and a response: the
+    /// episode ends with its last step.
+    pub(super) fn step_prompt(&self, playing: &mut EpisodeState) -> Result<Option<StepPrompt>> {
+        let new = self.prompt(playing)?;
+        let before = if self.turns.is_some() { playing.conversation() } else { Vec::new() };
+        if before.len() + new.len() + self.rollout.max_response_tokens > self.rollout.max_tokens() {
+            playing.cut();
+            return Ok(None);
+        }
+        Ok(Some(StepPrompt { before, new }))
+    }
+
+    /// The prompt ids of an episode's next step, one user message, cut to the recipe's limit. In a conversation they
+    /// follow the last response.
+    fn prompt(&self, playing: &EpisodeState) -> Result<Vec<u32>> {
+        let text = playing.render(&self.template, &self.rollout)?;
+        let tokens = match (&self.turns, playing.last_step()) {
+            (Some(turns), Some(last)) => turns.follow_up(&self.tokenizer, &last.response, &text),
+            _ => self.tokenizer.chat(&[Message::new("user", text)], true),
+        };
+        let tokens = tokens.with_context(|| playing.next_step())?;
+        match fit(tokens, &self.rollout) {
+            Ok(tokens) if tokens.is_empty() => Err(input_error!("{}: the prompt is empty", playing.next_step())),
+            fitted => fitted.with_context(|| playing.next_step()),
+        }
+    }
+}
+
+/// Token ids before a response.
+pub(super) struct StepPrompt {
+    /// The conversation so far; empty where each prompt is built afresh.
+    pub before: Vec<u32>,
+    /// Those that the step adds.
+    pub new: Vec<u32>,
+}
+
+/// An episode under way, its environment while no thread has it, and the prompt that is being answered.
+struct EpisodeInFlight {
+    playing: EpisodeState,
+    env: Option<Env>,
+    prompt: Vec<u32>,
+}
+
+impl EpisodeInFlight {
+    /// Records an observation; true if the episode is over.
+    fn observe(&mut self, seen: Observation, max_steps: u32) -> Result<bool> {
+        if self.playing.step() == 0 {
+            return Ok(self.playing.begin(seen));
+        }
+        self.playing.observe(seen, max_steps)
+    }
+}

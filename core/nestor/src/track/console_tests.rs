@@ -2,12 +2,14 @@ use std::path::Path;
 
 use console::{measure_text_width, strip_ansi_codes};
 use serde_json::{Value, json};
+use tch::{Device, Kind};
 
 use super::columns::{ConsoleTable, IterationRow};
 use super::console::{Event, Status};
 use super::progress::PhaseView;
 use super::terminal::fold;
 use super::{Metrics, find};
+use crate::model::{StoredType, device_name};
 
 const WIDTHS: std::ops::RangeInclusive<usize> = 20..=250;
 
@@ -147,7 +149,27 @@ fn the_header_comes_again_before_it_has_scrolled_away() {
 #[test]
 fn events_are_json_objects() {
     let run_dir = Path::new("runs/a \"quoted\" name");
-    let cases: [(Event, Value); 5] = [
+    let start = Event::Start {
+        run_dir,
+        parameters: 3,
+        adapters: None,
+        dtype: StoredType::of(Kind::Float).expect("a type").name,
+        device: device_name(Device::Cuda(1)),
+        environment: "numberline",
+        estimator: "gigpo",
+        iterations: 2,
+        world: 1,
+        resumed_from: None,
+    };
+    assert_eq!(device_name(Device::Cpu), "cpu");
+    let cases: [(Event, Value); 6] = [
+        (
+            start,
+            json!({
+                "event": "start", "run_dir": run_dir, "parameters": 3, "dtype": "float32", "device": "cuda:1",
+                "environment": "numberline", "estimator": "gigpo", "iterations": 2, "world": 1,
+            }),
+        ),
         (
             Event::WarmStart { step: 3, steps: 10, loss: f64::NAN },
             json!({ "event": "warm_start", "step": 3, "steps": 10, "loss": null }),

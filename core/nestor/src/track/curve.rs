@@ -46,7 +46,7 @@ impl Curve {
             .y_desc("share of episodes won")
             .label_style(("sans-serif", 15))
             .axis_desc_style(("sans-serif", 17))
-            // 1 means no light lines; 0 would loop for ever in plotters.
+            // 1 means no light lines; 0 would loop forever in plotters.
             .x_max_light_lines(1)
             .y_max_light_lines(1)
             .y_labels(11)

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 use tch::{Device, Kind};
 
-use crate::engine::{Completion, Engine, EngineOptions, Finish, NoiseKey, Request, Sampling, Weights, noise};
+use crate::engine::{Completion, Engine, EngineOptions, FinishReason, NoiseKey, Request, Sampling, Weights, noise};
 use crate::files::read_tokens;
 use crate::input_error;
 use crate::model::{Config, Model, new, weights};
@@ -87,8 +87,8 @@ pub fn generate(options: &GenerateOptions) -> Result<Generated> {
         generated.tokens.push(done.tokens);
         generated.logprobs.push(done.logprobs);
         generated.finished.push(match done.finished {
-            Finish::Eos => "eos",
-            Finish::Length => "length",
+            FinishReason::Eos => "eos",
+            FinishReason::Length => "length",
         });
     }
     Ok(generated)

@@ -9,7 +9,7 @@ use tch::Kind;
 use crate::agent::{Player, TaskCursor, pack, plan};
 use crate::data::{Batch, Episode};
 use crate::dist::{Comm, exchange};
-use crate::policy::deal::dealt_micro_batches;
+use crate::policy::batching::balanced_micro_batches;
 use crate::policy::update::differentiate;
 use crate::policy::{Network, Packed, PassOptions, policy_gradients};
 use crate::recipe::{Rollout, Update, WarmStart};
@@ -77,7 +77,7 @@ impl Imitation<'_> {
         let ranks = policy.ranks.clone();
         policy.optimizer.zero_grad();
         let mut total = 0.0;
-        for micro in dealt_micro_batches(&ranks, batch, &all, self.update.micro_batch_tokens) {
+        for micro in balanced_micro_batches(&ranks, batch, &all, self.update.micro_batch_tokens) {
             let Some(micro) = micro else {
                 policy.idle(self.update.recompute)?;
                 continue;

@@ -1,4 +1,5 @@
-//! The fused CPU operations against the same arithmetic by libtorch's own: values and gradients, float32 and bfloat16.
+//! The fused CPU operations compared with the same arithmetic in libtorch's own operations: values and gradients, float32
+//! and bfloat16.
 
 use nestor_torch::fused;
 use tch::{Device, Kind, Tensor};
@@ -9,8 +10,8 @@ fn random(shape: &[i64], kind: Kind) -> Tensor {
     Tensor::randn(shape, (Kind::Float, Device::Cpu)).to_kind(kind).set_requires_grad(true)
 }
 
-/// Values and gradients of two ways to compute the same must agree: largest difference over largest value, within float32
-/// rounding or two units of bfloat16's last place.
+/// Checks that two ways to compute the same agree in values and gradients: largest difference over largest value, within
+/// float32 rounding or two units of bfloat16's last place.
 fn assert_same(what: &str, kind: Kind, inputs: &[&Tensor], fused: &[Tensor], composite: &[Tensor]) {
     let bound = if kind == Kind::Float { 3e-6 } else { 1.6e-2 };
     let close = |part: &str, got: &Tensor, want: &Tensor| {
@@ -51,7 +52,7 @@ fn rms_norm_of_rows_and_of_heads() {
             assert_same("rms_norm", kind, inputs, &[fused], &[rms_norm(x, weight)]);
         };
         same(&x, &weight, &[&x, &weight]);
-        // Some heads of more, each with a weight of its own.
+        // Some of the heads, each with a weight of its own.
         let (x, weight) = (random(&[700, 5, 24], kind), random(&[3, 24], kind));
         same(&x.narrow(1, 1, 3), &weight, &[&x, &weight]);
     }
@@ -134,7 +135,7 @@ fn log_probs_and_entropies() {
                 objective += (&entropies * by_entropy).sum(Kind::Float);
             }
             let want = Tensor::run_backward(&[objective], &[&logits], false, false).remove(0);
-            let softmax = fused::Softmax::new(&logits.detach(), &targets, 0.7);
+            let softmax = fused::FusedSoftmax::new(&logits.detach(), &targets, 0.7);
             let mut got = logits.detach().copy();
             softmax.backward(&mut got, &by_logprob, entropy);
             assert_same("log-probs", Kind::Float, &[], &[softmax.logprobs.shallow_clone()], &[logprobs.detach()]);

@@ -2,11 +2,10 @@
 //! functions (verl-agent, upstream commit 796ed310) in float32 on a CPU; gradients are autograd's.
 
 use nestor::data::{Batch, Rows};
-use nestor::policy::aggregate::Shares;
 use nestor::policy::critic::{ValueInputs, value_loss};
-use nestor::policy::loss::{LossInputs, LossOutputs, LossSums, kl, policy_loss};
-use nestor::policy::reward::{KlCoefficient, subtract_kl};
-use nestor::policy::schedule::learning_rate;
+use nestor::policy::kl_reward::{KlCoefficient, subtract_kl};
+use nestor::policy::loss::{LossInputs, LossOutputs, LossSums, TokenWeights, kl, policy_loss};
+use nestor::policy::update::learning_rate;
 use nestor::recipe::{KlInReward, KlKind, Update};
 use serde_json::Value;
 use tch::{Kind, Tensor};
@@ -66,8 +65,8 @@ fn policy_case(case: &Value, keys: Value) -> (LossOutputs, Tensor) {
     let options = update(keys);
     let zeros = logprobs.detach().zeros_like();
     let lengths = lengths(mask);
-    // R is the padded length there.
-    let shares = Shares::new(&options, lengths.iter().copied(), mask[0].as_array().expect("row").len());
+    // In the reference R is the padded length.
+    let token_weights = TokenWeights::new(&options, lengths.iter().copied(), mask[0].as_array().expect("row").len());
     let old = pick("old_log_prob");
     let outputs = policy_loss(
         &LossInputs {
@@ -78,8 +77,8 @@ fn policy_case(case: &Value, keys: Value) -> (LossOutputs, Tensor) {
             advantages: &pick("advantages"),
             ref_logprobs: None,
             responses: &repeated(&lengths, |i| i as i64),
-            weights: &repeated(&lengths, |i| shares.of(lengths[i]) as f32),
-            mean: shares.mean(),
+            weights: &repeated(&lengths, |i| token_weights.of(lengths[i]) as f32),
+            mean: token_weights.mean(),
         },
         &options,
     );
@@ -121,8 +120,8 @@ fn policy_losses_and_their_gradients_equal_the_reference() {
     }
 }
 
-/// By the equations: min(p / q, C) against the engine's q, as a factor of the clipped loss where old log-probs are
-/// recomputed, and in place of the clip where they are the engine's.
+/// Checks the equations: min(p / q, C) with the engine's q, as a factor of the clipped loss if old log-probs are recomputed,
+/// and in place of the clip if they are the engine's.
 #[test]
 fn importance_weights_are_truncated() {
     let (x, o, q) = ([-1.0f32, -2.0, -0.5], [-1.2f32, -1.5, -0.5], [-2.0f32, -1.4, -0.6]);
@@ -154,7 +153,7 @@ fn importance_weights_are_truncated() {
                 -a * (x[i] - q[i]).exp().min(cap)
             } else {
                 let ratio = (x[i] - o[i]).exp();
-                // The clip holds the gradient back where a better ratio would go beyond it.
+                // The clip stops the gradient where a better ratio would exceed it.
                 let held = (a > 0.0 && ratio > 1.2) || (a < 0.0 && ratio < 0.8);
                 if held { 0.0 } else { -a * ratio * (o[i] - q[i]).exp().min(cap) }
             };
@@ -171,13 +170,14 @@ fn value_losses_and_their_gradients_equal_the_reference() {
         let lengths = lengths(mask);
         for name in ["token-mean", "seq-mean-token-mean"] {
             let want = &case["out"][name];
-            let shares = Shares::new(&update(serde_json::json!({ "aggregation": name })), lengths.iter().copied(), 1);
+            let token_weights =
+                TokenWeights::new(&update(serde_json::json!({ "aggregation": name })), lengths.iter().copied(), 1);
             let values = masked(&case["vpreds"], mask).set_requires_grad(true);
             let inputs = ValueInputs {
                 values: &values,
                 old_values: &masked(&case["values"], mask),
                 returns: &masked(&case["returns"], mask),
-                weights: &repeated(&lengths, |i| shares.of(lengths[i]) as f32),
+                weights: &repeated(&lengths, |i| token_weights.of(lengths[i]) as f32),
             };
             let (loss, clipped) = value_loss(&inputs, case["cliprange_value"].as_f64().expect("number"));
             assert_close("vf_loss", loss.double_value(&[]), want["vf_loss"].as_f64().expect("number"));
@@ -206,9 +206,9 @@ fn kl_estimates_and_their_gradients_equal_the_reference() {
     }
 }
 
-/// The estimates are the fixture's; that they are taken off the rewards, and how the mean is taken, is checked by hand.
+/// The estimates are the fixture's; their subtraction from the rewards, and their mean, are computed here.
 #[test]
-fn kl_is_taken_off_the_rewards() {
+fn kl_is_subtracted_from_the_rewards() {
     let cases = cases();
     for case in cases["kl_penalty"].as_array().expect("cases") {
         for name in ["kl", "abs", "mse", "low_var_kl"] {

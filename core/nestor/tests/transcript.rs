@@ -1,6 +1,6 @@
-//! Transcript mode: an episode is one conversation, and the update sees just the tokens that the engine consumed.
+//! Transcript mode: an episode is one conversation, and the update sees exactly the tokens that the engine consumed.
 
-#![allow(clippy::unwrap_used)] // a test may fail so
+#![allow(clippy::unwrap_used)] // a panic fails the test
 
 mod support;
 
@@ -12,8 +12,7 @@ use nestor::engine::{Completion, Engine, EngineOptions, NoiseKey, Request, Weigh
 use nestor::error::InputError;
 use nestor::model::{Model, make_deterministic};
 use nestor::plugin::Parts;
-use nestor::policy::score::logprobs;
-use nestor::policy::update::ragged_logprobs;
+use nestor::policy::logprobs::{logprobs, ragged_logprobs};
 use nestor::recipe::Rollout;
 use nestor::shard::Ranks;
 use nestor::tokenizer::Tokenizer;
@@ -56,31 +55,31 @@ fn player(rollout: &Rollout, deterministic: bool) -> Player {
     .unwrap()
 }
 
-/// How episodes and responses ended, so that a test sees that it met every case.
+/// Counts of the ways in which episodes and responses ended, so that a test can check that it met every case.
 #[derive(Debug, Default)]
-struct Seen {
+struct Ends {
     /// Responses by their last token: the template's own end of a turn, another end, none.
-    ends: [usize; 3],
-    /// Episodes by what ended them: the environment, the limit of steps, no room.
-    over: [usize; 3],
+    by_response: [usize; 3],
+    /// Episodes by their end: the environment, the limit of steps, no room.
+    by_episode: [usize; 3],
 }
 
-/// Plays an episode's responses again and writes down, by ChatML's rules and from the texts, what its conversation must
-/// be; gives it and where responses start.
-fn conversation(player: &Player, episode: &Episode, rollout: &Rollout, seen: &mut Seen) -> (Vec<u32>, Vec<u32>) {
+/// Replays an episode's responses, and builds the expected conversation from the texts by ChatML's rules. Returns its tokens
+/// and the starts of the responses.
+fn conversation(player: &Player, episode: &Episode, rollout: &Rollout, ends: &mut Ends) -> (Vec<u32>, Vec<u32>) {
     let tokenizer = player.tokenizer();
     let encode = |text: String| tokenizer.encode(&text).unwrap();
     let [end, other] = *tokenizer.eos() else { panic!("two tokens end a sequence") };
     let mut env = toy().spawn().unwrap();
     let mut now = env.reset("train", episode.task, episode.seed).unwrap();
     let (mut tokens, mut spans) = (Vec::new(), Vec::new());
-    let user = |said: String| format!("<|im_start|>user\n{said}<|im_end|>\n<|im_start|>assistant\n");
+    let user = |text: String| format!("<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n");
     for (i, step) in episode.steps.iter().enumerate() {
-        let said = format!("{} {}0", now.text, i + 1);
+        let text = format!("{} {}0", now.text, i + 1);
         let new = match episode.steps[..i].last().map(|before| before.response.last().copied().unwrap()) {
-            None => encode(user(format!("{}: {said}", now.task))),
-            Some(last) if last == end => encode(format!("\n{}", user(said))),
-            Some(_) => encode(format!("<|im_end|>\n{}", user(said))),
+            None => encode(user(format!("{}: {text}", now.task))),
+            Some(last) if last == end => encode(format!("\n{}", user(text))),
+            Some(_) => encode(format!("<|im_end|>\n{}", user(text))),
         };
         assert_eq!(step.prompt, new, "the step's own part");
         tokens.extend(new);
@@ -90,7 +89,7 @@ fn conversation(player: &Player, episode: &Episode, rollout: &Rollout, seen: &mu
         let last = *step.response.last().unwrap();
         let kind = if last == end { 0 } else { 1 + usize::from(last != other) };
         assert!(kind < 2 || step.response.len() == rollout.max_response_tokens);
-        seen.ends[kind] += 1;
+        ends.by_response[kind] += 1;
         now = env.step(&step.response_text).unwrap();
         let over = if now.terminated || now.truncated {
             0
@@ -105,12 +104,12 @@ fn conversation(player: &Player, episode: &Episode, rollout: &Rollout, seen: &mu
             2
         };
         assert_eq!((i + 1, step.truncated), (episode.steps.len(), !now.terminated));
-        seen.over[over] += 1;
+        ends.by_episode[over] += 1;
     }
     (tokens, spans)
 }
 
-/// What an engine answers to everything of the packed sequences that stands before each response.
+/// An engine's responses to the tokens before each response of the packed sequences.
 fn answers(
     player: &Player,
     model: &Model,
@@ -155,7 +154,7 @@ fn the_packed_ids_are_those_that_the_engine_consumed() {
     make_deterministic().unwrap();
     let model = support::model(VOCABULARY);
     let mut dice = ChaCha8Rng::seed_from_u64(11);
-    let mut seen = Seen::default();
+    let mut ends = Ends::default();
     for case in 0..10 {
         let response = dice.random_range(1..60);
         let rollout = rollout(json!({
@@ -172,7 +171,7 @@ fn the_packed_ids_are_those_that_the_engine_consumed() {
         assert_eq!((batch.sequences.len(), batch.rows.len()), (played.len(), steps));
         let mut row = 0;
         for (episode, sequence) in played.iter().zip(&batch.sequences) {
-            let (tokens, spans) = conversation(&player, episode, &rollout, &mut seen);
+            let (tokens, spans) = conversation(&player, episode, &rollout, &mut ends);
             assert_eq!(sequence.tokens, tokens);
             let rows = row..row + spans.len();
             assert_eq!(sequence.rows, rows.clone().map(|r| r as u32).collect::<Vec<_>>());
@@ -183,13 +182,13 @@ fn the_packed_ids_are_those_that_the_engine_consumed() {
         for (done, step) in answers(&player, &model, &batch, &settings, &rollout).iter().zip(steps()) {
             assert_eq!((&done.tokens, bits(&done.logprobs)), (&step.response, bits(&step.logprobs)));
         }
-        // The comparison sees one other id, wherever it stands.
+        // The comparison notices a single changed id at any place.
         let at = batch.rows.span_start[0] as usize - 1 - case as usize;
         batch.sequences[0].tokens[at] ^= 1;
         let other = &answers(&player, &model, &batch, &settings, &rollout)[0];
         assert!(bits(&other.logprobs) != bits(&played[0].steps[0].logprobs));
     }
-    assert!(seen.ends.iter().chain(&seen.over[1..]).all(|&n| n > 5), "{seen:?}");
+    assert!(ends.by_response.iter().chain(&ends.by_episode[1..]).all(|&n| n > 5), "{ends:?}");
 }
 
 #[test]
@@ -209,12 +208,12 @@ fn log_probs_of_the_engine_are_those_of_one_pass_over_the_conversation() {
         scored[rows.sequence[r] as usize][first..first + count].to_vec()
     });
     let update = ragged_logprobs(&Ranks::solo(model.device()), &model, &batch, 1000, 1.0).unwrap();
-    let (mut largest, mut spread) = (0f32, 0f32);
+    let (mut largest, mut range) = (0f32, 0f32);
     for ((engine, one_pass), update) in rows.logprobs.iter().zip(one_pass).zip(update) {
         largest = largest.max((engine - one_pass).abs()).max((engine - update).abs());
-        spread = spread.max(engine.abs());
+        range = range.max(engine.abs());
     }
-    assert!(largest < 1e-5 && spread > 1.0, "{largest} {spread}");
+    assert!(largest < 1e-5 && range > 1.0, "{largest} {range}");
 }
 
 #[test]
@@ -222,18 +221,18 @@ fn the_expert_teaches_in_one_conversation() {
     let rollout = rollout(json!({ "max_sequence_tokens": 200, "max_response_tokens": 60 }));
     let mut player = player(&rollout, false);
     let shown = player.demonstrate(&episodes(), 0.5, 3).unwrap();
-    let mut seen = Seen::default();
+    let mut ends = Ends::default();
     let batch = pack(&shown, &rollout);
     for (episode, sequence) in shown.iter().zip(&batch.sequences) {
-        let (tokens, _) = conversation(&player, episode, &rollout, &mut seen);
+        let (tokens, _) = conversation(&player, episode, &rollout, &mut ends);
         assert_eq!(sequence.tokens, tokens);
         for step in &episode.steps {
             let text = player.tokenizer().encode(&step.response_text).unwrap();
             assert_eq!(step.response, [text, vec![player.tokenizer().eos()[0]]].concat());
         }
     }
-    assert!(seen.over[0] > 0 && seen.over[2] > 0, "{seen:?}");
-    // A rollout file shows what each turn added.
+    assert!(ends.by_episode[0] > 0 && ends.by_episode[2] > 0, "{ends:?}");
+    // A rollout file shows the tokens that each turn added.
     let dir = tempfile::tempdir().unwrap();
     let batch = &pack(&shown, &rollout);
     let scored = Scored { episodes: &shown, batch, parts: &Parts::default(), tokenizer: player.tokenizer() };
@@ -249,7 +248,7 @@ fn the_expert_teaches_in_one_conversation() {
 }
 
 #[test]
-fn deterministic_play_depends_on_neither_threads_nor_company() {
+fn deterministic_play_depends_on_neither_threads_nor_other_episodes() {
     make_deterministic().unwrap();
     let model = support::model(VOCABULARY);
     let play = |threads: u32, plan: &[EpisodePlan]| {
@@ -263,7 +262,7 @@ fn deterministic_play_depends_on_neither_threads_nor_company() {
 
 #[test]
 fn a_turn_over_the_limit_is_the_users_error() {
-    // The first prompt fits, what a step adds does not.
+    // The first prompt fits, but the prompt of the next step does not.
     let long = ["observation"; 30].join(" ~ ");
     let rollout = rollout(json!({ "template": format!("{{% if follow_up %}}{{{{ {long} }}}}{{% endif %}}") }));
     let mut player = player(&rollout, false);

@@ -1,14 +1,14 @@
-//! What an update does beside its losses: skipped steps, mini-batches and micro-batches, clipping and AdamW.
+//! The update apart from its losses: skipped steps, mini-batches and micro-batches, clipping and AdamW.
 
-#![allow(clippy::unwrap_used)] // a test may fail so
+#![allow(clippy::unwrap_used)] // a panic fails the test
 
 use nestor::data::{Batch, Rows, Sequence};
 use nestor::dist::Solo;
 use nestor::model::{Architecture, Config, Model, new};
 use nestor::policy::Network;
-use nestor::policy::update::{
-    UpdateReport, UpdateSettings, gradients, mini_batches, ragged_logprobs, update as update_policy,
-};
+use nestor::policy::batching::mini_batches;
+use nestor::policy::logprobs::ragged_logprobs;
+use nestor::policy::update::{UpdateReport, UpdateSettings, gradients, update as update_policy};
 use nestor::recipe::{Lora, Update};
 use nestor::shard::{AdamW, Optimizer, Ranks};
 use serde_json::{Value, json};
@@ -108,13 +108,13 @@ fn a_gradient_that_is_not_finite_changes_nothing_and_ten_in_a_row_are_an_error()
     let error = train(&mut policy, &bad, &update).unwrap_err().to_string();
     assert!(error.contains("10 gradients in a row were not finite"), "{error}");
     assert!(state(&policy) == before, "a skipped step left a trace");
-    // A good step begins the count anew.
+    // A good step resets the count.
     train(&mut policy, &good, &update).unwrap();
     assert_eq!((policy.skipped_in_a_row, policy.optimizer.steps), (0, 2));
 }
 
 #[test]
-fn adapters_begin_as_the_base_and_train_projections_alone() {
+fn adapters_start_as_the_base_and_train_only_projections() {
     for kind in [Kind::Float, Kind::BFloat16] {
         let (base, batch) = (model().copy(kind), batch(&[3, 5, 4]));
         let mut policy = Network::with_lora(base.copy(kind), &Lora { rank: 4, alpha: 8.0 }, 1, &solo()).unwrap();
@@ -130,7 +130,7 @@ fn adapters_begin_as_the_base_and_train_projections_alone() {
     }
 }
 
-/// Whatever the aggregation, micro-batches and sequences with several responses leave the gradient as it is.
+/// Under any aggregation, micro-batches and sequences with several responses do not change the gradient.
 #[test]
 fn every_loss_adds_up_over_micro_batches() {
     let batch = batch(&[3, 5, 4, 9, 1, 6]);
@@ -146,9 +146,9 @@ fn every_loss_adds_up_over_micro_batches() {
             keys["micro_batch_tokens"] = budget.into();
             gradient(&batch, &section(keys.clone()))
         };
-        let (whole, parts) = (with_budget(1000), with_budget(12));
+        let (whole, micro) = (with_budget(1000), with_budget(12));
         let largest = whole.iter().fold(0f32, |max, g| max.max(g.abs()));
-        let off = parts.iter().zip(&whole).fold(0f32, |max, (a, b)| max.max((a - b).abs()));
+        let off = micro.iter().zip(&whole).fold(0f32, |max, (a, b)| max.max((a - b).abs()));
         assert!(largest > 1e-3 && off <= 1e-6 * largest.max(1.0), "{keys}: {off} of {largest}");
     }
 }
@@ -192,13 +192,13 @@ fn micro_batches_do_not_change_the_gradient() {
     let whole = gradient(&batch, &section(json!({ "micro_batch_tokens": 1000 })));
     let largest = whole.iter().fold(0f32, |max, g| max.max(g.abs()));
     for budget in [1, 12, 20] {
-        let parts = gradient(&batch, &section(json!({ "micro_batch_tokens": budget })));
-        let off = parts.iter().zip(&whole).fold(0f32, |max, (a, b)| max.max((a - b).abs()));
+        let micro = gradient(&batch, &section(json!({ "micro_batch_tokens": budget })));
+        let off = micro.iter().zip(&whole).fold(0f32, |max, (a, b)| max.max((a - b).abs()));
         assert!(off <= 1e-6 * largest.max(1.0), "budget {budget}: {off} of {largest}");
     }
 }
 
-/// What the backward pass computes again changes no bit, nor does what a sum held before its mini-batch.
+/// Recomputation in the backward pass changes no bit, nor do the contents of a sum before its mini-batch.
 #[test]
 fn recomputing_changes_no_bit() {
     let batch = batch(&[3, 5, 4, 9, 1, 6]);

@@ -1,6 +1,6 @@
-// Causal attention on a CPU over sequences that lie end to end, each over itself: no padding, no copies of keys and values
-// for the heads that share them. One task is a head of a sequence; products are MKL's (bfloat16 in, float32 out), which
-// run on one thread inside a task.
+// Causal attention on a CPU over packed sequences, each over itself: without padding, and without copies of keys and values
+// for the heads that share them. One task is a head of a sequence. Products are MKL's (bfloat16 in, float32 out), and run
+// on one thread inside a task.
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
@@ -15,7 +15,7 @@
 #include "guarded.h"
 #include "vectors.h"
 
-// libtorch carries MKL on x86-64; elsewhere these are null.
+// libtorch contains MKL on x86-64; elsewhere these are null.
 extern "C" {
 __attribute__((weak)) void cblas_gemm_bf16bf16f32(int layout, int trans_a, int trans_b, int m, int n, int k, float alpha,
                                                   const void* a, int lda, const void* b, int ldb, float beta, float* c,
@@ -46,15 +46,15 @@ void product(int m, int n, int k, float alpha, Matrix<Bf16> a, Matrix<Bf16> b, f
                          a.data, a.stride, b.data, b.stride, beta, c, stride);
 }
 
-// By columns it is the transpose of the transposes in turn.
+// MKL's sgemm stores matrices by columns, so this computes the transposed product.
 void product(int m, int n, int k, float alpha, Matrix<float> a, Matrix<float> b, float beta, float* c, int stride) {
   const int lda = a.stride, ldb = b.stride;
   sgemm_(b.transposed ? "T" : "N", a.transposed ? "T" : "N", &n, &m, &k, &alpha, b.data, &ldb, a.data, &lda, &beta, c,
          &stride);
 }
 
-// Scores of a query over `n` keys become exp(score - largest), not yet divided by their sum, and 0 over the `hidden`
-// keys after these. Gives the sum; the log of the sum of exp(score) goes to `log_sum`.
+// Computes from scores of a query over `n` keys exp(score - largest), not yet divided by their sum, and writes 0 for the
+// `hidden` keys after these. Returns the sum, and writes the log of the sum of exp(score) to `log_sum`.
 template <typename T>
 INLINE float softmax_row(const float* scores, T* weights, int64_t n, int64_t hidden, float* log_sum) {
   float largest = -INFINITY;
@@ -78,7 +78,7 @@ INLINE void divide_row(const float* x, float by, T* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) put(y[i], x[i] / by);
 }
 
-// From scores and the gradient of the weights: the weights, and the gradient of the scores times `scale`.
+// Computes from scores and the gradient of the weights: the weights, and the gradient of the scores times `scale`.
 template <typename T>
 INLINE void softmax_row_grad(const float* scores, const float* grad_weights, float log_sum, float along, float scale,
                              T* weights, T* grad_scores, int64_t n, int64_t hidden) {
@@ -127,7 +127,7 @@ VECTORS float dot(const Bf16* a, const Bf16* b, int64_t n) {
   return dot_row(a, b, n);
 }
 
-// Where the sequences lie, and the shapes: queries (T, H, D), keys and values (T, K, D).
+// Places of the sequences, and the shapes: queries (T, H, D), keys and values (T, K, D).
 struct Shape {
   std::vector<int64_t> starts, lengths;
   int64_t tokens, heads, kv_heads, dim;
@@ -146,7 +146,7 @@ struct Shape {
     return 1.0f / std::sqrt(static_cast<float>(dim));
   }
 
-  // Queries of a piece: its scores stay in the second cache.
+  // Number of queries of a piece, whose scores stay in the second-level cache.
   static int64_t piece(int64_t length) {
     return length <= 1024 ? 128 : 64;
   }
@@ -168,7 +168,7 @@ struct Shape {
   }
 };
 
-// Attention of queries to keys and values; logs of the sums of exp(score) (H, T) where they are asked for.
+// Attention of queries to keys and values. Writes the logs of the sums of exp(score) (H, T) to `log_sums` unless it is null.
 at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Shape& shape, float* log_sums) {
   auto out = at::empty(q.sizes(), q.options());
   with_type(q, [&](auto* type) {
@@ -259,7 +259,7 @@ struct Attention : torch::autograd::Function<Attention> {
 
 extern "C" {
 
-// Whether the products that this file is made of are there.
+// Returns true if MKL's products exist.
 bool nestor_attention_is_there() {
   return cblas_gemm_bf16bf16f32 && sgemm_;
 }
@@ -277,7 +277,7 @@ int nestor_attend(const at::Tensor* q, const at::Tensor* k, const at::Tensor* v,
   });
 }
 
-// sum (n, m) float32 += a (T, n) transposed * b (T, m): a weight's gradient, added without a copy of its own.
+// sum (n, m) float32 += a (T, n) transposed * b (T, m): a weight's gradient, added without a temporary.
 int nestor_add_product(const at::Tensor* sum, const at::Tensor* a, const at::Tensor* b, char* message,
                        size_t message_size) {
   return guarded(message, message_size, [&] {

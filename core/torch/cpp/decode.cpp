@@ -1,5 +1,5 @@
-// What generation on a CPU needs and libtorch lacks: products with weights in oneDNN's own layout, attention over a paged
-// cache, and sampling that reads each logit once. Every row's result depends on that row alone.
+// Operations of generation on a CPU that libtorch lacks: products with weights in oneDNN's own layout, attention over a
+// paged cache, and sampling that reads each logit once. Every row's result depends on that row alone.
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
@@ -18,10 +18,10 @@ namespace {
 
 constexpr int64_t PAGE = LANES;  // tokens of a page
 constexpr int MOST_LANES = 8;    // queries that share the reading of keys and values
-constexpr int64_t CHUNK = 512;   // logits of which mass and maximum are kept
+constexpr int64_t CHUNK = 512;   // logits that share one mass and maximum
 
-// Rows of one sequence that stand side by side: their first row, how many, the position of the first, and where the
-// sequence's pages begin in the list of pages.
+// Adjacent rows of one sequence: the first row, the number of rows, the position of the first, and the index of the
+// sequence's first page in the list of pages.
 struct Segment {
   int64_t row, rows, position, pages;
 };
@@ -49,7 +49,7 @@ INLINE void attend(const Attention& a, const Task& task, const T* q, const T* ke
   int64_t positions[M], places[M];
   int64_t last = 0;
   for (int m = 0; m < M; ++m) {
-    // Lanes that are missing do the last one's work again.
+    // Missing lanes repeat the last one's work.
     const int64_t lane = task.lane + std::min(m, task.lanes - 1);
     const int64_t row = lane / shared, head = task.head * shared + lane % shared;
     positions[m] = segment.position + row;
@@ -70,7 +70,7 @@ INLINE void attend(const Attention& a, const Task& task, const T* q, const T* ke
   for (int m = 0; m < M; ++m) best[m] = never;
   for (int64_t p = 0; p < count; ++p) {
     const T* k = keys + table[p] * page_size + head_offset;
-    // Pages lie anywhere: the next one is fetched while this one is read.
+    // Pages are scattered in memory, so the next one is prefetched while this one is read.
     const T* next = keys + table[std::min(p + 1, count - 1)] * page_size + head_offset;
     Floats even[M], odd[M];
     for (int m = 0; m < M; ++m) even[m] = odd[m] = Floats{};
@@ -95,7 +95,7 @@ INLINE void attend(const Attention& a, const Task& task, const T* q, const T* ke
     Floats total{};
     for (int64_t at = 0; at < length; at += PAGE) {
       float* s = scratch.data() + m * length + at;
-      // As the update has it: the sum is of what is exact, the weights are rounded to the tensors' type.
+      // As in the update: the sum is exact, the weights are rounded to the tensors' type.
       const Floats e = exponential(load(s) - top);
       store(s, held(keys, e));
       total += e;
@@ -164,7 +164,7 @@ void attend_all(const Attention& a, const std::vector<Task>& tasks, size_t first
   attend_bfloat16(a, tasks, first, step, q, keys, values, out);
 }
 
-// Mass and maximum of logits, chunk by chunk; a row's log-sum-exp; the token at `uniform` of the distribution.
+// Settings for drawing one row's token: `uniform` picks it from the distribution, unless `greedy`.
 struct Draw {
   float inverse_temperature, uniform;
   int32_t greedy;
@@ -183,7 +183,7 @@ INLINE Drawn draw(const T* logits, int64_t vocabulary, const Draw& want, std::ve
   float* maxima = chunks.data();
   float* masses = chunks.data() + count;
   float buffer[CHUNK];
-  // The logits of a chunk at the row's temperature; what lies beyond the vocabulary has no mass.
+  // Reads the logits of a chunk at the row's temperature; entries beyond the vocabulary have no mass.
   auto read = [&](int64_t c) __attribute__((always_inline)) {
     const T* from = logits + c * CHUNK;
     const int64_t n = std::min(CHUNK, vocabulary - c * CHUNK);
@@ -227,7 +227,7 @@ INLINE Drawn draw(const T* logits, int64_t vocabulary, const Draw& want, std::ve
       if (before + mass > threshold) break;
       before += mass;
     }
-    // Rounding may lift the threshold to the whole: then the last token that has mass is meant.
+    // Rounding may lift the threshold to the whole; the last token with mass is then drawn.
     if (c == count) c = last, before = at_last;
     read(c);
     int64_t found = -1;
@@ -301,13 +301,13 @@ at::Tensor product(const at::Tensor& x, const at::Tensor& weight, const std::opt
 
 extern "C" {
 
-// A linear layer's weight in oneDNN's own layout.
-int nestor_pack_linear(const at::Tensor* weight, at::Tensor** out, char* message, size_t message_size) {
+// Copies a linear layer's weight to oneDNN's own layout.
+int nestor_reorder_linear(const at::Tensor* weight, at::Tensor** out, char* message, size_t message_size) {
   return guarded(message, message_size, [&] { *out = new at::Tensor(reorder(*weight)); });
 }
 
-// x (T, in) times such a weight, plus a bias that may be missing.
-int nestor_packed_linear(const at::Tensor* x, const at::Tensor* weight, const at::Tensor* bias, at::Tensor** out,
+// x (T, in) times such a weight, plus a bias that may be null.
+int nestor_reordered_linear(const at::Tensor* x, const at::Tensor* weight, const at::Tensor* bias, at::Tensor** out,
                          char* message, size_t message_size) {
   return guarded(message, message_size, [&] {
     auto b = bias ? std::optional<at::Tensor>(*bias) : std::nullopt;
@@ -326,7 +326,7 @@ int nestor_cache_write(const at::Tensor* keys, const at::Tensor* values, const i
   });
 }
 
-// Causal attention of q (T, H, D) over the cache: row r of a segment sees its sequence up to its own position.
+// Causal attention of q (T, H, D) over the cache: a row of a segment sees its sequence up to its own position.
 int nestor_paged_attention(const at::Tensor* q, const at::Tensor* keys, const at::Tensor* values,
                            const Segment* segments, size_t segment_count, const int64_t* pages, at::Tensor** out,
                            char* message, size_t message_size) {
@@ -346,7 +346,7 @@ int nestor_paged_attention(const at::Tensor* q, const at::Tensor* keys, const at
     with_type(queries, [&](auto* type) {
       using T = std::remove_pointer_t<decltype(type)>;
       const int64_t threads = at::get_num_threads();
-      // Later rows see more: dealing tasks in turn gives every thread as much.
+      // Later rows see more: assigning tasks in turn balances the threads.
       at::parallel_for(0, threads, 1, [&](int64_t begin, int64_t end) {
         for (int64_t t = begin; t < end; ++t)
           attend_all(a, tasks, t, threads, data<T>(queries), data<T>(*keys),
@@ -357,7 +357,7 @@ int nestor_paged_attention(const at::Tensor* q, const at::Tensor* keys, const at
   });
 }
 
-// One token per row of logits (R, V), and its log-prob under the whole distribution; NaN where logits are not finite.
+// Draws one token per row of logits (R, V), with its log-prob under the whole distribution; NaN if logits are not finite.
 int nestor_draw(const at::Tensor* logits, const Draw* draws, Drawn* drawn, char* message, size_t message_size) {
   return guarded(message, message_size, [&] {
     const at::Tensor rows = logits->contiguous();

@@ -22,7 +22,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
-// Elements that are worth another thread.
+// Fewest elements for another thread.
 constexpr int64_t GRAIN = 8192;
 
 // ---- x / rms(x) * weight
@@ -38,7 +38,7 @@ INLINE float rms_norm_row(const T* x, const T* weight, T* y, int64_t n, float ep
   return scale;
 }
 
-// `grad_weight` is added to.
+// Adds to `grad_weight`.
 template <typename T>
 INLINE void rms_norm_row_grad(const T* x, const T* weight, const T* grad, float scale, T* grad_x, float* grad_weight,
                               int64_t n) {
@@ -234,7 +234,7 @@ struct RmsNorm : torch::autograd::Function<RmsNorm> {
   }
 };
 
-// Queries and keys rotated, values as they are: the heads of x (T, H + K, D) or (T, H + 2K, D) in turn.
+// Rotates queries and keys, and copies values: the heads of x (T, H + K, D) or (T, H + 2K, D) in turn.
 variable_list rotate_forward(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, int64_t heads,
                              int64_t kv_heads) {
   const Heads in(x);
@@ -381,7 +381,7 @@ int nestor_rms_norm(const at::Tensor* x, const at::Tensor* weight, double eps, a
   });
 }
 
-// Parts q, k and, where x has them, v; cos and sin are (T, 1, D).
+// Writes q, k and, if x has them, v to `parts`; cos and sin are (T, 1, D).
 int nestor_rotate(const at::Tensor* x, const at::Tensor* cos, const at::Tensor* sin, int64_t heads, int64_t kv_heads,
                   at::Tensor** parts, char* message, size_t message_size) {
   return guarded(message, message_size, [&] {

@@ -1,4 +1,4 @@
-// Process groups of c10d: Gloo for tensors on CPUs, NCCL for tensors on GPUs, meeting at a store.
+// Process groups of c10d: Gloo for tensors on CPUs, NCCL for tensors on GPUs. Ranks meet through a store.
 
 #define USE_C10D_GLOO
 #define USE_C10D_NCCL
@@ -24,9 +24,9 @@ struct Work {
 };
 
 // Starts a collective. Every Gloo group of a process writes into one map of c10d without a lock (`all_pg_status_` of its
-// flight recorder, pytorch/pytorch#179449), so groups of several threads must start one after another; that puts work
-// into a queue and waits for nobody. NCCL makes its connections at the first start, which waits for the other ranks: a
-// lock held meanwhile would stop them where ranks start two groups in different orders.
+// flight recorder, pytorch/pytorch#179449), so groups of several threads must start one after another. Starting only
+// queues work and does not wait. NCCL connects at the first start, which waits for the other ranks: a lock held meanwhile
+// would deadlock ranks that start two groups in different orders.
 template <typename F>
 Work* start(Group* group, F&& collective) {
   static std::mutex starting;
@@ -45,7 +45,7 @@ struct nestor_group {
   int64_t timeout_ms;
 };
 
-// Joins the group of `world` ranks that meet at a store.
+// Joins the group of `world` ranks that meet through a store.
 int nestor_group_join(Store* store, const nestor_group* at, Group** group, char* message, size_t message_size) {
   return guarded(message, message_size, [&] {
     const std::chrono::milliseconds timeout(at->timeout_ms);
@@ -77,7 +77,7 @@ int nestor_group_all_reduce(Group* group, at::Tensor* tensor, bool largest, Work
   });
 }
 
-// Starts to lay every rank's part end to end into `whole`.
+// Starts to gather every rank's part, end to end, into `whole`.
 int nestor_group_all_gather(Group* group, at::Tensor* whole, at::Tensor* part, Work** work, char* message,
                             size_t message_size) {
   return guarded(message, message_size, [&] {
@@ -85,7 +85,7 @@ int nestor_group_all_gather(Group* group, at::Tensor* whole, at::Tensor* part, W
   });
 }
 
-// Starts to sum `whole` over all ranks, of which each gets its part.
+// Starts to sum `whole` over all ranks, and to scatter the sum to each rank's part.
 int nestor_group_reduce_scatter(Group* group, at::Tensor* part, at::Tensor* whole, Work** work, char* message,
                                 size_t message_size) {
   return guarded(message, message_size, [&] {
@@ -113,7 +113,7 @@ void nestor_work_free(Work* work) {
   delete work;
 }
 
-// Ends all collectives under way with an error, here and at the other ranks.
+// Ends all collectives under way with an error, on this and the other ranks.
 int nestor_group_abort(Group* group, char* message, size_t message_size) {
   return guarded(message, message_size, [&] { group->backend->abort(); });
 }

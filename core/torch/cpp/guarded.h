@@ -1,4 +1,4 @@
-// What every function of the shim returns: 0, or 1 after writing a message of at most `message_size` bytes.
+// The return value of every function of the shim: 0, or 1 after writing a message of at most `message_size` bytes.
 
 #pragma once
 

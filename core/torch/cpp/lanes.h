@@ -16,8 +16,8 @@ typedef int32_t Ints __attribute__((vector_size(64)));
 typedef uint32_t Words __attribute__((vector_size(64)));
 typedef uint16_t Halves __attribute__((vector_size(32)));
 
-// Two vectors that lie in one stretch of 32 elements. Which elements go to which is the type's own affair: float32 has
-// halves; bfloat16 even and odd ones, because a word holds one of each and takes one operation to widen.
+// Two vectors stored in one stretch of 32 elements. The type decides which elements go to which vector: halves for float32;
+// even and odd elements for bfloat16, because a word holds one of each and takes one operation to widen.
 struct Pair {
   Floats a, b;
 };
@@ -52,7 +52,7 @@ INLINE Words round_to_upper(Floats x) {
   return (Words)(((Ints)rounded & number) | (~number & 0x7fc00000));
 }
 
-// x as the type holds it.
+// x rounded to the type.
 INLINE Floats held(const float*, Floats x) { return x; }
 INLINE Floats held(const Bf16*, Floats x) { return (Floats)(round_to_upper(x) & 0xffff0000u); }
 
@@ -66,7 +66,7 @@ INLINE void store_pair(Bf16* p, Pair x) {
   std::memcpy(p, &w, sizeof w);
 }
 
-// Where two rows' element `column` lies when they are stored as the stretches that `load_pair` reads.
+// Place of element `column` of two rows that are stored as the stretches that `load_pair` reads.
 INLINE int64_t paired(const float*, int64_t row, int64_t column) { return row * LANES + column; }
 INLINE int64_t paired(const Bf16*, int64_t row, int64_t column) { return column * 2 + row; }
 

@@ -26,8 +26,8 @@ struct nestor_adamw {
   double lr, beta1, beta2, weight_decay, eps;
 };
 
-// One AdamW step on n parameters; `steps` are float32 scalars that already count this step, and gradients are divided by
-// `grad_scale` first, where there is one.
+// Makes one AdamW step on n parameters. `steps` are float32 scalars that already count this step; gradients are first
+// divided by `grad_scale` unless it is null.
 int nestor_fused_adamw(size_t n, at::Tensor* const* params, at::Tensor* const* grads, at::Tensor* const* exp_avgs,
                        at::Tensor* const* exp_avg_sqs, at::Tensor* const* steps, const at::Tensor* grad_scale,
                        const nestor_adamw* options,
@@ -44,7 +44,7 @@ int nestor_fused_adamw(size_t n, at::Tensor* const* params, at::Tensor* const* g
   });
 }
 
-// Makes operations choose deterministic algorithms, and refuse where there is none.
+// Makes operations choose deterministic algorithms, and fail where there is none.
 int nestor_deterministic(bool on, char* message, size_t message_size) {
   return guarded(message, message_size, [&] {
     at::globalContext().setDeterministicAlgorithms(on, /*warn_only=*/false);
@@ -52,7 +52,7 @@ int nestor_deterministic(bool on, char* message, size_t message_size) {
   });
 }
 
-// Memory of a GPU that is free, or that libtorch holds in reserve without using it.
+// Memory of a GPU that is free, or that libtorch's allocator caches without using it.
 int nestor_cuda_free(int64_t index, uint64_t* free, char* message, size_t message_size) {
   return guarded(message, message_size, [&] {
     auto* allocator = c10::getDeviceAllocator(c10::DeviceType::CUDA);

@@ -1,4 +1,4 @@
-// Log-probs and entropies of logits on a CPU, and their gradient in the same memory, in one pass each.
+// Log-probs and entropies of logits on a CPU, and their gradient in place, in one pass each.
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
@@ -10,10 +10,10 @@
 
 namespace {
 
-// Elements that are worth another thread.
+// Fewest elements for another thread.
 constexpr int64_t GRAIN = 8192;
 
-// What is kept of a row: its largest logit (over the temperature), the log of the sum of exp(logit - largest), the entropy.
+// Statistics of a row: its largest logit (over the temperature), the log of the sum of exp(logit - largest), the entropy.
 struct RowStats {
   float largest, log_sum, entropy;
 };
@@ -37,7 +37,7 @@ INLINE RowStats softmax_row(const T* logits, int64_t n, float inverse) {
   return {largest, std::log(sum), std::log(sum) - weighted / sum};
 }
 
-// Logits become the gradient of grad_logprob * logprob(target) + grad_entropy * entropy, but for the target's own 1.
+// Turns logits into the gradient of grad_logprob * logprob(target) + grad_entropy * entropy, without the target's own 1.
 template <typename T>
 INLINE void softmax_row_grad(T* logits, int64_t n, float inverse, RowStats row, float grad_logprob,
                              float grad_entropy) {
@@ -67,8 +67,8 @@ VECTORS void softmax_grad_bf16(Bf16* logits, int64_t n, float inverse, RowStats 
 
 extern "C" {
 
-// Of logits (n, V): log-probs of the targets (n) and, per row, what `nestor_softmax_grad` wants, float32 (n, 3); the last
-// of the three is the entropy.
+// Computes from logits (n, V) the log-probs of the targets (n), and the statistics that `nestor_softmax_grad` needs,
+// float32 (n, 3); the last of the three is the entropy.
 int nestor_softmax(const at::Tensor* logits, const at::Tensor* targets, double temperature, const at::Tensor* logprobs,
                    const at::Tensor* stats, char* message, size_t message_size) {
   return guarded(message, message_size, [&] {
@@ -109,7 +109,7 @@ int nestor_softmax_grad(const at::Tensor* logits, const at::Tensor* targets, dou
           T& target = row[data<int64_t>(*targets)[r]];
           const float by_logprob = data<float>(*grad_logprobs)[r];
           const float by_entropy = grad_entropy ? data<float>(*grad_entropy)[r] : 0.0f;
-          // The target's entry in float32, with its 1: of the rounded entry little would be left.
+          // The target's entry in float32, with its 1: the rounded entry would lose most of its digits.
           const float logprob = get(target) * inverse - rows[r].largest - rows[r].log_sum, p = std::exp(logprob);
           const float own = inverse * (by_logprob * (1.0f - p) - by_entropy * p * (logprob + rows[r].entropy));
           if constexpr (std::is_same_v<T, float>) {

@@ -19,14 +19,14 @@ extern "C" {
 struct nestor_store {
   const char* host;
   uint16_t port;
-  bool serve;          // whether this process is the server
-  const char* prefix;  // of all keys
-  int64_t timeout_ms;  // of connecting and of every call
+  bool serve;          // this process is also the server
+  const char* prefix;  // prefix of all keys
+  int64_t timeout_ms;  // applies to connecting and to every call
 };
 
 int nestor_store_connect(const nestor_store* at, Store** store, char* message, size_t message_size) {
   return guarded(message, message_size, [&] {
-    // c10d warns, with a backtrace, of every connection that closes: what matters of it comes as an error.
+    // c10d logs a warning with a backtrace for every closed connection; failures that matter are errors anyway.
     if (!std::getenv("TORCH_CPP_LOG_LEVEL")) FLAGS_caffe2_log_level = 2 /* errors */;
     c10d::TCPStoreOptions options;
     options.port = at->port;
@@ -59,7 +59,7 @@ void nestor_store_close(Store* store) {
   delete store;
 }
 
-// Ends the process at once: other threads may hang in a library, so nothing is cleaned up.
+// Ends the process at once and without cleaning up, because other threads may hang in a library.
 [[noreturn]] void nestor_exit_now(int code) {
   _exit(code);
 }

@@ -1,4 +1,4 @@
-// A key-value store over TCP, where ranks meet and leave word.
+// A key-value store over TCP, through which ranks find each other and exchange messages.
 
 #pragma once
 

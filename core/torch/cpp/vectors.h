@@ -1,4 +1,4 @@
-// What the loops of the fused operations are made of: float32 and bfloat16 elements, and e^x.
+// Building blocks of the fused operations' loops: float32 and bfloat16 elements, and e^x.
 
 #pragma once
 
@@ -7,7 +7,7 @@
 #include <cmath>
 #include <cstring>
 
-// One binary runs on any x86-64: the loader picks the widest vectors that the machine has.
+// One binary runs on any x86-64: the loader picks the widest vectors of the machine.
 #if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__)
 #define VECTORS __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
@@ -45,7 +45,7 @@ INLINE void put(Bf16& to, float x) {
   to.bits = static_cast<uint16_t>(x != x ? 0x7fc0u : rounded);
 }
 
-// x as the type T holds it.
+// x rounded to the type T.
 template <typename T>
 INLINE float as(float x) {
   T held;

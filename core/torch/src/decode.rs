@@ -11,45 +11,44 @@ use crate::{TensorPtr, call};
 /// Tokens of a page of the cache.
 pub const PAGE: usize = 16;
 
-/// Rows of one sequence that stand side by side in a pass.
+/// Adjacent rows of a pass that belong to one sequence.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Segment {
-    /// The first row.
+    /// First row.
     pub row: i64,
-    /// How many rows.
+    /// Number of rows.
     pub rows: i64,
-    /// Position of the first row in its sequence; the others follow.
+    /// Position of the first row in its sequence.
     pub position: i64,
-    /// Where the sequence's pages begin in the list of pages.
+    /// Index of the sequence's first page in the list of pages.
     pub pages: i64,
 }
 
-/// How one row's token is drawn from its whole distribution.
+/// Settings for drawing one row's token from its whole distribution; `Draw` of `cpp/decode.cpp`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Draw {
-    /// The logits are multiplied by it.
+pub struct RawDraw {
+    /// Factor of the logits.
     pub inverse_temperature: f32,
-    /// Picks the token, in [0, 1].
+    /// Uniform number in [0, 1] that picks the token.
     pub uniform: f32,
-    /// Not 0: the likeliest token.
+    /// Not 0: picks the likeliest token instead.
     pub greedy: i32,
 }
 
-/// A token and its log-prob.
+/// A token and its log-prob; `Drawn` of `cpp/decode.cpp`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Drawn {
-    /// The token id.
+pub struct RawDrawn {
     pub token: i64,
-    /// Its log-prob under the whole distribution; NaN where the row's logits are not finite.
+    /// Log-prob under the whole distribution; NaN where the row's logits are not finite.
     pub logprob: f32,
 }
 
 unsafe extern "C" {
-    fn nestor_pack_linear(weight: TensorPtr, out: *mut TensorMut, message: *mut c_char, size: usize) -> c_int;
-    fn nestor_packed_linear(
+    fn nestor_reorder_linear(weight: TensorPtr, out: *mut TensorMut, message: *mut c_char, size: usize) -> c_int;
+    fn nestor_reordered_linear(
         x: TensorPtr,
         weight: TensorPtr,
         bias: TensorPtr,
@@ -79,8 +78,8 @@ unsafe extern "C" {
     ) -> c_int;
     fn nestor_draw(
         logits: TensorPtr,
-        draws: *const Draw,
-        drawn: *mut Drawn,
+        draws: *const RawDraw,
+        drawn: *mut RawDrawn,
         message: *mut c_char,
         size: usize,
     ) -> c_int;
@@ -88,55 +87,55 @@ unsafe extern "C" {
 
 type TensorMut = *mut torch_sys::C_tensor;
 
-/// Calls a function of the shim that makes a tensor.
+/// Calls a function of the shim that creates a tensor.
 fn make(f: impl FnOnce(*mut TensorMut, *mut c_char, usize) -> c_int) -> Result<Tensor> {
     let mut out = null_mut();
     call(|message, size| f(&mut out, message, size))?;
-    // SAFETY: the shim succeeded, so `out` is a new tensor that nobody else owns.
+    // SAFETY: the shim succeeded, so `out` is a new tensor with no other owner.
     Ok(unsafe { Tensor::from_ptr(out) })
 }
 
-/// The weight (out, in) of a linear layer on a CPU, laid out as oneDNN likes it.
+/// The weight (out, in) of a linear layer on a CPU, in oneDNN's own layout.
 #[derive(Debug)]
-pub struct PackedLinear {
+pub struct ReorderedLinear {
     weight: Tensor,
 }
 
-impl PackedLinear {
-    /// A copy of the weight; later changes to it are not seen.
+impl ReorderedLinear {
+    /// Copies the weight; later changes of it do not reach the copy.
     pub fn new(weight: &Tensor) -> Result<Self> {
         let weight = weight.detach().contiguous();
         // SAFETY: the pointer is to a live tensor, which the shim only reads.
-        let weight = make(|out, message, size| unsafe { nestor_pack_linear(weight.as_ptr(), out, message, size) })?;
+        let weight = make(|out, message, size| unsafe { nestor_reorder_linear(weight.as_ptr(), out, message, size) })?;
         Ok(Self { weight })
     }
 
-    /// x (T, in) to (T, out). Without gradients.
+    /// The product with x (T, in): (T, out). Without gradients.
     ///
     /// # Panics
-    /// Where shapes or types do not fit, as operations of tch do.
+    /// When shapes or types do not fit, as tch's own operations do.
     pub fn apply(&self, x: &Tensor, bias: Option<&Tensor>) -> Tensor {
         let bias = bias.map_or(null(), |bias| bias.as_ptr());
         make(|out, message, size| {
             // SAFETY: the pointers are to live tensors (or null for no bias), which the shim only reads.
-            unsafe { nestor_packed_linear(x.as_ptr(), self.weight.as_ptr(), bias, out, message, size) }
+            unsafe { nestor_reordered_linear(x.as_ptr(), self.weight.as_ptr(), bias, out, message, size) }
         })
         .unwrap_or_else(|error| panic!("{error:#}"))
     }
 }
 
-/// Keys and values of one block on a CPU, page by page. Keys lie with a page's tokens side by side, which is how
-/// attention reads them.
+/// Keys and values of one block on a CPU, page by page. The same element of a page's keys is adjacent for all its tokens,
+/// as attention reads them.
 #[derive(Debug)]
 pub struct PagedCache {
-    /// (P, K, D', PAGE), each two rows of it as the kernels read them; D' is the head size, rounded up to 32.
+    /// (P, K, D', PAGE), with each two rows in the order that the kernels read; D' is the head size, rounded up to 32.
     keys: Tensor,
     /// (P, K, PAGE, D').
     values: Tensor,
 }
 
 impl PagedCache {
-    /// This many pages of zeros for heads of a size.
+    /// A cache of zeros with this many pages.
     pub fn new(pages: i64, kv_heads: i64, dim: i64, kind: Kind) -> Self {
         let (page, padded) = (PAGE as i64, (dim + 31) / 32 * 32);
         let options = (kind, Device::Cpu);
@@ -146,7 +145,6 @@ impl PagedCache {
         }
     }
 
-    /// Number of pages.
     pub fn pages(&self) -> i64 {
         self.keys.size()[0]
     }
@@ -174,8 +172,8 @@ impl PagedCache {
             );
         }
         let end = self.pages() * page;
-        ensure!(places.iter().all(|place| (0..end).contains(place)), "a place lies outside the cache of {end} tokens");
-        // SAFETY: live tensors of one type; every place lies in the cache, and a row is no wider than a place.
+        ensure!(places.iter().all(|place| (0..end).contains(place)), "a place is outside the cache of {end} tokens");
+        // SAFETY: live tensors of one type; every place is in the cache, and a row is no wider than a place.
         call(|message, size| unsafe {
             nestor_cache_write(
                 self.keys.as_ptr(),
@@ -190,7 +188,7 @@ impl PagedCache {
     }
 
     /// Causal attention of queries (T, H, D): a row sees its sequence up to its own position, in the pages listed for its
-    /// segment. Softmax and sums are float32. Rows of no segment come back undefined.
+    /// segment. Softmax and sums are float32. Rows outside all segments are undefined.
     pub fn attend(&self, q: &Tensor, segments: &[Segment], pages: &[i64]) -> Result<Tensor> {
         let ([rows, heads, dim], [_, kv_heads, page, padded]) = (
             <[i64; 3]>::try_from(q.size()).map_err(|size| anyhow::anyhow!("queries have three axes, not {size:?}"))?,
@@ -210,10 +208,10 @@ impl PagedCache {
                     && s.position >= 0
                     && s.pages >= 0
                     && s.pages + needed <= pages.len() as i64,
-                "a segment lies outside its pass: {s:?}"
+                "a segment is outside its pass: {s:?}"
             );
         }
-        ensure!(pages.iter().all(|page| (0..self.pages()).contains(page)), "a page lies outside the cache");
+        ensure!(pages.iter().all(|page| (0..self.pages()).contains(page)), "a page is outside the cache");
         make(|out, message, size| {
             // SAFETY: live tensors of one type; the checks above keep every row, page and position inside them.
             unsafe {
@@ -233,9 +231,9 @@ impl PagedCache {
     }
 }
 
-/// Draws a token per row of logits (R, V) on a CPU, float32 or bfloat16, reading each logit once: masses of chunks
-/// first, then the chunk in which the cumulative distribution passes the row's uniform number.
-pub fn draw(logits: &Tensor, draws: &[Draw]) -> Result<Vec<Drawn>> {
+/// Draws a token per row of logits (R, V) on a CPU, float32 or bfloat16. It sums the mass of chunks first, and then reads
+/// again only the chunk in which the cumulative distribution exceeds the row's uniform number.
+pub fn draw(logits: &Tensor, draws: &[RawDraw]) -> Result<Vec<RawDrawn>> {
     let size = logits.size();
     ensure!(
         size.len() == 2 && size[0] == draws.len() as i64 && size[1] > 0 && logits.device() == Device::Cpu,
@@ -243,7 +241,7 @@ pub fn draw(logits: &Tensor, draws: &[Draw]) -> Result<Vec<Drawn>> {
         draws.len()
     );
     ensure!(matches!(logits.kind(), Kind::Float | Kind::BFloat16), "logits must be float32 or bfloat16");
-    let mut drawn = vec![Drawn::default(); draws.len()];
+    let mut drawn = vec![RawDrawn::default(); draws.len()];
     // SAFETY: a live tensor of R rows, R draws to read and R results to write.
     call(|message, size| unsafe { nestor_draw(logits.as_ptr(), draws.as_ptr(), drawn.as_mut_ptr(), message, size) })?;
     Ok(drawn)

@@ -81,58 +81,58 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// Whether these operations take tensors like this one.
+/// Returns true if these operations take tensors like this one.
 pub fn takes(x: &Tensor) -> bool {
     x.device() == Device::Cpu && matches!(x.kind(), Kind::Float | Kind::BFloat16)
 }
 
-/// Calls a function of the shim that fails only where its caller is wrong.
+/// Calls a function of the shim that fails only on wrong arguments.
 fn must(f: impl FnOnce(*mut c_char, usize) -> c_int) {
     if let Err(error) = call(f) {
         panic!("{error}");
     }
 }
 
-/// The N tensors that a function of the shim makes.
+/// Calls a function of the shim that creates N tensors.
 fn made<const N: usize>(f: impl FnOnce(*mut *mut C_tensor, *mut c_char, usize) -> c_int) -> [Tensor; N] {
     let mut made = [std::ptr::null_mut(); N];
     must(|message, size| f(made.as_mut_ptr(), message, size));
-    // SAFETY: where it succeeds the shim has written N tensors made with `new`, which are ours from here on.
+    // SAFETY: on success the shim has written N tensors made with `new`, which we own from here on.
     made.map(|tensor| unsafe { Tensor::from_ptr(tensor) })
 }
 
 /// x / rms(x) * weight over the last dimension: (T, D) with weight (D), or (T, N, D) with weight (N, D).
 pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Tensor {
     let (size, by) = (x.size(), weight.size());
-    assert!(takes(x) && takes(weight) && x.kind() == weight.kind(), "rms_norm wants CPU tensors of one type");
-    assert!(size.len() >= 2 && size[1..] == by[..], "rms_norm wants a weight for {size:?}, got {by:?}");
+    assert!(takes(x) && takes(weight) && x.kind() == weight.kind(), "rms_norm needs CPU tensors of one type");
+    assert!(size.len() >= 2 && size[1..] == by[..], "rms_norm needs a weight for {size:?}, got {by:?}");
     // SAFETY: the tensors live through the call; their shapes and types are checked.
     let [y] = made(|y, message, n| unsafe { nestor_rms_norm(x.as_ptr(), weight.as_ptr(), eps, y, message, n) });
     y
 }
 
-/// The rotary embedding of queries and keys side by side, (T, H + K, D) by cos and sin (T, 1, D): queries (T, H, D) and
-/// keys (T, K, D).
+/// Applies the rotary embedding, cos and sin (T, 1, D), to queries and keys in one tensor (T, H + K, D): queries (T, H, D)
+/// and keys (T, K, D).
 pub fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor, heads: i64) -> [Tensor; 2] {
     rotated(x, cos, sin, heads, x.size()[1] - heads)
 }
 
-/// The same with values beside them, (T, H + 2K, D), which stay as they are: queries, keys and values.
+/// The same for queries, keys and values in one tensor (T, H + 2K, D); values are copied unchanged.
 pub fn rotate_qkv(x: &Tensor, cos: &Tensor, sin: &Tensor, heads: i64) -> [Tensor; 3] {
     rotated(x, cos, sin, heads, (x.size()[1] - heads) / 2)
 }
 
 fn rotated<const N: usize>(x: &Tensor, cos: &Tensor, sin: &Tensor, heads: i64, kv_heads: i64) -> [Tensor; N] {
     let size = x.size();
-    let &[t, n, dim] = &size[..] else { panic!("rotate wants (T, N, D), got {size:?}") };
-    assert!(takes(x) && heads > 0 && kv_heads > 0, "rotate wants heads on a CPU");
+    let &[t, n, dim] = &size[..] else { panic!("rotate needs (T, N, D), got {size:?}") };
+    assert!(takes(x) && heads > 0 && kv_heads > 0, "rotate needs heads on a CPU");
     assert!(
         n == heads + (N as i64 - 1) * kv_heads && dim % 2 == 0,
         "{n} heads of {dim} are not {heads} and {kv_heads}"
     );
     for table in [cos, sin] {
         let fits = table.size() == [t, 1, dim] && table.kind() == x.kind() && table.is_contiguous();
-        assert!(fits && table.device() == x.device(), "rotate wants a table for {t} tokens of {dim}");
+        assert!(fits && table.device() == x.device(), "rotate needs a table for {t} tokens of {dim}");
     }
     // SAFETY: as above, and by the check of `n` there are N parts.
     made(|parts, message, n| unsafe {
@@ -140,21 +140,22 @@ fn rotated<const N: usize>(x: &Tensor, cos: &Tensor, sin: &Tensor, heads: i64, k
     })
 }
 
-/// silu(gate) * up of gate and up side by side: (T, 2F) to (T, F).
+/// silu(gate) * up, with gate and up in one tensor (T, 2F): (T, F).
 pub fn silu_mul(x: &Tensor) -> Tensor {
-    assert!(takes(x) && x.dim() == 2 && x.size()[1] % 2 == 0, "silu_mul wants gate and up on a CPU");
+    assert!(takes(x) && x.dim() == 2 && x.size()[1] % 2 == 0, "silu_mul needs gate and up on a CPU");
     // SAFETY: as above.
     let [y] = made(|y, message, n| unsafe { nestor_silu_mul(x.as_ptr(), y, message, n) });
     y
 }
 
-/// Whether [`attend`] and [`add_product`] work on this device: on a CPU they need the MKL that libtorch carries on x86-64.
+/// Returns true if [`attend`] and [`add_product`] work on this device: they need a CPU, and the MKL that libtorch contains on
+/// x86-64.
 pub fn has_products(device: Device) -> bool {
-    // SAFETY: looks at two addresses.
+    // SAFETY: only compares two addresses.
     device == Device::Cpu && unsafe { nestor_attention_is_there() }
 }
 
-/// Causal attention over sequences that lie end to end, each over itself: queries (T, H, D), keys and values (T, K, D) to
+/// Causal attention over packed sequences, each over itself: queries (T, H, D), keys and values (T, K, D) to
 /// (T, H, D).
 pub fn attend(q: &Tensor, k: &Tensor, v: &Tensor, lengths: &[i64]) -> Tensor {
     let (tokens, wide, narrow) = (q.size()[0], q.size(), k.size());
@@ -164,7 +165,7 @@ pub fn attend(q: &Tensor, k: &Tensor, v: &Tensor, lengths: &[i64]) -> Tensor {
     for x in [q, k, v] {
         assert!(
             takes(x) && x.kind() == q.kind() && has_products(x.device()),
-            "attention wants CPU tensors of one type"
+            "attention needs CPU tensors of one type"
         );
     }
     // SAFETY: as above.
@@ -174,7 +175,7 @@ pub fn attend(q: &Tensor, k: &Tensor, v: &Tensor, lengths: &[i64]) -> Tensor {
     out
 }
 
-/// Adds the product of a (T, n), transposed, and b (T, m) to `sum` (n, m), which is float32: a weight's gradient to its sum.
+/// Adds aᵀ b to a float32 `sum` (n, m), with a (T, n) and b (T, m): a weight's gradient to its gradient sum.
 pub fn add_product(sum: &mut Tensor, a: &Tensor, b: &Tensor) {
     let (rows, columns, to) = (a.size(), b.size(), sum.size());
     assert!(rows.len() == 2 && columns.len() == 2 && rows[0] == columns[0] && to == [rows[1], columns[1]]);
@@ -184,9 +185,9 @@ pub fn add_product(sum: &mut Tensor, a: &Tensor, b: &Tensor) {
     must(|message, size| unsafe { nestor_add_product(sum.as_ptr(), a.as_ptr(), b.as_ptr(), message, size) });
 }
 
-/// Log-probs of targets under softmax(logits / temperature), and what the gradient needs of it.
+/// Log-probs of targets under softmax(logits / temperature), with the statistics that the gradient needs.
 #[derive(Debug)]
-pub struct Softmax {
+pub struct FusedSoftmax {
     /// Log-probs of the targets, float32 (n).
     pub logprobs: Tensor,
     /// Largest logit, log of the sum, and entropy of each row, float32 (n, 3).
@@ -196,12 +197,12 @@ pub struct Softmax {
     temperature: f64,
 }
 
-impl Softmax {
-    /// Of logits (n, V) and targets (n), which must be less than V.
+impl FusedSoftmax {
+    /// Computes the statistics of logits (n, V) at targets (n), which must be less than V.
     pub fn new(logits: &Tensor, targets: &Tensor, temperature: f64) -> Self {
         let size = logits.size();
-        let &[n, vocabulary] = &size[..] else { panic!("softmax wants (n, V), got {size:?}") };
-        assert!(takes(logits) && logits.is_contiguous(), "softmax wants logits on a CPU, row after row");
+        let &[n, vocabulary] = &size[..] else { panic!("softmax needs (n, V), got {size:?}") };
+        assert!(takes(logits) && logits.is_contiguous(), "softmax needs contiguous logits on a CPU");
         assert!(targets.size() == [n] && targets.kind() == Kind::Int64 && targets.is_contiguous(), "one target a row");
         if n > 0 {
             let (least, most) = (targets.min().int64_value(&[]), targets.max().int64_value(&[]));
@@ -217,7 +218,7 @@ impl Softmax {
         Self { logprobs, stats, targets: targets.shallow_clone(), vocabulary, temperature }
     }
 
-    /// Entropies, (n).
+    /// Entropies, float32 (n).
     pub fn entropy(&self) -> Tensor {
         self.stats.select(1, 2)
     }
@@ -249,8 +250,8 @@ impl Softmax {
     }
 }
 
-/// Bytes that this process may still take on a device: free memory, and on a GPU what libtorch holds in reserve. None
-/// where the system does not say.
+/// Bytes that this process may still allocate on a device: free memory, and on a GPU also libtorch's cached memory. None
+/// if the system gives no figure.
 pub fn free_bytes(device: Device) -> Option<u64> {
     match device {
         Device::Cpu => {
@@ -268,7 +269,7 @@ pub fn free_bytes(device: Device) -> Option<u64> {
     }
 }
 
-/// The gradients of `output` with respect to tensors that it was computed from, given its own gradient; on any device.
+/// The gradients of `output` with respect to `inputs`, given its own gradient; on any device.
 pub fn gradients(output: &Tensor, grad: &Tensor, inputs: &[&Tensor]) -> Vec<Tensor> {
     let pointers: Vec<TensorPtr> = inputs.iter().map(|input| input.as_ptr()).collect();
     let mut made = vec![std::ptr::null_mut(); inputs.len()];
@@ -277,6 +278,6 @@ pub fn gradients(output: &Tensor, grad: &Tensor, inputs: &[&Tensor]) -> Vec<Tens
         let (output, grad) = (output.as_ptr(), grad.as_ptr());
         nestor_gradients(output, grad, pointers.len(), pointers.as_ptr(), made.as_mut_ptr(), message, size)
     });
-    // SAFETY: where it succeeds every place holds a tensor made with `new`.
+    // SAFETY: on success every place holds a tensor made with `new`.
     made.into_iter().map(|tensor| unsafe { Tensor::from_ptr(tensor) }).collect()
 }

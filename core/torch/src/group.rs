@@ -9,32 +9,30 @@ use tch::Tensor;
 use super::store::{RawStore, Store};
 use super::{TensorPtr, call};
 
-/// Which library carries the tensors.
+/// The library that transfers the tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backend {
-    /// Tensors on CPUs.
+    /// For tensors on CPUs.
     Gloo,
-    /// Tensors on GPUs, one rank each.
+    /// For tensors on GPUs, one rank each.
     Nccl,
 }
 
-/// Which member of a group a process is.
+/// A process as a member of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Member {
-    /// This process, from 0.
+    /// Number of this process, from 0.
     pub rank: usize,
     /// Number of ranks.
     pub world: usize,
-    /// How long to wait for the others, now and in every collective.
+    /// Longest wait for the other ranks, when joining and in every collective.
     pub timeout: Duration,
 }
 
-/// What a reduction makes of the ranks' numbers.
+/// Operation of a reduction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reduce {
-    /// Their sum.
     Sum,
-    /// The largest.
     Max,
 }
 
@@ -46,15 +44,15 @@ struct RawMember {
     timeout_ms: i64,
 }
 
-/// A group this process has joined. All ranks must start the same collectives in the same order.
+/// A group that this process has joined. All ranks must start the same collectives in the same order.
 #[derive(Debug)]
-pub struct Group {
+pub struct ProcessGroup {
     handle: *mut RawGroup,
 }
 
-/// A collective under way; c10d keeps its tensors alive. Dropping it waits too, and forgets an error.
+/// A collective under way; c10d keeps its tensors alive. Dropping it also waits, and discards an error.
 #[derive(Debug)]
-#[must_use = "tensors of a collective are not to be touched before `wait`"]
+#[must_use = "tensors of a collective must not be used before `wait`"]
 pub struct Work {
     handle: *mut RawWork,
 }
@@ -116,10 +114,10 @@ unsafe extern "C" {
 }
 
 // SAFETY: c10d's groups may move between threads.
-unsafe impl Send for Group {}
+unsafe impl Send for ProcessGroup {}
 
-impl Group {
-    /// Joins; returns when all ranks are there.
+impl ProcessGroup {
+    /// Joins the group; returns when all ranks have joined.
     pub fn join(backend: Backend, store: &Store, at: &Member) -> Result<Self> {
         let raw = RawMember {
             nccl: backend == Backend::Nccl,
@@ -142,7 +140,7 @@ impl Group {
         })
     }
 
-    /// Starts to lay every rank's `part` end to end into `whole`: dense tensors of one type, (n) and (world n).
+    /// Starts to gather every rank's `part` (n), end to end, into `whole` (world n): dense tensors of one type.
     pub fn all_gather(&self, whole: &Tensor, part: &Tensor) -> Result<Work> {
         // SAFETY: as in `all_reduce`.
         Work::start(|work, message, size| unsafe {
@@ -150,7 +148,7 @@ impl Group {
         })
     }
 
-    /// Starts to sum `whole` over all ranks, of which each gets its `part`: dense tensors, (world n) and (n).
+    /// Starts to sum `whole` (world n) over all ranks, and to scatter the sum to each rank's `part` (n): dense tensors.
     pub fn reduce_scatter(&self, part: &Tensor, whole: &Tensor) -> Result<Work> {
         // SAFETY: as in `all_reduce`.
         Work::start(|work, message, size| unsafe {
@@ -167,14 +165,14 @@ impl Group {
         })
     }
 
-    /// Ends collectives under way with an error, here and at the other ranks.
+    /// Ends collectives under way with an error, on this and the other ranks.
     pub fn abort(&self) -> Result<()> {
         // SAFETY: the handle is from `join`.
         call(|message, size| unsafe { nestor_group_abort(self.handle, message, size) })
     }
 }
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         // SAFETY: the handle is from `join` and never used again.
         unsafe { nestor_group_leave(self.handle) };
@@ -188,7 +186,7 @@ impl Work {
         Ok(Self { handle })
     }
 
-    /// Waits until it is done; on a GPU only the current stream waits.
+    /// Waits until the collective is done; on a GPU only the current stream waits.
     pub fn wait(self) -> Result<()> {
         // SAFETY: the handle is from `start`.
         call(|message, size| unsafe { nestor_work_wait(self.handle, message, size) })
@@ -225,7 +223,7 @@ mod tests {
         let play = move |rank: usize| {
             let timeout = Duration::from_secs(30);
             let store = Store::connect(&address(port), rank == 0, timeout).expect("a store");
-            let group = Group::join(Backend::Gloo, &store, &Member { rank, world: 2, timeout }).expect("joined");
+            let group = ProcessGroup::join(Backend::Gloo, &store, &Member { rank, world: 2, timeout }).expect("joined");
             for kind in [Kind::Float, Kind::BFloat16] {
                 let own = |n: i64| Tensor::arange(n, (kind, Device::Cpu)) + 10 * rank as i64;
                 let mut sum = own(3);
@@ -245,7 +243,7 @@ mod tests {
                 assert_eq!(numbers(&copied), [10.0, 11.0]);
             }
             let word = format!("word {rank}");
-            store.set(&word, word.as_bytes()).expect("left word");
+            store.set(&word, word.as_bytes()).expect("set");
             assert_eq!(store.get(&word).expect("asked"), Some(word.into_bytes()));
             assert_eq!(store.get("nothing").expect("asked"), None);
             let last = Tensor::zeros([1], (Kind::Float, Device::Cpu));
@@ -262,9 +260,10 @@ mod tests {
     fn groups_of_several_threads_start_at_once() {
         let timeout = Duration::from_secs(30);
         let store = Store::connect(&address(0), true, timeout).expect("a store");
-        let join = |_| Group::join(Backend::Gloo, &store, &Member { rank: 0, world: 1, timeout }).expect("joined");
+        let join =
+            |_| ProcessGroup::join(Backend::Gloo, &store, &Member { rank: 0, world: 1, timeout }).expect("joined");
         for _ in 0..100 {
-            let groups: Vec<Group> = (0..4).map(join).collect();
+            let groups: Vec<ProcessGroup> = (0..4).map(join).collect();
             let ready = std::sync::Barrier::new(groups.len());
             std::thread::scope(|scope| {
                 for group in groups {

@@ -10,15 +10,14 @@ use std::ffi::{CStr, c_char, c_int};
 use anyhow::{Result, bail, ensure};
 use tch::Tensor;
 
-pub use decode::{Draw, Drawn, PAGE, PackedLinear, PagedCache, Segment, draw};
-pub use group::{Backend, Group, Member, Reduce, Work};
+pub use decode::{PAGE, PagedCache, RawDraw, RawDrawn, ReorderedLinear, Segment, draw};
+pub use group::{Backend, Member, ProcessGroup, Reduce, Work};
 pub use store::{Store, StoreAddress, exit_now};
 
 /// Settings of one AdamW step (decoupled weight decay, bias correction as in `torch.optim.AdamW`).
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct AdamW {
-    /// Learning rate.
     pub lr: f64,
     /// Decay of the first moment.
     pub beta1: f64,
@@ -26,16 +25,15 @@ pub struct AdamW {
     pub beta2: f64,
     /// Decoupled weight decay.
     pub weight_decay: f64,
-    /// Added to the root of the second moment.
+    /// Added to the square root of the second moment.
     pub eps: f64,
 }
 
-/// What AdamW works on: lists of equal length, each entry one (flat) parameter.
+/// The tensors of one AdamW step: lists of equal length, each entry one (flat) parameter.
 #[derive(Debug)]
 pub struct AdamWState<'a> {
     /// Parameters, changed in place.
     pub params: &'a [Tensor],
-    /// Their gradients.
     pub grads: &'a [Tensor],
     /// First moments, changed in place.
     pub exp_avgs: &'a [Tensor],
@@ -43,7 +41,7 @@ pub struct AdamWState<'a> {
     pub exp_avg_sqs: &'a [Tensor],
     /// Float32 scalars on the parameters' device that already count this step.
     pub steps: &'a [Tensor],
-    /// What the gradients are divided by first, in place: a float32 scalar on their device.
+    /// Divisor of the gradients, applied first and in place: a float32 scalar on their device.
     pub grad_scale: Option<&'a Tensor>,
 }
 
@@ -69,12 +67,12 @@ unsafe extern "C" {
 pub fn fused_adamw(state: &AdamWState, options: &AdamW) -> Result<()> {
     let n = state.params.len();
     for other in [state.grads, state.exp_avgs, state.exp_avg_sqs, state.steps] {
-        ensure!(other.len() == n, "AdamW wants lists of one length, got {} and {n}", other.len());
+        ensure!(other.len() == n, "AdamW needs lists of one length, got {} and {n}", other.len());
     }
     for others in [state.grads, state.exp_avgs, state.exp_avg_sqs] {
         for (param, other) in state.params.iter().zip(others) {
             let (want, got) = (param.size(), other.size());
-            ensure!(want == got, "AdamW wants tensors of one shape, got {want:?} and {got:?}");
+            ensure!(want == got, "AdamW needs tensors of one shape, got {want:?} and {got:?}");
         }
     }
     let pointers = |list: &[Tensor]| list.iter().map(Tensor::as_ptr).collect::<Vec<TensorPtr>>();
@@ -100,7 +98,7 @@ pub fn fused_adamw(state: &AdamWState, options: &AdamW) -> Result<()> {
     })
 }
 
-/// Makes libtorch choose deterministic algorithms for the rest of the process, and refuse where there is none.
+/// Makes libtorch choose deterministic algorithms for the rest of the process, and fail where there is none.
 pub fn set_deterministic(on: bool) -> Result<()> {
     // SAFETY: sets a flag of libtorch's global context; the message buffer is ours.
     call(|message, size| unsafe { nestor_deterministic(on, message, size) })

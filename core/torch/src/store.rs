@@ -1,4 +1,4 @@
-//! A key-value store over TCP, where ranks meet and leave word.
+//! A key-value store over TCP, through which ranks find each other and exchange messages.
 
 use std::ffi::{CString, c_char, c_int};
 use std::time::Duration;
@@ -7,14 +7,12 @@ use anyhow::{Context, Result};
 
 use super::call;
 
-/// Where a store is.
+/// The address of a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreAddress {
-    /// Its host.
     pub host: String,
-    /// Its port.
     pub port: u16,
-    /// Set before every key.
+    /// Prefix of every key.
     pub prefix: String,
 }
 
@@ -69,12 +67,12 @@ unsafe extern "C" {
 // SAFETY: a store's connection is guarded by a lock of its own.
 unsafe impl Send for Store {}
 
-/// Longest value that [`Store::get`] gives whole.
+/// Longest value that [`Store::get`] returns whole.
 const MOST_BYTES: usize = 4096;
 
 impl Store {
-    /// Connects; with `serve` this process is the server too, for as long as the store lives. `timeout` holds for
-    /// connecting and for every call.
+    /// Connects; with `serve` this process is also the server, for as long as the store lives. `timeout` applies to
+    /// connecting and to every call.
     pub fn connect(at: &StoreAddress, serve: bool, timeout: Duration) -> Result<Self> {
         let host = text(&at.host)?;
         let prefix = text(&at.prefix)?;
@@ -92,7 +90,6 @@ impl Store {
         Ok(Self { handle })
     }
 
-    /// Sets a key.
     pub fn set(&self, key: &str, value: &[u8]) -> Result<()> {
         let key = text(key)?;
         // SAFETY: the handle is from `connect`; key and value outlive the call, which copies them.
@@ -101,11 +98,11 @@ impl Store {
         })
     }
 
-    /// The value of a key, its first 4,096 bytes; none where it was never set.
+    /// The first 4,096 bytes of a key's value; none if it was never set.
     pub fn get(&self, key: &str) -> Result<Option<Vec<u8>>> {
         let key = text(key)?;
         let (mut value, mut whole) = (vec![0; MOST_BYTES], -1);
-        // SAFETY: the handle is from `connect`, the key outlives the call, and `value` has the capacity that is told.
+        // SAFETY: the handle is from `connect`, the key outlives the call, and `value` has the stated capacity.
         call(|message, size| unsafe {
             nestor_store_get(self.handle, key.as_ptr(), value.as_mut_ptr(), MOST_BYTES, &mut whole, message, size)
         })?;
@@ -128,7 +125,7 @@ fn text(text: &str) -> Result<CString> {
     CString::new(text).context("the name of a host or key holds a zero byte")
 }
 
-/// Ends the process at once, though other threads may hang inside a library: nothing is cleaned up.
+/// Ends the process at once and without cleaning up, even if other threads hang inside a library.
 pub fn exit_now(code: i32) -> ! {
     // SAFETY: `_exit` may be called from any thread at any time.
     unsafe { nestor_exit_now(code) }

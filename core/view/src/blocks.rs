@@ -11,11 +11,11 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::ViewError;
-use crate::budget::{Budget, Job};
-use crate::read::{Episode, Episodes, Run, rollout_bytes};
-use crate::turns::{Block, number};
+use crate::budget::{Budget, FileJob};
+use crate::read::{Episodes, RunDir, StoredEpisode, rollout_bytes};
+use crate::turns::{GroupTurns, number};
 
-/// What the page's index says of one rollout file.
+/// The entry of one rollout file in the page's index.
 #[derive(Debug, Serialize)]
 pub(crate) struct FileEntry {
     pub iteration: u64,
@@ -28,12 +28,12 @@ pub(crate) struct FileEntry {
 
 /// Summaries of one file's episodes, by column.
 #[derive(Default, Serialize)]
-struct Summary<'a> {
+struct FileSummary<'a> {
     group: Vec<u64>,
     episode: Vec<u64>,
-    /// As text: it may be larger than what a double holds.
+    /// As text: a task number may exceed the integers of a double.
     task: Vec<String>,
-    /// A place in `types`, or -1.
+    /// Index into `types`, or -1.
     task_type: Vec<i64>,
     types: Vec<&'a str>,
     won: Vec<u8>,
@@ -54,13 +54,13 @@ pub(crate) struct Rollouts {
     pub kept: usize,
     pub damaged: usize,
     budget: Budget,
-    /// Bytes of summaries written, to foresee those to come.
+    /// Bytes of summaries written, to predict those to come.
     summary_bytes: usize,
     summaries: usize,
 }
 
 impl Rollouts {
-    pub fn new(runs: &[Run], max_bytes: u64) -> Self {
+    pub fn new(runs: &[RunDir], max_bytes: u64) -> Self {
         Self {
             html: String::new(),
             files: runs.iter().map(|_| Vec::new()).collect(),
@@ -74,11 +74,11 @@ impl Rollouts {
     }
 
     /// Adds the first of the remaining files.
-    pub fn add(&mut self, remaining: &[Job]) -> Result<(), ViewError> {
+    pub fn add(&mut self, remaining: &[FileJob]) -> Result<(), ViewError> {
         let Some(job) = remaining.first() else { return Ok(()) };
         let content = rollout_bytes(&job.file.path)?;
         let found = Episodes::parse(&content);
-        let episodes: Vec<&Episode> = found.episodes.iter().map(|(episode, _)| episode).collect();
+        let episodes: Vec<&StoredEpisode> = found.episodes.iter().map(|(episode, _)| episode).collect();
 
         let before = self.html.len();
         self.html.push_str(&block(&format!("s-{}-{}", job.run, job.iteration), &encode(&summary(&episodes))));
@@ -102,12 +102,12 @@ impl Rollouts {
         Ok(())
     }
 
-    /// Adds turns of as many groups as the budget has room for; gives the episodes kept by group.
-    fn add_turns(&mut self, remaining: &[Job], found: &Episodes) -> BTreeMap<u64, usize> {
+    /// Adds turns of as many groups as the budget has room for; returns the episodes kept by group.
+    fn add_turns(&mut self, remaining: &[FileJob], found: &Episodes) -> BTreeMap<u64, usize> {
         let job = &remaining[0];
         let reserved = (self.summary_bytes / self.summaries * (remaining.len() - 1)) as f64;
         let mut room = self.budget.open(remaining, reserved);
-        // The newest iteration is looked at first of all: it gets a group even if an equal share is too small for one.
+        // Readers look at the newest iteration first: it gets a group even if an equal share is too small for one.
         let mut must = job.newest;
         if must {
             room = room.max(self.budget.half(reserved, self.files.len()));
@@ -121,7 +121,7 @@ impl Rollouts {
             let id = format!("t-{}-{}-{group}", job.run, job.iteration);
             let mut count = rows.len();
             let mut bytes = self.add_group(&id, rows, found, room, must);
-            // Siblings make sense of an episode, so groups stay whole, unless there would be nothing to see at all.
+            // Siblings make sense of an episode, so groups stay whole, unless that would leave nothing to see.
             while must && bytes.is_none() && count > 1 {
                 count /= 2;
                 bytes = self.add_group(&id, &rows[..count], found, room, must);
@@ -138,15 +138,15 @@ impl Rollouts {
         kept
     }
 
-    /// Adds turns of these episodes if they fit into `room`; gives the bytes they take. What is likely to be far too large
-    /// is not tried, unless it must be.
+    /// Adds turns of these episodes if they fit into `room`; returns their bytes. Turns that are likely to be far too
+    /// large are not tried, unless `must` is set.
     fn add_group(&mut self, id: &str, rows: &[usize], found: &Episodes, room: f64, must: bool) -> Option<usize> {
         let file_bytes: usize = rows.iter().map(|&row| found.episodes[row].1).sum();
         if !must && 0.7 * self.budget.predict(file_bytes) > room {
             return None;
         }
         let picked: Vec<_> = rows.iter().map(|&row| (row, &found.episodes[row].0)).collect();
-        let html = block(id, &encode(&Block::of(&picked)));
+        let html = block(id, &encode(&GroupTurns::of(&picked)));
         if html.len() as f64 > room {
             return None;
         }
@@ -156,8 +156,8 @@ impl Rollouts {
     }
 }
 
-fn summary<'a>(episodes: &[&'a Episode<'a>]) -> Summary<'a> {
-    let mut columns = Summary::default();
+fn summary<'a>(episodes: &[&'a StoredEpisode<'a>]) -> FileSummary<'a> {
+    let mut columns = FileSummary::default();
     for episode in episodes {
         columns.group.push(episode.group);
         columns.episode.push(episode.episode);
@@ -187,7 +187,7 @@ pub(crate) fn encode(value: &impl Serialize) -> String {
     STANDARD.encode(encoder.finish().unwrap_or_default())
 }
 
-/// A block that browsers take for data, not for a script.
+/// Makes a block that browsers treat as data, not as a script.
 pub(crate) fn block(id: &str, data: &str) -> String {
     format!("<script type=\"application/zlib\" id=\"{id}\">{data}</script>\n")
 }

@@ -1,31 +1,32 @@
-//! Which turns go into a page that cannot hold them all.
+//! Selects the turns for a page that cannot hold them all.
 //!
-//! Files are gone through from the newest to the oldest. Each gets an equal share of the bytes that are left, or less if it
-//! needs less; a share too small for a whole group is carried on to the next file, so that few groups end up spread evenly.
+//! Files are visited from the newest to the oldest. Each gets an equal share of the remaining bytes, or less if it
+//! needs less. A share too small for a whole group is carried over to the next file, so that few groups end up spread
+//! evenly.
 
 use std::ops::RangeInclusive;
 
-use crate::read::{RolloutFile, Run};
+use crate::read::{RolloutFile, RunDir};
 
 /// One rollout file, in the order of [`order`].
-pub(crate) struct Job<'a> {
+pub(crate) struct FileJob<'a> {
     pub run: usize,
     pub iteration: u64,
     pub file: &'a RolloutFile,
-    /// Whether turns of this iteration are asked for.
+    /// Turns of this iteration are wanted.
     pub wanted: bool,
     /// It is the newest of its run among those wanted.
     pub newest: bool,
 }
 
-/// All rollout files: the newest of every run, then the second newest of every run, and so on.
-pub(crate) fn order<'a>(runs: &'a [Run], wanted: Option<&RangeInclusive<u64>>) -> Vec<Job<'a>> {
-    let mut jobs: Vec<(usize, Job<'a>)> = Vec::new();
+/// Lists all rollout files: the newest of every run, then the second newest of every run, and so on.
+pub(crate) fn order<'a>(runs: &'a [RunDir], wanted: Option<&RangeInclusive<u64>>) -> Vec<FileJob<'a>> {
+    let mut jobs: Vec<(usize, FileJob<'a>)> = Vec::new();
     for (index, run) in runs.iter().enumerate() {
         let mut newest = true;
         for (age, (&iteration, file)) in run.rollouts.iter().rev().enumerate() {
             let wanted = wanted.is_none_or(|range| range.contains(&iteration));
-            let job = Job { run: index, iteration, file, wanted, newest: newest && wanted };
+            let job = FileJob { run: index, iteration, file, wanted, newest: newest && wanted };
             newest &= !wanted;
             jobs.push((age, job));
         }
@@ -37,9 +38,9 @@ pub(crate) fn order<'a>(runs: &'a [Run], wanted: Option<&RangeInclusive<u64>>) -
 /// Bytes of turns that may still be kept.
 pub(crate) struct Budget {
     left: f64,
-    /// What files gone through could have had but did not fill: it goes to the next ones.
+    /// Bytes that the visited files could have used but did not: the next files get them.
     credit: f64,
-    /// Bytes of a page per byte of a rollout file: first a guess, then what was measured.
+    /// Bytes of a page per byte of a rollout file: first a guess, then measured.
     page_bytes: f64,
     file_bytes: f64,
 }
@@ -49,13 +50,14 @@ impl Budget {
         Self { left: bytes as f64, credit: 0.0, page_bytes: 500.0, file_bytes: 1000.0 }
     }
 
-    /// Takes bytes for something that is always kept.
+    /// Takes bytes for content that is always kept.
     pub fn take(&mut self, bytes: usize) {
         self.left = (self.left - bytes as f64).max(0.0);
     }
 
-    /// Bytes that the first of the remaining files may fill, `reserved` ones of what is left being spoken for.
-    pub fn open(&mut self, remaining: &[Job], reserved: f64) -> f64 {
+    /// Returns the bytes that the first of the remaining files may fill; `reserved` of the remaining bytes are set
+    /// aside.
+    pub fn open(&mut self, remaining: &[FileJob], reserved: f64) -> f64 {
         let wanted = remaining.iter().filter(|job| job.wanted);
         let costs = wanted.map(|job| self.predict(job.file.bytes as usize)).collect();
         let left = (self.left - reserved).max(0.0);
@@ -63,22 +65,22 @@ impl Budget {
         self.credit
     }
 
-    /// Half of one run's share of all that is left.
+    /// Returns half of one run's share of the remaining bytes.
     pub fn half(&self, reserved: f64, runs: usize) -> f64 {
         (self.left - reserved).max(0.0) / (2 * runs) as f64
     }
 
-    /// What turns of that many bytes in a rollout file are likely to take.
+    /// Predicts the page bytes of turns from their bytes in a rollout file.
     pub fn predict(&self, file_bytes: usize) -> f64 {
         file_bytes as f64 * self.page_bytes / self.file_bytes
     }
 
-    /// Bytes that the file gone through may still fill.
+    /// Returns the bytes that the visited file may still fill.
     pub fn credit(&self) -> f64 {
         self.credit
     }
 
-    /// Notes turns that were kept, with their bytes in the rollout file.
+    /// Records the turns kept, with their bytes in the rollout file.
     pub fn spend(&mut self, page_bytes: usize, file_bytes: usize) {
         self.take(page_bytes);
         self.credit = (self.credit - page_bytes as f64).max(0.0);
@@ -86,7 +88,7 @@ impl Budget {
         self.file_bytes += file_bytes as f64;
     }
 
-    /// The file is done; if all of it was kept, the rest of its share goes back to all.
+    /// Ends the visit of a file. If all of it was kept, the rest of its share is returned to all.
     pub fn close(&mut self, complete: bool) {
         if complete {
             self.credit = 0.0;
@@ -94,7 +96,7 @@ impl Budget {
     }
 }
 
-/// The largest share such that everybody gets it, or all that they need if that is less, out of `budget`.
+/// Returns the largest share of `budget` such that every file gets it, or all that it needs if that is less.
 fn level(mut costs: Vec<f64>, budget: f64) -> f64 {
     costs.sort_by(f64::total_cmp);
     let mut left = budget.max(0.0);
@@ -105,7 +107,7 @@ fn level(mut costs: Vec<f64>, budget: f64) -> f64 {
         }
         left -= cost;
     }
-    // All fits: nobody needs more than the largest, but predictions may be too low.
+    // All fits: no file needs more than the largest, but predictions may be too low.
     left + costs.last().copied().unwrap_or(0.0)
 }
 

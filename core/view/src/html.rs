@@ -1,4 +1,4 @@
-//! The document: its parts are the files under `page/`, put together with a policy that lets nothing else run or load.
+//! The document: the files under `page/`, joined with a content policy under which nothing else can run or load.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -12,7 +12,7 @@ const STYLES: [&str; 3] = [
     include_str!("../page/page.css"),
     include_str!("../page/rollouts.css"),
 ];
-/// uPlot comes as it was published (with its licence in the header), the rest is ours and shares one scope.
+/// uPlot is included as published (with its licence in the header); our own scripts share one scope.
 const UPLOT: &str = include_str!("../page/vendor/uPlot.iife.js");
 const SCRIPTS: [&str; 8] = [
     include_str!("../page/js/dom.js"),
@@ -26,13 +26,13 @@ const SCRIPTS: [&str; 8] = [
 ];
 
 /// The page without its data.
-pub(crate) struct Frame {
+pub(crate) struct PageFrame {
     before_index: String,
     before_blocks: String,
     end: String,
 }
 
-impl Frame {
+impl PageFrame {
     pub fn new() -> Self {
         let style = STYLES.join("\n");
         let script = format!("{UPLOT}\n(() => {{\n\"use strict\";\n{}\n}})();\n", SCRIPTS.join("\n"));
@@ -54,12 +54,12 @@ impl Frame {
         }
     }
 
-    /// Bytes of the page without data.
+    /// Returns the bytes of the page without data.
     pub fn len(&self) -> usize {
         self.before_index.len() + self.before_blocks.len() + self.end.len()
     }
 
-    /// The whole page. The blocks come after the scripts: curves are drawn while the browser still reads them.
+    /// Returns the whole page. The blocks come after the scripts: curves are drawn while the browser still reads them.
     pub fn fill(&self, index: &str, blocks: &str) -> String {
         [&self.before_index, &*block("index", index), &self.before_blocks, blocks, &self.end].concat()
     }

@@ -1,4 +1,4 @@
-//! The page's index: what is read when it opens. Metrics and recipes of all runs, and which episodes there are.
+//! The page's index, which is read when the page opens: metrics and recipes of all runs, and the list of episodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::blocks::{Rollouts, encode};
-use crate::read::Run;
+use crate::read::RunDir;
 use crate::turns::number;
 use crate::{MetricInfo, Options};
 
@@ -15,7 +15,7 @@ use crate::{MetricInfo, Options};
 pub(crate) struct About {
     runs: Vec<AboutRun>,
     metrics: BTreeMap<String, Value>,
-    /// Keys of the recipes whose values are not the same in all runs, with the value of each run.
+    /// Keys of the recipes whose values differ between the runs, with the value of each run.
     differences: Vec<(String, Vec<Option<String>>)>,
 }
 
@@ -30,14 +30,14 @@ struct AboutRun {
 /// One metric of one run.
 #[derive(Default, Serialize)]
 struct Series {
-    /// Places in the run's iterations.
+    /// Indices into the run's iterations.
     at: Vec<usize>,
-    /// `null` where the value was not finite.
+    /// `null` if the value was not finite.
     values: Vec<Value>,
 }
 
 impl About {
-    pub fn of(runs: &[Run], known: &[MetricInfo]) -> Self {
+    pub fn of(runs: &[RunDir], known: &[MetricInfo]) -> Self {
         let names = names(runs);
         let about: Vec<AboutRun> = runs.iter().zip(names).map(|(run, name)| AboutRun::of(run, name)).collect();
         let emitted: BTreeSet<&String> = about.iter().flat_map(|run| run.series.keys()).collect();
@@ -49,12 +49,12 @@ impl About {
         Self { metrics: metrics.collect(), differences: differences(runs), runs: about }
     }
 
-    /// About how many bytes it takes in the page.
+    /// Estimates its bytes in the page.
     pub fn encoded_len(&self) -> usize {
         encode(self).len() + 1000
     }
 
-    /// The index, encoded.
+    /// Returns the encoded index.
     pub fn with_rollouts(&self, rollouts: &Rollouts, options: &Options) -> String {
         let (from, to) = options.iterations.clone().map(|range| range.into_inner()).unzip();
         encode(&json!({
@@ -71,7 +71,7 @@ impl About {
 }
 
 impl AboutRun {
-    fn of(run: &Run, name: String) -> Self {
+    fn of(run: &RunDir, name: String) -> Self {
         let mut series: BTreeMap<String, Series> = BTreeMap::new();
         for (place, row) in run.rows.values().enumerate() {
             for (metric, value) in row.iter().filter(|(_, value)| value.is_number() || value.is_null()) {
@@ -84,9 +84,9 @@ impl AboutRun {
     }
 }
 
-/// The last part of each run's path, with the part before it where two would be the same.
-fn names(runs: &[Run]) -> Vec<String> {
-    let parts = |run: &Run| {
+/// Returns the last part of each run's path, preceded by the part before it if two would be equal.
+fn names(runs: &[RunDir]) -> Vec<String> {
+    let parts = |run: &RunDir| {
         let dir = run.dir.canonicalize().unwrap_or_else(|_| run.dir.clone());
         dir.iter().map(|part| part.to_string_lossy().into_owned()).collect::<Vec<_>>()
     };
@@ -99,12 +99,12 @@ fn names(runs: &[Run]) -> Vec<String> {
     all.iter().map(name).collect()
 }
 
-/// What is known of a metric: the entry of its name, or the first whose `<...>` fits.
+/// Finds the documentation of a metric: the entry of its name, or the first whose `<...>` fits.
 fn find<'a>(known: &'a [MetricInfo], name: &str) -> Option<&'a MetricInfo> {
     known.iter().find(|info| info.name == name).or_else(|| known.iter().find(|info| fits(&info.name, name)))
 }
 
-/// Whether a name is one of `pattern`'s, whose `<...>` stand for one character or more.
+/// Returns true if a name matches `pattern`, whose `<...>` match one character or more.
 fn fits(pattern: &str, name: &str) -> bool {
     let Some((before, rest)) = pattern.split_once('<') else { return pattern == name };
     let Some((_, after)) = rest.split_once('>') else { return pattern == name };
@@ -116,7 +116,7 @@ fn fits(pattern: &str, name: &str) -> bool {
         .any(|place| place > 0 && fits(after, &open[place..]))
 }
 
-fn differences(runs: &[Run]) -> Vec<(String, Vec<Option<String>>)> {
+fn differences(runs: &[RunDir]) -> Vec<(String, Vec<Option<String>>)> {
     let flat: Vec<BTreeMap<String, String>> = runs
         .iter()
         .map(|run| {
@@ -133,7 +133,7 @@ fn differences(runs: &[Run]) -> Vec<(String, Vec<Option<String>>)> {
         .collect()
 }
 
-/// A recipe's values by dotted key; a list is one value.
+/// Flattens a recipe to values by dotted key; a list is one value.
 fn flatten(key: &str, value: &Value, keys: &mut BTreeMap<String, String>) {
     match value {
         Value::Object(map) => {
@@ -157,7 +157,7 @@ mod tests {
     use super::fits;
 
     #[test]
-    fn patterns_stand_for_names() {
+    fn patterns_match_names() {
         assert!(fits("time/<phase>_s", "time/roll_out_s"));
         assert!(fits("eval/success/<task_type>", "eval/success/heat"));
         assert!(!fits("eval/success/<task_type>", "eval/success/"));

@@ -1,6 +1,6 @@
-//! One self-contained HTML page of training runs: curves of all metrics, runs compared, and a browser of the episodes
-//! played. It reads run directories only (`metrics.jsonl`, `recipe.yaml`, `rollouts/`), also of runs in progress, and
-//! needs neither the trainer nor a network; neither does the page.
+//! One self-contained HTML page of training runs: curves of all metrics, a comparison of runs, and a browser of the
+//! episodes played. It reads only run directories (`metrics.jsonl`, `recipe.yaml`, `rollouts/`), also of runs in
+//! progress. It needs neither the trainer nor a network; neither does the page.
 //!
 //! The page holds the summaries of all episodes, and the turns of as many as fit into [`Options::max_bytes`].
 
@@ -21,14 +21,14 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 use crate::blocks::Rollouts;
-use crate::read::Run;
+use crate::read::RunDir;
 
-/// What a page is made with.
+/// Options of a page.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// What is known of metrics; those without an entry are shown by their name alone.
+    /// Documentation of metrics; those without an entry are shown by their name alone.
     pub metrics: Vec<MetricInfo>,
-    /// Bytes that the page may have. Curves and the summaries of episodes are always kept; turns are left out.
+    /// Most bytes of the page. Curves and the summaries of episodes are always kept; turns may be dropped to fit.
     pub max_bytes: u64,
     /// Keep turns of these iterations only; `None` means of all.
     pub iterations: Option<RangeInclusive<u64>>,
@@ -40,33 +40,30 @@ impl Default for Options {
     }
 }
 
-/// What is known of one metric.
+/// Documentation of one metric.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MetricInfo {
-    /// Its name; `<...>` in it stands for any text, as in `time/<phase>_s`.
+    /// Its name; `<...>` in it matches any text, as in `time/<phase>_s`.
     pub name: String,
     /// Its unit; may be empty.
     pub unit: String,
-    /// What it says, in words.
     pub meaning: String,
-    /// How it is computed; may be empty.
     pub formula: String,
 }
 
-/// A finished page.
 #[derive(Debug)]
-pub struct Page {
-    /// The whole document.
+pub struct HtmlPage {
+    /// The HTML document.
     pub html: String,
     /// Episodes found in all runs.
     pub episodes: usize,
     /// Episodes whose turns are in the page.
     pub kept: usize,
-    /// Lines of rollout files that could not be read, among them lines being written.
+    /// Unreadable lines of rollout files, including lines being written.
     pub damaged: usize,
 }
 
-impl Page {
+impl HtmlPage {
     /// Writes the page: first beside `path`, then renamed, so that an older page is never half replaced.
     pub fn write(&self, path: &Path) -> io::Result<()> {
         let mut name = path.as_os_str().to_owned();
@@ -77,50 +74,36 @@ impl Page {
     }
 }
 
-/// Why no page can be made: each is a mistake in what was asked for.
+/// Reason that no page can be made. Each is a mistake in the request.
 #[derive(Debug, Error)]
 pub enum ViewError {
-    /// No run was named.
     #[error("no run given: name one or more run directories")]
     NoRuns,
-    /// The path is no run directory.
+    /// The path is not a run directory.
     #[error("{}: not a run directory: it has neither metrics.jsonl nor recipe.yaml", .0.display())]
     NotARun(PathBuf),
-    /// A file or directory of the run cannot be read.
     #[error("cannot read {}: {source}", path.display())]
-    Read {
-        /// The file or directory.
-        path: PathBuf,
-        /// What the system says.
-        source: io::Error,
-    },
-    /// A row that is not the last one is no JSON object with an iteration.
+    Read { path: PathBuf, source: io::Error },
+    /// A row, not the last one, is not a JSON object with an iteration.
     #[error("{}:{line}: not a row of metrics: {reason}; remove the line", path.display())]
     Row {
-        /// The file of rows.
         path: PathBuf,
         /// Counted from 1.
         line: usize,
-        /// What is wrong with it.
         reason: String,
     },
-    /// `recipe.yaml` is no YAML.
+    /// `recipe.yaml` is not YAML.
     #[error("{}: not a recipe: {reason}", path.display())]
-    Recipe {
-        /// The recipe.
-        path: PathBuf,
-        /// What is wrong with it.
-        reason: String,
-    },
+    Recipe { path: PathBuf, reason: String },
 }
 
-/// Makes the page of these run directories. Rollouts are read one file at a time.
-pub fn page(runs: &[PathBuf], options: &Options) -> Result<Page, ViewError> {
+/// Makes the page of these run directories. Reads rollouts one file at a time.
+pub fn page(runs: &[PathBuf], options: &Options) -> Result<HtmlPage, ViewError> {
     if runs.is_empty() {
         return Err(ViewError::NoRuns);
     }
-    let runs = runs.iter().map(|dir| Run::open(dir)).collect::<Result<Vec<_>, _>>()?;
-    let frame = html::Frame::new();
+    let runs = runs.iter().map(|dir| RunDir::open(dir)).collect::<Result<Vec<_>, _>>()?;
+    let frame = html::PageFrame::new();
     let about = index::About::of(&runs, &options.metrics);
     let used = (frame.len() + about.encoded_len()) as u64;
     let mut rollouts = Rollouts::new(&runs, options.max_bytes.saturating_sub(used));
@@ -129,5 +112,5 @@ pub fn page(runs: &[PathBuf], options: &Options) -> Result<Page, ViewError> {
         rollouts.add(&jobs[place..])?;
     }
     let html = frame.fill(&about.with_rollouts(&rollouts, options), &rollouts.html);
-    Ok(Page { html, episodes: rollouts.episodes, kept: rollouts.kept, damaged: rollouts.damaged })
+    Ok(HtmlPage { html, episodes: rollouts.episodes, kept: rollouts.kept, damaged: rollouts.damaged })
 }

@@ -1,4 +1,4 @@
-//! What a run directory holds.
+//! Reads the content of a run directory.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,9 +12,9 @@ use serde_json::{Map, Value};
 use crate::ViewError;
 
 /// A run, without its episodes.
-pub(crate) struct Run {
+pub(crate) struct RunDir {
     pub dir: PathBuf,
-    /// One per iteration, ascending.
+    /// One row per iteration, ascending.
     pub rows: BTreeMap<u64, Map<String, Value>>,
     /// The resolved recipe as written; empty if there is none.
     pub recipe: String,
@@ -29,7 +29,7 @@ pub(crate) struct RolloutFile {
     pub bytes: u64,
 }
 
-impl Run {
+impl RunDir {
     /// Reads everything but the episodes.
     pub fn open(dir: &Path) -> Result<Self, ViewError> {
         let metrics = dir.join("metrics.jsonl");
@@ -51,7 +51,7 @@ impl Run {
     }
 }
 
-/// A text file; `None` if it does not exist. A character cut by a kill is replaced.
+/// Reads a text file; `None` if it does not exist. A character cut by a kill is replaced.
 fn text(path: &Path) -> Result<Option<String>, ViewError> {
     match fs::read(path) {
         Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
@@ -60,7 +60,7 @@ fn text(path: &Path) -> Result<Option<String>, ViewError> {
     }
 }
 
-/// Rows by iteration; of several of one iteration the last holds, as a run that is resumed writes it again.
+/// Parses rows by iteration. The last row of an iteration wins, because a resumed run writes it again.
 fn parse_rows(path: &Path, text: &str) -> Result<BTreeMap<u64, Map<String, Value>>, ViewError> {
     let lines: Vec<&str> = text.lines().collect();
     let mut rows = BTreeMap::new();
@@ -103,9 +103,9 @@ fn rollout_files(dir: &Path) -> Result<BTreeMap<u64, RolloutFile>, ViewError> {
     Ok(files)
 }
 
-/// An episode as a rollout file has it, its text borrowed from the file's.
+/// An episode as in a rollout file; its text borrows from the file's.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Episode<'a> {
+pub(crate) struct StoredEpisode<'a> {
     pub group: u64,
     pub episode: u64,
     #[serde(default)]
@@ -119,12 +119,12 @@ pub(crate) struct Episode<'a> {
     #[serde(default, rename = "return")]
     pub episode_return: Option<f64>,
     #[serde(borrow)]
-    pub steps: Vec<Step<'a>>,
+    pub steps: Vec<StoredStep<'a>>,
 }
 
-/// One turn of an episode. What older runs do not have may be missing.
+/// One turn of an episode. Fields that older runs lack may be missing.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Step<'a> {
+pub(crate) struct StoredStep<'a> {
     #[serde(borrow)]
     pub prompt: Cow<'a, str>,
     #[serde(borrow)]
@@ -163,8 +163,8 @@ pub(crate) struct Text<'a>(#[serde(borrow)] pub Cow<'a, str>);
 /// The episodes of a file's content.
 pub(crate) struct Episodes<'a> {
     /// Each with the bytes of its line.
-    pub episodes: Vec<(Episode<'a>, usize)>,
-    /// Lines that are no episode: damaged, cut, or being written.
+    pub episodes: Vec<(StoredEpisode<'a>, usize)>,
+    /// Lines that are not an episode: damaged, cut, or being written.
     pub damaged: usize,
 }
 
@@ -181,7 +181,7 @@ impl<'a> Episodes<'a> {
     }
 }
 
-/// A rollout file's bytes; empty if the run has removed it meanwhile.
+/// Reads a rollout file's bytes; empty if the run has removed it meanwhile.
 pub(crate) fn rollout_bytes(path: &Path) -> Result<Vec<u8>, ViewError> {
     match fs::read(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),

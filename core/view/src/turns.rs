@@ -1,5 +1,5 @@
-//! The turns of one group's episodes as one block of JSON, written so that deflate does well: every piece of text stands in
-//! it once, a prompt is what differs from the one before, log-probs take one character each. `page/js/data.js` reads it.
+//! The turns of one group's episodes as one block of JSON that deflates well. Every piece of text occurs once, a prompt
+//! is its difference from the one before, log-probs take one character each. `page/js/data.js` reads it.
 
 use std::collections::BTreeMap;
 use std::collections::HashMap;
@@ -7,13 +7,13 @@ use std::collections::HashMap;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::read::{Episode, Step, Text};
+use crate::read::{StoredEpisode, StoredStep, Text};
 
 /// One group of one iteration.
 #[derive(Serialize)]
-pub(crate) struct Block<'a> {
-    texts: Table<'a>,
-    tokens: Table<'a>,
+pub(crate) struct GroupTurns<'a> {
+    texts: TextIndex<'a>,
+    tokens: TextIndex<'a>,
     lists: Vec<Vec<usize>>,
     episodes: Vec<BlockEpisode>,
     #[serde(skip)]
@@ -22,17 +22,17 @@ pub(crate) struct Block<'a> {
 
 #[derive(Serialize)]
 struct BlockEpisode {
-    /// Its place in the iteration's summary.
+    /// Index in the iteration's summary.
     row: usize,
-    /// As text: seeds are larger than what a double holds.
+    /// As text: a seed may exceed the integers of a double.
     seed: String,
-    turns: Vec<Turn>,
+    turns: Vec<TurnEntry>,
 }
 
-/// Numbers stand for texts of the block, unless said otherwise.
+/// Numbers refer to texts of the block, unless noted otherwise.
 #[derive(Serialize)]
-struct Turn {
-    /// Pieces taken over from the front and the back of the prompt before, and those between.
+struct TurnEntry {
+    /// Number of pieces shared with the front and the back of the prompt before, and the pieces between.
     prompt: (usize, usize, Vec<usize>),
     response: Response,
     action: Option<usize>,
@@ -52,25 +52,25 @@ struct Turn {
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Response {
-    /// The first so many tokens joined.
+    /// The first tokens, this many, joined.
     Tokens(usize),
     Text(String),
 }
 
 /// Texts, each once.
 #[derive(Default)]
-struct Table<'a> {
+struct TextIndex<'a> {
     texts: Vec<&'a str>,
     ids: HashMap<&'a str, usize>,
 }
 
-impl Serialize for Table<'_> {
+impl Serialize for TextIndex<'_> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.texts.serialize(serializer)
     }
 }
 
-impl<'a> Table<'a> {
+impl<'a> TextIndex<'a> {
     fn id(&mut self, text: &'a str) -> usize {
         *self.ids.entry(text).or_insert_with(|| {
             self.texts.push(text);
@@ -79,12 +79,12 @@ impl<'a> Table<'a> {
     }
 }
 
-impl<'a> Block<'a> {
-    /// Episodes with their places in the iteration's summary.
-    pub fn of(episodes: &[(usize, &'a Episode<'a>)]) -> Self {
+impl<'a> GroupTurns<'a> {
+    /// Builds the block of episodes, each with its index in the iteration's summary.
+    pub fn of(episodes: &[(usize, &'a StoredEpisode<'a>)]) -> Self {
         let mut block = Self {
-            texts: Table::default(),
-            tokens: Table::default(),
+            texts: TextIndex::default(),
+            tokens: TextIndex::default(),
             lists: Vec::new(),
             episodes: Vec::new(),
             list_ids: HashMap::new(),
@@ -102,12 +102,12 @@ impl<'a> Block<'a> {
         block
     }
 
-    fn turn(&mut self, step: &'a Step<'a>, previous: &mut Vec<usize>) -> Turn {
+    fn turn(&mut self, step: &'a StoredStep<'a>, previous: &mut Vec<usize>) -> TurnEntry {
         let prompt = self.pieces(&step.prompt);
         let change = change(previous, &prompt);
         *previous = prompt;
         let tokens: Option<&[Text]> = step.tokens.as_deref();
-        Turn {
+        TurnEntry {
             prompt: change,
             response: response(&step.response, tokens.unwrap_or_default()),
             action: step.action.as_deref().map(|action| self.texts.id(action)),
@@ -143,8 +143,8 @@ impl<'a> Block<'a> {
     }
 }
 
-/// Cuts a text after its line ends, and after punctuation where a piece has grown to 16 bytes: prompts of one long line
-/// repeat their parts too.
+/// Cuts a text after its line ends, and after punctuation once a piece has 16 bytes: prompts of one long line also
+/// repeat their parts.
 fn pieces(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -160,7 +160,7 @@ fn pieces(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// How `new` differs from `old`: items equal at the front, items equal at the back, the new ones between.
+/// Compares `new` with `old`: the number of equal items at the front and at the back, and the new ones between.
 fn change(old: &[usize], new: &[usize]) -> (usize, usize, Vec<usize>) {
     let equal = |pairs: &mut dyn Iterator<Item = (&usize, &usize)>| pairs.take_while(|(a, b)| a == b).count();
     let front = equal(&mut old.iter().zip(new));
@@ -168,7 +168,7 @@ fn change(old: &[usize], new: &[usize]) -> (usize, usize, Vec<usize>) {
     (front, back, new[front..new.len() - back].to_vec())
 }
 
-/// A response, by its tokens where some of them from the start on make it up: mostly all but the one that ends it.
+/// Encodes a response as a prefix of its tokens if they make it up (mostly all but the one that ends it), else as text.
 fn response(text: &str, tokens: &[Text]) -> Response {
     let mut rest = text;
     for (count, token) in tokens.iter().enumerate() {
@@ -183,7 +183,7 @@ fn response(text: &str, tokens: &[Text]) -> Response {
     if rest.is_empty() && !tokens.is_empty() { Response::Tokens(tokens.len()) } else { Response::Text(text.to_owned()) }
 }
 
-/// A number with so many significant digits, `null` if it is missing or not finite.
+/// Rounds a number to this many significant digits; `null` if it is missing or not finite.
 pub(crate) fn number(value: Option<f64>, digits: usize) -> Value {
     let Some(value) = value.filter(|value| value.is_finite()) else { return Value::Null };
     let short = format!("{:.*e}", digits - 1, value).parse().unwrap_or(value);
@@ -191,8 +191,8 @@ pub(crate) fn number(value: Option<f64>, digits: usize) -> Value {
     if short.fract() == 0.0 && short.abs() < 1e15 { Value::from(short as i64) } else { Value::from(short) }
 }
 
-/// Characters of log-probs: the level `24 ln(1 - logprob / 0.005)` above '#', without the backslash; a blank for none.
-/// A value read back is within 2.2 % of the value, or 0.0002 near 0.
+/// Encodes a log-prob as one character: the level `24 ln(1 - logprob / 0.005)` above '#', skipping the backslash; a
+/// blank for none. The decoded value is within 2.2 % of the value, or 0.0002 near 0.
 fn logprob_char(value: Option<f64>) -> char {
     let Some(value) = value.filter(|value| value.is_finite()) else { return ' ' };
     let level = (24.0 * (1.0 - value.min(0.0) / 0.005).ln()).round() as u32;
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_is_told_by_its_tokens_only_if_they_make_it_up() {
+    fn a_response_becomes_tokens_only_if_they_make_it_up() {
         let tokens: Vec<Text> = ["go", " on", "<|im_end|>"].into_iter().map(|t| Text(t.into())).collect();
         assert!(matches!(response("go on", &tokens), Response::Tokens(2)));
         assert!(matches!(response("go on<|im_end|>", &tokens), Response::Tokens(3)));

@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use flate2::read::ZlibDecoder;
-use nestor_view::{MetricInfo, Options, Page, ViewError, page};
+use nestor_view::{HtmlPage, MetricInfo, Options, ViewError, page};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// A run of so many iterations with 4 groups of 4 episodes of 5 turns each.
+/// Makes a run of `iterations` iterations with 4 groups of 4 episodes of 5 turns each.
 fn run(dir: &Path, iterations: u64) -> PathBuf {
     fs::create_dir_all(dir.join("rollouts")).unwrap();
     fs::write(dir.join("recipe.yaml"), "seed: 1\nupdate:\n  lr: 0.001\n  betas: [0.9, 0.99]\n").unwrap();
@@ -32,7 +32,7 @@ fn rollouts(dir: &Path, iteration: u64) -> PathBuf {
 }
 
 fn episode(iteration: u64, group: u64, episode: u64) -> Value {
-    // Text that deflate cannot make much of, so that budgets bind.
+    // Text that deflate cannot compress much, so that budgets bind.
     let noise = |turn: u64| {
         let mut state = iteration * 1_000_003 + episode * 7919 + turn;
         let mut word = || {
@@ -54,7 +54,7 @@ fn episode(iteration: u64, group: u64, episode: u64) -> Value {
            "return": 2.5, "steps": steps.collect::<Vec<_>>()})
 }
 
-fn blocks(page: &Page) -> BTreeMap<String, Value> {
+fn blocks(page: &HtmlPage) -> BTreeMap<String, Value> {
     let parts = page.html.split("<script type=\"application/zlib\" id=\"").skip(1);
     let read = |part: &str| {
         let (id, rest) = part.split_once("\">").unwrap();
@@ -70,7 +70,7 @@ fn small(max_bytes: u64) -> Options {
     Options { max_bytes, ..Options::default() }
 }
 
-/// Iterations that have turns in the page.
+/// Returns the iterations that have turns in the page.
 fn iterations_kept(index: &Value) -> Vec<u64> {
     let files = index["rollouts"][0].as_array().unwrap();
     let kept = files.iter().filter(|file| file["kept"] != json!({}));

@@ -1,4 +1,4 @@
-//! What can go wrong. Nothing here is fatal to a caller that would rather go on untracked.
+//! Errors. None is fatal to a caller that prefers to continue untracked.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,36 +10,36 @@ pub enum Error {
     /// later records may be tried.
     #[error("run file: cannot {what} {}: {source}", path.display())]
     Io {
-        /// What was tried.
+        /// The attempted operation.
         what: &'static str,
-        /// With which file.
+        /// The file or directory.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// [`Mode::Live`](crate::Mode::Live) without an API key.
     #[error("live mode: WANDB_API_KEY is not set: export it, or use offline mode and `wandb sync` later")]
     NoKey,
-    /// [`Mode::Live`](crate::Mode::Live) without the `wandb` program or the Python it belongs to.
+    /// [`Mode::Live`](crate::Mode::Live) without the `wandb` program or its Python.
     #[error("live mode: {what} not found: pip install wandb, give its path in the settings, or use offline mode")]
     NoProgram {
-        /// What was looked for.
+        /// The missing program.
         what: String,
     },
     /// A run id becomes a file name and part of an address.
     #[error("run id {id:?}: only 1 to 64 letters, digits, - and _ are allowed")]
     Id {
-        /// The id in question.
+        /// The invalid id.
         id: String,
     },
     /// There is no file to resume from.
     #[error("resume: no run {id} in {}: {why}: start a new run", dir.display())]
     NothingToResume {
-        /// The id that was asked for.
+        /// The requested id.
         id: String,
-        /// Where it was looked for.
+        /// The searched directory.
         dir: PathBuf,
-        /// What was found instead.
+        /// The reason.
         why: &'static str,
     },
     /// W&B drops rows whose step does not rise.
@@ -51,35 +51,35 @@ pub enum Error {
         last: u64,
     },
     /// `_step`, `_runtime` and `_timestamp` are added to every row.
-    #[error("history: key {key} is added by itself: leave it out")]
+    #[error("history: key {key} is added automatically: remove it from the row")]
     ReservedKey {
-        /// The key in question.
+        /// The reserved key.
         key: String,
     },
-    /// A configuration is an object: its keys become the columns of the runs table.
+    /// A configuration must be an object: its keys become the columns of the runs table.
     #[error("config: must be a JSON object")]
     ConfigNotObject,
-    /// Metric names may only have a `*` at their end.
+    /// A metric name has a `*` before its end.
     #[error("metric {name:?}: a * is allowed at the end only")]
     MetricName {
-        /// The name in question.
+        /// The invalid name.
         name: String,
     },
-    /// A name under `files/` that leads out of it.
+    /// A name under `files/` that leads outside.
     #[error("file name {name:?}: must be a relative path without . and .. in it")]
     FileName {
-        /// The name in question.
+        /// The invalid name.
         name: String,
     },
-    /// The API key stands in a file that was to be uploaded.
+    /// A file to be uploaded contains the API key.
     #[error("file {}: holds the API key, so it is not uploaded: take the key out of it", path.display())]
     KeyInFile {
-        /// The file in question.
+        /// The file with the key.
         path: PathBuf,
     },
 }
 
-/// Adds to an I/O error what was tried with which file.
+/// Adds the operation and the file to an I/O error.
 pub(crate) trait Tried<T> {
     fn tried(self, what: &'static str, path: &std::path::Path) -> Result<T, Error>;
 }

@@ -1,31 +1,31 @@
-//! What became of a run.
+//! The outcome of a run.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// Where the rows of a finished run are. Shown as text, it is one line for the user.
+/// The place of a finished run's rows. Its text form is one line for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finish {
     /// Tracking was disabled.
     Disabled,
-    /// In the run's directory, as offline mode wants it.
+    /// All rows are in the run's directory (offline mode).
     Written {
         /// The run's directory.
         dir: PathBuf,
     },
-    /// On W&B, all of them.
+    /// All rows are on W&B.
     Uploaded,
-    /// All in the run's directory, but not all on W&B.
+    /// All rows are in the run's directory, but not all on W&B.
     Left {
         /// The run's directory.
         dir: PathBuf,
-        /// Why they were not uploaded.
+        /// Reason that the upload is incomplete.
         why: String,
     },
 }
 
 impl Finish {
-    /// The command that uploads what is not on W&B yet.
+    /// Returns the command that uploads the rows that are not on W&B yet.
     pub fn command(&self) -> Option<String> {
         match self {
             Finish::Written { dir } | Finish::Left { dir, .. } => Some(format!("wandb sync {}", dir.display())),

@@ -1,5 +1,5 @@
-//! Weights & Biases from Rust: a run is written into W&B's own offline file, which `wandb sync` uploads later, or which
-//! `wandb beta sync --live` uploads while it grows. No network code runs in the program that is tracked.
+//! Weights & Biases from Rust. A run is written into W&B's own offline file. `wandb sync` uploads it later, or `wandb
+//! beta sync --live` uploads it while it grows. No network code runs in the tracked program.
 //!
 //! ```
 //! use wandb_rs::{Mode, Run, Settings};
@@ -15,15 +15,16 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! `run` is what a program calls; `row`, `value` and `metrics` turn rows into records, `record` has their fields, `log_file` the
-//! bytes; `system` samples the machine, `live` minds the uploading child.
+//! `run` has the functions that a program calls; `row`, `value` and `metrics` turn rows into records, `record` has
+//! their fields, `log_file` the bytes; `system` samples the machine, `live` runs the uploading child.
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod run;
 mod settings;
 mod finish;
-mod past;
+mod resumed;
 mod row;
 mod metrics;
 mod value;

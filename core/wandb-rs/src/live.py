@@ -1,5 +1,5 @@
-# Runs the wandb command line as a child that does not outlive its parent. Standard input is a pipe that the parent holds
-# open; when it closes, because the parent wants that or has died in whatever way, this ends with all it has started.
+# Runs the wandb command line as a child that does not outlive its parent. Standard input is a pipe that the parent
+# keeps open. When it closes, because the parent wants that or has died, this process ends with all its children.
 import os
 import subprocess
 import sys
@@ -31,7 +31,7 @@ def watch():
 
 threading.Thread(target=watch, daemon=True).start()
 
-from wandb.cli.cli import cli  # noqa: E402  (the watch must stand before this takes its seconds)
+from wandb.cli.cli import cli  # noqa: E402  (start the watch first: this import takes seconds)
 
 sys.argv = ["wandb", "beta", "sync", "--live", *sys.argv[1:]]
 sys.exit(cli())

@@ -1,6 +1,6 @@
 //! The child that uploads a run file while it grows: `wandb beta sync --live`.
 //!
-//! It only reads the file, so it cannot stall whoever writes. It runs at the lowest priority, and ends when the pipe to its
+//! It only reads the file, so it cannot stall the writer. It runs at the lowest priority, and ends when the pipe to its
 //! standard input closes, which the system does even for a parent that was killed (`live.py`).
 
 use crate::Error;
@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 const PRELUDE: &str = include_str!("live.py");
 
-/// How long the child may take to end after its pipe was closed.
+/// Time that the child may take to end after its pipe was closed.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// The Python that runs the `wandb` program: given its path, or None for the one in PATH.
+/// Finds the Python that runs the `wandb` program: the program at `program`, or the one in PATH.
 pub(crate) fn find_python(program: Option<&Path>) -> Result<PathBuf, Error> {
     let missing = |what: String| Error::NoProgram { what };
     let program = match program {
@@ -33,7 +33,7 @@ pub(crate) fn find_python(program: Option<&Path>) -> Result<PathBuf, Error> {
     let is_python = |path: &PathBuf| {
         path.is_file() && path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("python"))
     };
-    // Installers write a shell line in place of a long interpreter path; such a Python stands beside the program.
+    // Installers write a shell line in place of a long interpreter path; such a Python is beside the program.
     let dir = program.parent().unwrap_or(Path::new("."));
     let beside = ["python3", "python"].map(|name| dir.join(name));
     let python = named.into_iter().chain(beside).find(is_python);
@@ -42,7 +42,7 @@ pub(crate) fn find_python(program: Option<&Path>) -> Result<PathBuf, Error> {
 
 pub(crate) struct Live {
     child: Child,
-    /// W&B writes it when all of the file has arrived.
+    /// W&B writes this file when all of the run file has arrived.
     marker: PathBuf,
 }
 
@@ -56,7 +56,7 @@ impl Live {
         let log = File::options().create(true).append(true).open(&path).tried("open", &path)?;
         let errors = log.try_clone().tried("open", &path)?;
         let mut command = Command::new(python);
-        // The child's own directory and settings would go where the program was started.
+        // Otherwise the child's own directory and settings would go to the program's working directory.
         command.args(["-c", PRELUDE]).arg(run_file).env("WANDB_DIR", &logs).env_remove("WANDB_MODE");
         if std::env::var_os("WANDB_ERROR_REPORTING").is_none() {
             command.env("WANDB_ERROR_REPORTING", "false");
@@ -65,7 +65,8 @@ impl Live {
         Ok(Self { child, marker })
     }
 
-    /// Waits for the child to upload the rest of a file that ends with an exit record. The error says why it did not.
+    /// Waits for the child to upload the rest of a file that ends with an exit record. The error has the reason of a
+    /// failure.
     pub fn finish(mut self, timeout: Duration) -> Result<(), String> {
         match self.wait(timeout) {
             Some(_) if self.marker.exists() => Ok(()),
@@ -74,7 +75,7 @@ impl Live {
         }
     }
 
-    /// Some once the child has ended.
+    /// Returns the status once the child has ended; `None` after the timeout.
     fn wait(&mut self, timeout: Duration) -> Option<ExitStatus> {
         let start = Instant::now();
         loop {
@@ -93,14 +94,15 @@ impl Drop for Live {
     fn drop(&mut self) {
         self.child.stdin = None;
         if self.wait(GRACE).is_none() {
-            // It has been told; whether this finds it alive no longer matters.
+            // The closed pipe has asked it to end; whether this still finds it alive does not matter.
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
     }
 }
 
-/// The file that W&B puts beside a run file that it has uploaded. `wandb sync` then leaves the run file alone.
+/// Returns the path of the file that W&B puts beside a run file that it has uploaded. `wandb sync` then skips the run
+/// file.
 pub(crate) fn marker(run_file: &Path) -> PathBuf {
     run_file.with_extension("wandb.synced")
 }

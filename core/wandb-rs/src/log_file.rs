@@ -1,9 +1,9 @@
 //! The transaction log `run-<id>.wandb`: seven header bytes, then records framed as in a LevelDB log.
 //!
-//! The file is cut into blocks of 32 KiB, counted from its first byte. A record is one chunk, or several if it crosses the
-//! end of a block. A chunk is: CRC-32 (IEEE) of type and payload, u32 little-endian; length of the payload, u16
-//! little-endian; type, 1 whole, 2 first, 3 middle, 4 last; payload. Where fewer than seven bytes are left in a block, they
-//! are zero.
+//! The file is cut into blocks of 32 KiB, counted from its first byte. A record is one chunk, or several if it crosses
+//! the end of a block. A chunk is: CRC-32 (IEEE) of type and payload, u32 little-endian; length of the payload, u16
+//! little-endian; type, 1 whole, 2 first, 3 middle, 4 last; payload. If fewer than seven bytes are left in a block,
+//! they are zero.
 
 use crate::record::{Kind, Record};
 use prost::Message;
@@ -28,20 +28,20 @@ pub(crate) struct LogFile {
     end: u64,
     /// Number of the last record.
     num: i64,
-    /// Kept, so that a row allocates nothing here.
+    /// Buffers, kept so that a row allocates nothing here.
     message: Vec<u8>,
     framed: Vec<u8>,
 }
 
 impl LogFile {
-    /// A new file; one that is there already is an error.
+    /// Creates a file; an existing one is an error.
     pub fn create(path: &Path) -> io::Result<Self> {
         let file = OpenOptions::new().write(true).create_new(true).open(path)?;
         file.write_all_at(FILE_HEADER, 0)?;
         Ok(Self::at(file, FILE_HEADER.len() as u64, 0))
     }
 
-    /// Opens a file again, after its records up to `keep.end` (see [`read`]), and cuts off the rest.
+    /// Reopens a file after its records up to `keep.end` (see [`read`]), and cuts off the rest.
     pub fn reopen(path: &Path, keep: Position) -> io::Result<Self> {
         let file = OpenOptions::new().write(true).open(path)?;
         file.set_len(keep.end)?;
@@ -52,17 +52,17 @@ impl LogFile {
         Self { file, end, num, message: Vec::new(), framed: Vec::new() }
     }
 
-    /// Appends one record with one write, so that whoever is killed leaves whole records behind. After an error the file
+    /// Appends one record with one write, so that a killed program leaves whole records behind. After an error the file
     /// is as before, or has a torn tail that readers skip and the next append overwrites.
     pub fn append(&mut self, kind: &Kind) -> io::Result<()> {
-        // A `Record` by its two fields, so that the caller keeps `kind`.
+        // Encodes the two fields of a `Record` separately, so that the caller keeps `kind`.
         self.message.clear();
         prost::encoding::int64::encode(1, &(self.num + 1), &mut self.message);
         kind.encode(&mut self.message);
         self.framed.clear();
         frame(&self.message, self.end, &mut self.framed);
         if let Err(error) = self.file.write_all_at(&self.framed, self.end) {
-            // A full disk may have taken half of it. If the cut fails too, the next append writes over the same place.
+            // A full disk may have taken half of it. If the cut also fails, the next append writes over the same place.
             let _ = self.file.set_len(self.end);
             return Err(error);
         }
@@ -108,7 +108,7 @@ fn checksum(kind: u8, payload: &[u8]) -> u32 {
     crc.finalize()
 }
 
-/// A place between two records.
+/// A position between two records.
 #[derive(Clone, Copy)]
 pub(crate) struct Position {
     /// Bytes from the start of the file.
@@ -117,8 +117,8 @@ pub(crate) struct Position {
     pub num: i64,
 }
 
-/// Reads a file's whole records in order while `keep` says yes, and gives the place after the last one that was kept. A torn
-/// or damaged record ends the reading: nothing behind it can be trusted to be in order.
+/// Reads a file's whole records in order while `keep` returns true, and returns the position after the last kept one. A
+/// torn or damaged record ends the reading: the order of records behind it cannot be trusted.
 pub(crate) fn read(path: &Path, mut keep: impl FnMut(&Record) -> bool) -> io::Result<Position> {
     let bytes = std::fs::read(path)?;
     if !bytes.starts_with(FILE_HEADER) {
@@ -138,10 +138,11 @@ pub(crate) fn read(path: &Path, mut keep: impl FnMut(&Record) -> bool) -> io::Re
     Ok(position)
 }
 
-/// Puts the record that starts at `at` into `message` and gives the place behind it; None where no whole record is.
+/// Copies the record that starts at `at` into `message` and returns the position behind it; `None` if no whole record
+/// is there.
 fn next_record(bytes: &[u8], mut at: usize, message: &mut Vec<u8>) -> Option<usize> {
     message.clear();
-    // Not whether `message` is empty: with exactly a chunk header left in a block, the first chunk is empty.
+    // An empty `message` would not do: with exactly a chunk header left in a block, the first chunk is empty.
     let mut inside = false;
     loop {
         let room = BLOCK - at % BLOCK;
@@ -173,8 +174,8 @@ mod tests {
     use crate::record::Output;
     use proptest::prelude::*;
 
-    /// A reader of the framing that shares nothing with the above: it goes block by block, as the format is described, and
-    /// computes its checksums bit by bit.
+    /// A second reader of the framing that shares no code with the first: it reads block by block, as the format is
+    /// described, and computes its checksums bit by bit.
     fn payloads(file: &[u8]) -> Vec<Vec<u8>> {
         assert_eq!(&file[..7], [0x3a, 0x57, 0x26, 0x42, 0xe1, 0xbe, 0]);
         let (mut found, mut open) = (Vec::new(), None::<Vec<u8>>);
@@ -209,7 +210,7 @@ mod tests {
         Kind::Output(Output { line: "x".repeat(length), ..Output::default() })
     }
 
-    /// Writes lines of these lengths, opening the file again before each, and reads them back.
+    /// Writes lines of these lengths, reopening the file before each, and reads them back.
     fn round(lengths: &[usize]) -> Vec<u8> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("run-x.wandb");

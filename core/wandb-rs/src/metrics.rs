@@ -1,7 +1,7 @@
-//! Metric definitions, and the summary that follows from them and from the rows.
+//! Metric definitions, and the summary computed from them and from the rows.
 //!
-//! `wandb sync` takes the summary from the file and derives none from the rows: W&B's own client does that while it writes,
-//! and so does this.
+//! `wandb sync` takes the summary from the file and derives none from the rows: W&B's own client computes it while
+//! writing, and so does this crate.
 
 use crate::Error;
 use crate::record::{Item, Kind, MetricOptions, MetricRecord, MetricSummary};
@@ -9,7 +9,7 @@ use crate::value;
 use std::collections::{BTreeMap, HashMap};
 use std::slice;
 
-/// What a metric is drawn over, and what of it goes into the summary.
+/// Definition of a metric: its horizontal axis, and its aggregates in the summary.
 #[derive(Clone, Debug, Default)]
 pub struct Metric {
     name: String,
@@ -17,7 +17,8 @@ pub struct Metric {
     summary: Vec<Aggregate>,
 }
 
-/// What the summary keeps of a metric, under `<metric>.<min, max, …>`. Values that are not finite are left out.
+/// Aggregate that the summary keeps of a metric, under `<metric>.<min, max, …>`. Values that are not finite are
+/// ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aggregate {
     /// The smallest value.
@@ -33,18 +34,18 @@ pub enum Aggregate {
 }
 
 impl Metric {
-    /// A metric by its name, or all metrics whose names begin alike: `train/*`.
+    /// Defines a metric by its name, or all metrics whose names begin alike: `train/*`.
     pub fn new(name: impl Into<String>) -> Self {
         Self { name: name.into(), ..Self::default() }
     }
 
-    /// Draws the metric over this one instead of over the step. Log both in the same row.
+    /// Draws the metric over another one instead of over the step. Log both in the same row.
     pub fn step(mut self, metric: impl Into<String>) -> Self {
         self.step = metric.into();
         self
     }
 
-    /// Keeps these in the summary, instead of the last value under the metric's own name.
+    /// Keeps these aggregates in the summary, instead of the last value under the metric's own name.
     pub fn summary(mut self, aggregates: impl IntoIterator<Item = Aggregate>) -> Self {
         self.summary.extend(aggregates);
         self
@@ -85,9 +86,9 @@ impl Metric {
     }
 }
 
-/// What has been seen of one metric.
+/// Running aggregates of one metric.
 #[derive(Clone, Copy)]
-struct Seen {
+struct Aggregates {
     count: f64,
     min: f64,
     max: f64,
@@ -98,30 +99,30 @@ struct Seen {
 
 /// All metrics of a run.
 #[derive(Default)]
-pub(crate) struct Metrics {
-    /// By exact name; copied from a glob when a key first turns up. None: no definition holds for the key.
+pub(crate) struct RunMetrics {
+    /// By exact name; copied from a glob at a key's first row. `None`: no definition matches the key.
     exact: HashMap<String, Option<Metric>>,
     globs: Vec<Metric>,
-    seen: HashMap<String, Seen>,
-    summary: BTreeMap<Vec<String>, Entry>,
+    seen: HashMap<String, Aggregates>,
+    summary: BTreeMap<Vec<String>, SummaryValue>,
 }
 
 /// A value of the summary.
-struct Entry {
+struct SummaryValue {
     json: String,
-    /// Not in the file yet.
+    /// The file lacks this value.
     is_new: bool,
 }
 
-impl Metrics {
-    /// Defines a metric and gives the records that say so.
+impl RunMetrics {
+    /// Defines a metric and returns the records of the definition.
     pub fn define(&mut self, metric: Metric) -> Result<Vec<Kind>, Error> {
         let stem = metric.name.strip_suffix('*').unwrap_or(&metric.name);
         if metric.name.is_empty() || stem.contains('*') {
             return Err(Error::MetricName { name: metric.name });
         }
         let mut records = Vec::new();
-        // A step that is no metric itself could not be referred to.
+        // A step metric without a record of its own could not be referred to.
         if !metric.step.is_empty() && self.exact.get(&metric.step).is_none_or(Option::is_none) {
             let step = Metric::new(metric.step.clone());
             records.push(Kind::Metric(step.record()));
@@ -134,7 +135,7 @@ impl Metrics {
 
     fn remember(&mut self, metric: Metric) {
         if metric.name.ends_with('*') {
-            // Keys for which nothing held so far may fall under it.
+            // Keys without a definition so far may match it.
             self.exact.retain(|_, known| known.is_some());
             self.globs.push(metric);
         } else {
@@ -155,7 +156,7 @@ impl Metrics {
             return;
         };
         let Some(number) = item.value_json.parse::<f64>().ok().filter(|number| number.is_finite()) else { return };
-        let new = Seen { count: 0.0, min: number, max: number, sum: 0.0, first: number, last: number };
+        let new = Aggregates { count: 0.0, min: number, max: number, sum: 0.0, first: number, last: number };
         let seen = self.seen.entry(item.key.clone()).or_insert(new);
         seen.count += 1.0;
         seen.sum += number;
@@ -168,7 +169,6 @@ impl Metrics {
         }
     }
 
-    /// Sets a value of the summary.
     pub fn set(&mut self, path: &[String], json: &str) {
         match self.summary.get_mut(path) {
             Some(entry) if entry.json == json => {}
@@ -177,23 +177,23 @@ impl Metrics {
                 entry.is_new = true;
             }
             None => {
-                self.summary.insert(path.to_vec(), Entry { json: json.to_string(), is_new: true });
+                self.summary.insert(path.to_vec(), SummaryValue { json: json.to_string(), is_new: true });
             }
         }
     }
 
-    /// What has changed in the summary since it was last written.
+    /// Returns the values that have changed since the summary was last written.
     pub fn changes(&self) -> Vec<Item> {
         let changed = self.summary.iter().filter(|(_, entry)| entry.is_new);
         changed.map(|(path, entry)| Item::new(path.clone(), entry.json.clone())).collect()
     }
 
-    /// The changes have been written.
+    /// Marks the changes as written.
     pub fn written(&mut self) {
         self.summary.values_mut().for_each(|entry| entry.is_new = false);
     }
 
-    /// Takes up a record that is in the file, a new row or one of the run's earlier life.
+    /// Applies a record of the file, a new row or one from before a resume.
     pub fn take_up(&mut self, record: &Kind) {
         match record {
             Kind::Metric(metric) => self.remember(Metric::from_record(metric)),
@@ -210,7 +210,7 @@ impl Metrics {
 }
 
 impl Aggregate {
-    fn of(self, seen: &Seen) -> (&'static str, f64) {
+    fn of(self, seen: &Aggregates) -> (&'static str, f64) {
         match self {
             Aggregate::Min => ("min", seen.min),
             Aggregate::Max => ("max", seen.max),

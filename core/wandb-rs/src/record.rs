@@ -1,12 +1,12 @@
 //! The messages of a run file, as far as this crate writes and reads them.
 //!
-//! Field numbers are those of `wandb_internal.proto`, which W&B keeps stable because files of old clients are still uploaded
-//! (compared with the Python package `wandb` 0.31.0). Fields left out here are simply absent from the file.
+//! Field numbers are those of `wandb_internal.proto`, which W&B keeps stable because files of old clients are still
+//! uploaded (compared with the Python package `wandb` 0.31.0). Fields omitted here are absent from the file.
 
 use prost::{Enumeration, Message, Oneof};
 use std::time::{Duration, SystemTime};
 
-/// One record of the file: its number, counted from 1, and what it says.
+/// One record of the file: its number, counted from 1, and its content.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Record {
     #[prost(int64, tag = "1")]
@@ -103,7 +103,7 @@ impl From<SystemTime> for Timestamp {
     }
 }
 
-/// Time since 1970; zero for a clock that stands before it.
+/// Returns the time since 1970; zero for a clock set before it.
 pub(crate) fn since_epoch(time: SystemTime) -> Duration {
     time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
@@ -200,7 +200,7 @@ pub(crate) struct Files {
 pub(crate) struct FileItem {
     #[prost(string, tag = "1")]
     pub path: String,
-    /// When to upload: 0 now, 1 at the end, 2 as it changes. A zero is not written.
+    /// Upload time: 0 now, 1 at the end, 2 as it changes. A zero is not written.
     #[prost(int32, tag = "2")]
     pub policy: i32,
     #[prost(enumeration = "FileType", tag = "3")]
@@ -252,7 +252,7 @@ pub(crate) struct Exit {
     pub runtime: i32,
 }
 
-/// What the Overview tab shows of the machine.
+/// Machine data for the Overview tab.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Environment {
     #[prost(string, tag = "1")]
@@ -283,7 +283,7 @@ pub(crate) struct Environment {
     pub cpu: Option<Cpu>,
     #[prost(message, repeated, tag = "24")]
     pub gpu_nvidia: Vec<GpuNvidia>,
-    /// Who wrote this; the uploader keeps one entry per writer.
+    /// The writer's id; the uploader keeps one entry per writer.
     #[prost(string, tag = "199")]
     pub writer_id: String,
 }

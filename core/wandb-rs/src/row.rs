@@ -1,4 +1,4 @@
-//! A row on its way into the file: values become items, tables become files.
+//! Conversion of a row for the file: values become items, tables become files.
 
 use crate::error::Tried;
 use crate::record::{FileItem, FileType, Item};
@@ -10,7 +10,7 @@ use std::fs;
 use std::path::Path;
 
 /// The items of a row, and the files that they refer to.
-pub(crate) struct Row<'a> {
+pub(crate) struct RowItems<'a> {
     pub items: Vec<Item>,
     pub files: Vec<FileItem>,
     step: u64,
@@ -18,8 +18,8 @@ pub(crate) struct Row<'a> {
     secret: &'a Secret,
 }
 
-impl<'a> Row<'a> {
-    /// An empty row of the run in `dir`.
+impl<'a> RowItems<'a> {
+    /// Makes an empty row of the run in `dir`.
     pub fn new(step: u64, dir: &'a Path, secret: &'a Secret) -> Self {
         Self { items: Vec::new(), files: Vec::new(), step, dir, secret }
     }
@@ -45,7 +45,7 @@ impl<'a> Row<'a> {
         Ok(())
     }
 
-    /// Writes a table's file and gives the value that refers to it. Both as W&B's client has them.
+    /// Writes a table's file and returns the value that refers to it, both in the form of W&B's client.
     fn write_table(&mut self, path: &[String], table: &Table) -> Result<Json, Error> {
         let text = self.secret.clean(json!({"columns": table.columns, "data": table.rows}).to_string());
         let hash: String = Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
@@ -67,18 +67,19 @@ impl<'a> Row<'a> {
     }
 }
 
-/// A file under `files/`, to be uploaded at once.
+/// Returns the item of a file under `files/` that is uploaded at once.
 pub(crate) fn file_item(path: String, file_type: FileType) -> FileItem {
     FileItem { path, policy: 0, file_type: file_type as i32 }
 }
 
-/// Makes the directory that a file is to stand in.
+/// Makes the directory of a file.
 pub(crate) fn make_parent(path: &Path) -> Result<(), Error> {
     let parent = path.parent().unwrap_or(path);
     fs::create_dir_all(parent).tried("make", parent)
 }
 
-/// A metric's name as a relative path: slashes make directories, and what a file system or an address may trip over is `_`.
+/// Converts a metric's name to a relative path: slashes make directories, and characters unsafe in a file system or an
+/// address become `_`.
 fn file_name(key: &str) -> String {
     let safe = |c: char| if c.is_alphanumeric() || matches!(c, '-' | '_' | '.') { c } else { '_' };
     let parts = key.split('/').filter(|part| !matches!(*part, "" | "." | ".."));

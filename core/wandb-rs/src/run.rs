@@ -1,12 +1,12 @@
-//! A run: what a program calls.
+//! The run: the functions that a program calls.
 
 use crate::error::Tried;
 use crate::live::{self, Live};
 use crate::log_file::LogFile;
-use crate::metrics::{Metric, Metrics};
-use crate::past::Past;
+use crate::metrics::{Metric, RunMetrics};
 use crate::record::{self, FileType, Items, Kind, since_epoch};
-use crate::row::{Row, file_item, make_parent};
+use crate::resumed::Resumed;
+use crate::row::{RowItems, file_item, make_parent};
 use crate::secret::Secret;
 use crate::system::{self, SharedLog};
 use crate::{Error, Finish, Mode, Resume, Settings, Value, value};
@@ -17,21 +17,21 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-/// The least time between two summaries in the file: slow runs have one after every row, fast ones do not write everything
-/// twice.
+/// The least time between two summaries in the file: slow runs have one after every row, fast ones do not write
+/// everything twice.
 const SUMMARY_EVERY: Duration = Duration::from_secs(1);
 
-/// The client that the file claims to come from, and the oldest that may read it: W&B's numbers.
+/// The client version that the file reports, and the oldest that may read it: W&B's numbers.
 const PRODUCER: &str = "0.31.0";
 const MIN_CONSUMER: &str = "0.70.0";
 
-/// A tracked run. Dropped without [`Run::finish`] it counts as failed, as after a crash.
+/// A tracked run. If dropped without [`Run::finish`] it counts as failed, as after a crash.
 pub struct Run {
-    /// None: tracking is disabled.
+    /// `None`: tracking is disabled.
     active: Option<Active>,
 }
 
-/// How loud an alert is.
+/// Severity of an alert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AlertLevel {
     /// For information.
@@ -43,7 +43,7 @@ pub enum AlertLevel {
 }
 
 impl Run {
-    /// Starts a run, or goes on with one. All that live mode needs is checked before anything is written.
+    /// Starts or resumes a run. All requirements of live mode are checked before anything is written.
     pub fn init(settings: Settings) -> Result<Self, Error> {
         Self::start(settings, Outside { clock: SystemTime::now, environment: system::environment })
     }
@@ -60,12 +60,12 @@ impl Run {
         Ok(Self { active })
     }
 
-    /// The run's id; None when disabled.
+    /// Returns the run's id; `None` when disabled.
     pub fn id(&self) -> Option<&str> {
         self.active.as_ref().map(|run| run.id.as_str())
     }
 
-    /// The run's directory; None when disabled.
+    /// Returns the run's directory; `None` when disabled.
     pub fn dir(&self) -> Option<&Path> {
         self.active.as_ref().map(|run| run.dir.as_path())
     }
@@ -74,14 +74,15 @@ impl Run {
     pub fn config(&mut self, config: &Json) -> Result<(), Error> {
         let Some(run) = &mut self.active else { return Ok(()) };
         let config = config.as_object().ok_or(Error::ConfigNotObject)?;
-        let mut row = Row::new(0, &run.dir, &run.secret);
+        let mut row = RowItems::new(0, &run.dir, &run.secret);
         for (key, value) in config {
             row.add(vec![key.clone()], Value::Json(value.clone()))?;
         }
         run.append(&Kind::Config(Items { update: row.items }))
     }
 
-    /// Says what a metric, or a family of metrics, is drawn over and what of it goes into the summary. Before its first row.
+    /// Defines the horizontal axis and the summary's aggregates of a metric, or of a family of metrics. Call it before
+    /// the metric's first row.
     pub fn define_metric(&mut self, metric: Metric) -> Result<(), Error> {
         let Some(run) = &mut self.active else { return Ok(()) };
         for record in run.metrics.define(metric)? {
@@ -90,8 +91,8 @@ impl Run {
         Ok(())
     }
 
-    /// Appends a row. Steps must rise from row to row. The key with which `wandb sync` is called is replaced by `***`,
-    /// should it stand in a text, here and everywhere.
+    /// Appends a row. Steps must rise from row to row. Here and in all other calls, `***` replaces the value of
+    /// `WANDB_API_KEY` in texts.
     pub fn log<K, V>(&mut self, step: u64, items: impl IntoIterator<Item = (K, V)>) -> Result<(), Error>
     where
         K: Into<String>,
@@ -102,7 +103,7 @@ impl Run {
         run.log(step, items)
     }
 
-    /// Sets values of the summary, which otherwise holds the last value of each metric (see [`Metric::summary`]).
+    /// Sets values of the summary, which otherwise has the last value of each metric (see [`Metric::summary`]).
     pub fn summary<K, V>(&mut self, items: impl IntoIterator<Item = (K, V)>) -> Result<(), Error>
     where
         K: Into<String>,
@@ -110,7 +111,7 @@ impl Run {
     {
         let Some(run) = &mut self.active else { return Ok(()) };
         let step = run.last_step.unwrap_or_default();
-        let mut row = Row::new(step, &run.dir, &run.secret);
+        let mut row = RowItems::new(step, &run.dir, &run.secret);
         for (key, value) in items {
             row.add(vec![key.into()], value.into())?;
         }
@@ -139,7 +140,7 @@ impl Run {
         run.declare(vec![file_item(name, FileType::Other)])
     }
 
-    /// Sends an alert, by mail or chat, as the user has set up in W&B. It goes out with the upload.
+    /// Sends an alert by mail or chat, as configured on W&B. It is sent with the upload.
     pub fn alert(&mut self, level: AlertLevel, title: &str, text: &str) -> Result<(), Error> {
         let Some(run) = &mut self.active else { return Ok(()) };
         let level = match level {
@@ -159,8 +160,8 @@ impl Run {
         run.append(&Kind::Output(record::Output { output_type: 1, timestamp, line }))
     }
 
-    /// Ends the run. In live mode this waits for the rest to be uploaded, up to [`Settings::finish_timeout`], and then ends
-    /// the uploading program.
+    /// Ends the run. In live mode this waits for the upload of the rest, up to [`Settings::finish_timeout`], and then
+    /// ends the uploading program.
     pub fn finish(mut self, exit_code: i32) -> Result<Finish, Error> {
         let Some(mut run) = self.active.take() else { return Ok(Finish::Disabled) };
         run.write_summary()?;
@@ -178,7 +179,7 @@ impl Run {
     }
 }
 
-/// What a run takes from the machine. Tests put in what does not change.
+/// A run's inputs from the machine. Tests replace them with constants.
 #[derive(Clone, Copy)]
 struct Outside {
     clock: fn() -> SystemTime,
@@ -191,14 +192,14 @@ struct Active {
     path: PathBuf,
     log: SharedLog,
     secret: Secret,
-    metrics: Metrics,
+    metrics: RunMetrics,
     clock: fn() -> SystemTime,
-    /// When the run would have started, had all its lives been one.
+    /// The start that run time is counted from: later than the real one by the pauses before each resume.
     start: SystemTime,
     last_step: Option<u64>,
     summary_at: Option<SystemTime>,
     live: Option<Live>,
-    /// Dropped to stop the sampling thread.
+    /// Drop it to stop the sampling thread.
     sampling: Option<Sender<()>>,
     finish_timeout: Duration,
 }
@@ -240,7 +241,7 @@ impl Active {
             path,
             log: Arc::new(Mutex::new(Some(log))),
             secret,
-            metrics: Metrics::default(),
+            metrics: RunMetrics::default(),
             clock: outside.clock,
             start: now,
             last_step: None,
@@ -253,7 +254,7 @@ impl Active {
         Ok(run)
     }
 
-    /// Writes what comes first in a file: version, run, machine.
+    /// Writes the first records of a file: version, run, machine.
     fn introduce(&mut self, settings: &Settings, machine: record::Environment) -> Result<(), Error> {
         let version = record::VersionInfo { producer: PRODUCER.into(), min_consumer: MIN_CONSUMER.into() };
         self.append(&Kind::Header(record::Header { version_info: Some(version) }))?;
@@ -290,21 +291,21 @@ impl Active {
         self.append(&Kind::Environment(Box::new(environment)))
     }
 
-    /// Goes on with an earlier life, behind the last row to keep.
+    /// Resumes an earlier run behind the last row to keep.
     fn reopen(settings: &Settings, resume: &Resume, secret: Secret, clock: fn() -> SystemTime) -> Result<Self, Error> {
         check_id(&resume.id)?;
-        let past = Past::open(&settings.dir, resume)?;
+        let resumed = Resumed::open(&settings.dir, resume)?;
         let now = clock();
         Ok(Self {
             id: resume.id.clone(),
-            dir: past.dir,
-            path: past.path,
-            log: Arc::new(Mutex::new(Some(past.log))),
+            dir: resumed.dir,
+            path: resumed.path,
+            log: Arc::new(Mutex::new(Some(resumed.log))),
             secret,
-            metrics: past.metrics,
+            metrics: resumed.metrics,
             clock,
-            start: now.checked_sub(past.runtime).unwrap_or(now),
-            last_step: past.last_step,
+            start: now.checked_sub(resumed.runtime).unwrap_or(now),
+            last_step: resumed.last_step,
             summary_at: None,
             live: None,
             sampling: None,
@@ -328,7 +329,7 @@ impl Active {
         if let Some(last) = self.last_step.filter(|last| step <= *last) {
             return Err(Error::StepOrder { step, last });
         }
-        let mut row = Row::new(step, &self.dir, &self.secret);
+        let mut row = RowItems::new(step, &self.dir, &self.secret);
         for (key, value) in items {
             if matches!(key.as_str(), "_step" | "_runtime" | "_timestamp") {
                 return Err(Error::ReservedKey { key });
@@ -367,7 +368,7 @@ impl Active {
         Ok(())
     }
 
-    /// Nothing is written after this.
+    /// Closes the file; later records are dropped.
     fn close(&mut self) {
         self.sampling = None;
         *self.log.lock().unwrap_or_else(PoisonError::into_inner) = None;
@@ -376,7 +377,7 @@ impl Active {
 
 impl Drop for Active {
     fn drop(&mut self) {
-        // After `finish` the file is closed and this does nothing; else there is nobody to tell of an error.
+        // After `finish` the file is closed and this does nothing; else no caller could receive an error.
         let _ = self.write_summary();
         self.close();
     }
@@ -405,8 +406,9 @@ mod tests {
     use crate::{Aggregate, Git, Table};
     use serde_json::json;
 
-    /// The whole file, byte for byte. tests/test_wandb.py reads the same fixture with W&B's own message classes, so that the
-    /// bytes are right and not only the same. After a wanted change: `BLESS=1 cargo test -p wandb-rs`, then those tests.
+    /// The whole file, byte for byte. tests/python/test_wandb.py reads the same fixture with W&B's own message classes,
+    /// so that the bytes are right and not only the same. After an intended change: `BLESS=1 cargo test -p wandb-rs`,
+    /// then those tests.
     #[test]
     fn a_run_is_these_bytes() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,16 +1,16 @@
-//! The API key, and how it is kept out of everything that is written.
+//! The API key, and its removal from everything that is written.
 
 use memchr::memmem;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// The key of the environment, if there is one.
+/// The environment's key, if set.
 pub(crate) struct Secret {
     key: Option<String>,
 }
 
 impl Secret {
-    /// From `WANDB_API_KEY`. A few characters are no key, and would turn up in any text.
+    /// Reads `WANDB_API_KEY`. A key of a few characters is ignored: it would occur in any text.
     pub fn from_environment() -> Self {
         Self { key: std::env::var("WANDB_API_KEY").ok().map(|key| key.trim().to_string()).filter(|key| key.len() >= 8) }
     }
@@ -19,7 +19,7 @@ impl Secret {
         self.key.is_some()
     }
 
-    /// The text without the key.
+    /// Replaces the key in a text.
     pub fn clean(&self, text: String) -> String {
         match &self.key {
             Some(key) if memmem::find(text.as_bytes(), key.as_bytes()).is_some() => text.replace(key, "***"),
@@ -27,13 +27,13 @@ impl Secret {
         }
     }
 
-    /// Whether the key stands in a file.
+    /// Returns true if a file contains the key.
     pub fn is_in(&self, path: &Path) -> io::Result<bool> {
         let Some(key) = &self.key else { return Ok(false) };
         let mut file = std::fs::File::open(path)?;
         let mut window = Vec::new();
         loop {
-            // The end of the last piece stays: the key may lie across two pieces.
+            // The end of the last piece stays: the key may span two pieces.
             let keep = window.len().min(key.len() - 1);
             window.drain(..window.len() - keep);
             if file.by_ref().take(1 << 20).read_to_end(&mut window)? == 0 {

@@ -1,23 +1,23 @@
-//! What a run is told at its start.
+//! Settings of a run.
 
 use crate::secret::Secret;
 use crate::{Error, live};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Where rows go.
+/// Destination of rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// Into the run file, for `wandb sync` later.
+    /// The run file, for `wandb sync` later.
     #[default]
     Offline,
-    /// Into the run file, which `wandb beta sync --live` uploads as it grows.
+    /// The run file, which `wandb beta sync --live` uploads as it grows.
     Live,
-    /// Nowhere: every call succeeds and writes nothing.
+    /// None: every call succeeds and writes nothing.
     Disabled,
 }
 
-/// The commit that a run was started from.
+/// The commit from which a run was started.
 #[derive(Clone, Debug, Default)]
 pub struct Git {
     /// Address of the remote repository.
@@ -26,7 +26,7 @@ pub struct Git {
     pub commit: String,
 }
 
-/// An earlier life of a run that is to go on.
+/// An earlier run to resume.
 #[derive(Clone, Debug)]
 pub struct Resume {
     /// The run's id.
@@ -38,7 +38,7 @@ pub struct Resume {
 /// Settings of a run. Empty strings leave a field to W&B's defaults.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The directory in which the run's own directory is made.
+    /// The directory in which the run's own directory is created.
     pub dir: PathBuf,
     /// Offline, live or disabled.
     pub mode: Mode,
@@ -48,27 +48,27 @@ pub struct Settings {
     pub entity: String,
     /// The run's name in the interface; empty for one that W&B makes up.
     pub name: String,
-    /// The group that the run is listed under.
+    /// The group in which W&B lists the run.
     pub group: String,
-    /// For example `train` or `eval`.
+    /// The kind of job, for example `train` or `eval`.
     pub job_type: String,
-    /// Free text.
+    /// A description in free text.
     pub notes: String,
-    /// Tags.
+    /// Labels to filter runs by.
     pub tags: Vec<String>,
-    /// The run's id: 1 to 64 letters, digits, `-` and `_`. None draws one of eight characters.
+    /// The run's id: 1 to 64 letters, digits, `-` and `_`. `None` draws one of eight characters.
     pub id: Option<String>,
-    /// Goes on with an earlier run file in `dir`, which also keeps that run's project, name and so on; `id` is then unused.
+    /// Resumes an earlier run file in `dir`, which also keeps that run's project, name and so on; `id` is then unused.
     pub resume: Option<Resume>,
     /// Name of the machine; empty for its host name.
     pub host: String,
-    /// The commit, where known.
+    /// The commit, if known.
     pub git: Option<Git>,
-    /// Time between samples of the system statistics (at least 100 ms); None takes none.
+    /// Time between samples of the system statistics (at least 100 ms); `None` takes none.
     pub system_interval: Option<Duration>,
-    /// The `wandb` program for live mode; None looks in PATH.
+    /// The `wandb` program for live mode; `None` looks in PATH.
     pub wandb: Option<PathBuf>,
-    /// How long [`Run::finish`](crate::Run::finish) waits in live mode for the rest to be uploaded.
+    /// Longest wait of [`Run::finish`](crate::Run::finish) for the upload in live mode.
     pub finish_timeout: Duration,
 }
 
@@ -96,8 +96,8 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Whether what the mode needs is there: for [`Mode::Live`] the key and the `wandb` program. Writes nothing.
-    /// [`Run::init`](crate::Run::init) checks it too; a program whose start takes long asks before.
+    /// Checks the requirements of the mode: for [`Mode::Live`] the key and the `wandb` program. Writes nothing.
+    /// [`Run::init`](crate::Run::init) checks them too; call this early in a program that starts slowly.
     pub fn check(&self) -> Result<(), Error> {
         if self.mode == Mode::Live {
             live::find_python(self.wandb.as_deref())?;

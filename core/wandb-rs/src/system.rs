@@ -15,23 +15,23 @@ use sysinfo::{Disks, Networks, Pid, ProcessRefreshKind, ProcessesToUpdate, Syste
 const MIB: f64 = 1024.0 * 1024.0;
 const GIB: f64 = 1024.0 * MIB;
 
-/// The file that the run and the sampling thread write to; None once the run has ended.
+/// The file shared by the run and the sampling thread; `None` once the run has ended.
 pub(crate) type SharedLog = Arc<Mutex<Option<LogFile>>>;
 
-/// Starts sampling. It stops when the sender is dropped, and at once after the file was taken out of `log`; a driver that
-/// hangs then hangs this thread only.
+/// Starts sampling. It stops when the sender is dropped, and at once after the file was taken out of `log`. A hanging
+/// driver then hangs this thread only.
 pub(crate) fn start(interval: Duration, dir: &Path, log: SharedLog) -> std::io::Result<Sender<()>> {
     let (sender, stop) = mpsc::channel();
     let dir = dir.to_path_buf();
     let interval = interval.max(Duration::from_millis(100));
     thread::Builder::new().name("wandb-system".into()).spawn(move || {
         let mut machine = Machine::new(dir);
-        // Rates need two looks, so the first sample comes after one interval.
+        // Rates need two samples, so the first one is written after one interval.
         while stop.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
             let stats = Stats { timestamp: Some(SystemTime::now().into()), item: machine.sample() };
             let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
             let Some(log) = log.as_mut() else { return };
-            // A disk that fails here fails the next row too, whose writer is told.
+            // A disk that fails here also fails the next row, whose caller receives the error.
             let _ = log.append(&Kind::Stats(stats));
         }
     })?;
@@ -42,7 +42,7 @@ struct Machine {
     system: System,
     disks: Disks,
     networks: Networks,
-    /// None without an NVIDIA driver.
+    /// `None` without an NVIDIA driver.
     nvml: Option<Nvml>,
     dir: PathBuf,
 }
@@ -61,7 +61,7 @@ impl Machine {
     }
 
     fn sample(&mut self) -> Vec<Item> {
-        let mut items = Items::default();
+        let mut items = Sample::default();
         self.processor_and_memory(&mut items);
         self.disk(&mut items);
         self.network(&mut items);
@@ -69,7 +69,7 @@ impl Machine {
         items.0
     }
 
-    fn processor_and_memory(&mut self, items: &mut Items) {
+    fn processor_and_memory(&mut self, items: &mut Sample) {
         let system = &mut self.system;
         system.refresh_cpu_usage();
         system.refresh_memory();
@@ -101,7 +101,7 @@ impl Machine {
         }
     }
 
-    fn disk(&mut self, items: &mut Items) {
+    fn disk(&mut self, items: &mut Sample) {
         self.disks.refresh(true);
         let holds_dir = self.disks.iter().filter(|disk| self.dir.starts_with(disk.mount_point()));
         let Some(disk) = holds_dir.max_by_key(|disk| disk.mount_point().as_os_str().len()) else { return };
@@ -117,7 +117,7 @@ impl Machine {
         items.add(format!("disk.{device}.out"), usage.total_written_bytes as f64 / MIB);
     }
 
-    fn network(&mut self, items: &mut Items) {
+    fn network(&mut self, items: &mut Sample) {
         self.networks.refresh(true);
         let (mut sent, mut received) = (0, 0);
         for (name, network) in &self.networks {
@@ -130,11 +130,11 @@ impl Machine {
         items.add("network.recv", received as f64);
     }
 
-    fn gpus(&self, items: &mut Items) {
+    fn gpus(&self, items: &mut Sample) {
         let Some(nvml) = &self.nvml else { return };
         for i in 0..nvml.device_count().unwrap_or(0) {
             let Ok(gpu) = nvml.device_by_index(i) else { continue };
-            // What a GPU does not report is left out.
+            // Values that a GPU does not report are omitted.
             if let Ok(rates) = gpu.utilization_rates() {
                 items.add(format!("gpu.{i}.gpu"), f64::from(rates.gpu));
                 items.add(format!("gpu.{i}.memory"), f64::from(rates.memory));
@@ -159,15 +159,15 @@ impl Machine {
 }
 
 #[derive(Default)]
-struct Items(Vec<Item>);
+struct Sample(Vec<Item>);
 
-impl Items {
+impl Sample {
     fn add(&mut self, key: impl Into<String>, value: f64) {
         self.0.push(Item::new(vec![key.into()], value::float(value)));
     }
 }
 
-/// What the Overview tab shows of the machine and the program.
+/// Collects the machine and program data for the Overview tab.
 pub(crate) fn environment() -> record::Environment {
     let mut system = System::new();
     system.refresh_cpu_all();

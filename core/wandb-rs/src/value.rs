@@ -1,4 +1,4 @@
-//! Values of a row, and how they become the JSON that W&B reads.
+//! Values of a row, and their conversion to the JSON that W&B reads.
 
 use serde_json::Value as Json;
 
@@ -31,13 +31,13 @@ pub struct Table {
 }
 
 impl Value {
-    /// Keys under a key.
+    /// Makes keys under a key.
     pub fn nested<K: Into<String>, V: Into<Value>>(items: impl IntoIterator<Item = (K, V)>) -> Self {
         Value::Nested(items.into_iter().map(|(key, value)| (key.into(), value.into())).collect())
     }
 }
 
-/// A number as JSON, with Python's words for what JSON has no number for; W&B's own client writes the same.
+/// Formats a number as JSON, with Python's words for numbers that JSON lacks; W&B's own client writes the same.
 pub(crate) fn float(value: f64) -> String {
     if value.is_nan() {
         "NaN".into()

@@ -1,4 +1,5 @@
-//! A plugin that breaks the border's rules on demand, for the tests of the host's guards. `fault` says which rule.
+//! A plugin that breaks the rules of the interface on demand, for the tests of the host's guards. `fault` selects the
+//! rule.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -36,7 +37,7 @@ enum Fault {
     Unwritten,
     /// Writes an infinite return.
     InfiniteReturn,
-    /// Fails with all columns that it was given as the message.
+    /// Fails with all columns that it received as the message.
     Echo,
 }
 

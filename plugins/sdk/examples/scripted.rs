@@ -1,5 +1,5 @@
-//! An environment of one step whose return is a known function of task and response, written down as it is played: for
-//! tests of what a run does with returns, which can so be computed from outside.
+//! An environment of one step whose return is a known function of task and response. It logs every episode, so that
+//! tests can compute a run's use of returns independently.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -15,7 +15,7 @@ use serde_json::json;
 const TASKS: u64 = 60;
 /// The kinds of tasks, by their number modulo 3.
 const KINDS: [&str; 3] = ["same", "coin", "rare"];
-/// The expert's response; it is not written down.
+/// The expert's response; it is not logged.
 const EXPERT: &str = "expert";
 
 struct Scripted {
@@ -25,7 +25,7 @@ struct Scripted {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ScriptedConfig {
-    /// A file that takes a line of JSON for each episode: split, task, seed and return.
+    /// A file that receives a line of JSON for each episode: split, task, seed and return.
     log: PathBuf,
 }
 
@@ -62,8 +62,8 @@ struct Play {
 }
 
 impl Play {
-    /// Tasks of the first kind have one return each, whatever the response; of the second, half of the responses win;
-    /// of the third, one in sixteen.
+    /// Returns the outcome. Tasks of the first kind have one return each, whatever the response; in the second, half of
+    /// the responses win; in the third, one in sixteen.
     fn outcome(&self, response: &str) -> f64 {
         let sum: u64 = response.bytes().map(u64::from).sum();
         match self.task % 3 {
@@ -103,7 +103,7 @@ impl Instance for Play {
         }
         let mut seen = self.observation();
         seen.info.insert("won".into(), json!(reward >= 1.0));
-        // Every second response counts as badly formed, so that penalties differ where returns do not.
+        // Every second response counts as badly formed, so that penalties differ even if returns do not.
         Ok(Observation { reward, terminated: true, valid: response.len().is_multiple_of(2), ..seen })
     }
 }

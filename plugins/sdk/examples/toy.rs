@@ -1,8 +1,8 @@
-//! The smallest whole plugin: an environment with an expert, and an estimator. Core's own tests train with it.
+//! The smallest complete plugin: an environment with an expert, and an estimator. Core's own tests train with it.
 
 use anyhow::{Result, ensure};
 use nestor_plugin::parse::think_action;
-use nestor_plugin::{Environment, Estimator, Expert, Instance, Needs, Observation, Rows, Scores, Start, stats};
+use nestor_plugin::{Environment, Estimator, Expert, Instance, Observation, Rows, Scores, Start, stats};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, json};
@@ -128,10 +128,6 @@ impl Estimator for BatchMean {
 
     fn open(_config: NoConfig) -> Result<Self> {
         Ok(Self)
-    }
-
-    fn needs(&self) -> Needs {
-        Needs::default()
     }
 
     fn score(&self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {

@@ -1,16 +1,16 @@
-//! A component's config: read from JSON, with errors that name the key and the nearest known one.
+//! Parses a component's config from JSON. Errors name the key and the nearest known one.
 
 use anyhow::{Result, anyhow, bail};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// The JSON schema of a config type, as text.
+/// Returns the JSON schema of a config type, as text.
 pub(crate) fn schema<C: JsonSchema>() -> String {
     schemars::schema_for!(C).to_value().to_string()
 }
 
-/// Reads a config object. Unknown keys are errors even where the type forgot `deny_unknown_fields`.
+/// Parses a config object. Unknown keys are errors even if the type lacks `deny_unknown_fields`.
 pub fn parse<C: DeserializeOwned + JsonSchema>(text: &str) -> Result<C> {
     let value: Value = serde_json::from_str(text).map_err(|e| anyhow!("config is not JSON: {e}"))?;
     let Value::Object(object) = &value else { bail!("config must be an object of keys and values, not {value}") };
@@ -35,7 +35,8 @@ pub fn parse<C: DeserializeOwned + JsonSchema>(text: &str) -> Result<C> {
     })
 }
 
-/// "; did you mean `x`? known: a, b, x", as far as there is something to say.
+/// Returns the end of an error about an unknown name: "; did you mean `x`? known: a, b, x", without the question if no
+/// known name is near.
 pub fn suggest(given: &str, known: &[&str]) -> String {
     let nearest = known.iter().min_by_key(|name| strsim::damerau_levenshtein(given, name));
     let near = nearest.filter(|name| strsim::damerau_levenshtein(given, name) <= 1 + given.chars().count() / 3);

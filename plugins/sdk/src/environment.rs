@@ -1,4 +1,4 @@
-//! An environment as its author writes it, and its functions at the border.
+//! The traits that an environment author implements, and the C functions generated from them.
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
@@ -11,34 +11,36 @@ use serde_json::{Map, Value};
 use crate::guard::{Out, guard, utf8};
 use crate::{config, ffi};
 
-/// What all episodes of an environment share: data, indices, settings. Many threads use it at once.
+/// The data that all episodes of an environment share: indices, settings, files. Many threads use it at once.
 pub trait Environment: Sized + Send + Sync + 'static {
-    /// The name recipes use: lower case letters, digits, underscores.
+    /// The name that recipes use: lower case letters, digits, underscores.
     const ID: &'static str;
-    /// What it is, in one line.
+    /// A description in one line.
     const DOC: &'static str;
     /// The keys of `env.config`; derive with `#[serde(deny_unknown_fields)]`.
     type Config: DeserializeOwned + JsonSchema;
-    /// What plays one episode.
+    /// Plays one episode at a time.
     type Instance: Instance<World = Self>;
 
-    /// Checks the config and loads what is needed. Errors count as the user's.
+    /// Checks the config and loads the data. Errors are reported as the user's mistakes.
     fn open(config: Self::Config) -> anyhow::Result<Self>;
-    /// The default prompt template (minijinja); sees observation, task, admissible, history (step, observation, action),
-    /// step, steps_taken, and follow_up (whether it goes on with a conversation that holds the earlier steps).
+    /// Returns the default prompt template (minijinja). Its variables: observation, task, admissible, history (step,
+    /// observation, action), step, steps_taken, and follow_up (true if the prompt continues a conversation that holds
+    /// the earlier steps).
     fn template(&self) -> String;
-    /// Number of tasks in a split. An unknown split is an error that names the known ones ([`crate::unknown_split`]).
+    /// Returns the number of tasks in a split. An unknown split is an error that names the known ones
+    /// ([`crate::unknown_split`]).
     fn tasks(&self, split: &str) -> anyhow::Result<u64>;
-    /// Makes something that plays.
+    /// Makes an instance that plays episodes.
     fn spawn(&self) -> anyhow::Result<Self::Instance>;
 }
 
-/// What plays one episode at a time, on one thread at a time, and again after a reset.
+/// Plays one episode at a time, on one thread at a time. It is used again after a reset.
 pub trait Instance: Send + 'static {
-    /// The environment it belongs to.
+    /// The environment that it belongs to.
     type World;
 
-    /// Starts a task. The same start gives the same episode for the same responses.
+    /// Starts a task. The same start and the same responses give the same episode.
     fn reset(&mut self, world: &Self::World, start: Start<'_>) -> anyhow::Result<Observation>;
     /// Plays one response, raw as the policy wrote it.
     fn step(&mut self, world: &Self::World, response: &str) -> anyhow::Result<Observation>;
@@ -46,45 +48,45 @@ pub trait Instance: Send + 'static {
 
 /// An instance with an expert (extension `nestor.env.expert/1`), which the warm start imitates.
 pub trait Expert: Instance {
-    /// What the expert does next, one of the admissible actions.
+    /// Returns the expert's next action, one of the admissible actions.
     fn next_action(&mut self, world: &Self::World) -> anyhow::Result<String>;
-    /// A whole, valid response that carries the action.
+    /// Returns a complete, valid response that carries the action.
     fn response(&self, world: &Self::World, action: &str) -> String;
 }
 
-/// Which episode to start.
+/// Identifies the episode to start.
 #[derive(Debug, Clone, Copy)]
 pub struct Start<'a> {
     /// Split of the tasks, such as `train`.
     pub split: &'a str,
     /// Number of the task, below `tasks(split)`.
     pub task: u64,
-    /// For what is random inside the episode.
+    /// Seed of the randomness inside the episode.
     pub seed: u64,
 }
 
-/// What an environment shows after a reset or a step.
+/// The result of a reset or a step.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Observation {
-    /// What the policy is shown.
+    /// The text that the policy sees.
     pub text: String,
-    /// The task's text; empty where the observation says it.
+    /// The task's text; empty if the observation contains it.
     pub task: String,
-    /// The admissible actions, where there is a list.
+    /// The admissible actions; empty if there is no list.
     pub admissible: Vec<String>,
-    /// Key of the state that the next step is taken in.
+    /// Key of the state in which the next step is taken.
     pub anchor: Vec<u8>,
-    /// The action read in the response; empty after a reset.
+    /// The action parsed from the response; empty after a reset.
     pub action: String,
     /// The reward of the step; 0 after a reset.
     pub reward: f64,
     /// The episode ended by the environment's own rules.
     pub terminated: bool,
-    /// The episode was cut by a limit of the environment.
+    /// A limit of the environment cut the episode.
     pub truncated: bool,
     /// The response had the right form; true after a reset.
     pub valid: bool,
-    /// `won` (bool), `task_type` (string), and what else is worth recording.
+    /// `won` (bool), `task_type` (string), and anything else worth recording.
     pub info: Map<String, Value>,
 }
 
@@ -109,17 +111,17 @@ impl Observation {
     }
 }
 
-/// What an env handle points at. It shares the world, so the order of closing cannot matter.
+/// The target of an env handle. It shares the world, so the order of closing cannot matter.
 struct Env<E: Environment> {
     world: Arc<E>,
     instance: E::Instance,
 }
 
-/// The border's functions for one environment type.
+/// The C functions for one environment type.
 pub struct Functions<E>(PhantomData<E>);
 
 impl<E: Environment> Functions<E> {
-    /// The table of functions.
+    /// The function table of `nestor_environment`.
     pub const TABLE: &'static ffi::Environment = &ffi::Environment {
         open: Self::open,
         prompt_template: Self::prompt_template,
@@ -239,10 +241,10 @@ impl<E: Environment> Functions<E>
 where
     E::Instance: Expert,
 {
-    /// The table of the expert extension.
+    /// The function table of the expert extension.
     pub const EXPERT: &'static ffi::Expert = &ffi::Expert { next_action: Self::next_action, response: Self::response };
 
-    /// Finds the expert extension.
+    /// Returns the table of the expert extension, or null for any other id.
     ///
     /// # Safety
     /// `id` is borrowed text.

@@ -1,4 +1,4 @@
-//! An advantage estimator as its author writes it, and its functions at the border.
+//! The traits that the author of an advantage estimator implements, and the C functions generated from them.
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
@@ -11,53 +11,56 @@ use serde::de::DeserializeOwned;
 use crate::guard::{guard, utf8};
 use crate::{config, ffi};
 
-/// Turns the steps of one iteration into advantages and returns per response token. It keeps no state.
+/// Computes advantages and returns per response token from the steps of one iteration. It keeps no state.
 pub trait Estimator: Sized + Send + Sync + 'static {
-    /// The name recipes use: lower case letters, digits, underscores.
+    /// The name that recipes use: lower case letters, digits, underscores.
     const ID: &'static str;
-    /// What it is, in one line.
+    /// A description in one line.
     const DOC: &'static str;
-    /// The keys of `estimator.config`; derive with `#[serde(deny_unknown_fields)]`.
+    /// The keys of `estimator.config`; derive with `#[serde(deny_unknown_fields)]`. An estimator whose keys need no
+    /// check can be its own config.
     type Config: DeserializeOwned + JsonSchema;
 
-    /// Checks the config. Errors count as the user's.
+    /// Checks the config. Errors are reported as the user's mistakes.
     fn open(config: Self::Config) -> Result<Self>;
-    /// What it asks of the run.
-    fn needs(&self) -> Needs;
+    /// Returns the columns that it needs beyond the usual ones; none by default.
+    fn needs(&self) -> Needs {
+        Needs::default()
+    }
     /// Fills every advantage and every return.
     fn score(&self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()>;
 }
 
-/// An estimator that tells what its advantages are made of (extension `nestor.estimator.parts/1`), for people who read
-/// episodes.
+/// An estimator that explains its advantages by their components (extension `nestor.estimator.parts/1`), for people who
+/// read episodes.
 pub trait Parts: Estimator {
     /// Names of the columns: lower case letters, digits, underscores. Viewers know `episode_advantage`,
     /// `step_advantage`, `step_return` and `anchor_group` (a number that the rows of one state share).
     const NAMES: &'static [&'static str];
-    /// The columns, `[B]` each, of rows that were scored; NaN where a row has no such part.
+    /// Computes the columns, `[B]` each, of rows that were scored; NaN if a row lacks the component.
     fn parts(&self, rows: &Rows<'_>) -> Result<Vec<Vec<f64>>>;
 }
 
-/// What an estimator asks of the run.
+/// The columns that an estimator needs beyond the usual ones.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Needs {
-    /// Values: the run keeps a critic.
+    /// The critic's values: the run keeps a critic.
     pub values: bool,
-    /// Anchors.
+    /// Anchors: the keys of the states.
     pub anchors: bool,
     /// Reference log-probs: the run keeps a reference policy.
     pub reference: bool,
 }
 
 impl Needs {
-    /// As flags of the border.
+    /// Returns the flags of `nestor_plugin.h`.
     pub fn flags(self) -> u32 {
         u32::from(self.values) * ffi::NEEDS_VALUES
             + u32::from(self.anchors) * ffi::NEEDS_ANCHORS
             + u32::from(self.reference) * ffi::NEEDS_REFERENCE
     }
 
-    /// From flags of the border; none if there is one that this version does not know.
+    /// Reads the flags of `nestor_plugin.h`; `None` if this version does not know one of them.
     pub fn from_flags(flags: u32) -> Option<Self> {
         let has = |flag| flags & flag != 0;
         let needs = Self {
@@ -69,86 +72,86 @@ impl Needs {
     }
 }
 
-/// Steps as columns: B rows, T response tokens over all rows. Rows stand in no particular order.
+/// Steps as columns: B rows, T response tokens over all rows. The order of rows has no meaning.
 #[derive(Debug, Clone, Copy)]
 pub struct Rows<'a> {
-    /// `[B]` Episodes of one task have one group.
+    /// `[B]` Number of the group; all episodes of one task share it.
     pub group: &'a [u32],
-    /// `[B]` Unique over all groups.
+    /// `[B]` Number of the episode, unique over all groups.
     pub episode: &'a [u32],
     /// `[B]` Number of the step in its episode, from 0.
     pub step: &'a [u32],
     /// `[B]` The sequence that holds the response.
     pub sequence: &'a [u32],
-    /// `[B]` Where in the sequence the response starts.
+    /// `[B]` Position in the sequence of the response's first token.
     pub span_start: &'a [u32],
     /// `[B]` Number of response tokens.
     pub span_length: &'a [u32],
     /// `[B]` The environment's reward of the step, before any penalty.
     pub reward: &'a [f64],
-    /// `[B]` What an invalid response costs, 0 for a valid one; already in `token_rewards`.
+    /// `[B]` The penalty of an invalid response, 0 for a valid one; `token_rewards` already contains it.
     pub penalty: &'a [f64],
     /// `[B]` 0 or 1: the response had the right form.
     pub valid: &'a [u8],
     /// `[B]` 0 or 1: the episode ended with this step.
     pub terminated: &'a [u8],
-    /// `[B]` 0 or 1: the episode was cut after this step.
+    /// `[B]` 0 or 1: a limit cut the episode after this step.
     pub truncated: &'a [u8],
-    /// Where asked for.
+    /// Keys of the states, if [`Needs::anchors`].
     pub anchors: Option<Anchors<'a>>,
     /// `[B]` The row this one is a copy of, or -1. A copy counts in group statistics, with its source's step return.
     pub duplicate_of: &'a [i64],
     /// `[B + 1]` Tokens of row `i` are `token_offsets[i]..token_offsets[i + 1]` of the token columns.
     pub token_offsets: &'a [u64],
-    /// `[T]` Episode reward, penalty and KL-in-reward on their tokens.
+    /// `[T]` Episode reward, penalty and KL-in-reward, each on its token.
     pub token_rewards: &'a [f64],
-    /// `[T + B]` Where asked for; see [`Rows::values_of`].
+    /// `[T + B]` The critic's values, if [`Needs::values`]; see [`Rows::values_of`].
     pub values: Option<&'a [f32]>,
-    /// `[T]` Under the policy that sampled, where recorded.
+    /// `[T]` Log-probs under the policy that sampled, if recorded.
     pub logprobs: Option<&'a [f32]>,
-    /// `[T]` Under the reference, where asked for.
+    /// `[T]` Log-probs under the reference policy, if [`Needs::reference`].
     pub ref_logprobs: Option<&'a [f32]>,
 }
 
-/// Keys of the states that steps were taken in.
+/// Keys of the states in which steps were taken.
 #[derive(Debug, Clone, Copy)]
 pub struct Anchors<'a> {
     /// All bytes end to end.
     pub data: &'a [u8],
-    /// `[B + 1]` Where each starts.
+    /// `[B + 1]` Offset of each anchor, and the end of the last.
     pub offsets: &'a [u64],
 }
 
 impl<'a> Anchors<'a> {
-    /// The anchor of a row.
+    /// Returns the anchor of a row.
     pub fn of(&self, row: usize) -> &'a [u8] {
         &self.data[self.offsets[row] as usize..self.offsets[row + 1] as usize]
     }
 }
 
 impl<'a> Rows<'a> {
-    /// Number of rows B.
+    /// Returns the number of rows, B.
     pub fn len(&self) -> usize {
         self.group.len()
     }
 
-    /// Whether there is no row.
+    /// Returns true if there is no row.
     pub fn is_empty(&self) -> bool {
         self.group.is_empty()
     }
 
-    /// Where the tokens of a row stand in the token columns.
+    /// Returns the range of a row's tokens in the token columns.
     pub fn tokens(&self, row: usize) -> Range<usize> {
         self.token_offsets[row] as usize..self.token_offsets[row + 1] as usize
     }
 
-    /// The critic's values of a row, one more than tokens: the value after the last token is not zero.
+    /// Returns the critic's values of a row, one more than tokens: the value after the last token is not zero.
     pub fn values_of(&self, row: usize) -> Option<&'a [f32]> {
         let Range { start, end } = self.tokens(row);
         self.values.map(|values| &values[start + row..=end + row])
     }
 
-    /// The rows as the host hands them over.
+    /// Borrows the rows that the host passes.
     ///
     /// # Safety
     /// `rows` is as nestor_plugin.h describes it and stays unchanged for `'a`.
@@ -187,17 +190,17 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// What an estimator fills: `[T]` each, NaN until written.
+/// The estimator's output: `[T]` each, NaN until written.
 #[derive(Debug)]
 pub struct Scores<'a> {
-    /// Advantages per response token.
+    /// `[T]` Advantages.
     pub advantages: &'a mut [f32],
-    /// Returns per response token: the critic's targets, or the advantages where there is no critic.
+    /// `[T]` Returns: the critic's targets, or the advantages if there is no critic.
     pub returns: &'a mut [f32],
 }
 
 impl Scores<'_> {
-    /// Gives every token of row `i` the advantage `advantages[i]`, and the same as return.
+    /// Sets the advantage and the return of every token of row `i` to `advantages[i]`.
     pub fn broadcast(&mut self, rows: &Rows<'_>, advantages: &[f64]) {
         for (row, &advantage) in advantages.iter().enumerate() {
             self.advantages[rows.tokens(row)].fill(advantage as f32);
@@ -206,11 +209,11 @@ impl Scores<'_> {
     }
 }
 
-/// The border's functions for one estimator type.
+/// The C functions for one estimator type.
 pub struct Functions<E>(PhantomData<E>);
 
 impl<E: Estimator> Functions<E> {
-    /// The table of functions.
+    /// The function table of `nestor_estimator`.
     pub const TABLE: &'static ffi::Estimator =
         &ffi::Estimator { open: Self::open, needs: Self::needs, score: Self::score, close: Self::close };
 
@@ -277,10 +280,10 @@ impl<E: Estimator> Functions<E> {
 }
 
 impl<E: Parts> Functions<E> {
-    /// The table of the parts extension.
+    /// The function table of the parts extension.
     pub const PARTS: &'static ffi::Parts = &ffi::Parts { names: Self::names, fill: Self::fill };
 
-    /// Finds the parts extension.
+    /// Returns the table of the parts extension, or null for any other id.
     ///
     /// # Safety
     /// `id` is borrowed text.

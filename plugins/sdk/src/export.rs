@@ -10,8 +10,8 @@ use crate::{Environment, Estimator, Expert, Parts, config, ffi, guard};
 /// nestor_plugin::export! { environments: [NumberLine + expert], estimators: [Gigpo + parts] }
 /// ```
 ///
-/// `+ expert` stands after an environment whose instances are [`Expert`]s, `+ parts` after an estimator with [`Parts`].
-/// Either list may be left out.
+/// Write `+ expert` after an environment whose instances implement [`Expert`], `+ parts` after an estimator that
+/// implements [`Parts`]. Either list may be omitted.
 #[macro_export]
 macro_rules! export {
     (environments: [$($env:tt)*] $(,)?) => { $crate::export! { environments: [$($env)*], estimators: [] } };
@@ -35,14 +35,14 @@ macro_rules! export {
     (@estimator $est:ident parts) => { $crate::parts_component::<$est>() };
 }
 
-/// A description of these components. It lives as long as the process.
+/// Returns a description of these components that lives as long as the process.
 pub fn describe(components: Vec<ffi::Component>) -> ffi::Plugin {
     guard::install_panic_hook();
     let components = Box::leak(components.into_boxed_slice());
     ffi::Plugin { head: ffi::Head::OURS, component_count: components.len() as u64, components: components.as_ptr() }
 }
 
-/// An environment's entry in the description.
+/// Returns an environment's entry in the description.
 pub fn environment_component<E: Environment>() -> ffi::Component {
     ffi::Component {
         kind: ffi::ENVIRONMENT,
@@ -54,7 +54,7 @@ pub fn environment_component<E: Environment>() -> ffi::Component {
     }
 }
 
-/// The entry of an environment with an expert.
+/// Returns the entry of an environment with an expert.
 pub fn expert_component<E: Environment>() -> ffi::Component
 where
     E::Instance: Expert,
@@ -62,7 +62,7 @@ where
     ffi::Component { get_extension: Some(EnvironmentFunctions::<E>::expert_extension), ..environment_component::<E>() }
 }
 
-/// An estimator's entry in the description.
+/// Returns an estimator's entry in the description.
 pub fn estimator_component<E: Estimator>() -> ffi::Component {
     ffi::Component {
         kind: ffi::ESTIMATOR,
@@ -74,7 +74,7 @@ pub fn estimator_component<E: Estimator>() -> ffi::Component {
     }
 }
 
-/// The entry of an estimator that tells its parts.
+/// Returns the entry of an estimator with parts.
 pub fn parts_component<E: Parts>() -> ffi::Component {
     ffi::Component { get_extension: Some(EstimatorFunctions::<E>::parts_extension), ..estimator_component::<E>() }
 }

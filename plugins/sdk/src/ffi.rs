@@ -1,5 +1,5 @@
-//! The structs of `nestor_plugin.h`, field by field; `tests/layout.rs` compares the two. What each field means stands
-//! in the header.
+//! The structs of `nestor_plugin.h`, field by field. The header documents each field; `tests/layout.rs` compares the
+//! two.
 
 #![allow(missing_docs)]
 
@@ -52,7 +52,7 @@ impl Str {
         Self { data: bytes.as_ptr(), len: bytes.len() }
     }
 
-    /// The bytes it points at.
+    /// Returns the bytes that it points at.
     ///
     /// # Safety
     /// `data` points at `len` readable bytes that stay unchanged for `'a`, or `len` is 0.
@@ -62,7 +62,7 @@ impl Str {
     }
 }
 
-/// A slice from a pointer that may be null where the length is 0.
+/// Makes a slice of a pointer that may be null if the length is 0.
 ///
 /// # Safety
 /// `data` points at `len` readable values that stay unchanged for `'a`, or `len` is 0.
@@ -163,7 +163,8 @@ pub struct Plugin {
     pub components: *const Component,
 }
 
-/// The first fields of `nestor_plugin`: all a host may read before it has compared them with its own [`Head::OURS`].
+/// The first fields of `nestor_plugin`. A host reads nothing else before it has compared them with its own
+/// [`Head::OURS`].
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Head {
@@ -181,7 +182,7 @@ pub struct Head {
 }
 
 impl Head {
-    /// The border this crate was built for.
+    /// The version and struct sizes that this crate was built for.
     pub const OURS: Head = Head {
         magic: MAGIC,
         abi_major: ABI_MAJOR,

@@ -1,4 +1,4 @@
-//! What stands between the border and a plugin's safe code: the sink, error codes, and the net under panics.
+//! The layer between the C functions and a plugin's safe code: the sink, error codes, and the guard against panics.
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -6,7 +6,7 @@ use std::sync::Once;
 
 use crate::ffi;
 
-/// Where text for the host goes, for the length of one call.
+/// Sends text to the host during one call.
 pub(crate) struct Out<'a>(&'a mut ffi::Sink);
 
 impl Out<'_> {
@@ -25,7 +25,7 @@ thread_local! {
     static PLACE: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Runs a plugin's code for one call of the border. An error gives `code`, a panic [`ffi::PANIC`], each with a message.
+/// Runs a plugin's code for one call from the host. An error gives `code`, a panic [`ffi::PANIC`], each with a message.
 ///
 /// # Safety
 /// `sink` is the host's sink of this call.
@@ -60,7 +60,7 @@ pub(crate) unsafe fn guard(
     }
 }
 
-/// Makes panics inside [`guard`] silent, since their message goes to the host, and remembers their place. A plugin has
+/// Silences panics inside [`guard`], since the host gets their message, and records their source location. A plugin has
 /// its own copy of the standard library, so the hook sees this plugin's panics alone.
 pub(crate) fn install_panic_hook() {
     static ONCE: Once = Once::new();
@@ -73,7 +73,7 @@ pub(crate) fn install_panic_hook() {
     });
 }
 
-/// Text of the host's, checked.
+/// Checks that the host's text is UTF-8.
 ///
 /// # Safety
 /// As for [`ffi::Str::bytes`].

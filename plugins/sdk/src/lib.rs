@@ -1,9 +1,11 @@
-//! The plugin border of Nestor. `nestor_plugin.h` is the source of truth; this crate is its safe Rust form.
+//! The plugin interface of Nestor. `nestor_plugin.h` is the source of truth; this crate is its safe Rust form.
 //!
-//! A plugin author implements [`Environment`] and [`Instance`] (and [`Expert`], where there is one), or [`Estimator`],
-//! and writes one [`export!`]. No plugin needs `unsafe`: panics are caught, configs parsed, text and arrays carried
-//! over by this crate. [`parse`] reads the usual tagged responses, [`stats`] holds group statistics that estimators
-//! share, [`recorded`] the form in which steps are recorded for tests and for `nestor advantage`.
+//! A plugin author implements [`Environment`] and [`Instance`] (and [`Expert`], if there is one), or [`Estimator`], and
+//! writes one [`export!`]. No plugin needs `unsafe`: this crate catches panics, parses configs, and carries text and
+//! arrays across. [`parse`] reads the usual tagged responses. [`stats`] has the group statistics that estimators share.
+//! [`recorded`] defines the form in which steps are recorded for tests and for `nestor advantage`.
+
+#![warn(missing_docs)]
 
 mod config;
 mod environment;
@@ -21,7 +23,7 @@ pub use estimator::{Anchors, Estimator, Needs, Parts, Rows, Scores};
 #[doc(hidden)]
 pub use export::{describe, environment_component, estimator_component, expert_component, parts_component};
 
-/// The error for a split that an environment does not have.
+/// Returns the error for a split that an environment does not have.
 pub fn unknown_split(split: &str, known: &[&str]) -> anyhow::Error {
     anyhow::anyhow!("split `{split}` is unknown{}", suggest(split, known))
 }

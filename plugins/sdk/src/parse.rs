@@ -1,19 +1,20 @@
-//! The common parser of `<think>…</think><action>…</action>` responses, as the reference implementation of GiGPO has it
-//! for ALFWorld and WebShop.
+//! The parser of `<think>…</think><action>…</action>` responses, equal to that of GiGPO's reference implementation for
+//! ALFWorld and WebShop.
 
-/// What was read in a response.
+/// An action parsed from a response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Action {
-    /// The action, lower case; handed on even where the response is not valid.
+    /// The action in lower case; also set if the response is not valid.
     pub text: String,
-    /// Whether the response had the right form.
+    /// The response had the right form.
     pub valid: bool,
 }
 
-/// Reads the text between the first `<action>` and the first `</action>`, lower case and stripped. Without both tags
+/// Parses the text between the first `<action>` and the first `</action>`, lower case and stripped. Without both tags
 /// the action is the last `tail` characters (30 in ALFWorld, 20 in WebShop) and not valid. A response without `<think>`
-/// and `</think>` (in any order, case matters here), or with a CJK ideograph (U+4E00 to U+9FFF), is not valid. Whether
-/// the action is admissible is not looked at. A closing tag before the opening one gives an empty, valid action.
+/// and `</think>` (in any order, case matters here), or with a CJK ideograph (U+4E00 to U+9FFF), is not valid. The
+/// parser does not check that the action is admissible. A closing tag before the opening one gives an empty, valid
+/// action.
 pub fn think_action(response: &str, tail: usize) -> Action {
     let lower = response.to_lowercase();
     let tags = lower.find("<action>").zip(lower.find("</action>"));
@@ -26,12 +27,12 @@ pub fn think_action(response: &str, tail: usize) -> Action {
     Action { text, valid: response.contains("<think>") && response.contains("</think>") && !cjk }
 }
 
-/// The text without white space around it, by Python's idea of it: that of Unicode and the four separators from U+001C.
+/// Strips white space as Python defines it: that of Unicode and the four separators from U+001C.
 pub fn strip(text: &str) -> &str {
     text.trim_matches(|c: char| c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c))
 }
 
-/// Whether a response has the thinking part that [`think_action`] asks for.
+/// Returns true if a response has the thinking part that [`think_action`] requires.
 pub fn has_think(response: &str) -> bool {
     response.contains("<think>") && response.contains("</think>")
 }
@@ -69,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_cases_leave_out() {
+    fn cases_beyond_the_reference() {
         let read = |text| {
             let Action { text, valid } = think_action(text, 5);
             (text, valid)

@@ -13,25 +13,25 @@ use crate::Rows;
 /// Added to a standard deviation before dividing by it.
 pub const EPSILON: f64 = 1e-6;
 
-/// Whether differences from a group's mean are divided by its standard deviation.
+/// Selects the division of differences from a group's mean by its standard deviation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Norm {
-    /// Divided by the standard deviation (n - 1) plus 1e-6.
+    /// Divide by the standard deviation (n - 1) plus 1e-6.
     #[default]
     Std,
-    /// Not divided.
+    /// Do not divide.
     None,
 }
 
-/// What counts once in a group's mean and standard deviation.
+/// Selects the scores that a group's mean and standard deviation count.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Weighting {
     /// Every step, copies too: a long episode counts more (the reference implementation).
     #[default]
     Row,
-    /// Every episode, with the score of its first step (the paper's Eq. 3).
+    /// Every episode once, with the score of its first step (the paper's Eq. 3).
     Episode,
 }
 
@@ -40,14 +40,14 @@ pub enum Weighting {
 pub struct Summary {
     /// Number of values.
     pub count: usize,
-    /// Their mean.
+    /// Mean of the values.
     pub mean: f64,
-    /// Their standard deviation with n - 1; 0 where all are equal, whatever rounding did to the mean.
+    /// Standard deviation with n - 1; exactly 0 if all values are equal, whatever rounding does to the mean.
     pub std: f64,
 }
 
 impl Summary {
-    /// Of some values; `None` of none.
+    /// Summarises some values; `None` if there are none.
     pub fn of(values: &[f64]) -> Option<Self> {
         let (count, first) = (values.len(), *values.first()?);
         if values.iter().all(|&v| v == first) {
@@ -58,7 +58,8 @@ impl Summary {
         Some(Self { count, mean, std: (squares / (count - 1) as f64).sqrt() })
     }
 
-    /// How far a value lies from the mean. In a group without spread nothing can be told apart: 0 under [`Norm::Std`].
+    /// Returns the advantage of a value: its difference from the mean, divided as `norm` says. A group of equal values
+    /// gives 0 under [`Norm::Std`].
     pub fn advantage(&self, value: f64, norm: Norm) -> f64 {
         match norm {
             Norm::None => value - self.mean,
@@ -68,7 +69,7 @@ impl Summary {
     }
 }
 
-/// The numbers of equal keys, groups and members in order of first appearance.
+/// Groups the indices of equal keys; groups and members are in order of first appearance.
 pub fn group_by<K: Hash + Eq>(keys: impl IntoIterator<Item = K>) -> Vec<Vec<usize>> {
     let mut number: HashMap<K, usize> = HashMap::new();
     let mut groups: Vec<Vec<usize>> = Vec::new();
@@ -82,12 +83,12 @@ pub fn group_by<K: Hash + Eq>(keys: impl IntoIterator<Item = K>) -> Vec<Vec<usiz
     groups
 }
 
-/// S of each row.
+/// Returns the score S of each row.
 pub fn row_scores(rows: &Rows<'_>) -> Vec<f64> {
     (0..rows.len()).map(|row| rows.token_rewards[rows.tokens(row)].iter().sum()).collect()
 }
 
-/// The scores that count in a group's statistics: those of all its rows, or one per episode.
+/// Selects the scores that count in a group's statistics: those of all its rows, or one per episode.
 pub fn counted(rows: &Rows<'_>, members: &[usize], scores: &[f64], weighting: Weighting) -> Vec<f64> {
     match weighting {
         Weighting::Row => members.iter().map(|&row| scores[row]).collect(),
@@ -101,8 +102,9 @@ pub fn counted(rows: &Rows<'_>, members: &[usize], scores: &[f64], weighting: We
     }
 }
 
-/// The episode part that GRPO and GiGPO share: for each group, (S - mean) / (std + 1e-6), or S - mean. Where one score
-/// alone counts there is nothing to compare with, and the mean is taken as 0 and the deviation as 1.
+/// The episode-level advantage that GRPO and GiGPO share (Eq. 3 of the GiGPO paper). For each group it is
+/// (S - mean) / (std + 1e-6), or S - mean. If only one score counts there is nothing to compare it with, so the mean is
+/// taken as 0 and the deviation as 1.
 pub fn episode_advantages(rows: &Rows<'_>, norm: Norm, weighting: Weighting) -> Vec<f64> {
     let scores = row_scores(rows);
     let mut advantages = vec![0.0; rows.len()];
@@ -118,8 +120,8 @@ pub fn episode_advantages(rows: &Rows<'_>, norm: Norm, weighting: Weighting) -> 
     advantages
 }
 
-/// Makes mean 0 and variance 1 of all tokens' values: (x - mean) / sqrt(var + 1e-8), the variance with n - 1. Equal
-/// values, and a single one, become 0.
+/// Whitens the values of all tokens to mean 0 and variance 1: (x - mean) / sqrt(var + 1e-8), the variance with n - 1.
+/// Equal values, and a single one, become 0.
 pub fn whiten(values: &mut [f64]) {
     let Some(Summary { mean, std, .. }) = Summary::of(values) else { return };
     for value in values {

@@ -1,11 +1,11 @@
-//! Batches as Python tests write them, and tensors as they read them.
+//! Reads the batches that Python tests write, and names tensors for their readers.
 
 use nestor::data::{Batch, Rows, Sequence};
 use nestor::shard::Layout;
 use serde::Deserialize;
 use tch::{Device, Tensor};
 
-/// One turn of a sequence: what is new in it, and what is known of its response's tokens.
+/// One turn of a sequence: its new tokens, and the data of its response's tokens.
 #[derive(Deserialize)]
 pub struct Row {
     prompt: Vec<u32>,
@@ -15,7 +15,7 @@ pub struct Row {
     advantage: f32,
 }
 
-/// A batch of sequences of turns.
+/// Packs sequences of turns into a batch.
 pub fn pack(sequences: &[Vec<Row>]) -> Batch {
     let mut rows = Rows { token_offsets: vec![0], ref_logprobs: Some(Vec::new()), ..Rows::default() };
     let mut packed = Vec::new();
@@ -37,7 +37,7 @@ pub fn pack(sequences: &[Vec<Row>]) -> Batch {
     Batch { sequences: packed, rows, recomputed: None }
 }
 
-/// Copies of all parameters of flat tensors.
+/// Copies all parameters out of flat tensors to the CPU, by name.
 pub fn named(prefix: &str, layouts: &[Layout], flats: &[Tensor]) -> Vec<(String, Tensor)> {
     let params = layouts.iter().zip(flats).flat_map(|(l, flat)| l.params.iter().map(move |p| (p, l.view(flat, p))));
     params.map(|(p, view)| (format!("{prefix}{}", p.name), view.to_device(Device::Cpu).copy())).collect()

@@ -1,5 +1,5 @@
-//! What the fuzz targets do with their input, and the test that replays the kept seeds: whatever is read, a reader gives
-//! a value or says on one line what is wrong with it, and nothing else happens.
+//! The bodies of the fuzz targets, shared with the test that replays the kept seeds. Every reader must return a value
+//! or a one-line message about the input's fault, and nothing else may happen.
 
 use std::io::{Error, ErrorKind};
 use std::path::{Path, PathBuf};

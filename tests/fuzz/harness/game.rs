@@ -1,13 +1,13 @@
-//! What the fuzz target does with its input; tests replay the kept inputs with it.
+//! The body of the fuzz target; tests replay the kept inputs with it.
 
 use nestor_alfworld::engine::{Game, GameFile};
 use nestor_alfworld::next_command;
 
-/// Stands between domain, problem and grammar.
+/// Separates domain, problem and grammar.
 const BETWEEN: &str = "\n=====\n";
 
-/// A game, as its file or (so that a change need not get past JSON's quotes) as its three texts: whatever it is, it is
-/// refused or can be played.
+/// Reads a game as its file or (so that a mutation need not preserve JSON's quotes) as its three texts. Any input must
+/// be refused or be playable.
 pub fn game(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let file = if text.starts_with('{') {
@@ -27,7 +27,7 @@ pub fn game(data: &[u8]) {
         if play.step(&game, command).is_err() || play.won(&game).is_err() {
             return;
         }
-        // What is said of a command that is not possible must not depend on what it is.
+        // The answer to an impossible command must not depend on the command.
         assert_eq!(play.step(&game, "\u{0}").ok().as_deref(), Some("Nothing happens."));
     }
 }

@@ -17,7 +17,8 @@ use crate::input_error;
 use crate::model::{Config, Model, device, kind, new, weights};
 use crate::plugin::Plugins;
 use crate::policy::Network;
-use crate::policy::update::{UpdateSettings, ragged_logprobs, update as update_policy};
+use crate::policy::logprobs::ragged_logprobs;
+use crate::policy::update::{UpdateSettings, update as update_policy};
 use crate::recipe::{PluginChoice, Recompute, Rollout, Update};
 use crate::shard::Ranks;
 

@@ -27,7 +27,7 @@ use crate::input_error;
 use crate::model::{Compute, Model, StoredType, weights};
 use crate::plan::{Gpu, UpdateSetup, update_memory};
 use crate::policy::update::{UpdateSettings, update as update_policy};
-use crate::policy::{Network, score};
+use crate::policy::{Network, logprobs};
 use crate::recipe::{Dist, Recompute, Sharding, Update};
 use crate::shard::Ranks;
 use crate::track::peak_bytes;
@@ -120,7 +120,7 @@ pub fn score(options: &BenchOptions) -> Result<Value> {
     let model = load(options)?;
     let length = options.prompt + options.new;
     let rows = random_rows(&model, options.batch, length);
-    let seconds = median_seconds(options.repeats, || score::logprobs(&model, &rows).map(drop))?;
+    let seconds = median_seconds(options.repeats, || logprobs::logprobs(&model, &rows).map(drop))?;
     report("score", options, options.batch * length, seconds)
 }
 

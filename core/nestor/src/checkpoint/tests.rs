@@ -78,7 +78,7 @@ fn shards(comm: &dyn Comm, set: usize, layouts: &[Layout]) -> Vec<Tensor> {
         let partition = Partition::new(Layout::numel(layout), comm.world());
         let (whole, own) = (flat(set, unit, layout), empty(&partition));
         for piece in partition.pieces(comm.rank()) {
-            own.narrow(0, piece.part_start, piece.length).copy_(&whole.narrow(0, piece.start, piece.length));
+            own.narrow(0, piece.shard_start, piece.length).copy_(&whole.narrow(0, piece.start, piece.length));
         }
         own
     };
@@ -86,7 +86,7 @@ fn shards(comm: &dyn Comm, set: usize, layouts: &[Layout]) -> Vec<Tensor> {
 }
 
 fn empty(partition: &Partition) -> Tensor {
-    Tensor::full([partition.part()], f64::NAN, (Kind::Float, Device::Cpu))
+    Tensor::full([partition.shard_numel()], f64::NAN, (Kind::Float, Device::Cpu))
 }
 
 fn bits(tensors: &[Tensor]) -> Vec<Vec<u8>> {

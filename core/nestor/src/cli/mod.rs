@@ -26,7 +26,7 @@ use crate::model::config::Output;
 use crate::model::{Config, device, kind, new};
 use crate::plan::plan;
 use crate::plugin::{Plugins, advantage::advantage};
-use crate::policy::score::score;
+use crate::policy::logprobs::score;
 use crate::recipe::{self, Dist};
 use crate::run::{TrainArgs, join, run_dir};
 use crate::tokenizer::tokenize;
@@ -143,7 +143,7 @@ fn run(command: Command) -> Result<ExitCode> {
         }
         Command::Model(ModelCommand::New { dir, shape, tokenizer, seed, dtype }) => {
             let config = Config::shape(&shape)?;
-            new::create(&dir, &new::NewModel { config, tokenizer: tokenizer.as_deref(), seed, kind: kind(dtype) })?;
+            new::create(&dir, &new::RandomModel { config, tokenizer: tokenizer.as_deref(), seed, kind: kind(dtype) })?;
         }
         Command::Export(args) if args.adapter => checkpoint::export_adapter(&args.checkpoint, &args.dir)?,
         Command::Export(args) => {

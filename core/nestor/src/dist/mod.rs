@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 pub use nestor_torch::Reduce;
-use nestor_torch::{Backend, Group, Member, Store, StoreAddress, Work};
+use nestor_torch::{Backend, Member, ProcessGroup, Store, StoreAddress, Work};
 use tch::{Device, Kind, Tensor, no_grad};
 
 pub use balance::balance;
@@ -140,7 +140,7 @@ impl Comm for Solo {
 pub struct C10d {
     rendezvous: Rendezvous,
     device: Device,
-    group: Group,
+    group: ProcessGroup,
     watch: Rc<Watch>,
     aborted: Cell<bool>,
     /// Rank 0 serves it to the others until the last one ends.
@@ -155,12 +155,12 @@ impl C10d {
             StoreAddress { host: rendezvous.host.clone(), port: rendezvous.port, prefix: rendezvous.prefix.clone() };
         let store = Rc::new(Store::connect(&address, rendezvous.serves(), timeout)?);
         let watch = Rc::new(Watch::start(rendezvous, store.clone(), Duration::from_secs(patience.silence_s))?);
-        let group = Group::join(backend, &store, &Member { rank: rendezvous.rank, world: rendezvous.world, timeout });
+        let group = ProcessGroup::join(backend, &store, &Member { rank: rendezvous.rank, world: rendezvous.world, timeout });
         let group = group.map_err(|error| watch.explain(error))?;
         Ok(Self { rendezvous: rendezvous.clone(), device, group, watch, aborted: Cell::new(false), _store: store })
     }
 
-    fn begin(&self, collective: &'static str, start: impl FnOnce(&Group) -> Result<Work>) -> Result<Pending> {
+    fn begin(&self, collective: &'static str, start: impl FnOnce(&ProcessGroup) -> Result<Work>) -> Result<Pending> {
         self.watch.begin();
         let blame = Blame { collective, rank: self.rendezvous.rank, watch: self.watch.clone() };
         match start(&self.group) {

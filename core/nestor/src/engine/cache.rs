@@ -1,4 +1,4 @@
-//! Keys and values of all blocks, page by page. Which page belongs to whom is the business of `pages`.
+//! Keys and values of all blocks, page by page. The module `pages` assigns pages to requests.
 
 use nestor_torch::{PagedCache, Segment};
 use tch::{Device, Kind, Tensor};
@@ -7,27 +7,27 @@ use super::pages::PAGE;
 use super::scheduler::Chunk;
 use crate::model::Config;
 
-/// The page that rows write to which belong to no request.
-const NOBODYS: i64 = 0;
+/// The page of rows that belong to no request.
+const FILLING: i64 = 0;
 
-/// The cache. It grows by need and never shrinks but by `clear`.
+/// The KV cache. Grows on demand; freed only by `clear`.
 #[derive(Debug, Default)]
 pub struct Cache {
-    blocks: Vec<Block>,
+    blocks: Vec<BlockCache>,
     pages: i64,
 }
 
 /// Keys and values of one block.
 #[derive(Debug)]
-enum Block {
+enum BlockCache {
     /// On a CPU, for the kernels of the shim.
     Paged(PagedCache),
-    /// Elsewhere (2, P * PAGE, K, D): keys, then values. Unwritten places are 0, never NaN: masked places are still
-    /// multiplied (by 0).
+    /// On other devices (2, P * PAGE, K, D): keys, then values. Unwritten places are 0, never NaN, because masked places are
+    /// still multiplied (by 0).
     Flat(Tensor),
 }
 
-impl Block {
+impl BlockCache {
     fn new(pages: i64, config: &Config, (kind, device): (Kind, Device), paged: bool) -> Self {
         let (heads, dim) = (config.num_key_value_heads, config.head_dim());
         if paged {
@@ -36,7 +36,7 @@ impl Block {
         Self::Flat(Tensor::zeros([2, pages * PAGE as i64, heads, dim], (kind, device)))
     }
 
-    /// Takes the pages of a smaller one.
+    /// Copies the pages of a smaller cache.
     fn copy_from(&mut self, other: &Self) {
         match (self, other) {
             (Self::Paged(own), Self::Paged(other)) => own.copy_from(other),
@@ -52,17 +52,17 @@ impl Cache {
         *self = Self::default();
     }
 
-    /// Makes room for this many pages, half as much again to grow seldom, but not beyond `limit`. `paged`: for the CPU's
-    /// kernels.
+    /// Makes room for this many pages. Grows by half at least, to grow seldom, but not beyond `limit`. `paged` selects the
+    /// layout of the CPU's kernels.
     pub fn reserve(&mut self, pages: usize, limit: usize, config: &Config, options: (Kind, Device), paged: bool) {
-        // And nobody's page.
+        // In addition the page of filling rows.
         let (needed, limit) = (pages as i64 + 1, limit as i64 + 1);
         if needed <= self.pages {
             return;
         }
         let pages = needed.max(self.pages * 3 / 2).min(limit);
         for layer in 0..config.num_hidden_layers as usize {
-            let mut larger = Block::new(pages, config, options, paged);
+            let mut larger = BlockCache::new(pages, config, options, paged);
             match self.blocks.get_mut(layer) {
                 Some(block) => {
                     larger.copy_from(block);
@@ -75,41 +75,41 @@ impl Cache {
     }
 }
 
-/// Where the rows of a pass lie in the cache, and what they see of it.
+/// The places of a pass's rows in the cache, and the places that they see.
 #[derive(Debug)]
-pub struct View {
-    /// Place of every row on the flat token axis.
+pub struct CacheView {
+    /// Place of every row: page times `PAGE` plus offset.
     places: Vec<i64>,
     /// One per chunk.
     segments: Vec<Segment>,
-    /// The chunks' last rows.
+    /// The last row of each chunk.
     ends: Vec<Segment>,
-    /// The chunks' pages, end to end.
+    /// Pages of the chunks, end to end.
     pages: Vec<i64>,
-    /// The same for a cache that is not paged.
+    /// Tensors for a cache that is not paged.
     flat: Option<FlatView>,
 }
 
-/// Tensors made once for all blocks of a pass.
+/// Tensors computed once for all blocks of a pass.
 #[derive(Debug)]
 struct FlatView {
     places: Tensor,
-    /// Chunks that are attended in one call: of one row each, or one chunk of many.
-    groups: Vec<Group>,
+    /// Chunks that are attended in one call: all chunks of one row, or one chunk of many rows.
+    groups: Vec<MaskedGroup>,
 }
 
 #[derive(Debug)]
-struct Group {
+struct MaskedGroup {
     /// The rows of the pass, (n * r).
     rows: Tensor,
-    /// The places that they see, (n * length).
+    /// The places that these see, (n * length).
     seen: Tensor,
-    /// 0 where a row may look, minus infinity elsewhere: (n, 1, r, length).
+    /// 0 at visible places, minus infinity elsewhere: (n, 1, r, length).
     mask: Tensor,
 }
 
-impl View {
-    /// The view of a pass of `rows` rows: the chunks' one after the other, then some that belong to nobody.
+impl CacheView {
+    /// The view of a pass of `rows` rows: those of the chunks one after the other, then filling.
     pub fn new(chunks: &[Chunk], rows: usize) -> Self {
         let page = PAGE as i64;
         let (mut places, mut segments, mut pages) = (Vec::with_capacity(rows), Vec::new(), Vec::new());
@@ -124,17 +124,17 @@ impl View {
             segments.push(segment);
             let before = segment.rows - 1;
             ends.push(Segment { row: segment.row + before, rows: 1, position: segment.position + before, ..segment });
-            // Page 0 is nobody's.
+            // Page 0 is for filling.
             pages.extend(chunk.pages.iter().map(|&page| i64::from(page) + 1));
             let own = &pages[pages.len() - chunk.pages.len()..];
             let positions = chunk.position..chunk.position + chunk.tokens.len();
             places.extend(positions.map(|position| own[position / PAGE] * page + (position % PAGE) as i64));
         }
-        places.resize(rows, NOBODYS * page);
+        places.resize(rows, FILLING * page);
         Self { places, segments, ends, pages, flat: None }
     }
 
-    /// The same for a cache that is not paged.
+    /// Adds the tensors for a cache that is not paged.
     pub fn flat(mut self, kind: Kind, device: Device) -> Self {
         let single = |segment: &&Segment| segment.rows == 1;
         let (ones, many): (Vec<&Segment>, Vec<&Segment>) = self.segments.iter().partition(single);
@@ -147,8 +147,8 @@ impl View {
         self
     }
 
-    /// Segments of one number of rows.
-    fn group(&self, segments: &[&Segment], kind: Kind, device: Device) -> Group {
+    /// A group of segments that have the same number of rows.
+    fn group(&self, segments: &[&Segment], kind: Kind, device: Device) -> MaskedGroup {
         let page = PAGE as i64;
         let rows = segments[0].rows;
         let longest = segments.iter().map(|s| s.position + rows).max().unwrap_or(1);
@@ -157,29 +157,29 @@ impl View {
             at.extend(s.row..s.row + rows);
             limits.extend(s.position..s.position + rows);
             let place = |t: i64| self.pages[(s.pages + t / page) as usize] * page + t % page;
-            seen.extend((0..longest).map(|t| if t < s.position + rows { place(t) } else { NOBODYS * page }));
+            seen.extend((0..longest).map(|t| if t < s.position + rows { place(t) } else { FILLING * page }));
         }
         let on = |values: &[i64]| Tensor::from_slice(values).to_device(device);
         let future = Tensor::arange(longest, (Kind::Int64, device)).unsqueeze(0).gt_tensor(&on(&limits).unsqueeze(1));
         let shape = [segments.len() as i64, 1, rows, longest];
         let mask = Tensor::zeros(shape, (kind, device)).masked_fill_(&future.view(shape), f64::NEG_INFINITY);
-        Group { rows: on(&at), seen: on(&seen), mask }
+        MaskedGroup { rows: on(&at), seen: on(&seen), mask }
     }
 }
 
 impl Cache {
-    /// Writes the rows' keys and values (T, K, D) and attends their queries (T, H, D) to what they may see. Where only the
-    /// ends of chunks are read, other rows may come back undefined.
-    pub fn attend(&self, layer: usize, view: &View, (q, k, v): (&Tensor, &Tensor, &Tensor), ends: bool) -> Tensor {
+    /// Writes the rows' keys and values (T, K, D), and attends their queries (T, H, D) to the places that they see. With
+    /// `ends` only the last rows of chunks are computed, and other rows may be undefined.
+    pub fn attend(&self, layer: usize, view: &CacheView, (q, k, v): (&Tensor, &Tensor, &Tensor), ends: bool) -> Tensor {
         let segments = if ends { &view.ends } else { &view.segments };
         match (&self.blocks[layer], &view.flat) {
-            (Block::Paged(cache), _) => cache
+            (BlockCache::Paged(cache), _) => cache
                 .write(&view.places, k, v)
                 .and_then(|()| cache.attend(q, segments, &view.pages))
-                // As an operation of libtorch does that is called wrongly: a view made of chunks fits its cache.
+                // Panics as tch's operations do on wrong arguments: a view made of chunks fits its cache.
                 .unwrap_or_else(|error| panic!("{error:#}")),
-            (Block::Flat(cache), Some(flat)) => flat_attend(cache, flat, q, k, v),
-            (Block::Flat(_), None) => unreachable!("a cache that is not paged has such views"),
+            (BlockCache::Flat(cache), Some(flat)) => flat_attend(cache, flat, q, k, v),
+            (BlockCache::Flat(_), None) => unreachable!("a view of a cache that is not paged has tensors"),
         }
     }
 }

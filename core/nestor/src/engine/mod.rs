@@ -1,7 +1,7 @@
-//! Generation: requests come and go at any token, and every pass decodes one token for each of those that run while it
-//! fills the cache with the prompts of those that have come.
+//! Generation with continuous batching: requests join and leave at any token. Every pass decodes one token for each running
+//! request, and fills the cache with the prompts of new ones.
 //!
-//! What is drawn does not depend on the schedule, see [`noise`]; logits do, in their last bits, because matrix kernels
+//! The sampling noise does not depend on the schedule, see [`noise`]. The last bits of logits do, because matrix kernels
 //! depend on the number of rows. `deterministic` therefore fixes all row counts, and the order of admission.
 
 mod cache;
@@ -23,26 +23,26 @@ pub use self::sampler::Sampling;
 use self::sampler::{Draw, Drawn};
 use self::scheduler::{Chunk, Limits, Scheduler};
 
-/// Rows of a pass: bounds its activations, and how long those that decode wait for prompts.
+/// Rows of a pass: bounds its activations, and the time that decoding requests wait for prompts.
 const PASS_ROWS: usize = 1024;
 /// Rows of a pass beyond the slots in deterministic mode, where every pass has all of them.
 const FIXED_PROMPT_ROWS: usize = 64;
 
-/// Rows of a pass at most, where they are not fixed.
+/// Most rows of a pass, where they are not fixed.
 pub fn pass_rows(slots: usize) -> usize {
     PASS_ROWS.max(2 * slots)
 }
 
-/// What an engine is made for.
+/// Options of an engine.
 #[derive(Debug, Clone, Default)]
 pub struct EngineOptions {
     /// Requests decoded at once.
     pub slots: usize,
     /// Longest prompt and response together, in tokens.
     pub capacity: usize,
-    /// Tokens whose keys and values may be kept; 0: as many as all slots may need. A request waits for room.
+    /// Most tokens whose keys and values are kept; 0: as many as all slots may need. A request waits for room.
     pub cache_tokens: usize,
-    /// Bit-identical log-probs whatever the schedule: fixed row counts, admission in (episode, step) order.
+    /// Bit-identical log-probs under any schedule: fixed row counts, admission in (episode, step) order.
     pub deterministic: bool,
     /// Tokens that end a response; none: responses run to their limit.
     pub eos: Vec<u32>,
@@ -50,22 +50,21 @@ pub struct EngineOptions {
     pub seed: u64,
 }
 
-/// A prompt to be continued.
+/// A prompt to continue.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// Address of the sampling noise; comes back with the completion.
+    /// Address of the sampling noise; returned with the completion.
     pub key: NoiseKey,
     /// Token ids; at least one.
     pub prompt: Vec<u32>,
     /// Longest response.
     pub max_new_tokens: usize,
-    /// How tokens are drawn.
     pub sampling: Sampling,
 }
 
 /// Why a response ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Finish {
+pub enum FinishReason {
     /// The policy sampled an end-of-sequence token.
     Eos,
     /// The response reached its limit.
@@ -75,43 +74,41 @@ pub enum Finish {
 /// A finished response.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Completion {
-    /// The request's key.
+    /// The key of the request.
     pub key: NoiseKey,
     /// The response, the end-of-sequence token included.
     pub tokens: Vec<u32>,
     /// Log-probability of each token: untruncated distribution, at the sampling temperature (1 for greedy).
     pub logprobs: Vec<f32>,
-    /// Why it ended.
-    pub finished: Finish,
+    pub finished: FinishReason,
 }
 
-/// Work done since the counters were last taken.
+/// Work since the counters were last taken.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Tokens drawn.
     pub generated: u64,
     /// Prompt tokens computed.
     pub prefilled: u64,
-    /// Prompt tokens that were found in the cache instead.
+    /// Prompt tokens found in the cache instead.
     pub shared: u64,
-    /// Passes.
     pub passes: u64,
 }
 
-/// The generator; holds the requests and their cache, not the model.
+/// The generator: holds the requests and their cache, not the model.
 #[derive(Debug)]
 pub struct Engine {
     options: EngineOptions,
-    /// Pages that the cache may have.
+    /// Most pages of the cache.
     pages: usize,
     scheduler: Scheduler,
     cache: Cache,
-    /// Whether a CPU's own kernels are used there.
+    /// Uses the kernels of the shim on a CPU; else libtorch's operations, as on a GPU.
     kernels: bool,
 }
 
 impl Engine {
-    /// An idle engine. Its cache grows by need.
+    /// An idle engine. Its cache grows on demand.
     pub fn new(options: EngineOptions) -> Self {
         let longest = options.capacity.div_ceil(PAGE);
         let pages = match options.cache_tokens {
@@ -144,29 +141,29 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether nothing waits and nothing runs.
+    /// Returns true if no request waits or runs.
     pub fn is_idle(&self) -> bool {
         self.scheduler.is_idle()
     }
 
-    /// Forgets all requests and frees the cache: what lies in it belongs to weights that are about to change.
+    /// Drops all requests and frees the cache, because its contents belong to weights that are about to change.
     pub fn clear(&mut self) {
         self.scheduler.clear();
         self.cache.clear();
     }
 
-    /// The work done since the counters were last taken.
+    /// The work since the counters were last taken.
     pub fn counters(&self) -> Counters {
         self.scheduler.counters()
     }
 
-    /// The work done since the last call.
+    /// The work since the last call.
     pub fn take_counters(&mut self) -> Counters {
         self.scheduler.take_counters()
     }
 
-    /// One pass: admits what fits, decodes one token for all running requests, and hands back those that are done. All
-    /// passes until `clear` must be given the same weights.
+    /// Runs one pass: admits the requests that fit, decodes one token for all running requests, and returns the completed
+    /// ones. All passes until `clear` must get the same weights.
     pub fn step(&mut self, weights: &Weights) -> Result<Vec<Completion>> {
         let chunks = self.scheduler.plan();
         if chunks.is_empty() {
@@ -181,13 +178,13 @@ impl Engine {
             .deterministic
             .then_some(FixedRows { rows: self.options.slots + FIXED_PROMPT_ROWS, logits: self.options.slots });
         let drawn = tch::no_grad(|| {
-            let logits = forward(weights, &self.cache, &chunks, fixed, paged);
+            let logits = forward(weights, &self.cache, &chunks, fixed, paged)?;
             self.draw(&logits, &chunks)
         })?;
         Ok(self.scheduler.record(&chunks, drawn.tokens.into_iter().zip(drawn.logprobs)))
     }
 
-    /// Draws a token for each chunk that draws; rows of logits beyond are filling.
+    /// Draws a token for each chunk that draws; further rows of logits are filling.
     fn draw(&self, logits: &Tensor, chunks: &[Chunk]) -> Result<Drawn> {
         let seed = self.options.seed;
         let mut draws: Vec<Draw> = chunks

@@ -1,4 +1,4 @@
-//! Counter-based randomness: every draw has an address, so it depends on nothing that happened before it.
+//! Counter-based randomness: every draw has an address, so it depends on no earlier draw.
 //!
 //! The address (seed, stream, iteration, episode, step, token) is the key of a ChaCha8 generator. Order of admission,
 //! number of slots, other episodes and a resumed run all leave the draws as they are.
@@ -25,7 +25,7 @@ pub const SHUFFLE: u32 = 7;
 /// Seed of a warm start, from which its own draws are addressed.
 pub const WARM_START: u32 = 8;
 
-/// Where in a run a request stands; the address of its sampling noise but for the token's number.
+/// A request's place in a run: the address of its sampling noise, apart from the token's number.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct NoiseKey {
     /// One of the streams of this module.

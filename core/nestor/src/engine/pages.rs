@@ -1,9 +1,9 @@
-//! Pages of the cache: who holds which, what lies in them, and which can be used again.
+//! Pages of the cache: their holders, their contents, and their reuse.
 //!
-//! A page holds keys and values of [`PAGE`] tokens of a sequence. A full page is published under its tokens and the page
-//! before it, so that any sequence with the same beginning finds it (exactly, not by a hash). A page that nobody holds
-//! keeps what lies in it until its room is wanted; the one that was let go first goes first, and a sequence lets go of
-//! its last page first, so that no page is left whose predecessor is gone.
+//! A page stores keys and values of [`PAGE`] tokens of a sequence. A full page is published under its tokens and the page
+//! before it, so that any sequence with the same beginning finds it (exactly, not by a hash). A page without holders keeps
+//! its contents until its room is needed. The page that was released first is reused first, and a sequence releases its last
+//! page first, so that no page remains whose predecessor is gone.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,38 +12,38 @@ pub use nestor_torch::PAGE;
 /// Number of a page.
 pub type PageId = u32;
 
-/// What lies in a full page and in all pages before it. 0 is the beginning of every sequence.
+/// Contents of a full page and all pages before it, as a number. 0 is the beginning of every sequence.
 pub type Content = u64;
 
 /// The pages of one cache, in use or not.
 #[derive(Debug)]
 pub struct Pages {
-    /// Pages there may be.
+    /// Most pages.
     limit: usize,
-    pages: Vec<Page>,
-    /// Pages that hold nothing of use.
+    pages: Vec<PageState>,
+    /// Pages without contents.
     empty: Vec<PageId>,
-    /// Published pages that nobody holds, the longest unused first.
+    /// Published pages without holders, the longest unused first.
     unused: BTreeMap<u64, PageId>,
     published: HashMap<(Content, [u32; PAGE]), PageId>,
     held: usize,
-    /// Pages promised to running requests beyond those they hold.
+    /// Pages promised to running requests in addition to those they hold.
     promised: usize,
-    /// Counts what must be told apart: contents, and times of letting go.
+    /// Numbers contents and releases.
     clock: u64,
 }
 
 #[derive(Debug, Default)]
-struct Page {
+struct PageState {
     holders: u32,
-    /// What it is published under, and as what.
+    /// The key it is published under, and its content.
     published: Option<((Content, [u32; PAGE]), Content)>,
-    /// When its last holder let go of it.
-    let_go: u64,
+    /// When its last holder released it.
+    released: u64,
 }
 
 impl Pages {
-    /// No pages yet; there may be `limit`.
+    /// No pages yet, and at most `limit`.
     pub fn new(limit: usize) -> Self {
         Self {
             limit,
@@ -57,7 +57,7 @@ impl Pages {
         }
     }
 
-    /// Pages that were ever taken: what the cache must have room for.
+    /// Pages that were ever taken, which the cache must have room for.
     pub fn touched(&self) -> usize {
         self.pages.len()
     }
@@ -67,7 +67,7 @@ impl Pages {
         self.limit - self.held - self.promised
     }
 
-    /// Pages that some sequence holds.
+    /// Pages with a holder.
     #[cfg(test)]
     pub fn held(&self) -> usize {
         self.held
@@ -86,45 +86,45 @@ impl Pages {
         self.pages[page as usize].published.map(|(_, content)| (page, content))
     }
 
-    /// Whether a sequence holds the page.
+    /// Returns true if a sequence holds the page.
     pub fn is_held(&self, page: PageId) -> bool {
         self.pages[page as usize].holders > 0
     }
 
-    /// Promises pages; there must be room for them.
+    /// Promises pages, for which there must be room.
     pub fn promise(&mut self, count: usize) {
         debug_assert!(count <= self.room());
         self.promised += count;
     }
 
-    /// Takes promises back.
+    /// Cancels promises.
     pub fn forgo(&mut self, count: usize) {
         self.promised -= count;
     }
 
-    /// One more sequence holds a page.
+    /// Adds a holder to a page.
     pub fn hold(&mut self, page: PageId) {
         let own = &mut self.pages[page as usize];
         if own.holders == 0 {
-            self.unused.remove(&own.let_go);
+            self.unused.remove(&own.released);
             self.held += 1;
         }
         own.holders += 1;
     }
 
-    /// An empty page for one sequence, in return for a promise.
+    /// Takes an empty page for one sequence, in return for a promise.
     ///
     /// # Panics
-    /// When nothing was promised: a promise is what makes sure that there is one.
+    /// When nothing was promised: only a promise guarantees a page.
     pub fn take(&mut self) -> PageId {
         self.promised = self.promised.checked_sub(1).expect("a page is taken only on a promise");
         let page = if let Some(page) = self.empty.pop() {
             page
         } else if self.pages.len() < self.limit {
-            self.pages.push(Page::default());
+            self.pages.push(PageState::default());
             (self.pages.len() - 1) as PageId
         } else {
-            let (_, page) = self.unused.pop_first().expect("what is promised is empty, untouched or unused");
+            let (_, page) = self.unused.pop_first().expect("a promised page is empty, untouched or unused");
             if let Some((key, _)) = self.pages[page as usize].published.take() {
                 self.published.remove(&key);
             }
@@ -135,8 +135,8 @@ impl Pages {
         page
     }
 
-    /// Publishes a full page. Gives the content that the sequence now ends with: that of another page, if one with the
-    /// same is published already.
+    /// Publishes a full page. Returns the content that the sequence now ends with; it is another page's, if an equal page is
+    /// published already.
     pub fn publish(&mut self, page: PageId, before: Content, tokens: &[u32]) -> Content {
         if let Some((_, content)) = self.find(before, tokens) {
             return content;
@@ -148,7 +148,7 @@ impl Pages {
         self.clock
     }
 
-    /// A sequence lets go of all its pages, given in its order.
+    /// Releases all pages of a sequence, given in its order.
     pub fn release(&mut self, pages: &[PageId]) {
         for &page in pages.iter().rev() {
             let own = &mut self.pages[page as usize];
@@ -159,7 +159,7 @@ impl Pages {
             self.held -= 1;
             if own.published.is_some() {
                 self.clock += 1;
-                own.let_go = self.clock;
+                own.released = self.clock;
                 self.unused.insert(self.clock, page);
             } else {
                 self.empty.push(page);

@@ -1,12 +1,12 @@
-//! Picks the next token of every row, and records its log-probability.
+//! Samples the next token of every row, and records its log-prob.
 //!
-//! The recorded log-prob is that of the whole distribution at the row's temperature; top-k and top-p only decide
-//! which tokens may be drawn. A draw inverts the cumulative distribution at one uniform number per token.
+//! The recorded log-prob is that of the whole distribution at the row's temperature; top-k and top-p only decide which
+//! tokens may be drawn. A draw inverts the cumulative distribution at one uniform number per token.
 
 use anyhow::bail;
 use tch::{Device, Kind, Tensor};
 
-/// How one request's tokens are drawn.
+/// Sampling settings of one request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sampling {
     /// Divides the logits; 0 takes the likeliest token and records its log-prob at temperature 1.
@@ -23,14 +23,14 @@ impl Default for Sampling {
     }
 }
 
-/// What a row needs; rows of one mode are worked on together.
+/// Kind of sampling; rows of one mode are computed together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SamplingMode {
     /// The likeliest token.
     Greedy,
     /// The whole distribution.
     Plain,
-    /// The k likeliest, perhaps cut by top-p too.
+    /// The k likeliest tokens, perhaps cut by top-p too.
     TopK,
     /// Cut by top-p only.
     TopP,
@@ -50,25 +50,23 @@ impl Sampling {
 /// One row's settings and its uniform number in [0, 1).
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Draw {
-    /// The settings.
     pub sampling: Sampling,
     /// Picks the token.
     pub uniform: f32,
 }
 
 impl Draw {
-    /// What the row's logits are divided by.
+    /// Divisor of the row's logits.
     fn divisor(&self) -> f32 {
         if self.sampling.mode() == SamplingMode::Greedy { 1.0 } else { self.sampling.temperature as f32 }
     }
 }
 
-/// The tokens drawn and their log-probabilities, one per row.
+/// Drawn tokens and their log-probs, one per row.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Drawn {
-    /// Token ids.
     pub tokens: Vec<u32>,
-    /// Log-probabilities of the untruncated distribution.
+    /// Log-probs under the untruncated distribution.
     pub logprobs: Vec<f32>,
 }
 
@@ -93,7 +91,7 @@ pub fn sample(logits: &Tensor, draws: &[Draw]) -> anyhow::Result<Drawn> {
         }
         _ => by_operations(logits, draws)?,
     };
-    // One NaN or infinite logit makes its row's log-prob NaN, so what is copied to the host anyway tells.
+    // One NaN or infinite logit makes its row's log-prob NaN, and log-probs are copied to the host anyway.
     let (rows, bad) = (draws.len(), drawn.logprobs.iter().filter(|logprob| !logprob.is_finite()).count());
     if bad > 0 {
         bail!(
@@ -105,11 +103,11 @@ pub fn sample(logits: &Tensor, draws: &[Draw]) -> anyhow::Result<Drawn> {
     Ok(drawn)
 }
 
-/// On a CPU, in one reading; rows that truncate get a token of the whole distribution.
+/// On a CPU, reading each logit once; rows that truncate get a token of the whole distribution.
 fn read_once(logits: &Tensor, draws: &[Draw]) -> anyhow::Result<Drawn> {
-    let draws: Vec<nestor_torch::Draw> = draws
+    let draws: Vec<nestor_torch::RawDraw> = draws
         .iter()
-        .map(|draw| nestor_torch::Draw {
+        .map(|draw| nestor_torch::RawDraw {
             inverse_temperature: 1.0 / draw.divisor(),
             uniform: draw.uniform,
             greedy: i32::from(draw.sampling.mode() == SamplingMode::Greedy),
@@ -125,7 +123,7 @@ fn read_once(logits: &Tensor, draws: &[Draw]) -> anyhow::Result<Drawn> {
     })
 }
 
-/// With operations of libtorch, on any device.
+/// With libtorch's operations, on any device.
 fn by_operations(logits: &Tensor, draws: &[Draw]) -> anyhow::Result<Drawn> {
     let rows = draws.len() as i64;
     let mut logits = logits.to_kind(Kind::Float);
@@ -158,7 +156,9 @@ fn pick(logp: &Tensor, draws: &[Draw], mode: SamplingMode) -> Tensor {
     let (sorted, ids) = match mode {
         SamplingMode::Greedy => return logp.argmax(-1, false),
         SamplingMode::Plain => return invert(&logp.exp().cumsum(-1, Kind::Float), draws),
-        SamplingMode::TopK => logp.topk(draws.iter().map(|d| d.sampling.top_k.min(vocab)).max().unwrap_or(1), -1, true, true),
+        SamplingMode::TopK => {
+            logp.topk(draws.iter().map(|d| d.sampling.top_k.min(vocab)).max().unwrap_or(1), -1, true, true)
+        }
         SamplingMode::TopP => logp.sort_stable(true, -1, true),
     };
     let device = logp.device();
@@ -183,16 +183,16 @@ fn last_column(x: &Tensor) -> Tensor {
     x.narrow(1, x.size()[1] - 1, 1)
 }
 
-/// First position (R) where the cumulative mass exceeds uniform times the whole. A position of no mass never
-/// exceeds what stands before it, so it is never picked.
+/// First position (R) where the cumulative mass exceeds uniform times the whole. A position without mass does not exceed
+/// the mass before it, so it is never picked.
 fn invert(mass: &Tensor, draws: &[Draw]) -> Tensor {
     let uniforms: Vec<f32> = draws.iter().map(|d| d.uniform).collect();
     let whole = last_column(mass);
     let threshold = Tensor::from_slice(&uniforms).to_device(mass.device()).unsqueeze(1) * &whole;
     let found = threshold.searchsorted(mass, false, true, "right", None::<&Tensor>);
-    // Where rounding lifts the threshold to the whole, the last position that has mass is meant.
+    // Rounding may lift the threshold to the whole; the last position that has mass is then picked.
     let last = whole.contiguous().searchsorted(mass, false, false, "left", None::<&Tensor>);
-    // A mass that is NaN is found nowhere; the place must still exist for `sample` to get as far as its error.
+    // A NaN is found nowhere; the position must still exist, so that `sample` reaches its error.
     found.minimum(&last).clamp_max(mass.size()[1] - 1).squeeze_dim(1)
 }
 
@@ -229,8 +229,8 @@ mod tests {
 
     #[test]
     fn draws_follow_the_distribution() -> anyhow::Result<()> {
-        // All settings in one batch: rows must not take each other's.
-        let ways = [
+        // All settings in one batch: rows must not use each other's settings.
+        let settings = [
             Sampling { temperature: 1.0, ..Default::default() },
             Sampling { temperature: 0.6, ..Default::default() },
             Sampling { temperature: 1.0, top_k: 3, top_p: 1.0 },
@@ -240,18 +240,18 @@ mod tests {
             Sampling { temperature: 0.0, top_k: 0, top_p: 1.0 },
         ];
         let count = 20_000;
-        let rows = count * ways.len();
+        let rows = count * settings.len();
         let draws: Vec<Draw> = (0..rows)
             .map(|i| Draw {
-                sampling: ways[i % ways.len()],
+                sampling: settings[i % settings.len()],
                 uniform: NoiseKey { episode: i as u32, ..Default::default() }.uniform(7, 0),
             })
             .collect();
         let logits = Tensor::from_slice(&LOGITS).unsqueeze(0).expand([rows as i64, 8], false);
         let drawn = sample(&logits, &draws)?;
-        for (w, &mode) in ways.iter().enumerate() {
+        for (w, &mode) in settings.iter().enumerate() {
             let mut counts = [0.0f64; 8];
-            (0..count).for_each(|i| counts[drawn.tokens[i * ways.len() + w] as usize] += 1.0);
+            (0..count).for_each(|i| counts[drawn.tokens[i * settings.len() + w] as usize] += 1.0);
             if mode.temperature == 0.0 {
                 assert_eq!(counts[2], count as f64);
                 continue;
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn the_recorded_logprob_knows_no_truncation() -> anyhow::Result<()> {
+    fn the_recorded_logprob_ignores_truncation() -> anyhow::Result<()> {
         let logits = Tensor::from_slice(&LOGITS).unsqueeze(0).expand([4, 8], false);
         let settings = [(0.0, 0, 1.0), (2.0, 1, 1.0), (1.0, 0, 0.1), (0.5, 0, 1.0)];
         let draws: Vec<Draw> = settings
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn logits_that_are_not_finite_are_an_error_in_every_way_of_drawing() {
+    fn logits_that_are_not_finite_are_an_error_in_every_mode() {
         let settings = [(0.0, 0, 1.0), (1.0, 0, 1.0), (1.0, 3, 1.0), (1.0, 0, 0.5), (0.7, 3, 0.5)];
         for (temperature, top_k, top_p) in settings {
             let draw = Draw { sampling: Sampling { temperature, top_k, top_p }, uniform: 0.5 };

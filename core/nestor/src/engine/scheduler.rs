@@ -1,51 +1,51 @@
-//! What each pass computes: requests join and leave the running batch at any token.
+//! Plans passes: requests join and leave the running batch at any token.
 //!
-//! A pass takes a bounded number of rows (tokens). Requests that decode have one row each and come first; what is left
-//! goes to prompts, cut into chunks, in order of arrival. A prompt's beginning that lies in the cache is not computed:
-//! siblings of a group share their first prompt, a conversation's next prompt goes on after the last. A request is
-//! admitted when all pages it may ever need can be promised to it, so none that runs is ever stopped; others wait.
+//! A pass takes a bounded number of rows (tokens). Requests that decode have one row each and come first. The other rows go
+//! to prompts, cut into chunks, in order of arrival. A prompt's beginning that is in the cache is not computed: siblings of
+//! a group share their first prompt, and a conversation's next prompt continues the last. A request is admitted when all
+//! pages that it may ever need can be promised to it, so that no running request is ever stopped; others wait.
 //!
-//! Nothing here computes: the same scheduler runs under a virtual clock in its tests.
+//! The scheduler uses no tensors, so that its tests run it under a virtual clock.
 
 use std::collections::VecDeque;
 
 use super::pages::{Content, PAGE, PageId, Pages};
-use super::{Completion, Counters, Finish, Request};
+use super::{Completion, Counters, FinishReason, Request};
 
 /// The bounds of a scheduler.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Requests that run at once.
+    /// Most requests that run at once.
     pub slots: usize,
     /// Pages of the cache.
     pub pages: usize,
-    /// Rows of a pass, more than there are slots.
+    /// Rows of a pass, more than `slots`.
     pub rows: usize,
     /// Tokens that end a response.
     pub eos: Vec<u32>,
-    /// Waiting requests are admitted in order of (episode, step), not of arrival.
+    /// Admits waiting requests in order of (episode, step), not of arrival.
     pub ordered: bool,
 }
 
-/// A request that was admitted.
+/// An admitted request.
 #[derive(Debug)]
-pub struct Running {
-    /// The request; its prompt grows by what is drawn.
+pub struct RunningRequest {
+    /// The request; drawn tokens are appended to its prompt.
     pub request: Request,
     /// Tokens of the prompt alone.
     prompt: usize,
     logprobs: Vec<f32>,
-    /// Tokens whose keys and values are in the cache, or will be after the pass that is planned.
+    /// Tokens whose keys and values are in the cache, or will be after the planned pass.
     computed: usize,
     /// The pages that hold them.
     pages: Vec<PageId>,
-    /// What lies in the last full page and before it.
+    /// Content of the last full page.
     content: Content,
-    /// Pages promised beyond those.
+    /// Pages promised in addition.
     promised: usize,
 }
 
-impl Running {
+impl RunningRequest {
     /// Tokens drawn so far.
     pub fn drawn(&self) -> usize {
         self.request.prompt.len() - self.prompt
@@ -59,73 +59,69 @@ impl Running {
 /// Rows of one running request in a pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chunk {
-    /// Place of the request among those that run.
+    /// Index of the request in [`Scheduler::running`].
     pub running: usize,
-    /// The tokens of the rows.
     pub tokens: Vec<u32>,
-    /// Position of the first of them.
+    /// Position of the first token.
     pub position: usize,
-    /// The request's pages, those of the rows included.
+    /// The request's pages, including those of these rows.
     pub pages: Vec<PageId>,
-    /// Whether the last row's logits are wanted: the request's next token is drawn from them.
+    /// The request's next token is drawn from the last row's logits.
     pub draws: bool,
 }
 
-/// Admits requests, plans passes, and takes what was drawn.
+/// Admits requests, plans passes, and records drawn tokens.
 #[derive(Debug)]
 pub struct Scheduler {
     limits: Limits,
     waiting: VecDeque<Request>,
-    running: Vec<Running>,
+    running: Vec<RunningRequest>,
     pages: Pages,
     counters: Counters,
 }
 
 impl Scheduler {
-    /// Nothing to do yet.
     pub fn new(limits: Limits) -> Self {
         let pages = Pages::new(limits.pages);
         Self { limits, waiting: VecDeque::new(), running: Vec::new(), pages, counters: Counters::default() }
     }
 
-    /// Queues a request, whose prompt is not empty and which fits into the cache by itself.
+    /// Queues a request. Its prompt must not be empty, and it must fit into the cache by itself.
     pub fn submit(&mut self, request: Request) {
         self.waiting.push_back(request);
     }
 
-    /// Whether nothing waits and nothing runs.
+    /// Returns true if no request waits or runs.
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.running.is_empty()
     }
 
-    /// The requests that run.
-    pub fn running(&self) -> &[Running] {
+    pub fn running(&self) -> &[RunningRequest] {
         &self.running
     }
 
-    /// The cache's pages.
     pub fn pages(&self) -> &Pages {
         &self.pages
     }
 
-    /// Work done since the counters were last taken.
+    /// Work since the counters were last taken.
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// The work planned since the last call.
+    /// Work planned since the last call.
     pub fn take_counters(&mut self) -> Counters {
         std::mem::take(&mut self.counters)
     }
 
-    /// Forgets all requests and what lies in the cache.
+    /// Drops all requests and the contents of the cache.
     pub fn clear(&mut self) {
         self.waiting.clear();
         self.running.clear();
         self.pages = Pages::new(self.limits.pages);
     }
 
-    /// The next pass: its chunks, those that decode first. Empty when there is nothing to do.
+    /// Plans the next pass: its chunks, those that decode first. Empty when no request runs or waits.
     pub fn plan(&mut self) -> Vec<Chunk> {
         if self.limits.ordered {
             self.waiting.make_contiguous().sort_by_key(|r| (r.key.episode, r.key.step));
@@ -144,13 +140,13 @@ impl Scheduler {
         chunks
     }
 
-    /// Moves the first waiting request to those that run, if there is a slot and room for all it may need.
+    /// Admits the first waiting request, if there is a slot, and room for all pages that it may need.
     fn admit(&mut self) -> bool {
         let Some(request) = self.waiting.front().filter(|_| self.running.len() < self.limits.slots) else {
             return false;
         };
         let prompt = request.prompt.len();
-        // The last token that is drawn is never put into the cache.
+        // The last drawn token never enters the cache.
         let whole = (prompt + request.max_new_tokens - 1).div_ceil(PAGE);
         let (mut found, mut held, mut content) = (Vec::new(), 0, 0);
         while let Some((page, next)) = shareable(&self.pages, &request.prompt, found.len() * PAGE, content) {
@@ -167,7 +163,7 @@ impl Scheduler {
         self.counters.shared += computed as u64;
         if let Some(request) = self.waiting.pop_front() {
             let (logprobs, pages) = (Vec::new(), found);
-            self.running.push(Running { request, prompt, logprobs, computed, pages, content, promised });
+            self.running.push(RunningRequest { request, prompt, logprobs, computed, pages, content, promised });
         }
         true
     }
@@ -198,7 +194,7 @@ impl Scheduler {
             run.pages.push(self.pages.take());
             run.promised -= 1;
         }
-        // Every pass writes keys and values before it reads them, so that what it computes can be shared within it.
+        // Every pass writes keys and values before it reads them, so that requests of one pass can share pages.
         for full in position / PAGE..run.computed / PAGE {
             let tokens = &run.request.prompt[full * PAGE..(full + 1) * PAGE];
             run.content = self.pages.publish(run.pages[full], run.content, tokens);
@@ -213,7 +209,7 @@ impl Scheduler {
         });
     }
 
-    /// Takes the tokens drawn for the chunks that draw, in their order; hands back the requests that are done.
+    /// Records the tokens drawn for the chunks that draw, in their order. Returns the completed requests.
     pub fn record(&mut self, chunks: &[Chunk], drawn: impl IntoIterator<Item = (u32, f32)>) -> Vec<Completion> {
         let mut finished = vec![None; self.running.len()];
         for (chunk, (token, logprob)) in chunks.iter().filter(|chunk| chunk.draws).zip(drawn) {
@@ -222,9 +218,9 @@ impl Scheduler {
             run.logprobs.push(logprob);
             self.counters.generated += 1;
             finished[chunk.running] = if self.limits.eos.contains(&token) {
-                Some(Finish::Eos)
+                Some(FinishReason::Eos)
             } else {
-                (run.drawn() >= run.request.max_new_tokens).then_some(Finish::Length)
+                (run.drawn() >= run.request.max_new_tokens).then_some(FinishReason::Length)
             };
         }
         let mut done = Vec::new();
@@ -243,8 +239,7 @@ impl Scheduler {
     }
 }
 
-/// The page that holds the tokens from `start` on, if it is published and the last token stays to be computed: its
-/// logits are wanted.
+/// The published page of the tokens from `start` on, if any. The last token is always computed, for its logits.
 fn shareable(pages: &Pages, tokens: &[u32], start: usize, before: Content) -> Option<(PageId, Content)> {
     let page = tokens.get(start..start + PAGE).filter(|_| start + PAGE < tokens.len())?;
     pages.find(before, page)

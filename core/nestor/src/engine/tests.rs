@@ -1,4 +1,4 @@
-//! The engine against itself one request at a time, and against a pass without a cache.
+//! The engine compared with one request at a time, and with a pass without a cache.
 
 use std::collections::HashMap;
 
@@ -6,9 +6,10 @@ use anyhow::Result;
 use tch::{Device, Kind, Tensor};
 
 use super::*;
+use crate::model::qwen2::{ForwardInput, WeightSource};
 use crate::model::{Architecture, Config, Model};
 
-/// A network of random weights whose distributions are neither flat nor certain.
+/// A network with random weights, whose distributions are neither flat nor certain.
 pub(crate) fn tiny(kv_heads: i64, tied: bool) -> Model {
     let config = Config {
         architecture: Architecture::Qwen2,
@@ -38,23 +39,20 @@ pub(crate) fn tiny(kv_heads: i64, tied: bool) -> Model {
 fn full_pass(model: &Model, tokens: &[u32], temperature: f64) -> Tensor {
     tch::no_grad(|| {
         let mut reader = model.reader();
-        let outer = model.outer_weights(&mut reader, false).expect("weights");
         let ids: Vec<i64> = tokens.iter().map(|&t| t as i64).collect();
-        let mut x = model.embed(&outer, &Tensor::from_slice(&ids));
-        let rope = model.rope(&Tensor::arange(ids.len() as i64, (Kind::Int64, Device::Cpu)));
-        for layer in 0..model.blocks() {
-            let block = model.block_weights(&mut reader, layer, false).expect("weights");
-            x = model.block(&block, &x, &rope, None, |q, k, v| {
-                let group = q.size()[1] / k.size()[1];
-                let split = |t: &Tensor| t.transpose(0, 1).unsqueeze(0);
-                let (k, v) =
-                    (k.repeat_interleave_self_int(group, 1, None), v.repeat_interleave_self_int(group, 1, None));
-                let (q, k, v) = (split(q), split(&k), split(&v));
-                let out = Tensor::scaled_dot_product_attention(&q, &k, &v, None::<&Tensor>, 0.0, true, None, false);
-                out.squeeze_dim(0).transpose(0, 1)
-            });
-        }
-        (model.head(&outer, &x) / temperature).log_softmax(-1, Kind::Float)
+        let positions = Tensor::arange(ids.len() as i64, (Kind::Int64, Device::Cpu));
+        let input = ForwardInput { tokens: &Tensor::from_slice(&ids), positions: &positions, read: None };
+        let attend = |_, q: &Tensor, k: &Tensor, v: &Tensor| {
+            let group = q.size()[1] / k.size()[1];
+            let split = |t: &Tensor| t.transpose(0, 1).unsqueeze(0);
+            let (k, v) = (k.repeat_interleave_self_int(group, 1, None), v.repeat_interleave_self_int(group, 1, None));
+            let (q, k, v) = (split(q), split(&k), split(&v));
+            let out = Tensor::scaled_dot_product_attention(&q, &k, &v, None::<&Tensor>, 0.0, true, None, false);
+            out.squeeze_dim(0).transpose(0, 1)
+        };
+        let states = model.forward(WeightSource::Read(&mut reader), &input, attend).expect("weights");
+        let outer = model.outer_weights(&mut reader, false).expect("weights");
+        (model.head(&outer, &states) / temperature).log_softmax(-1, Kind::Float)
     })
 }
 
@@ -115,7 +113,7 @@ fn recorded_logprobs_equal_those_of_a_full_pass() -> Result<()> {
                 assert!((expected - logprob as f64).abs() < 1e-5, "episode {episode} token {i}: {logprob} {expected}");
             }
             let ended = [7, 9].contains(done.tokens.last().expect("a response has a token"));
-            assert_eq!(ended, done.finished == Finish::Eos);
+            assert_eq!(ended, done.finished == FinishReason::Eos);
             assert!(ended || done.tokens.len() == request.max_new_tokens);
             assert!(done.tokens[..done.tokens.len() - 1].iter().all(|t| ![7, 9].contains(t)));
         }
@@ -124,7 +122,7 @@ fn recorded_logprobs_equal_those_of_a_full_pass() -> Result<()> {
 }
 
 #[test]
-fn company_and_order_do_not_change_what_is_generated() -> Result<()> {
+fn other_requests_and_their_order_do_not_change_a_response() -> Result<()> {
     let model = tiny(2, true);
     for temperature in [0.0, 1.0] {
         let requests = requests(25, Sampling { temperature, ..Default::default() });
@@ -146,10 +144,10 @@ fn company_and_order_do_not_change_what_is_generated() -> Result<()> {
 }
 
 #[test]
-fn deterministic_mode_gives_the_same_bits_whatever_the_schedule() -> Result<()> {
+fn deterministic_mode_gives_the_same_bits_under_any_schedule() -> Result<()> {
     let model = tiny(2, true);
     let mut requests = requests(30, Sampling::default());
-    // Another way of drawing beside must not matter either.
+    // Another sampling mode in the same batch must not matter either.
     requests.iter_mut().step_by(4).for_each(|r| r.sampling.top_k = 9);
     let mode = EngineOptions { deterministic: true, ..options(20) };
     let expected = run(&model, mode.clone(), &requests, 0)?;
@@ -168,7 +166,7 @@ fn a_beginning_is_computed_once() -> Result<()> {
     let weights = Weights::new(&model).expect("weights");
     let mut engine = Engine::new(EngineOptions { eos: Vec::new(), ..options(8) });
     for episode in 0..8 {
-        // Six share two pages of 16 tokens, and of these two go on alike for a third.
+        // Six share two pages of 16 tokens, and two of these share a third.
         let mut prompt = vec![5; if episode < 6 { 40 } else { 3 }];
         if (2..6).contains(&episode) {
             prompt[32..].fill(episode);
@@ -183,9 +181,9 @@ fn a_beginning_is_computed_once() -> Result<()> {
     Ok(())
 }
 
-/// A conversation: its second prompt holds the first one, what was drawn, and more.
+/// A conversation: its second prompt is the first one, the drawn tokens, and more.
 #[test]
-fn a_conversation_goes_on_from_the_cache_with_the_same_logprobs() -> Result<()> {
+fn a_conversation_continues_from_the_cache_with_the_same_logprobs() -> Result<()> {
     let model = tiny(2, true);
     let weights = Weights::new(&model).expect("weights");
     let mut engine = Engine::new(EngineOptions { eos: Vec::new(), ..options(2) });
@@ -218,7 +216,7 @@ fn a_full_cache_makes_requests_wait() -> Result<()> {
     let model = tiny(2, true);
     let requests = requests(25, Sampling::default());
     let free = run(&model, options(25), &requests, 0)?;
-    // Room for one of the longest, or for a few short ones.
+    // Room for one of the longest requests, or for a few short ones.
     let tight = run(&model, EngineOptions { cache_tokens: 80, ..options(25) }, &requests, 7)?;
     for (episode, done) in &free {
         assert_eq!(done.tokens, tight[episode].tokens, "episode {episode}");
@@ -227,7 +225,7 @@ fn a_full_cache_makes_requests_wait() -> Result<()> {
 }
 
 #[test]
-fn the_kernels_of_a_cpu_give_what_libtorchs_operations_give() -> Result<()> {
+fn the_cpu_kernels_agree_with_libtorchs_operations() -> Result<()> {
     for (kv_heads, deterministic) in [(1, false), (2, false), (4, true)] {
         let model = tiny(kv_heads, true);
         let requests = requests(30, Sampling { temperature: 0.8, ..Default::default() });

@@ -12,7 +12,7 @@ use crate::files::read_object;
 use crate::input_error;
 use crate::recipe::NewModel;
 
-/// The networks that are built; they differ in the attention of a block.
+/// The supported networks; they differ in the attention of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Architecture {
@@ -25,7 +25,7 @@ pub enum Architecture {
 impl Architecture {
     const ALL: [Self; 2] = [Self::Qwen2, Self::Qwen3];
 
-    /// Its `model_type` in `config.json`.
+    /// The `model_type` in `config.json`.
     pub fn model_type(self) -> &'static str {
         match self {
             Self::Qwen2 => "qwen2",
@@ -33,7 +33,7 @@ impl Architecture {
         }
     }
 
-    /// Its name in the `architectures` of `config.json`.
+    /// The name in the `architectures` of `config.json`.
     fn class(self) -> &'static str {
         match self {
             Self::Qwen2 => "Qwen2ForCausalLM",
@@ -45,7 +45,6 @@ impl Architecture {
 /// The fields of a `config.json` that shape the network, under their Hugging Face names.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Config {
-    /// Which network the sizes below belong to.
     pub architecture: Architecture,
     /// Rows of the embedding.
     pub vocab_size: i64,
@@ -67,15 +66,14 @@ pub struct Config {
     pub rope_theta: f64,
     /// Epsilon of the norms.
     pub rms_norm_eps: f64,
-    /// Whether the head is the embedding.
+    /// The head is the embedding.
     pub tie_word_embeddings: bool,
     /// Standard deviation of a new model's weight matrices.
     pub initializer_range: f64,
-    /// What the head gives.
     pub output: Output,
 }
 
-/// What stands on the last block.
+/// The output of the head after the last block.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Output {
     /// A language model: logits of the next token.
@@ -85,17 +83,17 @@ pub enum Output {
     Value,
 }
 
-/// The names [`Config::shape`] knows.
+/// The names of [`Config::shape`].
 pub const SHAPES: [&str; 9] = ["tiny", "0.5b", "1.5b", "3b", "7b", "14b", "qwen3-tiny", "qwen3-0.6b", "qwen3-1.7b"];
 
-/// More blocks than any model of this kind has; bounds what a wrong `config.json` makes us allocate.
+/// More blocks than any model of this kind has; bounds the memory that a wrong `config.json` allocates.
 const MOST_BLOCKS: i64 = 1_000;
 
 /// More parameters than any model of this kind has.
 const MOST_PARAMETERS: f64 = 1e13;
 
 impl Config {
-    /// Refuses token ids that the embedding has no row for; `what` and a row's number name it in the error.
+    /// Refuses token ids without a row in the embedding; `what` and the row's number name the row in the error.
     pub fn check_tokens(&self, what: &str, rows: &[Vec<u32>]) -> Result<()> {
         for (number, row) in rows.iter().enumerate() {
             if let Some(id) = row.iter().find(|&&id| i64::from(id) >= self.vocab_size) {
@@ -112,7 +110,7 @@ impl Config {
     }
 
     /// The shape of a Qwen2.5 or Qwen3 model by its size, or a `tiny` one for trials. The sizes are those of the
-    /// `config.json` that Qwen publishes with each model (Qwen/Qwen2.5-0.5B, Qwen/Qwen3-0.6B and so on).
+    /// `config.json` that Qwen publishes with each model (Qwen/Qwen2.5-0.5B, Qwen/Qwen3-0.6B and the others).
     pub fn shape(name: &str) -> Result<Self> {
         let [vocab, hidden, ffn, layers, heads, kv_heads] = match name {
             "tiny" | "qwen3-tiny" => [512, 64, 176, 2, 4, 2],
@@ -148,7 +146,7 @@ impl Config {
         })
     }
 
-    /// The network that a recipe's `model.new` describes, with a tokenizer of so many ids.
+    /// The network that a recipe's `model.new` describes, with a tokenizer of `vocab_size` ids.
     pub fn of_new(new: &NewModel, vocab_size: i64, max_position_embeddings: i64) -> Self {
         Self {
             architecture: Architecture::Qwen2,
@@ -181,10 +179,10 @@ impl Config {
         Self::from_json(&json).map_err(|error| input_error!("{}: {error:#}", path.display()))
     }
 
-    /// Reads a `config.json` object; what is absent gets the default that transformers gives it.
+    /// Reads a `config.json` object; absent fields get transformers' defaults.
     pub fn from_json(json: &Map<String, Value>) -> Result<Self> {
         let architecture = architecture(json)?;
-        refuse_what_is_not_built(json)?;
+        refuse_unsupported(json)?;
         let fields = Fields(json);
         let heads = fields.required("num_attention_heads")?;
         let kv_heads = match json.get("num_key_value_heads") {
@@ -215,7 +213,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Whether the numbers make a network.
+    /// Checks that the sizes describe a network.
     pub fn check(&self) -> Result<()> {
         let sizes = [
             ("vocab_size", self.vocab_size),
@@ -250,7 +248,7 @@ impl Config {
                 "num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}, so heads cannot share them"
             ));
         }
-        // In floating point, where nothing overflows.
+        // In floating point, which does not overflow here.
         let size = |n: i64| n as f64;
         let attention = 2.0 * (size(heads) + size(kv_heads)) * size(self.head_dim());
         let block = size(self.hidden_size) * (attention + 3.0 * size(self.intermediate_size));
@@ -273,7 +271,7 @@ impl Config {
         Ok(())
     }
 
-    /// The `config.json` object of this network, in the form that every transformers version that has it reads.
+    /// The `config.json` object of this network, in the form that every transformers version with this network reads.
     pub fn to_json(&self, eos: &[u32], kind: Kind) -> Result<Value> {
         let mut json = json!({
             "architectures": [self.architecture.class()],
@@ -349,7 +347,7 @@ impl Fields<'_> {
     }
 }
 
-/// The network that `model_type` and `architectures` name.
+/// The network named by `model_type` and `architectures`.
 fn architecture(json: &Map<String, Value>) -> Result<Architecture> {
     let model_type = Fields(json).text("model_type")?.unwrap_or_default();
     let named = json.get("architectures").and_then(Value::as_array).filter(|list| !list.is_empty());
@@ -365,8 +363,8 @@ fn architecture(json: &Map<String, Value>) -> Result<Architecture> {
     })
 }
 
-/// Refuses networks that would load and then compute something else than transformers does.
-fn refuse_what_is_not_built(json: &Map<String, Value>) -> Result<()> {
+/// Refuses networks that would load, but compute other numbers than transformers does.
+fn refuse_unsupported(json: &Map<String, Value>) -> Result<()> {
     let fields = Fields(json);
     if fields.boolean("attention_bias")?.unwrap_or(false) && fields.text("model_type")?.as_deref() == Some("qwen3") {
         return Err(input_error!("attention_bias is not supported; no published Qwen3 model has it"));
@@ -429,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn what_we_write_reads_back() {
+    fn a_written_config_reads_back() {
         for name in SHAPES {
             let shape = Config::shape(name).expect(name);
             let json = shape.to_json(&[], Kind::Float).expect(name);
@@ -466,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_built_is_refused() {
+    fn unsupported_networks_are_refused() {
         for (change, word) in [
             (json!({"model_type": "llama", "architectures": ["LlamaForCausalLM"]}), "LlamaForCausalLM"),
             (json!({"rope_scaling": {"type": "yarn", "factor": 4.0}}), "rope_scaling"),

@@ -1,9 +1,9 @@
-//! The header of a safetensors file, read without trust: everything it says is checked against the file before any of
-//! it is used, in a few milliseconds and with no memory beyond the header's own size.
+//! The header of a safetensors file, read without trust: every claim is checked against the file before it is used. That
+//! takes a few milliseconds, and no memory beyond the header's own size.
 //!
 //! The format (<https://github.com/huggingface/safetensors#format>): 8 bytes of length N, little-endian; N bytes of JSON,
 //! `{"name": {"dtype": …, "shape": […], "data_offsets": [begin, end]}, …}`, with `"__metadata__": {text: text}` if there
-//! are notes; then the data of the tensors, end to end, which the offsets count from.
+//! are notes; then the data of the tensors, end to end. Offsets count from the beginning of the data.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,8 +14,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value, json};
 
-/// Longest header in bytes; that of a model with 80 blocks has 110,000, and a rank's of 72 billion parameters in pieces
-/// 700,000.
+/// Longest header in bytes. A model of 80 blocks has 110,000; a rank's pieces of 72 billion parameters have 700,000.
 const MAX_HEADER: u64 = 1 << 20;
 /// Longest name of a tensor in bytes.
 const MAX_NAME: usize = 256;
@@ -26,20 +25,18 @@ const MAX_MESSAGE: usize = 300;
 
 /// A tensor in a file.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Entry {
-    /// The type of its elements.
+pub struct TensorEntry {
     pub dtype: Dtype,
-    /// Its shape.
     pub shape: Vec<u64>,
-    /// Its first byte in the file; from there on it has as many as type and shape say.
+    /// First byte in the file; type and shape give the number of bytes.
     pub begin: u64,
 }
 
 /// The tensors of a safetensors file of `size` bytes by their names. Only the header is read.
 ///
 /// # Errors
-/// What is wrong with it, on one line.
-pub fn read(file: &mut impl Read, size: u64) -> Result<BTreeMap<String, Entry>, String> {
+/// One line that names the damage.
+pub fn read(file: &mut impl Read, size: u64) -> Result<BTreeMap<String, TensorEntry>, String> {
     let failed = |error: std::io::Error| match error.kind() {
         ErrorKind::UnexpectedEof => "it has no header".to_string(),
         _ => format!("reading its header: {error}"),
@@ -57,19 +54,22 @@ pub fn read(file: &mut impl Read, size: u64) -> Result<BTreeMap<String, Entry>, 
     let mut text = vec![0; length as usize];
     file.read_exact(&mut text).map_err(failed)?;
     let text = std::str::from_utf8(&text).map_err(|_| "its header is not UTF-8")?;
-    let Header(claims) = serde_json::from_str(text).map_err(|error| printable(&format!("its header: {error}")))?;
+    let Claims(claims) = serde_json::from_str(text).map_err(|error| printable(&format!("its header: {error}")))?;
     check_places(&claims, left - length)?;
-    let entry =
-        |claim: Claim| Entry { dtype: claim.dtype, shape: claim.shape.0, begin: 8 + length + claim.data_offsets.0 };
+    let entry = |claim: Claim| TensorEntry {
+        dtype: claim.dtype,
+        shape: claim.shape.0,
+        begin: 8 + length + claim.data_offsets.0,
+    };
     Ok(claims.into_iter().map(|(name, claim)| (name, entry(claim))).collect())
 }
 
 /// The bytes before the data of a file that holds tensors of these names and shapes, end to end and all of one type.
 ///
 /// # Errors
-/// When nobody could read so long a header.
+/// When the header is longer than [`read`] accepts.
 pub fn write(tensors: &[(&str, &[i64])], dtype: Dtype) -> Result<Vec<u8>, String> {
-    // transformers asks for this note on which library's tensors a file holds.
+    // transformers requires this note, which names the library whose tensors the file holds.
     let mut header = Map::from_iter([("__metadata__".to_string(), json!({ "format": "pt" }))]);
     let mut begin = 0;
     for (name, shape) in tensors {
@@ -86,7 +86,8 @@ pub fn write(tensors: &[(&str, &[i64])], dtype: Dtype) -> Result<Vec<u8>, String
     Ok([&length.to_le_bytes()[..], &text].concat())
 }
 
-/// Every tensor has the bytes that its type and shape need, and together they fill the data without gap or overlap.
+/// Checks that every tensor has the bytes that its type and shape need, and that the tensors fill the data without gap or
+/// overlap.
 fn check_places(claims: &BTreeMap<String, Claim>, data: u64) -> Result<(), String> {
     let mut in_order: Vec<_> = claims.iter().collect();
     in_order.sort_by_key(|(_, claim)| claim.data_offsets);
@@ -98,7 +99,7 @@ fn check_places(claims: &BTreeMap<String, Claim>, data: u64) -> Result<(), Strin
         }
         let bytes = claim.bytes().ok_or_else(|| format!("tensor {name} has an impossible shape"))?;
         if begin.checked_add(bytes) != Some(end) {
-            return Err(format!("tensor {name} needs {bytes} bytes, but lies from byte {begin} to {end}"));
+            return Err(format!("tensor {name} needs {bytes} bytes, but occupies bytes {begin} to {end}"));
         }
         if begin < filled {
             return Err(format!(
@@ -116,17 +117,17 @@ fn check_places(claims: &BTreeMap<String, Claim>, data: u64) -> Result<(), Strin
     Ok(())
 }
 
-/// What a header says of a tensor.
+/// A tensor as the header describes it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Claim {
     dtype: Dtype,
-    shape: Shape,
+    shape: TensorShape,
     data_offsets: (u64, u64),
 }
 
 impl Claim {
-    /// The bytes its elements take; none where there is no such number.
+    /// Bytes of the elements; none on overflow or a fraction of a byte.
     fn bytes(&self) -> Option<u64> {
         let elements = self.shape.0.iter().try_fold(1_u64, |product, &n| product.checked_mul(n))?;
         let bits = elements.checked_mul(self.dtype.bitsize() as u64)?;
@@ -135,19 +136,19 @@ impl Claim {
 }
 
 /// At most [`MAX_AXES`] numbers.
-struct Shape(Vec<u64>);
+struct TensorShape(Vec<u64>);
 
-impl<'de> Deserialize<'de> for Shape {
+impl<'de> Deserialize<'de> for TensorShape {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Axes;
         impl<'de> Visitor<'de> for Axes {
-            type Value = Shape;
+            type Value = TensorShape;
 
             fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
                 write!(f, "a shape of at most {MAX_AXES} axes")
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Shape, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<TensorShape, A::Error> {
                 let mut axes = Vec::new();
                 while let Some(size) = list.next_element()? {
                     if axes.len() == MAX_AXES {
@@ -155,27 +156,27 @@ impl<'de> Deserialize<'de> for Shape {
                     }
                     axes.push(size);
                 }
-                Ok(Shape(axes))
+                Ok(TensorShape(axes))
             }
         }
         deserializer.deserialize_seq(Axes)
     }
 }
 
-/// The JSON of a header. Unlike a map of serde's it refuses a name that comes twice.
-struct Header(BTreeMap<String, Claim>);
+/// The JSON of a header. Unlike serde's maps it refuses a repeated name.
+struct Claims(BTreeMap<String, Claim>);
 
-impl<'de> Deserialize<'de> for Header {
+impl<'de> Deserialize<'de> for Claims {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Tensors;
         impl<'de> Visitor<'de> for Tensors {
-            type Value = Header;
+            type Value = Claims;
 
             fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
                 write!(f, "an object of tensors")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Header, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Claims, A::Error> {
                 let mut claims = BTreeMap::new();
                 let mut notes = None;
                 while let Some(name) = map.next_key::<String>()? {
@@ -187,17 +188,17 @@ impl<'de> Deserialize<'de> for Header {
                         claims.insert(name.clone(), map.next_value()?).is_some()
                     };
                     if twice {
-                        return Err(A::Error::custom(format!("{name} stands in it twice")));
+                        return Err(A::Error::custom(format!("{name} occurs twice")));
                     }
                 }
-                Ok(Header(claims))
+                Ok(Claims(claims))
             }
         }
         deserializer.deserialize_map(Tensors)
     }
 }
 
-/// The notes of a file: text by text, of no use here.
+/// The notes of a file: texts by name, not used.
 struct Notes;
 
 impl<'de> Deserialize<'de> for Notes {
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn a_written_header_is_read() {
         let mut bytes = write(&[("b", &[3, 2]), ("a[2..4]", &[2])], Dtype::BF16).expect("short enough");
         let data = bytes.len() as u64;
         assert_eq!(data % 8, 0);
@@ -253,8 +254,8 @@ mod tests {
         assert!(write(&many, Dtype::F32).expect_err("too long").contains("too long"));
     }
 
-    /// Every damage is refused with its message, and within 10 ms of an optimised build. The fastest of five counts: a busy
-    /// machine only adds to what the work takes.
+    /// Every damage is refused with its message, and within 10 ms of an optimised build. The fastest of many tries counts,
+    /// because other work on the machine only adds time.
     #[test]
     fn damage_is_refused_at_once() {
         let one = |entry: String| file(format!(r#"{{"a":{entry}}}"#), 8);
@@ -288,25 +289,20 @@ mod tests {
             ("too many axes", one(claim(&format!("[{}1]", "1,".repeat(250_000)), 0, 8)), "at most 8 axes"),
             ("huge offsets", one(claim("[2]", u64::MAX - 8, u64::MAX)), "ends at byte"),
             ("offsets beyond", one(claim("[2]", 4, 12)), "ends at byte 12"),
-            ("offsets reversed", one(claim("[2]", 8, 0)), "from byte 8 to 0"),
+            ("offsets reversed", one(claim("[2]", 8, 0)), "bytes 8 to 0"),
             ("too few bytes", one(claim("[3]", 0, 8)), "needs 12 bytes"),
             ("overlap", two(claim("[2]", 0, 8), claim("[2]", 4, 12)), "inside the one before"),
             ("the same place", two(claim("[2]", 0, 8), claim("[2]", 0, 8)), "inside the one before"),
             ("gap", two(claim("[1]", 0, 4), claim("[2]", 8, 16)), "from 4 to 8"),
             ("data after", two(claim("[1]", 0, 4), claim("[2]", 4, 12)), "from 12 to 16"),
             ("no tensors", file("{}", 4), "from 0 to 4"),
-            (
-                "duplicate tensor",
-                file(format!(r#"{{"a":{0},"a":{0}}}"#, claim("[2]", 0, 8)), 8),
-                "a stands in it twice",
-            ),
+            ("duplicate tensor", file(format!(r#"{{"a":{0},"a":{0}}}"#, claim("[2]", 0, 8)), 8), "a occurs twice"),
             ("duplicate field", one(claim("[2]", 0, 8).replacen('{', r#"{"dtype":"F32","#, 1)), "duplicate field"),
             ("duplicate notes", file(r#"{"__metadata__":{},"__metadata__":{}}"#, 0), "twice"),
             ("trailing text", file("{}{}", 0), "trailing"),
             ("many tensors", file(format!("{{{full}"), 0), "EOF"),
         ];
         for (what, bytes, part) in cases {
-            // Other work on the machine only adds time, so the fastest of many tries counts.
             let mut fastest = Duration::MAX;
             for _ in 0..100 {
                 let begin = Instant::now();

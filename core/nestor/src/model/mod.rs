@@ -1,6 +1,7 @@
-//! The policy network: configuration, weights in and out, and the forward pass of Qwen2 and Qwen3.
+//! The network: its configuration, its weights in files, and the forward pass of Qwen2 and Qwen3.
 
 pub mod config;
+pub mod flops;
 pub mod header;
 pub mod new;
 pub mod qwen2;
@@ -16,13 +17,13 @@ pub use qwen2::{Model, Rope};
 use crate::input_error;
 use crate::recipe::{DeviceChoice, Dtype, Recipe};
 
-/// How to compute.
+/// Compute type and device of a command.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub struct Compute {
     /// The compute type
     #[arg(long, value_enum, default_value = "float32")]
     pub dtype: Dtype,
-    /// Where to compute
+    /// The device to compute on
     #[arg(long, value_enum, default_value = "auto")]
     pub device: DeviceChoice,
 }
@@ -35,26 +36,26 @@ pub fn kind(dtype: Dtype) -> Kind {
     }
 }
 
-/// A type that model files hold, as each library calls it.
+/// A type of stored weights, under the names of three libraries.
 #[derive(Debug)]
 pub struct StoredType {
-    /// libtorch.
+    /// In libtorch.
     pub kind: Kind,
-    /// safetensors.
+    /// In safetensors.
     pub dtype: safetensors::Dtype,
-    /// `config.json`.
+    /// In `config.json`.
     pub name: &'static str,
 }
 
 impl StoredType {
-    /// All there are.
+    /// All stored types.
     pub const ALL: &'static [Self] = &[
         Self { kind: Kind::Float, dtype: safetensors::Dtype::F32, name: "float32" },
         Self { kind: Kind::BFloat16, dtype: safetensors::Dtype::BF16, name: "bfloat16" },
         Self { kind: Kind::Half, dtype: safetensors::Dtype::F16, name: "float16" },
     ];
 
-    /// The one of a tensor type.
+    /// The stored type of a tensor type.
     pub fn of(kind: Kind) -> Result<&'static Self> {
         Self::ALL.iter().find(|stored| stored.kind == kind).with_context(|| format!("no model is stored as {kind:?}"))
     }
@@ -68,12 +69,12 @@ pub fn device_name(device: Device) -> String {
     }
 }
 
-/// The device that is meant; an error if there is none.
+/// The chosen device; an error if it does not exist.
 pub fn device(choice: DeviceChoice) -> Result<Device> {
     device_of(choice, 0)
 }
 
-/// The device that is meant for a rank: its machine's GPU of that number.
+/// The chosen device of a rank: its machine's GPU of that number.
 fn device_of(choice: DeviceChoice, number: usize) -> Result<Device> {
     match (choice, tch::Cuda::is_available()) {
         (DeviceChoice::Cpu, _) | (DeviceChoice::Auto, false) => Ok(Device::Cpu),
@@ -92,7 +93,8 @@ fn device_of(choice: DeviceChoice, number: usize) -> Result<Device> {
     }
 }
 
-/// The device that a recipe means for the rank of this number on its machine; where it asks for bit-identical runs, the process computes so from here on.
+/// The recipe's device for the rank of this number on its machine. If the recipe is deterministic, the process computes
+/// deterministically from here on.
 pub fn prepare(recipe: &Recipe, local_rank: usize) -> Result<Device> {
     let device = device_of(recipe.device, local_rank)?;
     if recipe.deterministic {
@@ -107,8 +109,18 @@ pub fn prepare(recipe: &Recipe, local_rank: usize) -> Result<Device> {
 }
 
 /// Makes the rest of the process compute the same bits from the same input: deterministic kernels, and one thread on a
-/// CPU, because how a product is dealt to threads changes its last bits with the number of rows.
+/// CPU, because the split of a product over threads changes its last bits with the number of rows.
 pub fn make_deterministic() -> Result<()> {
     tch::set_num_threads(1);
     nestor_torch::set_deterministic(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_have_the_names_of_recipes() {
+        assert_eq!([Device::Cpu, Device::Cuda(0), Device::Cuda(3)].map(device_name), ["cpu", "cuda:0", "cuda:3"]);
+    }
 }

@@ -1,4 +1,4 @@
-//! Models with random weights, as transformers would initialise them.
+//! Models with random weights, initialised as transformers does.
 
 use std::f32::consts::TAU;
 use std::path::Path;
@@ -13,28 +13,27 @@ use super::{Config, Model};
 use crate::input_error;
 use crate::tokenizer::Tokenizer;
 
-/// Elements drawn from one random stream; streams are dealt to threads.
+/// Elements drawn from one random stream; threads draw different streams.
 const CHUNK: i64 = 1 << 20;
 
-/// Last word of every key here. Keys begin with the seed, as the engine's noise keys do; there the last word is step
-/// and token number, never both at their largest, so no stream of weights is one of noise.
+/// Last word of every key of this module. Keys begin with the seed, as the engine's noise keys do. There the last word is
+/// step and token number, never both at their largest, so no stream of weights is one of noise.
 const WEIGHTS: u64 = u64::MAX;
 
-/// What `nestor model new` makes.
+/// The model that `nestor model new` writes.
 #[derive(Debug)]
-pub struct NewModel<'a> {
-    /// The shape of the network.
+pub struct RandomModel<'a> {
     pub config: Config,
     /// A `tokenizer.json` with Qwen2.5's tokens.
     pub tokenizer: Option<&'a Path>,
     /// Seed of the weights.
     pub seed: u64,
-    /// The type the weights are stored in.
+    /// The stored type of the weights.
     pub kind: Kind,
 }
 
-/// Writes a model with random weights in Hugging Face form, with the files of its tokenizer if it has one.
-pub fn create(dir: &Path, new: &NewModel) -> Result<()> {
+/// Writes a model with random weights as a Hugging Face folder, with the files of its tokenizer if it has one.
+pub fn create(dir: &Path, new: &RandomModel) -> Result<()> {
     let tokenizer = new.tokenizer.map(Tokenizer::from_file).transpose()?;
     if let (Some(tokenizer), Some(path)) = (&tokenizer, new.tokenizer) {
         check_vocabulary(&new.config, tokenizer).map_err(|error| input_error!("{}: {error:#}", path.display()))?;
@@ -50,7 +49,7 @@ pub fn create(dir: &Path, new: &NewModel) -> Result<()> {
     })
 }
 
-/// Whether the network has an embedding row for every token, and for every end-of-sequence id.
+/// Checks that the network has an embedding row for every token, and for every end-of-sequence id.
 pub fn check_vocabulary(config: &Config, tokenizer: &Tokenizer) -> Result<()> {
     let (rows, ids) = (config.vocab_size, tokenizer.vocab_size());
     if ids as i64 > rows {
@@ -96,7 +95,7 @@ pub fn random(config: &Config, seed: u64, kind: Kind, device: Device) -> Result<
     Ok(model)
 }
 
-/// The chunks of parameter `number` that begin at `starts`, one thread each.
+/// Draws the chunks of parameter `number` that begin at `starts`, one thread each.
 fn draw(seed: u64, number: u64, starts: &[i64], numel: i64) -> Result<Vec<Vec<f32>>> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = starts
@@ -107,7 +106,7 @@ fn draw(seed: u64, number: u64, starts: &[i64], numel: i64) -> Result<Vec<Vec<f3
     })
 }
 
-/// `n` standard normal numbers of the stream that `key` names, by Box and Muller.
+/// `n` standard normal numbers from the random stream of this key, by Box and Muller.
 fn normals(key: [u64; 4], n: i64) -> Vec<f32> {
     let mut bytes = [0; 32];
     for (part, word) in bytes.chunks_exact_mut(8).zip(key) {

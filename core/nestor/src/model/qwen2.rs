@@ -1,29 +1,65 @@
 //! Qwen2 (Qwen2.5 in every size) and Qwen3, on one packed token axis.
 //!
-//! Tokens of all sequences lie end to end; which tokens may see each other is decided by the `attend` function that
-//! the caller passes to [`Model::block`]: packed causal attention in the update, the KV cache in generation. So there
-//! is one block, and training and generation cannot drift apart. Follows `modeling_qwen2.py` and `modeling_qwen3.py` of
-//! transformers. The two differ in a block's attention: Qwen2 adds biases to queries, keys and values, Qwen3 normalises
-//! each head of queries and keys.
+//! Sequences are packed end to end. The caller of [`Model::forward`] passes a function `attend` that decides which tokens
+//! see each other: packed causal attention in the update, the KV cache in generation. So there is one block, and training
+//! and generation cannot drift apart. The networks follow `modeling_qwen2.py` and `modeling_qwen3.py` of transformers. They
+//! differ in a block's attention: Qwen2 adds biases to queries, keys and values, Qwen3 normalises each head of queries and
+//! keys.
 
 use anyhow::Result;
-use nestor_torch::{PackedLinear, fused};
+use nestor_torch::{ReorderedLinear, fused};
 use tch::{Device, Kind, Tensor};
 
-use super::config::Output;
-use super::{Architecture, Config};
-use crate::shard::{Layout, Reader, Units};
+use super::config::{Architecture, Config, Output};
+use crate::shard::{HeldUnits, Layout, UnitReader};
 
 /// A network whose parameters are one flat tensor per unit: unit 0 is the embedding (with the final norm, and with the
 /// head where it is not tied to the embedding; a critic's head is a linear layer to one value), unit `1 + i` is block `i`.
 #[derive(Debug)]
 pub struct Model {
-    /// The shape of the network.
     pub config: Config,
-    /// Where the parameters lie in each unit's flat tensor.
+    /// Places of the parameters in each unit's flat tensor.
     pub layouts: Vec<Layout>,
-    /// Their values in the compute type.
-    pub units: Units,
+    /// The units in the compute type.
+    pub units: HeldUnits,
+}
+
+/// A linear projection: y = x Wᵀ + b.
+pub struct Linear {
+    /// W (out, in).
+    pub weight: Tensor,
+    /// b (out).
+    pub bias: Option<Tensor>,
+    /// A copy of the weight for products without gradients, see [`Linear::reorder`].
+    reordered: Option<ReorderedLinear>,
+}
+
+/// The weights of one block: views of its flat tensor, in its order. Projections that share an input are one.
+pub struct BlockWeights {
+    /// (E).
+    input_norm: Tensor,
+    /// Queries, keys and values: ((H + 2K) D, E), with a bias in Qwen2.
+    qkv: Linear,
+    /// Norms of the heads of queries and keys in Qwen3, (D) each.
+    qk_norm: Option<[Tensor; 2]>,
+    /// (E, H D).
+    o_proj: Linear,
+    /// (E).
+    post_norm: Tensor,
+    /// Gate and up: (2F, E).
+    gate_up: Linear,
+    /// (E, F).
+    down: Linear,
+}
+
+/// The weights outside the blocks: views of the first unit's flat tensor, in its order.
+pub struct OuterWeights {
+    /// (V, E).
+    pub embedding: Tensor,
+    /// The final norm (E).
+    pub norm: Tensor,
+    /// The LM head (V, E), which may be the embedding itself, or a critic's (1, E) with its bias.
+    pub head: Linear,
 }
 
 /// Rotary tables for given positions: cos and sin, each (T, 1, D) in the compute type.
@@ -33,19 +69,24 @@ pub struct Rope {
     sin: Tensor,
 }
 
-/// The tensors of one block: views of its flat tensor, projections that share an input fused into one.
-pub struct BlockWeights {
-    /// In the order of [`block_spans`].
-    tensors: Vec<Tensor>,
-    /// Copies of the matrices among them for products without gradients, see [`BlockWeights::packed`].
-    packed: Vec<Option<PackedLinear>>,
+/// Input of a forward pass.
+#[derive(Debug, Clone, Copy)]
+pub struct ForwardInput<'a> {
+    /// Token ids (T).
+    pub tokens: &'a Tensor,
+    /// Position of each token in its own sequence, (T) int64.
+    pub positions: &'a Tensor,
+    /// Rows whose states are read after the last block, (N) int64; all where absent.
+    pub read: Option<&'a Tensor>,
 }
 
-/// The tensors of the first unit: `[embedding, final norm]`, the head where it is not tied, and a critic's bias.
-pub struct OuterWeights {
-    tensors: Vec<Tensor>,
-    /// A copy of the head, see [`OuterWeights::packed`].
-    packed_head: Option<PackedLinear>,
+/// The weights of a forward pass.
+pub enum WeightSource<'a, 'm> {
+    /// Read unit by unit, each prefetched while the one before it computes. In the end the first unit is prefetched for
+    /// the head.
+    Read(&'a mut UnitReader<'m>),
+    /// Held by the caller.
+    Held { outer: &'a OuterWeights, blocks: &'a [BlockWeights] },
 }
 
 /// The layouts of all units of a network: unit 0 outside the blocks, then the blocks.
@@ -67,7 +108,7 @@ pub fn layouts(c: &Config) -> Vec<Layout> {
     let mut units = vec![Layout::new("outer", outer)];
     for layer in 0..c.num_hidden_layers {
         let name = |(rest, shape): (&str, Vec<i64>)| (format!("model.layers.{layer}.{rest}"), shape);
-        // Query, key and value (and gate and up) lie side by side, so that one product makes them all.
+        // Query, key and value are adjacent, so that one product computes all three; so are gate and up.
         let projections = vec![
             ("input_layernorm.weight", vec![hidden]),
             ("self_attn.q_proj.weight", vec![q, hidden]),
@@ -97,130 +138,127 @@ pub fn layouts(c: &Config) -> Vec<Layout> {
     units
 }
 
-/// Shapes of a block's tensors as the forward pass uses them, end to end over the block's flat tensor.
-fn block_spans(c: &Config) -> Vec<Vec<i64>> {
-    let (hidden, ffn) = (c.hidden_size, c.intermediate_size);
-    let (q, kv) = (c.num_attention_heads * c.head_dim(), c.num_key_value_heads * c.head_dim());
-    let own = match c.architecture {
-        Architecture::Qwen2 => vec![vec![q + 2 * kv]], // biases of query, key, value
-        Architecture::Qwen3 => vec![vec![c.head_dim()]; 2], // query norm, key norm
-    };
-    let mut spans = vec![
-        vec![hidden],             // input norm
-        vec![q + 2 * kv, hidden], // query, key, value
-    ];
-    spans.extend(own);
-    spans.extend([
-        vec![hidden, q],       // output
-        vec![hidden],          // post-attention norm
-        vec![2 * ffn, hidden], // gate, up
-        vec![hidden, ffn],     // down
-    ]);
-    spans
+/// Cuts a flat tensor into consecutive views.
+struct Views<'a> {
+    flat: &'a Tensor,
+    offset: i64,
+    /// Makes the views leaves that autograd differentiates with respect to.
+    grad: bool,
 }
 
-/// Cuts a flat tensor into consecutive views of the given shapes.
-fn cut(flat: &Tensor, shapes: &[Vec<i64>]) -> Vec<Tensor> {
-    let mut offset = 0;
-    shapes
-        .iter()
-        .map(|shape| {
-            let numel: i64 = shape.iter().product();
-            let view = flat.narrow(0, offset, numel).view(shape.as_slice());
-            offset += numel;
-            view
-        })
-        .collect()
+impl Views<'_> {
+    fn next(&mut self, shape: &[i64]) -> Tensor {
+        let numel: i64 = shape.iter().product();
+        let view = self.flat.narrow(0, self.offset, numel).view(shape);
+        self.offset += numel;
+        if self.grad { view.detach().set_requires_grad(true) } else { view }
+    }
+
+    /// A weight (out, in), and after it a bias (out) if there is one.
+    fn linear(&mut self, out: i64, input: i64, bias: bool) -> Linear {
+        let weight = self.next(&[out, input]);
+        Linear { weight, bias: bias.then(|| self.next(&[out])), reordered: None }
+    }
 }
 
-/// Views that autograd treats as leaves: the update differentiates with respect to them.
-fn leaves(tensors: Vec<Tensor>) -> Vec<Tensor> {
-    tensors.into_iter().map(|t| t.detach().set_requires_grad(true)).collect()
-}
+impl Linear {
+    /// x (T, in) to (T, out).
+    fn apply(&self, x: &Tensor) -> Tensor {
+        match &self.reordered {
+            Some(reordered) => reordered.apply(x, self.bias.as_ref()),
+            None => x.linear(&self.weight, self.bias.as_ref()),
+        }
+    }
 
-/// A matrix in the layout that oneDNN multiplies small inputs with fastest; none where it has no such layout.
-fn pack(tensor: &Tensor) -> Option<PackedLinear> {
-    let packs = tensor.dim() == 2 && tensor.device() == Device::Cpu;
-    packs.then(|| PackedLinear::new(tensor).ok()).flatten()
-}
-
-/// `x` times a weight, by its packed copy where there is one.
-fn linear(x: &Tensor, weight: &Tensor, packed: Option<&PackedLinear>, bias: Option<&Tensor>) -> Tensor {
-    packed.map_or_else(|| x.linear(weight, bias), |packed| packed.apply(x, bias))
+    /// Adds on a CPU a copy of the weight in the layout that oneDNN multiplies small inputs with fastest, if it has one. For
+    /// passes without gradients; later changes of the weight do not reach the copy.
+    fn reorder(self) -> Self {
+        let on_cpu = self.weight.device() == Device::Cpu;
+        let reordered = on_cpu.then(|| ReorderedLinear::new(&self.weight).ok()).flatten();
+        Self { reordered, ..self }
+    }
 }
 
 impl BlockWeights {
     /// Views of a block's flat tensor; with `grad` they are leaves that require gradients.
-    pub fn new(config: &Config, flat: &Tensor, grad: bool) -> Self {
-        let tensors = cut(flat, &block_spans(config));
-        Self { tensors: if grad { leaves(tensors) } else { tensors }, packed: Vec::new() }
+    pub fn new(c: &Config, flat: &Tensor, grad: bool) -> Self {
+        let (hidden, ffn, dim) = (c.hidden_size, c.intermediate_size, c.head_dim());
+        let (q, kv) = (c.num_attention_heads * dim, c.num_key_value_heads * dim);
+        let qwen3 = c.architecture == Architecture::Qwen3;
+        let mut views = Views { flat, offset: 0, grad };
+        let input_norm = views.next(&[hidden]);
+        let qkv = views.linear(q + 2 * kv, hidden, !qwen3);
+        let qk_norm = qwen3.then(|| [views.next(&[dim]), views.next(&[dim])]);
+        let o_proj = views.linear(hidden, q, false);
+        let post_norm = views.next(&[hidden]);
+        let gate_up = views.linear(2 * ffn, hidden, false);
+        let down = views.linear(hidden, ffn, false);
+        Self { input_norm, qkv, qk_norm, o_proj, post_norm, gate_up, down }
     }
 
-    /// The tensors in flat order: what a backward pass differentiates with respect to.
-    pub fn tensors(&self) -> &[Tensor] {
-        &self.tensors
+    /// All tensors in flat order: a backward pass differentiates with respect to them.
+    pub fn tensors(&self) -> Vec<&Tensor> {
+        let Self { input_norm, qkv, qk_norm, o_proj, post_norm, gate_up, down } = self;
+        let mut tensors = vec![input_norm, &qkv.weight];
+        tensors.extend(&qkv.bias);
+        tensors.extend(qk_norm.iter().flatten());
+        tensors.extend([&o_proj.weight, post_norm, &gate_up.weight, &down.weight]);
+        tensors
     }
 
-    /// With a second copy of all matrices on a CPU, for passes without gradients that multiply few rows. Changes of the
-    /// weights are not seen by it.
-    pub fn packed(self) -> Self {
-        Self { packed: self.tensors.iter().map(pack).collect(), ..self }
+    /// The same with reordered copies of all matrices, see [`Linear::reorder`].
+    pub fn reorder(self) -> Self {
+        Self {
+            qkv: self.qkv.reorder(),
+            o_proj: self.o_proj.reorder(),
+            gate_up: self.gate_up.reorder(),
+            down: self.down.reorder(),
+            ..self
+        }
     }
 }
 
 impl OuterWeights {
     /// Views of the first unit's flat tensor; with `grad` they are leaves that require gradients.
-    pub fn new(layout: &Layout, flat: &Tensor, grad: bool) -> Self {
-        let shapes: Vec<_> = layout.params.iter().map(|p| p.shape.clone()).collect();
-        let tensors = cut(flat, &shapes);
-        Self { tensors: if grad { leaves(tensors) } else { tensors }, packed_head: None }
+    pub fn new(c: &Config, flat: &Tensor, grad: bool) -> Self {
+        let mut views = Views { flat, offset: 0, grad };
+        let embedding = views.next(&[c.vocab_size, c.hidden_size]);
+        let norm = views.next(&[c.hidden_size]);
+        let head = match c.output {
+            Output::Tokens if c.tie_word_embeddings => {
+                Linear { weight: embedding.shallow_clone(), bias: None, reordered: None }
+            }
+            Output::Tokens => views.linear(c.vocab_size, c.hidden_size, false),
+            Output::Value => views.linear(1, c.hidden_size, true),
+        };
+        Self { embedding, norm, head }
     }
 
-    /// `[embedding, final norm]`, the head where it is not tied, and a critic's bias.
-    pub fn tensors(&self) -> &[Tensor] {
-        &self.tensors
+    /// Final norm and head: the weights between the last block and the output.
+    pub fn head_tensors(&self) -> Vec<&Tensor> {
+        let mut tensors = vec![&self.norm, &self.head.weight];
+        tensors.extend(&self.head.bias);
+        tensors
     }
 
-    /// With a second copy of the head, as [`BlockWeights::packed`].
-    pub fn packed(self) -> Self {
-        Self { packed_head: pack(self.head().0), ..self }
-    }
-
-    /// Places of final norm and head among the tensors: what stands between the last block and the output. A tied head
-    /// is the embedding.
-    pub fn head_indices(&self) -> Vec<usize> {
-        match self.tensors.len() {
-            2 => vec![1, 0],
-            n => (1..n).collect(),
-        }
-    }
-
-    /// The final norm (E).
-    fn norm(&self) -> &Tensor {
-        &self.tensors[1]
-    }
-
-    /// The head (V, E), or a critic's (1, E) and its bias (1).
-    pub fn head(&self) -> (&Tensor, Option<&Tensor>) {
-        match &self.tensors[..] {
-            [embedding, _norm] => (embedding, None),
-            tensors => (&tensors[2], tensors.get(3)),
-        }
+    /// The same with a reordered copy of the head, see [`Linear::reorder`].
+    pub fn reorder(self) -> Self {
+        Self { head: self.head.reorder(), ..self }
     }
 }
 
 impl Model {
-    /// A network of this shape over the given flat tensors (one per unit, as [`layouts`] orders them).
+    /// A network over these flat tensors, one per unit in the order of [`layouts`].
     pub fn new(config: Config, flats: Vec<Tensor>) -> Self {
-        Self::of_units(config, Units::Whole(flats))
+        Self::of_units(config, HeldUnits::Whole(flats))
     }
 
-    /// A network of this shape over these units.
-    pub fn of_units(config: Config, units: Units) -> Self {
+    /// A network over these units.
+    pub fn of_units(config: Config, units: HeldUnits) -> Self {
         Self { layouts: layouts(&config), config, units }
     }
 
-    /// A network whose parameters are not yet set.
+    /// A network whose parameters are all zero.
     pub fn empty(config: Config, kind: Kind, device: Device) -> Self {
         let flats = layouts(&config).iter().map(|l| Tensor::zeros([l.numel()], (kind, device))).collect();
         Self::new(config, flats)
@@ -236,7 +274,7 @@ impl Model {
         self.units.kind()
     }
 
-    /// Where the parameters live.
+    /// The device of the parameters.
     pub fn device(&self) -> Device {
         self.units.device()
     }
@@ -254,7 +292,7 @@ impl Model {
     /// Every parameter by its Hugging Face name, as a view.
     ///
     /// # Errors
-    /// When the weights are spread over ranks.
+    /// When the weights are sharded over ranks.
     pub fn named_parameters(&self) -> Result<Vec<(String, Tensor)>> {
         let mut all = Vec::new();
         for (layout, flat) in self.layouts.iter().zip(self.units.whole()?) {
@@ -265,19 +303,19 @@ impl Model {
         Ok(all)
     }
 
-    /// Hands the units to a pass, one after the other.
-    pub fn reader(&self) -> Reader<'_> {
-        Reader::new(&self.layouts, &self.units)
+    /// Reads the units one after the other, whole.
+    pub fn reader(&self) -> UnitReader<'_> {
+        UnitReader::new(&self.layouts, &self.units)
     }
 
-    /// The tensors of block `layer`; with `grad` they are leaves that require gradients.
-    pub fn block_weights(&self, reader: &mut Reader, layer: usize, grad: bool) -> Result<BlockWeights> {
+    /// The weights of block `layer`; with `grad` they are leaves that require gradients.
+    pub fn block_weights(&self, reader: &mut UnitReader, layer: usize, grad: bool) -> Result<BlockWeights> {
         Ok(BlockWeights::new(&self.config, &reader.unit(1 + layer)?, grad))
     }
 
-    /// The tensors outside the blocks; with `grad` they are leaves that require gradients.
-    pub fn outer_weights(&self, reader: &mut Reader, grad: bool) -> Result<OuterWeights> {
-        Ok(OuterWeights::new(&self.layouts[0], &reader.unit(0)?, grad))
+    /// The weights outside the blocks; with `grad` they are leaves that require gradients.
+    pub fn outer_weights(&self, reader: &mut UnitReader, grad: bool) -> Result<OuterWeights> {
+        Ok(OuterWeights::new(&self.config, &reader.unit(0)?, grad))
     }
 
     /// Rotary tables for positions (T) of type int64.
@@ -293,12 +331,44 @@ impl Model {
 
     /// Embeds token ids (T) into (T, E).
     pub fn embed(&self, weights: &OuterWeights, tokens: &Tensor) -> Tensor {
-        Tensor::embedding(&weights.tensors[0], tokens, -1, false, false)
+        Tensor::embedding(&weights.embedding, tokens, -1, false, false)
     }
 
-    /// One block: (T, E) to (T, E). `attend` gets rotated queries (T, H, D), rotated keys and values (T, K, D) and
-    /// gives (T, H, D). Of the last block only some rows may be read: with `read` (N) only these are computed after
-    /// attention, and it gives (N, E).
+    /// The unit that a forward pass needs after block `layer`: the next block, or the first unit for the head.
+    pub fn unit_after(&self, layer: usize) -> usize {
+        if layer + 1 == self.blocks() { 0 } else { layer + 2 }
+    }
+
+    /// The states after the last block, (N, E) where only N rows are read and (T, E) elsewhere. `attend` gets the block's
+    /// number, rotated queries (T, H, D), and rotated keys and values (T, K, D), and returns (T, H, D).
+    pub fn forward(
+        &self,
+        mut weights: WeightSource,
+        input: &ForwardInput,
+        attend: impl Fn(usize, &Tensor, &Tensor, &Tensor) -> Tensor,
+    ) -> Result<Tensor> {
+        let rope = self.rope(input.positions);
+        let mut x = match &mut weights {
+            WeightSource::Read(reader) => self.embed(&self.outer_weights(reader, false)?, input.tokens),
+            WeightSource::Held { outer, .. } => self.embed(outer, input.tokens),
+        };
+        for layer in 0..self.blocks() {
+            let read = input.read.filter(|_| layer + 1 == self.blocks());
+            let attend = |q: &Tensor, k: &Tensor, v: &Tensor| attend(layer, q, k, v);
+            x = match &mut weights {
+                WeightSource::Read(reader) => {
+                    let block = self.block_weights(reader, layer, false)?;
+                    reader.prefetch(self.unit_after(layer))?;
+                    self.block(&block, &x, &rope, read, attend)
+                }
+                WeightSource::Held { blocks, .. } => self.block(&blocks[layer], &x, &rope, read, attend),
+            };
+        }
+        Ok(x)
+    }
+
+    /// One block: (T, E) to (T, E). `attend` gets rotated queries (T, H, D), rotated keys and values (T, K, D), and
+    /// returns (T, H, D). With `read` (N) only these rows are computed after attention, and the result is (N, E).
     pub fn block(
         &self,
         weights: &BlockWeights,
@@ -307,24 +377,13 @@ impl Model {
         read: Option<&Tensor>,
         attend: impl FnOnce(&Tensor, &Tensor, &Tensor) -> Tensor,
     ) -> Tensor {
-        let [norm_in, qkv, own @ .., out, norm_post, gate_up, down] = &weights.tensors[..] else {
-            unreachable!("a block has at least six tensors")
-        };
-        // A block's matrices are the second tensor and three of the last four.
-        let places = [1, 2 + own.len(), 4 + own.len(), 5 + own.len()];
-        let [qkv_packed, out_packed, gate_up_packed, down_packed] =
-            places.map(|place| weights.packed.get(place).and_then(Option::as_ref));
-        let (bias, head_norms) = match own {
-            [q_norm, k_norm] => (None, Some((q_norm, k_norm))),
-            own => (own.first(), None),
-        };
         let c = &self.config;
         let (heads, kv_heads, dim) = (c.num_attention_heads, c.num_key_value_heads, c.head_dim());
 
-        let h = rms_norm(x, norm_in, c.rms_norm_eps);
-        let h = linear(&h, qkv, qkv_packed, bias).view([-1, heads + 2 * kv_heads, dim]); // (T, H + 2K, D)
+        let h = rms_norm(x, &weights.input_norm, c.rms_norm_eps);
+        let h = weights.qkv.apply(&h).view([-1, heads + 2 * kv_heads, dim]); // (T, H + 2K, D)
         let (qk, v) = (h.narrow(1, 0, heads + kv_heads), h.narrow(1, heads + kv_heads, kv_heads));
-        let [q, k, v] = if let Some((q_norm, k_norm)) = head_norms {
+        let [q, k, v] = if let Some([q_norm, k_norm]) = &weights.qk_norm {
             let scales = [q_norm.expand([heads, dim], false), k_norm.expand([kv_heads, dim], false)];
             let [q, k] = rotate(&rms_norm(&qk, &Tensor::cat(&scales, 0), c.rms_norm_eps), rope, heads);
             [q, k, v]
@@ -339,21 +398,20 @@ impl Model {
         let keep =
             |x: &Tensor| read.map_or_else(|| x.shallow_clone(), |rows| Tensor::embedding(x, rows, -1, false, false));
         let (x, attended) = (keep(x), keep(&attended));
-        let x = x + linear(&attended, out, out_packed, None);
+        let x = x + weights.o_proj.apply(&attended);
 
-        let h = linear(&rms_norm(&x, norm_post, c.rms_norm_eps), gate_up, gate_up_packed, None);
-        x + linear(&silu_mul(&h), down, down_packed, None)
+        let h = weights.gate_up.apply(&rms_norm(&x, &weights.post_norm, c.rms_norm_eps));
+        x + weights.down.apply(&silu_mul(&h))
     }
 
-    /// The final norm: (R, E) to what the head gets.
+    /// The final norm: (R, E) to the input of the head.
     pub fn final_norm(&self, weights: &OuterWeights, x: &Tensor) -> Tensor {
-        rms_norm(x, weights.norm(), self.config.rms_norm_eps)
+        rms_norm(x, &weights.norm, self.config.rms_norm_eps)
     }
 
     /// Final norm and head: (R, E) to logits (R, V), or a critic's values (R, 1), in the compute type.
     pub fn head(&self, weights: &OuterWeights, x: &Tensor) -> Tensor {
-        let (head, bias) = weights.head();
-        linear(&rms_norm(x, weights.norm(), self.config.rms_norm_eps), head, weights.packed_head.as_ref(), bias)
+        weights.head.apply(&self.final_norm(weights, x))
     }
 }
 

@@ -1,7 +1,7 @@
-//! Tensors in safetensors files: whole, or in pieces that lie in the files of several ranks.
+//! Tensors in safetensors files: whole, or in pieces in the files of several ranks.
 //!
-//! A piece is a tensor of one axis called `NAME[first..end]`, by the elements of the flattened tensor that it holds. So
-//! what any number of ranks wrote any other number can read: each rank reads the elements of its shards, and no more.
+//! A piece is a tensor of one axis, named `NAME[first..end]` after the elements of the flattened tensor that it holds. So
+//! any number of ranks can read the files that any other number wrote: each rank reads only the elements of its shards.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -14,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 use safetensors::Dtype;
 use tch::{Device, Kind, Tensor, no_grad};
 
-use super::header::{self, Entry};
+use super::header::{self, TensorEntry};
 use super::{Model, StoredType};
 use crate::dist::Comm;
 use crate::files::{Sum, SummedFile};
@@ -24,18 +24,18 @@ use crate::shard::{Layout, Partition};
 /// Elements read, converted and written at once, so that a large tensor never exists twice.
 const SLICE: i64 = 1 << 23;
 
-/// Where the bytes of a file come from. Files are read, not mapped: pages of a map would count as this process's memory.
-trait Source {
+/// The bytes of a file. Files are read, not mapped: pages of a map would count as this process's memory.
+trait ByteSource {
     fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
 }
 
-impl Source for File {
+impl ByteSource for File {
     fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         FileExt::read_exact_at(self, buffer, offset)
     }
 }
 
-impl Source for &[u8] {
+impl ByteSource for &[u8] {
     fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         let begin = usize::try_from(offset).unwrap_or(usize::MAX);
         let bytes = self.get(begin..).and_then(|rest| rest.get(..buffer.len()));
@@ -46,17 +46,16 @@ impl Source for &[u8] {
 
 /// Tensors in a set of files.
 pub struct TensorFiles<'a> {
-    files: Vec<(PathBuf, Box<dyn Source + 'a>)>,
+    files: Vec<(PathBuf, Box<dyn ByteSource + 'a>)>,
     tensors: BTreeMap<String, Vec<Held>>,
 }
 
-/// What one file holds of a tensor.
+/// A tensor, or a piece of it, in one file.
 struct Held {
-    /// Which file.
+    /// Index of the file.
     file: usize,
-    /// Where in it, in which type and shape.
-    entry: Entry,
-    /// Elements of the flattened tensor; none of a tensor that is there as a whole.
+    entry: TensorEntry,
+    /// Elements of the flattened tensor; none if the tensor is whole.
     piece: Option<Range<i64>>,
 }
 
@@ -66,14 +65,14 @@ impl Held {
     }
 }
 
-/// What a set of files may hold.
+/// The expected contents of a set of files.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Expected<'a> {
-    /// The parameters, all of which must be there.
+    /// The parameters; all must be present.
     pub layouts: &'a [Layout],
-    /// The only type allowed, else any that can be read.
+    /// The only allowed type; any readable type if none.
     pub kind: Option<Kind>,
-    /// A head may be there too, and is not needed.
+    /// A head may be present, but is not needed.
     pub tied: bool,
 }
 
@@ -97,7 +96,7 @@ impl<'a> TensorFiles<'a> {
         Ok(all)
     }
 
-    /// The tensors of one file that lies in memory; `path` names it in errors.
+    /// Opens one file in memory; `path` names it in errors.
     pub fn of_bytes(path: &Path, bytes: &'a [u8]) -> Result<Self> {
         let mut all = Self { files: Vec::new(), tensors: BTreeMap::new() };
         let size = bytes.len() as u64;
@@ -109,8 +108,8 @@ impl<'a> TensorFiles<'a> {
         &mut self,
         path: PathBuf,
         size: u64,
-        source: Box<dyn Source + 'a>,
-        entries: Result<BTreeMap<String, Entry>, String>,
+        source: Box<dyn ByteSource + 'a>,
+        entries: Result<BTreeMap<String, TensorEntry>, String>,
     ) -> Result<()> {
         let entries = entries.map_err(|why| {
             input_error!("{}: truncated or damaged ({size} bytes; {why}); fetch the file again", path.display())
@@ -121,9 +120,9 @@ impl<'a> TensorFiles<'a> {
                 Some((name, range)) => (name.to_string(), Some(range)),
                 None => (stored_name, None),
             };
-            let parts = self.tensors.entry(name).or_default();
-            parts.push(Held { file, entry, piece });
-            parts.sort_by_key(|part| part.range().start);
+            let held = self.tensors.entry(name).or_default();
+            held.push(Held { file, entry, piece });
+            held.sort_by_key(|held| held.range().start);
         }
         self.files.push((path, source));
         Ok(())
@@ -138,11 +137,11 @@ impl<'a> TensorFiles<'a> {
         &self.files[held.file].0
     }
 
-    /// Whether the files hold exactly what is expected, every element once; `place` is where they lie.
+    /// Checks that the files hold exactly the expected parameters, every element once; `place` names the files' folder.
     pub fn check(&self, place: &Path, expected: &Expected) -> Result<()> {
         let params = || expected.layouts.iter().flat_map(|l| &l.params);
         let wanted: HashMap<&str, &[i64]> = params().map(|p| (p.name.as_str(), p.shape.as_slice())).collect();
-        for (name, parts) in &self.tensors {
+        for (name, held) in &self.tensors {
             // Old files carry the rotary frequencies, and tied models may carry the head as a copy of the embedding.
             if (expected.tied && name == "lm_head.weight") || name.ends_with(".rotary_emb.inv_freq") {
                 continue;
@@ -150,11 +149,11 @@ impl<'a> TensorFiles<'a> {
             let Some(shape) = wanted.get(name.as_str()) else {
                 return Err(input_error!(
                     "{}: unexpected tensor {name} (shape {:?}); config.json describes another network: take both from one model",
-                    self.path(&parts[0]).display(),
-                    parts[0].entry.shape
+                    self.path(&held[0]).display(),
+                    held[0].entry.shape
                 ));
             };
-            self.check_tensor(name, shape, parts, expected.kind)?;
+            self.check_tensor(name, shape, held, expected.kind)?;
         }
         // In the order of the layouts, so that the first missing tensor is named.
         for param in params() {
@@ -171,12 +170,12 @@ impl<'a> TensorFiles<'a> {
         Ok(())
     }
 
-    /// Whether the parts are one whole tensor of this shape, or pieces that lie end to end.
-    fn check_tensor(&self, name: &str, shape: &[i64], parts: &[Held], only: Option<Kind>) -> Result<()> {
+    /// Checks that the entries are one whole tensor of this shape, or pieces that are contiguous.
+    fn check_tensor(&self, name: &str, shape: &[i64], all: &[Held], only: Option<Kind>) -> Result<()> {
         let numel: i64 = shape.iter().product();
         let mut filled = 0;
-        for held in parts {
-            let (path, range, Entry { dtype, shape: found, .. }) = (self.path(held), held.range(), &held.entry);
+        for held in all {
+            let (path, range, TensorEntry { dtype, shape: found, .. }) = (self.path(held), held.range(), &held.entry);
             let right = match &held.piece {
                 None => found.iter().map(|&n| n as i64).eq(shape.iter().copied()),
                 Some(piece) => range.end <= numel && found[..] == [(piece.end - piece.start) as u64],
@@ -189,7 +188,8 @@ impl<'a> TensorFiles<'a> {
                 ));
             }
             if element_kind(*dtype).is_none_or(|kind| only.is_some_and(|only| only != kind)) {
-                let readable = only.map_or("F32, F16 and BF16".into(), |kind| format!("{kind:?}"));
+                let only = only.and_then(|kind| StoredType::of(kind).ok());
+                let readable = only.map_or("F32, F16 and BF16".into(), |stored| stored.dtype.to_string());
                 return Err(input_error!(
                     "{}: tensor {name} is stored as {dtype}; only {readable} can be read",
                     path.display()
@@ -199,7 +199,7 @@ impl<'a> TensorFiles<'a> {
                 return Err(input_error!(
                     "{}: tensor {name} is in {} too; fetch index and files of one model again",
                     path.display(),
-                    self.path(&parts[0]).display()
+                    self.path(&all[0]).display()
                 ));
             }
             if range.start > filled {
@@ -208,22 +208,27 @@ impl<'a> TensorFiles<'a> {
             filled = range.end;
         }
         if filled < numel {
-            return Err(hole(self.path(&parts[parts.len() - 1]), name, filled, numel));
+            return Err(hole(self.path(&all[all.len() - 1]), name, filled, numel));
         }
         Ok(())
     }
 
-    /// Fills this rank's shards of all units from files that were found right; padding stays as it is.
+    /// Fills this rank's shards of all units from checked files; padding stays unchanged.
     pub fn fill(&self, layouts: &[Layout], comm: &dyn Comm, shards: &[Tensor]) -> Result<()> {
         ensure!(layouts.len() == shards.len(), "{} units, but {} shards", layouts.len(), shards.len());
         for (layout, shard) in layouts.iter().zip(shards) {
             let partition = Partition::new(layout.numel(), comm.world());
-            ensure!(shard.size() == [partition.part()], "{}: a shard has the size {:?}", layout.name, shard.size());
+            ensure!(
+                shard.size() == [partition.shard_numel()],
+                "{}: a shard has the size {:?}",
+                layout.name,
+                shard.size()
+            );
             for param in &layout.params {
                 for piece in partition.pieces_of(comm.rank(), param.offset..param.offset + param.numel()) {
                     let first = piece.start - param.offset;
                     self.read(&param.name, first..first + piece.length, |at, values| {
-                        let place = piece.part_start + at - first;
+                        let place = piece.shard_start + at - first;
                         no_grad(|| shard.f_narrow(0, place, values.numel() as i64)?.f_copy_(values))?;
                         Ok(())
                     })?;
@@ -233,7 +238,8 @@ impl<'a> TensorFiles<'a> {
         Ok(())
     }
 
-    /// Gives some elements of a flattened tensor in order: the first one's number, and tensors (n) of the stored type.
+    /// Passes a range of a flattened tensor's elements to `give` in order: the first one's number, and tensors (n) of the
+    /// stored type.
     fn read(&self, name: &str, range: Range<i64>, mut give: impl FnMut(i64, &Tensor) -> Result<()>) -> Result<()> {
         let mut buffer = Vec::new();
         for held in self.tensors.get(name).into_iter().flatten() {
@@ -267,12 +273,12 @@ fn stored_name(name: &str, piece: Option<&Range<i64>>) -> String {
     piece.map_or(name.to_string(), |range| format!("{name}[{}..{}]", range.start, range.end))
 }
 
-/// A tensor's name and elements, where a stored name is that of a piece.
+/// A tensor's name and elements, if a stored name is that of a piece.
 fn split_name(stored: &str) -> Option<(&str, Range<i64>)> {
     let (name, range) = stored.strip_suffix(']')?.rsplit_once('[')?;
     let (first, end) = range.split_once("..")?;
     let range = first.parse().ok()?..end.parse().ok()?;
-    // One spelling only, so that no two names mean the same piece.
+    // Only one spelling, so that no two names mean the same piece.
     (0 <= range.start && range.start < range.end && stored_name(name, Some(&range)) == stored).then_some((name, range))
 }
 
@@ -280,11 +286,11 @@ fn element_kind(dtype: Dtype) -> Option<Kind> {
     StoredType::ALL.iter().find(|stored| stored.dtype == dtype).map(|stored| stored.kind)
 }
 
-/// A tensor on its way to a file; its bytes exist only while they are written, a slice at a time.
+/// A tensor to be written to a file; its bytes exist only while they are written, a slice at a time.
 pub struct Outgoing<'a> {
-    /// What it is called in the file.
+    /// Name in the file.
     pub name: String,
-    /// Its shape there.
+    /// Shape in the file.
     pub shape: Vec<i64>,
     values: Values<'a>,
 }
@@ -302,7 +308,7 @@ impl Outgoing<'_> {
         self.shape.iter().product()
     }
 
-    /// Gives the elements in order, as tensors (n).
+    /// Passes the elements to `give` in order, as tensors (n).
     pub fn slices(&self, mut give: impl FnMut(&Tensor) -> Result<()>) -> Result<()> {
         match &self.values {
             Values::Flat(flat) => flat.split(SLICE, 0).iter().try_for_each(give),
@@ -311,7 +317,7 @@ impl Outgoing<'_> {
     }
 }
 
-/// The parameters of a model that is in memory as a whole.
+/// The parameters of a model that is whole in memory.
 pub fn of_model(model: &Model) -> Result<Vec<Outgoing<'static>>> {
     let outgoing = |(name, tensor): (String, Tensor)| {
         let shape = tensor.size();
@@ -320,7 +326,7 @@ pub fn of_model(model: &Model) -> Result<Vec<Outgoing<'static>>> {
     Ok(model.named_parameters()?.into_iter().map(outgoing).collect())
 }
 
-/// The parameters of these layouts that lie in files, in pieces or not.
+/// The parameters of these layouts in files, whole or in pieces.
 pub fn of_files<'a>(files: &'a TensorFiles<'a>, layouts: &[Layout]) -> Vec<Outgoing<'a>> {
     let params = layouts.iter().flat_map(|layout| &layout.params);
     let stored = |param: &crate::shard::Param| Outgoing {
@@ -331,7 +337,7 @@ pub fn of_files<'a>(files: &'a TensorFiles<'a>, layouts: &[Layout]) -> Vec<Outgo
     params.map(stored).collect()
 }
 
-/// What a rank's shards hold: whole parameters, and pieces of others.
+/// The contents of a rank's shards: whole parameters, and pieces of others.
 pub fn of_shards(layouts: &[Layout], comm: &dyn Comm, shards: &[Tensor]) -> Vec<Outgoing<'static>> {
     let mut all = Vec::new();
     for (layout, shard) in layouts.iter().zip(shards) {
@@ -344,7 +350,7 @@ pub fn of_shards(layouts: &[Layout], comm: &dyn Comm, shards: &[Tensor]) -> Vec<
                 all.push(Outgoing {
                     name: stored_name(&param.name, range.as_ref()),
                     shape: if whole { param.shape.clone() } else { vec![piece.length] },
-                    values: Values::Flat(shard.detach().narrow(0, piece.part_start, piece.length)),
+                    values: Values::Flat(shard.detach().narrow(0, piece.shard_start, piece.length)),
                 });
             }
         }

@@ -1,4 +1,4 @@
-//! Weights of Hugging Face folders: read straight into the flat tensors, written atomically.
+//! Weights of Hugging Face folders: read directly into the flat tensors, written atomically.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,11 +19,11 @@ use crate::tokenizer::copy_files;
 const ONE_FILE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
-/// Bytes of one file above which a saved model is cut into several.
-const SHARD_BYTES: usize = 4 << 30;
+/// Most bytes of one file of a saved model.
+const FILE_BYTES: usize = 4 << 30;
 
-/// Loads a Hugging Face folder (`config.json`, one or many safetensors) in the given compute type. Nothing is
-/// allocated before every file and every tensor's name, type and shape were found right.
+/// Loads a Hugging Face folder (`config.json`, one or many safetensors) in the given compute type. Allocates nothing before
+/// every file, and every tensor's name, type and shape, is checked.
 pub fn load(dir: &Path, kind: Kind, device: Device) -> Result<Model> {
     let (config, files) = open(dir)?;
     let model = Model::empty(config, kind, device);
@@ -31,7 +31,8 @@ pub fn load(dir: &Path, kind: Kind, device: Device) -> Result<Model> {
     Ok(model)
 }
 
-/// The files of a Hugging Face folder, found to hold its network: [`TensorFiles::fill`] reads a rank's shards of it.
+/// Opens the files of a Hugging Face folder, and checks that they hold its network. [`TensorFiles::fill`] then reads a
+/// rank's shards.
 pub fn open(dir: &Path) -> Result<(Config, TensorFiles<'static>)> {
     let config = Config::load(dir)?;
     let index = read_index(dir)?;
@@ -48,8 +49,8 @@ pub fn open(dir: &Path) -> Result<(Config, TensorFiles<'static>)> {
     Ok((config, files))
 }
 
-/// SHA-256 of the weights of a Hugging Face folder in the given compute type, which adapters belong to. Any number of
-/// ranks and files has the same.
+/// SHA-256 of the weights of a Hugging Face folder in the given compute type, to which adapters belong. It does not depend
+/// on the number of ranks and files.
 pub fn fingerprint(dir: &Path, kind: Kind) -> Result<String> {
     let (config, files) = open(dir)?;
     let (mut hasher, mut bytes) = (Sha256::new(), Vec::new());
@@ -70,7 +71,7 @@ pub fn read_flats(path: &Path, layouts: &[Layout], flats: &[Tensor]) -> Result<(
     files.fill(layouts, &Solo { device: Device::Cpu }, flats)
 }
 
-/// The network in the bytes of one file; `path` names it in errors. Nothing is allocated before the file was found right.
+/// The network in the bytes of one file; `path` names it in errors. Allocates nothing before the file is checked.
 pub fn model_of(path: &Path, file: &[u8], config: Config, (kind, device): (Kind, Device)) -> Result<Model> {
     let layouts = super::qwen2::layouts(&config);
     let files = TensorFiles::of_bytes(path, file)?;
@@ -80,7 +81,7 @@ pub fn model_of(path: &Path, file: &[u8], config: Config, (kind, device): (Kind,
     Ok(model)
 }
 
-/// Which file holds each tensor, where the folder has an index.
+/// The file of each tensor, if the folder has an index.
 fn read_index(dir: &Path) -> Result<Option<BTreeMap<String, String>>> {
     let path = dir.join(INDEX);
     let Some(json) = read_object(&path)? else { return Ok(None) };
@@ -96,7 +97,7 @@ fn read_index(dir: &Path) -> Result<Option<BTreeMap<String, String>>> {
     Ok(Some(map))
 }
 
-/// Every tensor the index promises must be in the file it names.
+/// Checks that every tensor of the index is in the file that the index names.
 fn check_index(dir: &Path, index: &BTreeMap<String, String>, files: &TensorFiles) -> Result<()> {
     for (name, file) in index {
         let path = dir.join(file);
@@ -110,13 +111,13 @@ fn check_index(dir: &Path, index: &BTreeMap<String, String>, files: &TensorFiles
     Ok(())
 }
 
-/// Writes a whole Hugging Face folder: configuration, weights, and the tokenizer files that lie in `source` (another
-/// model folder), if any.
+/// Writes a whole Hugging Face folder: configuration, weights, and the tokenizer files of `source` (another model folder),
+/// if any.
 pub fn save_pretrained(model: &Model, dir: &Path, source: Option<&Path>, kind: Kind) -> Result<()> {
     save_tensors(&model.config, of_model(model)?, (dir, source), kind)
 }
 
-/// [`save_pretrained`] of tensors that need not be in memory; to a folder, with the tokenizer of another.
+/// [`save_pretrained`] for tensors that need not be in memory: to `dir`, with the tokenizer of `source`.
 pub fn save_tensors(
     config: &Config,
     tensors: Vec<Outgoing>,
@@ -126,7 +127,7 @@ pub fn save_tensors(
     in_new_folder(dir, |staged| {
         let eos = source.map_or(Ok(Vec::new()), |source| copy_files(source, staged))?;
         write_json(&staged.join("config.json"), &config.to_json(&eos, kind)?)?;
-        write_weights(tensors, staged, kind, SHARD_BYTES)
+        write_weights(tensors, staged, kind, FILE_BYTES)
     })
 }
 
@@ -150,31 +151,31 @@ pub fn in_new_folder(dir: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Resu
 /// Writes config.json and the safetensors of a model into an existing folder.
 pub fn write(model: &Model, dir: &Path, eos: &[u32], kind: Kind) -> Result<()> {
     write_json(&dir.join("config.json"), &model.config.to_json(eos, kind)?)?;
-    write_weights(of_model(model)?, dir, kind, SHARD_BYTES)
+    write_weights(of_model(model)?, dir, kind, FILE_BYTES)
 }
 
 /// Writes tensors as one file, or as several of at most `limit` bytes (but never less than one tensor).
 fn write_weights(tensors: Vec<Outgoing>, dir: &Path, kind: Kind, limit: usize) -> Result<()> {
-    let mut shards: Vec<Vec<Outgoing>> = vec![Vec::new()];
+    let mut files: Vec<Vec<Outgoing>> = vec![Vec::new()];
     let (mut total, mut filled) = (0, 0);
     for tensor in tensors {
         let bytes = tensor.numel() as usize * kind.elt_size_in_bytes();
         if filled > 0 && filled + bytes > limit {
-            shards.push(Vec::new());
+            files.push(Vec::new());
             filled = 0;
         }
         (total, filled) = (total + bytes, filled + bytes);
-        shards.last_mut().context("there is a first file")?.push(tensor);
+        files.last_mut().context("there is a first file")?.push(tensor);
     }
-    let count = shards.len();
+    let count = files.len();
     let mut weight_map = serde_json::Map::new();
-    for (number, shard) in shards.into_iter().enumerate() {
+    for (number, tensors) in files.into_iter().enumerate() {
         let file = match count {
             1 => ONE_FILE.to_string(),
             _ => format!("model-{:05}-of-{count:05}.safetensors", number + 1),
         };
-        weight_map.extend(shard.iter().map(|tensor| (tensor.name.clone(), Value::from(file.as_str()))));
-        write_file(&dir.join(&file), shard, kind)?;
+        weight_map.extend(tensors.iter().map(|tensor| (tensor.name.clone(), Value::from(file.as_str()))));
+        write_file(&dir.join(&file), tensors, kind)?;
     }
     if count > 1 {
         write_json(&dir.join(INDEX), &json!({ "metadata": { "total_size": total }, "weight_map": weight_map }))?;
@@ -190,7 +191,9 @@ mod tests {
     fn saved(limit: usize) -> (tempfile::TempDir, Model) {
         let dir = tempfile::tempdir().expect("a folder");
         let config = Config::shape("tiny").expect("tiny");
-        let model = super::super::new::random(&config, 7, Kind::Float, Device::Cpu).expect("random weights");
+        tch::manual_seed(7);
+        let model = Model::empty(config.clone(), Kind::Float, Device::Cpu);
+        model.units.held().iter().for_each(|flat| drop(flat.shallow_clone().normal_(0.0, 0.2)));
         write_json(&dir.path().join("config.json"), &config.to_json(&[], Kind::Float).expect("json")).expect("written");
         write_weights(of_model(&model).expect("whole"), dir.path(), Kind::Float, limit).expect("written");
         (dir, model)
@@ -203,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn one_file_and_many_give_what_was_saved() {
+    fn one_file_and_many_load_as_saved() {
         for (limit, files) in [(usize::MAX, 1), (100_000, 5)] {
             let (dir, model) = saved(limit);
             let found = dir.path().read_dir().expect("a folder").flatten();
@@ -217,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_with_file_tensor_and_shapes() {
+    fn wrong_tensors_are_refused_with_file_name_and_shapes() {
         let (dir, _) = saved(usize::MAX);
         let config = dir.path().join("config.json");
         let plain = std::fs::read_to_string(&config).expect("read");

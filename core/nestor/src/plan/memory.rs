@@ -10,10 +10,10 @@ use tch::Kind;
 
 use crate::engine::pass_rows;
 use crate::model::config::Output;
+use crate::model::flops::block_matrices;
 use crate::model::{Config, qwen2};
-use crate::policy::head::CHUNK_BYTES;
-use crate::policy::memory::{activation_bytes, blocks_without_room};
-use crate::policy::softmax::PIECE_ELEMENTS;
+use crate::policy::backward::{activation_bytes, blocks_without_room};
+use crate::policy::lm_head::{CHUNK_BYTES, PIECE_ELEMENTS};
 use crate::recipe::{Lora, Recompute, Sharding};
 use crate::shard::Layout;
 
@@ -333,12 +333,6 @@ fn generation(setup: &IterationSetup, memory: &mut Memory) {
     // There the cache's pages are gathered for every pass too, and repeated for the heads that share them.
     let seen = if update.cpu { 0 } else { slots * longest * b * (dim * (2 * heads + kv) + 1) };
     memory.push("passes of generation", at(pass_rows(slots as usize) as u64 * row + logits + seen));
-}
-
-/// Elements of a block's matrices.
-pub fn block_matrices(c: &Config) -> u64 {
-    let block = &qwen2::layouts(&Config { num_hidden_layers: 1, ..c.clone() })[1];
-    block.params.iter().filter(|param| param.shape.len() == 2).map(|param| param.numel() as u64).sum()
 }
 
 /// Bytes of the cache for each token. A CPU's kernels take heads of a multiple of 32.

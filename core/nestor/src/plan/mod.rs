@@ -19,7 +19,7 @@ use serde_json::Value;
 pub use self::hardware::{Gpu, Hardware, Cluster};
 pub use self::memory::{Item, IterationSetup, Memory, UpdateSetup, iteration_memory, update_memory};
 use self::time::TimeSetup;
-pub use self::time::{Collective, Iteration, Phase, Workload, block_flops};
+pub use self::time::{Collective, Iteration, Phase, Workload};
 use crate::engine::PAGE;
 use crate::input_error;
 use crate::model::{Config, config::SHAPES, kind};

@@ -6,9 +6,10 @@
 use serde::Serialize;
 
 use super::hardware::{Hardware, Cluster};
-use super::memory::{SLICE_BYTES, Units, UpdateSetup, adapter_units, block_matrices, cache_bytes};
+use super::memory::{SLICE_BYTES, Units, UpdateSetup, adapter_units, cache_bytes};
 use crate::model::Config;
 use crate::model::config::Output;
+use crate::model::flops::{block_flops, head_flops};
 
 /// What is played and trained on in one iteration; counts of steps and tokens are means.
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -276,8 +277,7 @@ impl TimeSetup<'_> {
         let units = Units::new(c, self.world.ranks);
         let tokens = sequences * w.sequence_tokens();
         let responses = sequences * w.sequence_steps() * w.response;
-        let outputs = if c.output == Output::Value { 1 } else { c.vocab_size };
-        let head = 2.0 * (outputs * c.hidden_size) as f64 * responses;
+        let head = head_flops(c) * responses;
         let gather = |numel: u64| match self.update.gathers() {
             true => self.world.seconds(&self.hardware, self.bytes() * numel, slices(numel)),
             false => 0.0,
@@ -406,9 +406,4 @@ impl TimeSetup<'_> {
         add("all_reduce", "counts and norms", 2 * networks * steps, 32 * networks * steps);
         list
     }
-}
-
-/// Multiplications and additions of one block's forward pass for each token of sequences of this length.
-pub fn block_flops(c: &Config, length: f64) -> f64 {
-    2.0 * block_matrices(c) as f64 + 2.0 * length * (c.num_attention_heads * c.head_dim()) as f64
 }

@@ -1,4 +1,4 @@
-//! The critic's update: clipped value loss on the same mini-batches as the policy.
+//! The critic: its values, and its update by a clipped value loss on the same mini-batches as the policy.
 //!
 //! With v the value, v_o the value before the update and R the return that the estimator gave as target,
 //!
@@ -10,47 +10,48 @@
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
-use tch::{Kind, Tensor};
+use tch::{Kind, Tensor, no_grad};
 
-use super::aggregate::Shares;
-use super::deal::dealt_micro_batches;
-use super::head::{value_gradients, values};
+use super::backward::{HeadInputs, accumulate_gradients, states};
+use super::batching::{advance, balanced_micro_batches, remaining_mini_batches};
+use super::logprobs::ragged_column;
+use super::loss::TokenWeights;
 use super::network::Network;
-use super::packed::Packed;
-use super::update::{UpdateSettings, advance, remaining_mini_batches, ragged_column};
+use super::packing::Packed;
+use super::update::UpdateSettings;
 use crate::data::{Batch, Rows};
 use crate::dist::exchange;
 use crate::model::Model;
-use crate::recipe::Critic;
-use crate::shard::Ranks;
+use crate::model::qwen2::OuterWeights;
+use crate::recipe::{Critic, Recompute};
+use crate::shard::{GradientSums, Ranks};
 
-/// What one iteration's update of a critic saw, over all ranks; also how far it came, where a signal cut it short.
+/// Metrics of one iteration's update of a critic, over all ranks; also its progress, where a signal interrupted it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct CriticReport {
-    /// Each optimiser step in turn.
     pub each: Vec<CriticStep>,
 }
 
 /// One optimiser step of a critic.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct CriticStep {
-    /// Value loss of its mini-batch.
+    /// Value loss of the mini-batch.
     pub loss: f64,
     /// Share of states where the clipped term is the larger.
     pub clip_fraction: f64,
     /// Global gradient norm before clipping.
     pub grad_norm: f64,
-    /// The gradient was not finite: nothing was changed.
+    /// The gradient was not finite, so the step changed nothing.
     pub skipped: bool,
 }
 
 impl CriticReport {
-    /// A number of its steps, averaged over mini-batches.
+    /// The mean of a number over mini-batches.
     pub fn mean(&self, number: impl Fn(&CriticStep) -> f64) -> f64 {
         self.each.iter().map(number).sum::<f64>() / self.each.len().max(1) as f64
     }
 
-    /// Gradient norm before clipping, averaged over the optimiser steps that were made.
+    /// Mean gradient norm before clipping, skipped steps left out.
     pub fn grad_norm(&self) -> f64 {
         let made = self.each.iter().filter(|step| !step.skipped).map(|step| step.grad_norm);
         made.sum::<f64>() / (self.each.len() - self.skipped()).max(1) as f64
@@ -62,16 +63,15 @@ impl CriticReport {
     }
 }
 
-/// What a value loss may look at, one entry per state, float32 (N).
+/// Inputs of the value loss, one entry per state, float32 (N).
 #[derive(Debug)]
 pub struct ValueInputs<'a> {
-    /// The critic's values; what is differentiated.
+    /// The critic's values; differentiated.
     pub values: &'a Tensor,
-    /// Values before the update.
     pub old_values: &'a Tensor,
     /// Targets.
     pub returns: &'a Tensor,
-    /// Share of each state in the loss.
+    /// Weight of each state in the loss.
     pub weights: &'a Tensor,
 }
 
@@ -83,6 +83,44 @@ pub fn value_loss(inputs: &ValueInputs, clip: f64) -> (Tensor, Tensor) {
     ((free.maximum(&bound) * weights).sum(Kind::Double), bound.gt_tensor(&free))
 }
 
+/// A critic's values of the states (N), float32, without gradients.
+fn values(critic: &Model, packed: &Packed) -> Result<Tensor> {
+    let mut reader = critic.reader();
+    let states = states(critic, packed, &mut reader)?;
+    no_grad(|| Ok(value_head(critic, &critic.outer_weights(&mut reader, false)?, &states)))
+}
+
+/// Forward and backward pass of one micro-batch under a loss of its values (N): adds the gradient to `sums`.
+fn value_gradients<M>(
+    critic: &Model,
+    packed: &Packed,
+    recompute: Recompute,
+    sums: GradientSums,
+    loss: impl FnOnce(&Tensor) -> (Tensor, M),
+) -> Result<M> {
+    accumulate_gradients(critic, packed, recompute, sums, |HeadInputs { states, outer, sum }| {
+        let states = states.detach().set_requires_grad(true);
+        let (loss, metrics) = loss(&value_head(critic, outer, &states));
+        let trained = if sum.is_some() { outer.head_tensors() } else { Vec::new() };
+        let mut sources = vec![&states];
+        sources.extend(trained);
+        let mut gradients = Tensor::run_backward(&[loss], &sources, false, false);
+        if let Some(sum) = sum {
+            no_grad(|| {
+                for (sum, gradient) in sum.head_tensors().into_iter().zip(&gradients[1..]) {
+                    let _ = sum.shallow_clone().g_add_(gradient);
+                }
+            });
+        }
+        (gradients.swap_remove(0), metrics)
+    })
+}
+
+/// Values (N) of states (N, E), float32.
+fn value_head(critic: &Model, outer: &OuterWeights, states: &Tensor) -> Tensor {
+    critic.head(outer, states).squeeze_dim(-1).to_kind(Kind::Float)
+}
+
 /// A critic's values of every state of a batch, as the column `values` of [`Rows`]; the ranks share the work.
 pub fn ragged_values(ranks: &Ranks, critic: &Model, batch: &Batch, micro_batch_tokens: usize) -> Result<Vec<f32>> {
     ragged_column(ranks, critic, batch, micro_batch_tokens, |sequences, column| {
@@ -92,8 +130,8 @@ pub fn ragged_values(ranks: &Ranks, critic: &Model, batch: &Batch, micro_batch_t
     })
 }
 
-/// One iteration's update of the critic on a batch with values and returns, from where `report` says that it stands.
-/// A signal ends it between two mini-batches.
+/// Updates the critic on a batch with values and returns, from the mini-batch after those in `report` on. A signal ends the
+/// update between two mini-batches.
 pub fn run_remaining(
     critic: &mut Network,
     batch: &Batch,
@@ -101,7 +139,7 @@ pub fn run_remaining(
     settings: &UpdateSettings,
     report: &mut CriticReport,
 ) -> Result<()> {
-    for indices in remaining_mini_batches(&critic.ranks, batch, settings, report.each.len()) {
+    for indices in remaining_mini_batches(&critic.ranks, batch, settings.update, settings.seed, report.each.len()) {
         critic.ranks.check_stop()?;
         let (loss, clip_fraction) = gradients(critic, batch, &indices, section.clip, settings)?;
         let step = critic.step(settings.update, section.lr, section.grad_clip).context("updating the critic")?;
@@ -110,7 +148,7 @@ pub fn run_remaining(
     Ok(())
 }
 
-/// Leaves the gradient of the mini-batch of these sequences in the optimiser's gradient sums; gives the loss and the
+/// Computes the gradient of the mini-batch of these sequences into the optimiser's gradient sums. Returns the loss and the
 /// share of states where the clipped term is the larger.
 pub fn gradients(
     critic: &mut Network,
@@ -122,11 +160,11 @@ pub fn gradients(
     let old = batch.rows.values.as_ref().context("the batch has no values")?;
     let targets = targets(&batch.rows);
     let lengths = indices.iter().flat_map(|&i| &batch.sequences[i].rows).map(|&row| batch.rows.response(row).len() + 1);
-    let shares = Shares::new(settings.update, lengths, settings.max_response_tokens);
+    let token_weights = TokenWeights::new(settings.update, lengths, settings.max_response_tokens);
     critic.optimizer.zero_grad();
     let mut sums = (0.0, 0.0);
     let ranks = critic.ranks.clone();
-    for micro in dealt_micro_batches(&ranks, batch, indices, settings.update.micro_batch_tokens) {
+    for micro in balanced_micro_batches(&ranks, batch, indices, settings.update.micro_batch_tokens) {
         let Some(micro) = micro else {
             critic.idle(settings.update.recompute)?;
             continue;
@@ -135,7 +173,7 @@ pub fn gradients(
         let (model, grads) = critic.for_backward();
         let packed = Packed::with_values(&sequences, &batch.rows, model.device());
         let (old_values, returns) = (packed.pick(old), packed.pick(&targets));
-        let weights = packed.per_response(|length| shares.of(length));
+        let weights = packed.per_response(|length| token_weights.of(length));
         let recompute = settings.update.recompute;
         let (loss, clipped) = value_gradients(model, &packed, recompute, grads, |values| {
             let inputs = ValueInputs { values, old_values: &old_values, returns: &returns, weights: &weights };
@@ -144,7 +182,7 @@ pub fn gradients(
             (loss, sums)
         })?;
         sums.0 += loss;
-        sums.1 += clipped * shares.mean();
+        sums.1 += clipped * token_weights.mean();
         advance(&ranks, &sequences);
     }
     let all: Vec<(f64, f64)> = exchange(&*ranks.comm, Ok(sums))?;
@@ -165,7 +203,7 @@ pub fn token_values(rows: &Rows) -> impl Iterator<Item = f32> {
     })
 }
 
-/// How much of the returns' variance the values explain, over response tokens: 1 - Var(R - v) / Var(R).
+/// Share of the returns' variance that the values explain, over response tokens: 1 - Var(R - v) / Var(R).
 pub fn explained_variance(rows: &Rows) -> f64 {
     let variance = |numbers: &[f64]| {
         let mean = numbers.iter().sum::<f64>() / numbers.len() as f64;
@@ -173,6 +211,6 @@ pub fn explained_variance(rows: &Rows) -> f64 {
     };
     let returns: Vec<f64> = rows.returns.iter().map(|&r| f64::from(r)).collect();
     let errors: Vec<f64> = returns.iter().zip(token_values(rows)).map(|(r, v)| r - f64::from(v)).collect();
-    // Nothing to explain: a NaN would be no number in the metrics.
+    // Without variance there is nothing to explain, and a NaN would be no number in the metrics.
     if variance(&returns) == 0.0 { 0.0 } else { 1.0 - variance(&errors) / variance(&returns) }
 }

@@ -3,12 +3,12 @@
 use anyhow::{Result, bail};
 use tch::{Kind, Tensor, no_grad};
 
-use super::pass;
+use super::backward;
 use crate::model::config::Output;
 use crate::model::qwen2::layouts;
 use crate::model::{Config, Model};
 use crate::recipe::{self, Recompute, Update};
-use crate::shard::{AdamW, Adapters, GradientSums, Layout, Optimizer, Ranks, StepReport, Units};
+use crate::shard::{AdamW, Adapters, GradientSums, HeldUnits, Layout, Optimizer, Ranks, StepReport};
 
 /// Optimiser steps in a row without a finite gradient after which a run ends.
 const MOST_SKIPPED: u32 = 10;
@@ -16,43 +16,42 @@ const MOST_SKIPPED: u32 = 10;
 /// A network and its optimiser, shared by ranks.
 #[derive(Debug)]
 pub struct Network {
-    /// Computes in the recipe's type.
+    /// In the recipe's compute type.
     pub model: Model,
-    /// Holds this rank's part of the float32 master_weights, of all weights or of the adapters.
+    /// Holds this rank's shards of the float32 master weights, of all weights or of the adapters.
     pub optimizer: Optimizer,
-    /// What is trained, where that is not all weights.
+    /// The trained adapters, where not all weights are trained.
     pub adapters: Option<Adapters>,
     /// Optimiser steps skipped since the last good one.
     pub skipped_in_a_row: u32,
-    /// Who trains it.
     pub ranks: Ranks,
 }
 
 impl Network {
-    /// Starts training a network whose weights are whole at every rank: zero moments.
+    /// Starts to train a network whose weights are whole on every rank: zero moments.
     pub fn new(model: Model, ranks: &Ranks) -> Result<Self> {
-        let model = spread(model, ranks)?;
-        let optimizer = Optimizer::new(&parts(&model, ranks));
+        let model = shard(model, ranks)?;
+        let optimizer = Optimizer::new(&shards(&model, ranks));
         Ok(Self { model, optimizer, adapters: None, skipped_in_a_row: 0, ranks: ranks.clone() })
     }
 
-    /// Starts training a network's blocks through adapters, which change nothing yet.
+    /// Starts to train a network's blocks through adapters, which change nothing yet.
     pub fn with_lora(model: Model, settings: &recipe::Lora, seed: u64, ranks: &Ranks) -> Result<Self> {
-        let model = spread(model, ranks)?;
+        let model = shard(model, ranks)?;
         let (adapters, start) = Adapters::new(&model.layouts, &model.units, settings, seed);
-        let parts = adapters.layouts.iter().zip(&start).map(|(layout, flat)| ranks.part_of(layout, flat));
-        let optimizer = Optimizer::new(&parts.collect::<Vec<_>>());
+        let shards = adapters.layouts.iter().zip(&start).map(|(layout, flat)| ranks.shard_of(layout, flat));
+        let optimizer = Optimizer::new(&shards.collect::<Vec<_>>());
         Ok(Self { model, optimizer, adapters: Some(adapters), skipped_in_a_row: 0, ranks: ranks.clone() })
     }
 
-    /// A critic of a policy: its embedding, blocks and final norm as they are now, and a value head of zeros. All of its
-    /// weights are trained, whatever is of the policy's.
+    /// A critic of a policy: the policy's current embedding, blocks and final norm, and a value head of zeros. All of its
+    /// weights are trained, also where only adapters of the policy are.
     pub fn critic_of(policy: &Self) -> Result<Self> {
         let (ranks, device, kind) = (&policy.ranks, policy.model.device(), policy.model.kind());
         let config = Config { output: Output::Value, ..policy.model.config.clone() };
         let (layouts, own) = (layouts(&config), policy.weights());
-        // Blocks are laid out as the policy's; outside of them the head differs.
-        let float = |part: &Tensor| part.detach().to_kind(Kind::Float);
+        // Blocks have the policy's layout; outside of them the head differs.
+        let float = |shard: &Tensor| shard.detach().to_kind(Kind::Float);
         let outer = ranks.whole_of(&policy.model.layouts[0], &float(&own[0]))?;
         let first = Tensor::zeros([layouts[0].numel()], (Kind::Float, device));
         no_grad(|| {
@@ -62,16 +61,17 @@ impl Network {
                 }
             }
         });
-        let mut master_weights = vec![ranks.part_of(&layouts[0], &first)];
-        master_weights.extend(own[1..].iter().map(|part| float(part).copy()));
+        let mut master_weights = vec![ranks.shard_of(&layouts[0], &first)];
+        master_weights.extend(own[1..].iter().map(|shard| float(shard).copy()));
         let optimizer = Optimizer::new(&master_weights);
-        let units = if ranks.spread_weights() {
-            Units::Spread { ranks: ranks.clone(), parts: master_weights.iter().map(|part| part.to_kind(kind)).collect() }
+        let compute = || master_weights.iter().map(|shard| shard.to_kind(kind)).collect();
+        let units = if ranks.shards_weights() {
+            HeldUnits::Sharded { ranks: ranks.clone(), shards: compute() }
         } else if ranks.is_alone() {
-            Units::Whole(master_weights.iter().map(|part| part.to_kind(kind)).collect())
+            HeldUnits::Whole(compute())
         } else {
             let padded = layouts.iter().map(|layout| ranks.partition(layout).padded());
-            Units::Whole(padded.map(|n| Tensor::zeros([n], (kind, device))).collect())
+            HeldUnits::Whole(padded.map(|n| Tensor::zeros([n], (kind, device))).collect())
         };
         let model = Model::of_units(config, units);
         let mut critic = Self { model, optimizer, adapters: None, skipped_in_a_row: 0, ranks: ranks.clone() };
@@ -79,37 +79,37 @@ impl Network {
         Ok(critic)
     }
 
-    /// This rank's part of all weights as exactly as they are known, one flat tensor per unit: the float32 master_weights, or
-    /// with adapters what the network computes with.
+    /// This rank's shards of all weights in the highest precision, one flat tensor per unit: the float32 master weights, or
+    /// with adapters the compute weights.
     pub fn weights(&self) -> Vec<Tensor> {
         let master_weights = || self.optimizer.master_weights.iter().map(Tensor::shallow_clone).collect();
-        if self.adapters.is_some() { self.parts() } else { master_weights() }
+        if self.adapters.is_some() { self.shards() } else { master_weights() }
     }
 
-    /// This rank's part of what the network computes with, one flat tensor per unit.
-    pub fn parts(&self) -> Vec<Tensor> {
-        parts(&self.model, &self.ranks)
+    /// This rank's shards of the compute weights, one flat tensor per unit.
+    pub fn shards(&self) -> Vec<Tensor> {
+        shards(&self.model, &self.ranks)
     }
 
-    /// Where what is trained lies in the optimiser's units.
+    /// Layouts of the optimiser's units: all weights, or the adapters.
     pub fn trained(&self) -> &[Layout] {
         self.adapters.as_ref().map_or(&self.model.layouts, |adapters| &adapters.layouts)
     }
 
-    /// What a backward pass computes with, and where it adds the gradient.
+    /// The model and the gradient sums of a backward pass.
     pub fn for_backward(&mut self) -> (&Model, GradientSums<'_>) {
         let layouts = self.adapters.as_ref().map_or(&self.model.layouts, |adapters| &adapters.layouts);
         let sums = GradientSums::new(&mut self.optimizer, layouts, self.adapters.as_ref(), &self.ranks);
         (&self.model, sums)
     }
 
-    /// Takes part in what the ranks do together for a micro-batch, where this one has none left.
+    /// Takes part in the collectives of a micro-batch, where this rank has none left.
     pub fn idle(&mut self, recompute: Recompute) -> Result<()> {
         let (model, sums) = self.for_backward();
-        pass::idle_backward(model, recompute, sums)
+        backward::idle_backward(model, recompute, sums)
     }
 
-    /// Makes the network compute with what the master_weights are now.
+    /// Copies the master weights to the compute weights.
     pub fn refresh(&mut self) -> Result<()> {
         let Self { model, optimizer, ranks, .. } = self;
         if let Some(adapters) = &mut self.adapters {
@@ -117,7 +117,7 @@ impl Network {
         }
         let kind = model.kind();
         match &model.units {
-            Units::Whole(flats) if !ranks.is_alone() => {
+            HeldUnits::Whole(flats) if !ranks.is_alone() => {
                 for ((layout, flat), master) in model.layouts.iter().zip(flats).zip(&optimizer.master_weights) {
                     ranks.gather_into(layout, flat, &master.to_kind(kind))?.wait()?;
                 }
@@ -132,8 +132,8 @@ impl Network {
         Ok(())
     }
 
-    /// Clips the gradient sums to this global norm and applies them at this learning rate. A gradient that is not finite
-    /// changes nothing.
+    /// Clips the gradient sums to this global norm and makes an optimiser step at this learning rate. A gradient that is not
+    /// finite changes nothing.
     ///
     /// # Errors
     /// When [`MOST_SKIPPED`] gradients in a row were not finite.
@@ -158,44 +158,44 @@ impl Network {
     }
 }
 
-/// Keeps of whole weights what this rank is to hold: a part of each unit, or all of it, padded for being gathered.
-fn spread(model: Model, ranks: &Ranks) -> Result<Model> {
+/// Reduces whole weights to what this rank holds: a shard of each unit, or all of it, padded to be gathered.
+fn shard(model: Model, ranks: &Ranks) -> Result<Model> {
     if ranks.is_alone() {
         return Ok(model);
     }
     let Model { config, layouts, units } = model;
-    let Units::Whole(flats) = units else { bail!("the weights are spread over ranks already") };
-    // One unit at a time, so that they are never there twice.
+    let HeldUnits::Whole(flats) = units else { bail!("the weights are sharded already") };
+    // One unit at a time, so that memory never holds all weights twice.
     let mut held = Vec::with_capacity(flats.len());
     for (layout, flat) in layouts.iter().zip(flats) {
-        held.push(if ranks.spread_weights() {
-            ranks.part_of(layout, &flat)
+        held.push(if ranks.shards_weights() {
+            ranks.shard_of(layout, &flat)
         } else {
             flat.constant_pad_nd([0, ranks.partition(layout).padded() - layout.numel()])
         });
     }
-    let units = match ranks.spread_weights() {
-        true => Units::Spread { ranks: ranks.clone(), parts: held },
-        false => Units::Whole(held),
+    let units = match ranks.shards_weights() {
+        true => HeldUnits::Sharded { ranks: ranks.clone(), shards: held },
+        false => HeldUnits::Whole(held),
     };
     Ok(Model::of_units(config, units))
 }
 
-/// Makes a model compute with these parts of its weights, which [`parts`] gave and somebody has filled.
-pub fn set_parts(model: &Model, ranks: &Ranks, parts: &[Tensor]) -> Result<()> {
-    // Elsewhere the parts are the model's own tensors.
-    if let (Units::Whole(flats), false) = (&model.units, ranks.is_alone()) {
-        for ((layout, flat), part) in model.layouts.iter().zip(flats).zip(parts) {
-            ranks.gather_into(layout, flat, part)?.wait()?;
+/// Makes a model compute with these shards of its weights, which [`shards`] returned and the caller has filled.
+pub fn set_shards(model: &Model, ranks: &Ranks, shards: &[Tensor]) -> Result<()> {
+    // Elsewhere the shards are the model's own tensors.
+    if let (HeldUnits::Whole(flats), false) = (&model.units, ranks.is_alone()) {
+        for ((layout, flat), shard) in model.layouts.iter().zip(flats).zip(shards) {
+            ranks.gather_into(layout, flat, shard)?.wait()?;
         }
     }
     Ok(())
 }
 
-/// This rank's part of the weights of a model, one flat tensor per unit.
-pub fn parts(model: &Model, ranks: &Ranks) -> Vec<Tensor> {
+/// This rank's shards of the weights of a model, one flat tensor per unit.
+pub fn shards(model: &Model, ranks: &Ranks) -> Vec<Tensor> {
     match &model.units {
-        Units::Spread { parts, .. } => parts.iter().map(Tensor::shallow_clone).collect(),
-        Units::Whole(flats) => model.layouts.iter().zip(flats).map(|(l, flat)| ranks.part_of(l, flat)).collect(),
+        HeldUnits::Sharded { shards, .. } => shards.iter().map(Tensor::shallow_clone).collect(),
+        HeldUnits::Whole(flats) => model.layouts.iter().zip(flats).map(|(l, flat)| ranks.shard_of(l, flat)).collect(),
     }
 }

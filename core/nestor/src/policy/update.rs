@@ -1,35 +1,30 @@
-//! The update of one iteration: mini-batches cut from the global order and dealt to ranks, micro-batches by token budget,
-//! loss, backward pass and optimiser step.
+//! The update of one iteration: for each mini-batch the losses and gradients of its micro-batches, then an optimiser step.
+
+use std::f64::consts::PI;
 
 use anyhow::Result;
-use rand::SeedableRng;
-use rand::seq::SliceRandom;
-use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
-use tch::{Device, Kind, Tensor};
+use tch::{Kind, Tensor};
 
-use super::aggregate::Shares;
-use super::deal::dealt_micro_batches;
-use super::head::{PassOptions, TokenGrads, TokenStats, policy_gradients, token_stats};
-use super::loss::{LossInputs, LossSums, policy_loss};
+use super::batching::{advance, balanced_micro_batches, remaining_mini_batches};
+use super::lm_head::{PassOptions, TokenGrads, TokenStats, policy_gradients};
+use super::loss::{LossInputs, LossSums, TokenWeights, policy_loss};
 use super::network::Network;
-use super::packed::Packed;
-use super::pass::idle_forward;
-use crate::data::{Batch, Sequence};
-use crate::dist::{Reduce, exchange};
+use super::packing::Packed;
+use crate::data::Batch;
+use crate::dist::exchange;
 use crate::failpoint::failpoint;
-use crate::model::Model;
-use crate::recipe::Update;
-use crate::shard::{Ranks, StepReport};
+use crate::recipe::{Schedule, Update};
+use crate::shard::StepReport;
 
-/// How one iteration updates.
+/// Settings of one iteration's update.
 #[derive(Debug, Clone, Copy)]
 pub struct UpdateSettings<'a> {
-    /// The recipe's section.
+    /// The section `update` of the recipe.
     pub update: &'a Update,
     /// Learning rate of this iteration.
     pub lr: f64,
-    /// Sampling temperature: log-probs are taken at it.
+    /// Sampling temperature, at which log-probs are taken.
     pub temperature: f64,
     /// The longest response allowed.
     pub max_response_tokens: usize,
@@ -37,12 +32,11 @@ pub struct UpdateSettings<'a> {
     pub seed: u64,
 }
 
-/// What one iteration's update saw, over all ranks; also how far it came, where a signal cut it short.
+/// Metrics of one iteration's update, over all ranks; also its progress, where a signal interrupted it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct UpdateReport {
-    /// Each optimiser step in turn.
     pub each: Vec<OptimizerStep>,
-    /// Tokens that went through the backward pass.
+    /// Tokens of all backward passes.
     pub tokens: u64,
     /// Mean and largest |behaviour - update| log-prob before the first optimiser step.
     pub logprob_diff: Difference,
@@ -51,20 +45,18 @@ pub struct UpdateReport {
 /// One optimiser step.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct OptimizerStep {
-    /// The losses of its mini-batch.
+    /// Losses of the mini-batch.
     pub sums: LossSums,
     /// Global gradient norm before clipping.
     pub grad_norm: f64,
-    /// The gradient was not finite: nothing was changed.
+    /// The gradient was not finite, so the step changed nothing.
     pub skipped: bool,
 }
 
-/// Mean and largest absolute difference of log-probs.
+/// Mean and largest absolute difference of log-probs, over tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Difference {
-    /// Mean over tokens.
     pub mean: f64,
-    /// Largest over tokens.
     pub max: f64,
 }
 
@@ -76,37 +68,42 @@ impl UpdateReport {
         sums * (1.0 / self.each.len().max(1) as f64)
     }
 
-    /// Gradient norm before clipping, averaged over the optimiser steps that were made.
+    /// Mean gradient norm before clipping, skipped steps left out.
     pub fn grad_norm(&self) -> f64 {
         let made = self.each.iter().filter(|step| !step.skipped);
         made.map(|step| step.grad_norm).sum::<f64>() / self.steps().max(1) as f64
     }
 
-    /// Optimiser steps made.
+    /// Number of optimiser steps, skipped ones left out.
     pub fn steps(&self) -> usize {
         self.each.iter().filter(|step| !step.skipped).count()
     }
 
-    /// Optimiser steps skipped because the gradient was not finite.
+    /// Number of optimiser steps skipped because the gradient was not finite.
     pub fn skipped(&self) -> usize {
         self.each.len() - self.steps()
     }
 }
 
-/// One iteration's update of the policy on a scored batch.
+/// Updates the policy on a scored batch.
 pub fn update(policy: &mut Network, batch: &Batch, settings: &UpdateSettings) -> Result<UpdateReport> {
     let mut report = UpdateReport::default();
     run_remaining(policy, batch, settings, &mut report)?;
     Ok(report)
 }
 
-/// The update from where `report` says that it stands. A signal ends it between two mini-batches.
-pub fn run_remaining(policy: &mut Network, batch: &Batch, settings: &UpdateSettings, report: &mut UpdateReport) -> Result<()> {
+/// Continues the update after the optimiser steps in `report`. A signal ends it between two mini-batches.
+pub fn run_remaining(
+    policy: &mut Network,
+    batch: &Batch,
+    settings: &UpdateSettings,
+    report: &mut UpdateReport,
+) -> Result<()> {
     let update = settings.update;
     if let Some(recomputed) = &batch.recomputed {
         report.logprob_diff = difference(&batch.rows.logprobs, recomputed);
     }
-    for indices in remaining_mini_batches(&policy.ranks, batch, settings, report.each.len()) {
+    for indices in remaining_mini_batches(&policy.ranks, batch, update, settings.seed, report.each.len()) {
         policy.ranks.check_stop()?;
         let gradient = gradients(policy, batch, &indices, settings)?;
         if report.each.is_empty() && batch.recomputed.is_none() {
@@ -119,19 +116,18 @@ pub fn run_remaining(policy: &mut Network, batch: &Batch, settings: &UpdateSetti
     Ok(())
 }
 
-/// What the gradient of one mini-batch saw, over all ranks.
+/// Metrics of one mini-batch's gradient, over all ranks.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct GradientReport {
-    /// Its losses.
     pub sums: LossSums,
-    /// Tokens that went through the backward pass.
+    /// Tokens of all backward passes.
     pub tokens: u64,
     /// Mean and largest |behaviour - update| log-prob.
     pub logprob_diff: Difference,
 }
 
-/// Leaves the gradient of the mini-batch of these sequences in the optimiser's gradient sums. Shares count over the whole
-/// mini-batch, so that neither the number of ranks nor the size of micro-batches changes it.
+/// Computes the gradient of the mini-batch of these sequences into the optimiser's gradient sums. Token weights are those of
+/// the whole mini-batch, so that neither the number of ranks nor the size of micro-batches changes the gradient.
 pub fn gradients(
     policy: &mut Network,
     batch: &Batch,
@@ -140,14 +136,14 @@ pub fn gradients(
 ) -> Result<GradientReport> {
     let update = settings.update;
     let lengths = indices.iter().flat_map(|&i| &batch.sequences[i].rows).map(|&row| batch.rows.response(row).len());
-    let shares = Shares::new(update, lengths, settings.max_response_tokens);
+    let token_weights = TokenWeights::new(update, lengths, settings.max_response_tokens);
     let options = PassOptions { temperature: settings.temperature, recompute: update.recompute };
 
     policy.optimizer.zero_grad();
     let mut tokens = 0;
     let (mut differences, mut sums_of_micro_batches) = (Vec::new(), Vec::new());
     let ranks = policy.ranks.clone();
-    for micro in dealt_micro_batches(&ranks, batch, indices, update.micro_batch_tokens) {
+    for micro in balanced_micro_batches(&ranks, batch, indices, update.micro_batch_tokens) {
         let Some(micro) = micro else {
             policy.idle(update.recompute)?;
             continue;
@@ -155,28 +151,11 @@ pub fn gradients(
         let sequences: Vec<_> = micro.iter().map(|&i| &batch.sequences[i]).collect();
         let (model, sums) = policy.for_backward();
         let packed = Packed::new(&sequences, &batch.rows, model.device());
-        let behaviour = packed.pick(&batch.rows.logprobs);
-        let old = packed.pick(batch.old_logprobs());
-        let advantages = packed.pick(&batch.rows.advantages);
-        let reference = batch.rows.ref_logprobs.as_ref().map(|column| packed.pick(column));
-        let (responses, weights) = (packed.responses(), packed.per_response(|length| shares.of(length)));
+        let columns = LossColumns::new(&packed, batch, &token_weights);
         let losses = policy_gradients(model, &packed, options, sums, |stats| {
-            differences.push((&stats.logprobs - &behaviour).abs());
+            differences.push((&stats.logprobs - &columns.behaviour).abs());
             differentiate(stats, update.entropy != 0.0, |logprobs, entropy| {
-                let outputs = policy_loss(
-                    &LossInputs {
-                        logprobs,
-                        entropy,
-                        old_logprobs: &old,
-                        behaviour: &behaviour,
-                        advantages: &advantages,
-                        ref_logprobs: reference.as_ref(),
-                        responses: &responses,
-                        weights: &weights,
-                        mean: shares.mean(),
-                    },
-                    update,
-                );
+                let outputs = policy_loss(&columns.inputs(logprobs, entropy), update);
                 (outputs.loss, outputs.sums)
             })
         })?;
@@ -189,7 +168,46 @@ pub fn gradients(
     Ok(MiniBatchStats::report(&exchange(&*ranks.comm, Ok(own))?))
 }
 
-/// What one rank saw of a mini-batch.
+/// The constant inputs of one micro-batch's loss, see [`LossInputs`].
+struct LossColumns {
+    old_logprobs: Tensor,
+    behaviour: Tensor,
+    advantages: Tensor,
+    ref_logprobs: Option<Tensor>,
+    responses: Tensor,
+    weights: Tensor,
+    mean: f64,
+}
+
+impl LossColumns {
+    fn new(packed: &Packed, batch: &Batch, weights: &TokenWeights) -> Self {
+        Self {
+            old_logprobs: packed.pick(batch.old_logprobs()),
+            behaviour: packed.pick(&batch.rows.logprobs),
+            advantages: packed.pick(&batch.rows.advantages),
+            ref_logprobs: batch.rows.ref_logprobs.as_ref().map(|column| packed.pick(column)),
+            responses: packed.responses(),
+            weights: packed.per_response(|length| weights.of(length)),
+            mean: weights.mean(),
+        }
+    }
+
+    fn inputs<'a>(&'a self, logprobs: &'a Tensor, entropy: &'a Tensor) -> LossInputs<'a> {
+        LossInputs {
+            logprobs,
+            entropy,
+            old_logprobs: &self.old_logprobs,
+            behaviour: &self.behaviour,
+            advantages: &self.advantages,
+            ref_logprobs: self.ref_logprobs.as_ref(),
+            responses: &self.responses,
+            weights: &self.weights,
+            mean: self.mean,
+        }
+    }
+}
+
+/// One rank's share of a mini-batch's metrics.
 #[derive(Debug, Serialize, Deserialize)]
 struct MiniBatchStats {
     /// In the order of [`LossSums`].
@@ -211,18 +229,18 @@ impl MiniBatchStats {
         Self { sums: own, tokens, difference }
     }
 
-    /// Of all ranks.
+    /// Combines the shares of all ranks.
     fn report(all: &[Self]) -> GradientReport {
-        let sums = std::array::from_fn(|i| all.iter().map(|seen| seen.sums[i]).sum());
-        let count: u64 = all.iter().map(|seen| seen.difference.1).sum();
-        let mean = all.iter().map(|seen| seen.difference.0).sum::<f64>() / count as f64;
-        let max = largest(all.iter().map(|seen| seen.difference.2));
-        let tokens = all.iter().map(|seen| seen.tokens).sum();
+        let sums = std::array::from_fn(|i| all.iter().map(|own| own.sums[i]).sum());
+        let count: u64 = all.iter().map(|own| own.difference.1).sum();
+        let mean = all.iter().map(|own| own.difference.0).sum::<f64>() / count as f64;
+        let max = largest(all.iter().map(|own| own.difference.2));
+        let tokens = all.iter().map(|own| own.tokens).sum();
         GradientReport { sums: LossSums::of(sums), tokens, logprob_diff: Difference { mean, max } }
     }
 }
 
-/// Differentiates a loss of the token statistics; gives its gradients and the loss's own second result.
+/// Differentiates a loss of the token statistics. Returns its gradients, and the second result of `loss`.
 pub fn differentiate<M>(
     stats: &TokenStats,
     with_entropy: bool,
@@ -237,108 +255,24 @@ pub fn differentiate<M>(
     (TokenGrads { logprobs, entropy: gradients.next() }, metrics)
 }
 
-/// Sequences of each mini-batch of an iteration, epoch after epoch.
-pub fn all_mini_batches(batch: &Batch, update: &Update, seed: u64) -> Vec<Vec<usize>> {
-    (0..update.epochs).flat_map(|epoch| mini_batches(batch, update, seed.wrapping_add(u64::from(epoch)))).collect()
-}
-
-/// Mini-batches that are still to be done after the first so many; this rank's part of them is planned.
-pub fn remaining_mini_batches(ranks: &Ranks, batch: &Batch, settings: &UpdateSettings, done: usize) -> Vec<Vec<usize>> {
-    let left: Vec<_> = all_mini_batches(batch, settings.update, settings.seed).into_iter().skip(done).collect();
-    let own = |indices| dealt_micro_batches(ranks, batch, indices, settings.update.micro_batch_tokens);
-    ranks.progress.set_total(left.iter().flat_map(|indices| own(indices)).flatten().map(|micro| micro.len()).sum());
-    left
-}
-
-/// These sequences are done.
-pub fn advance(ranks: &Ranks, sequences: &[&Sequence]) {
-    ranks.progress.advance(sequences.len(), sequences.iter().map(|sequence| sequence.tokens.len()).sum());
-}
-
-/// Sequences of each mini-batch: cut from the global order before anything is dealt out.
-pub fn mini_batches(batch: &Batch, update: &Update, seed: u64) -> Vec<Vec<usize>> {
-    let mut order: Vec<usize> = (0..batch.sequences.len()).collect();
-    if update.shuffle {
-        order.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
-    }
-    cut(&order, update.mini_batch, |i| batch.sequences[i].rows.len())
-}
-
-/// Sequences of each micro-batch: as many as the token budget allows, at least one.
-pub fn micro_batches(batch: &Batch, indices: &[usize], budget: usize) -> Vec<Vec<usize>> {
-    cut(indices, budget, |i| batch.sequences[i].tokens.len())
-}
-
-/// Cuts a list where the next item would pass the budget.
-fn cut(items: &[usize], budget: usize, size: impl Fn(usize) -> usize) -> Vec<Vec<usize>> {
-    let mut parts: Vec<Vec<usize>> = Vec::new();
-    let mut used = usize::MAX;
-    for &item in items {
-        if used.saturating_add(size(item)) > budget {
-            parts.push(Vec::new());
-            used = 0;
+/// The learning rate of iteration `i` (from 0) out of `total`: linear warm-up, then constant or half a cosine. In a warm-up
+/// of w iterations, iteration i < w has the share `i / w` of the way from `min_lr_ratio` to 1, as the reference
+/// implementation steps its scheduler: the first iteration then has the lowest rate.
+pub fn learning_rate(update: &Update, i: u64, total: u64) -> f64 {
+    let floor = update.min_lr_ratio;
+    let share = if i < update.warmup {
+        i as f64 / update.warmup as f64
+    } else {
+        match update.schedule {
+            Schedule::Constant => 1.0,
+            Schedule::Cosine => {
+                let length = total.saturating_sub(update.warmup).max(1);
+                let progress = ((i - update.warmup) as f64 / length as f64).min(1.0);
+                0.5 * (1.0 + (PI * progress).cos())
+            }
         }
-        used += size(item);
-        if let Some(part) = parts.last_mut() {
-            part.push(item);
-        }
-    }
-    parts
-}
-
-/// Log-probs of every response token of a batch under a network, as a ragged column; the ranks share the work.
-pub fn ragged_logprobs(
-    ranks: &Ranks,
-    model: &Model,
-    batch: &Batch,
-    micro_batch_tokens: usize,
-    temperature: f64,
-) -> Result<Vec<f32>> {
-    ragged_column(ranks, model, batch, micro_batch_tokens, |sequences, column| {
-        let packed = Packed::new(sequences, &batch.rows, model.device());
-        packed.put(&token_stats(model, &packed, temperature)?.logprobs, column);
-        Ok(())
-    })
-    .map(|column| column[..tokens_of(batch)].to_vec())
-}
-
-/// Number of response tokens of a batch.
-fn tokens_of(batch: &Batch) -> usize {
-    batch.rows.token_offsets.last().map_or(0, |&end| end as usize)
-}
-
-/// A ragged column with an entry for each response token and each row, which the ranks fill micro-batch by micro-batch. A
-/// signal ends it between two of them.
-pub fn ragged_column(
-    ranks: &Ranks,
-    model: &Model,
-    batch: &Batch,
-    micro_batch_tokens: usize,
-    fill: impl Fn(&[&Sequence], &mut [f32]) -> Result<()>,
-) -> Result<Vec<f32>> {
-    let mut column = vec![0f32; tokens_of(batch) + batch.rows.len()];
-    let all: Vec<usize> = (0..batch.sequences.len()).collect();
-    let micro_batches = dealt_micro_batches(ranks, batch, &all, micro_batch_tokens);
-    ranks.progress.set_total(micro_batches.iter().flatten().map(Vec::len).sum());
-    for micro in micro_batches {
-        ranks.check_stop()?;
-        let Some(micro) = micro else {
-            idle_forward(model)?;
-            continue;
-        };
-        let sequences: Vec<_> = micro.iter().map(|&i| &batch.sequences[i]).collect();
-        fill(&sequences, &mut column)?;
-        advance(ranks, &sequences);
-    }
-    let comm = &ranks.comm;
-    if !comm.is_alone() {
-        // What the others computed is zero here.
-        let sum = Tensor::from_slice(&column).to_device(comm.device());
-        comm.all_reduce(&sum, Reduce::Sum)?;
-        let count = column.len();
-        sum.to_device(Device::Cpu).copy_data(&mut column, count);
-    }
-    Ok(column)
+    };
+    update.lr * (floor + (1.0 - floor) * share)
 }
 
 fn difference(a: &[f32], b: &[f32]) -> Difference {
@@ -346,7 +280,7 @@ fn difference(a: &[f32], b: &[f32]) -> Difference {
     Difference { mean: each.clone().sum::<f64>() / a.len().max(1) as f64, max: largest(each) }
 }
 
-/// `f64::max` would drop a NaN, which is just what must be seen.
+/// The largest number, or NaN if any is: `f64::max` would hide a NaN.
 fn largest(numbers: impl Iterator<Item = f64>) -> f64 {
     numbers.fold(0.0, |max: f64, x| if x.is_nan() || x > max { x } else { max })
 }
@@ -356,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_largest_difference_shows_what_is_not_a_number() {
+    fn the_largest_difference_shows_a_nan() {
         assert_eq!(difference(&[0.0, -1.0], &[0.5, -3.0]), Difference { mean: 1.25, max: 2.0 });
         for a in [[f32::NAN, 0.0], [0.0, f32::NAN]] {
             let Difference { mean, max } = difference(&a, &[1.0, 1.0]);

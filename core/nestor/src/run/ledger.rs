@@ -8,7 +8,7 @@ use crate::agent::TaskCursor;
 use crate::checkpoint::{Checkpoints, SerializedUpdate};
 use crate::data::{Batch, Episode};
 use crate::policy::Network;
-use crate::policy::reward::KlCoefficient;
+use crate::policy::kl_reward::KlCoefficient;
 use crate::track::Metrics;
 
 /// `state.json` of a checkpoint. Counters key the random streams, so they are the streams' state too.

@@ -6,8 +6,8 @@ use std::time::Instant;
 use tch::{Cuda, Device, Kind, Tensor};
 
 use crate::data::Batch;
-use crate::model::config::{Config, Output};
-use crate::plan::block_flops;
+use crate::model::Config;
+use crate::model::flops::{block_flops, head_flops};
 
 /// FLOPs of training per forward FLOP: the backward pass takes two products for each one of the forward pass.
 pub const TRAINED: f64 = 3.0;
@@ -57,11 +57,6 @@ pub fn generation_flops(c: &Config, batch: &Batch, prefilled: u64, generated: u6
     let length = tokens as f64 / batch.sequences.len().max(1) as f64;
     let each = c.num_hidden_layers as f64 * block_flops(c, length);
     (prefilled + generated) as f64 * each + generated as f64 * head_flops(c)
-}
-
-fn head_flops(c: &Config) -> f64 {
-    let outputs = if c.output == Output::Value { 1 } else { c.vocab_size };
-    2.0 * (outputs * c.hidden_size) as f64
 }
 
 /// FLOP/s of a large matrix product. Takes the best of several, since other programs may use the machine.

@@ -23,8 +23,8 @@ use crate::input_error;
 use crate::model::{Config, StoredType, device_name, kind, new, prepare, weights};
 use crate::plugin::SharedEnv;
 use crate::policy::Network;
-use crate::policy::network::{parts, set_parts};
-use crate::policy::reward::KlCoefficient;
+use crate::policy::network::{set_shards, shards};
+use crate::policy::kl_reward::KlCoefficient;
 use crate::recipe::{Recipe, Sharding};
 use crate::shard::Ranks;
 use crate::tokenizer::Tokenizer;
@@ -203,7 +203,7 @@ impl Run {
         let _bar = ranks.progress.phase("checkpoint", "");
         let policy = &self.learner.policy.model;
         let reference = policy.copy(policy.kind());
-        let shards = parts(&reference, ranks);
+        let shards = shards(&reference, ranks);
         if resumed && !checkpoints.has_reference() {
             return Err(input_error!(
                 "this run began without a frozen reference: resume without `update.kl` and `update.kl_in_reward`, or \
@@ -213,7 +213,7 @@ impl Run {
         if resumed {
             let loaded = checkpoints.load_reference(&*ranks.comm, &reference.layouts, &shards);
             loaded.context("loading the frozen reference")?;
-            set_parts(&reference, ranks, &shards)?;
+            set_shards(&reference, ranks, &shards)?;
         } else {
             checkpoints.save_reference(&*ranks.comm, &reference.layouts, &shards)?;
         }

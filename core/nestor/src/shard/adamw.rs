@@ -1,4 +1,4 @@
-//! AdamW on flat float32 master weights, one tensor per unit, and the global gradient norm. Each rank does it on its parts.
+//! AdamW on flat float32 master weights, one tensor per unit, and the global gradient norm. Each rank steps its shards.
 
 use anyhow::Result;
 pub use nestor_torch::AdamW;
@@ -7,35 +7,35 @@ use tch::{Kind, Tensor};
 
 use crate::dist::{Comm, Reduce};
 
-/// Master weights, gradient sums and moments of a network, all float32, one flat tensor per unit: this rank's part of it.
+/// This rank's shards of a network's master weights, gradient sums and moments, all float32, one flat tensor per unit.
 #[derive(Debug)]
 pub struct Optimizer {
-    /// The weights that are trained; the network computes with copies (or with these, in float32).
+    /// The trained weights; the network computes with copies (or with these, in float32).
     pub master_weights: Vec<Tensor>,
     /// Gradient sums of the current mini-batch.
     pub grads: Vec<Tensor>,
-    /// Gradient sums that count as zero whatever they hold: the first gradient is written over them.
+    /// Gradient sums to be treated as zero: the first gradient overwrites them.
     pub(super) stale: Vec<bool>,
     /// First moments.
     pub exp_avgs: Vec<Tensor>,
     /// Second moments.
     pub exp_avg_sqs: Vec<Tensor>,
-    /// Optimiser steps done.
+    /// Number of optimiser steps.
     pub steps: u64,
 }
 
-/// What one optimiser step saw.
+/// Outcome of one optimiser step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StepReport {
     /// Global gradient norm before clipping.
     pub grad_norm: f64,
-    /// The gradient was not finite: nothing was changed.
+    /// The gradient was not finite, so the step changed nothing.
     pub skipped: bool,
 }
 
 impl Optimizer {
-    /// Starts with zero moments. In float32 the master_weights share storage with the network's own tensors, so that an
-    /// optimiser step is seen by the network at once.
+    /// Starts with zero moments. In float32 the master weights share storage with the network's own tensors, so that the
+    /// network sees an optimiser step at once.
     pub fn new(flats: &[Tensor]) -> Self {
         let master_weights: Vec<_> = flats.iter().map(|f| f.detach().to_kind(Kind::Float)).collect();
         let zeros = || master_weights.iter().map(Tensor::zeros_like).collect::<Vec<_>>();
@@ -43,7 +43,7 @@ impl Optimizer {
         Self { grads: zeros(), stale, exp_avgs: zeros(), exp_avg_sqs: zeros(), master_weights, steps: 0 }
     }
 
-    /// Forgets the moments and the count of steps.
+    /// Sets the moments and the number of steps to zero.
     pub fn reset(&mut self) {
         for moment in self.exp_avgs.iter_mut().chain(&mut self.exp_avg_sqs) {
             let _ = moment.zero_();
@@ -51,12 +51,12 @@ impl Optimizer {
         self.steps = 0;
     }
 
-    /// Begins the sums of another mini-batch.
+    /// Starts the sums of a new mini-batch.
     pub fn zero_grad(&mut self) {
         self.stale.fill(true);
     }
 
-    /// Clips by global norm and makes one AdamW step; a gradient that is not finite changes nothing, at any rank.
+    /// Clips by global norm and makes one AdamW step. A gradient that is not finite on any rank changes nothing.
     pub fn step(&mut self, options: &AdamW, grad_clip: f64, comm: &dyn Comm) -> Result<StepReport> {
         for (grad, stale) in self.grads.iter_mut().zip(&mut self.stale) {
             if std::mem::take(stale) {

@@ -1,4 +1,4 @@
-//! Where each named parameter lies in its unit's flat tensor.
+//! Places of named parameters in their unit's flat tensor.
 
 use tch::Tensor;
 
@@ -7,7 +7,6 @@ use tch::Tensor;
 pub struct Param {
     /// The Hugging Face name, as in the safetensors files.
     pub name: String,
-    /// Its shape.
     pub shape: Vec<i64>,
     /// Its first element in the flat tensor.
     pub offset: i64,
@@ -20,17 +19,16 @@ impl Param {
     }
 }
 
-/// The parameters of one unit, laid end to end.
+/// The parameters of one unit, end to end in its flat tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
-    /// The unit's name.
     pub name: String,
-    /// Its parameters in order of their offsets.
+    /// In order of their offsets.
     pub params: Vec<Param>,
 }
 
 impl Layout {
-    /// Lays the given (name, shape) pairs end to end.
+    /// The layout of parameters given as (name, shape).
     pub fn new(name: impl Into<String>, params: Vec<(String, Vec<i64>)>) -> Self {
         let mut offset = 0;
         let params = params

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! E. J. Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", arXiv 2106.09685. The network computes with W,
-//! merged anew from W0 after every step, so that engine, passes and export see one set of weights. In bfloat16 an entry
-//! of W moves only once s B A is more than half of its last bit; A and B are float32, where smaller changes add up.
+//! merged from W0 after every step, so that engine, passes and export see one set of weights. In bfloat16 an entry of W
+//! moves only once s B A is more than half of its last bit; A and B are float32, where smaller changes add up.
 
 use std::path::Path;
 
@@ -17,31 +17,34 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use serde_json::{Value, json};
 use tch::{Kind, Tensor, no_grad};
 
-use super::{Layout, Param, Partition, Ranks, Units};
+use super::layout::{Layout, Param};
+use super::partition::Partition;
+use super::units::{HeldUnits, Ranks};
 use crate::recipe;
 
-/// Last word of the keys of A's random numbers, which no key of new weights or of noise has.
+/// Last word of the keys of A's random numbers; no key of new weights or of noise ends with it.
 const ADAPTERS: u64 = u64::MAX - 1;
 
-/// The adapters of a network: where A and B of each projection lie, and W0. A and B themselves are an optimiser's
-/// master_weights, one flat float32 tensor per block.
+/// The adapters of a network: the layouts of A and B, and W0. A and B themselves are an optimiser's master weights, one
+/// flat float32 tensor per block.
 #[derive(Debug)]
 pub struct Adapters {
-    /// A and B of each projection in turn, by block, under peft's names.
+    /// A and B of each projection in turn, one layout per block, under peft's names.
     pub layouts: Vec<Layout>,
     /// A and B as last merged, whole: one flat float32 tensor per block.
     whole: Vec<Tensor>,
     frozen: Vec<Frozen>,
-    rank: i64,
+    /// Rows of A.
+    lora_rank: i64,
     alpha: f64,
 }
 
-/// What is kept of a block as it was: all of it, or this rank's part.
+/// A block's frozen base weights: all of them, or this rank's shard.
 #[derive(Debug)]
 struct Frozen {
     layout: Layout,
     partition: Partition,
-    /// Which part it is.
+    /// The rank that owns the shard.
     rank: usize,
     /// In the compute type.
     values: Tensor,
@@ -68,36 +71,36 @@ fn module(w: &Param) -> &str {
 }
 
 impl Adapters {
-    /// Where A and B of each projection of these blocks lie, under peft's names.
-    pub fn layouts_of(blocks: &[Layout], rank: i64) -> Vec<Layout> {
+    /// The layouts of A and B of each projection of these blocks, under peft's names.
+    pub fn layouts_of(blocks: &[Layout], lora_rank: i64) -> Vec<Layout> {
         let adapter = |block: &Layout| {
             let pair = |w: &Param| {
                 let name = |which: &str| format!("base_model.model.{}.lora_{which}.weight", module(w));
-                [(name("A"), vec![rank, w.shape[1]]), (name("B"), vec![w.shape[0], rank])]
+                [(name("A"), vec![lora_rank, w.shape[1]]), (name("B"), vec![w.shape[0], lora_rank])]
             };
             Layout::new(block.name.clone(), projections(block).flat_map(pair).collect())
         };
         blocks.iter().map(adapter).collect()
     }
 
-    /// Adapters of a network's blocks as they are now, and A and B to begin with, as peft makes them: A uniform within
+    /// Adapters of a network's blocks as they are now, and the initial A and B, as peft makes them: A uniform within
     /// ±1 / sqrt(in) (`kaiming_uniform_(a=sqrt(5))`), B zero. `layouts` and `units` are the network's.
-    pub fn new(layouts: &[Layout], units: &Units, settings: &recipe::Lora, seed: u64) -> (Self, Vec<Tensor>) {
+    pub fn new(layouts: &[Layout], units: &HeldUnits, settings: &recipe::Lora, seed: u64) -> (Self, Vec<Tensor>) {
         let (blocks, held) = (&layouts[1..], &units.held()[1..]);
-        let recipe::Lora { rank, alpha } = *settings;
-        let layouts = Self::layouts_of(blocks, rank);
-        let (world, part) = match units {
-            Units::Whole(_) => (1, 0),
-            Units::Spread { ranks, .. } => (ranks.world(), ranks.comm.rank()),
+        let recipe::Lora { rank: lora_rank, alpha } = *settings;
+        let layouts = Self::layouts_of(blocks, lora_rank);
+        let (world, rank) = match units {
+            HeldUnits::Whole(_) => (1, 0),
+            HeldUnits::Sharded { ranks, .. } => (ranks.world(), ranks.comm.rank()),
         };
         let freeze = |(layout, held): (&Layout, &Tensor)| Frozen {
             layout: layout.clone(),
             partition: Partition::new(layout.numel(), world),
-            rank: part,
+            rank,
             values: held.detach().copy(),
         };
         let frozen = blocks.iter().zip(held).map(freeze).collect();
-        let adapters = Self { layouts, whole: Vec::new(), frozen, rank, alpha };
+        let adapters = Self { layouts, whole: Vec::new(), frozen, lora_rank, alpha };
         let start = adapters.layouts.iter().enumerate().map(|(block, layout)| {
             let start = Tensor::zeros([layout.numel()], (Kind::Float, units.device()));
             for (number, Adapted { a, .. }) in adapters.of_block(block).enumerate() {
@@ -110,10 +113,10 @@ impl Adapters {
         (Self { whole: start.iter().map(Tensor::shallow_clone).collect(), ..adapters }, start)
     }
 
-    /// Sets what this rank holds of the blocks' projections to W0 + s B A, computed in float32, with A and B as the
-    /// ranks' `master_weights` are now.
+    /// Sets the projections that this rank holds to W0 + s B A, computed in float32, with the ranks' current
+    /// `master_weights` as A and B.
     pub fn merge(&mut self, master_weights: &[Tensor], blocks: &[Tensor], ranks: &Ranks) -> Result<()> {
-        let whole = self.layouts.iter().zip(master_weights).map(|(layout, part)| ranks.whole_of(layout, part));
+        let whole = self.layouts.iter().zip(master_weights).map(|(layout, shard)| ranks.whole_of(layout, shard));
         self.whole = whole.collect::<Result<_>>()?;
         no_grad(|| {
             for (block, (own, held)) in self.whole.iter().zip(blocks).enumerate() {
@@ -122,7 +125,7 @@ impl Adapters {
                     let [a, b] = [a, b].map(|param| self.layouts[block].view(own, param));
                     let change = (b.matmul(&a) * self.scale()).view([-1]);
                     for piece in partition.pieces_of(*rank, w.offset..w.offset + w.numel()) {
-                        let of = |x: &Tensor| x.narrow(0, piece.part_start, piece.length);
+                        let of = |x: &Tensor| x.narrow(0, piece.shard_start, piece.length);
                         let change = change.narrow(0, piece.start - w.offset, piece.length);
                         of(held).copy_(&(of(values).to_kind(Kind::Float) + change));
                     }
@@ -132,8 +135,7 @@ impl Adapters {
         Ok(())
     }
 
-    /// Adds dA and dB of one block to `grad`, given the gradients of tensors that lie end to end over the block's flat
-    /// tensor.
+    /// Adds dA and dB of one block to `grad`, given the gradients of the block's tensors in the order of its flat tensor.
     pub fn project(&self, block: usize, gradients: &[Tensor], grad: &Tensor) {
         let (layout, own) = (&self.layouts[block], &self.whole[block]);
         no_grad(|| {
@@ -141,7 +143,7 @@ impl Adapters {
             for gradient in gradients {
                 let end = start + gradient.numel() as i64;
                 for Adapted { w, a, b } in self.of_block(block).filter(|p| (start..end).contains(&p.w.offset)) {
-                    // Projections that share an input have one gradient, row upon row.
+                    // Projections that share an input have one gradient, with their rows below each other.
                     let dw = gradient.reshape([-1]).narrow(0, w.offset - start, w.numel()).view(&w.shape[..]);
                     let dw = dw.to_kind(Kind::Float);
                     let da = layout.view(own, b).tr().matmul(&dw) * self.scale();
@@ -159,14 +161,14 @@ impl Adapters {
         self.layouts.iter().map(Layout::numel).sum()
     }
 
-    /// What peft's `adapter_config.json` says of these adapters; `base` is the folder of the model they belong to.
+    /// The contents of peft's `adapter_config.json`; `base` is the folder of the base model.
     pub fn peft_config(&self, base: &Path) -> Value {
         let targets = projections(&self.frozen[0].layout).map(|w| module(w).rsplit('.').next());
         json!({
             "peft_type": "LORA",
             "task_type": "CAUSAL_LM",
             "base_model_name_or_path": base,
-            "r": self.rank,
+            "r": self.lora_rank,
             "lora_alpha": self.alpha,
             "lora_dropout": 0.0,
             "bias": "none",
@@ -176,7 +178,7 @@ impl Adapters {
     }
 
     fn scale(&self) -> f64 {
-        self.alpha / self.rank as f64
+        self.alpha / self.lora_rank as f64
     }
 
     fn of_block(&self, block: usize) -> impl Iterator<Item = Adapted<'_>> {
@@ -185,11 +187,11 @@ impl Adapters {
     }
 }
 
-/// Uniform numbers within ±1 / sqrt(in) for A (rank, in), of the random stream that `key` names.
+/// Uniform numbers within ±1 / sqrt(in) for A (rank, in), from the random stream of this key.
 fn uniform(key: [u64; 4], a: &Param) -> Vec<f32> {
     let mut bytes = [0; 32];
-    for (part, word) in bytes.chunks_exact_mut(8).zip(key) {
-        part.copy_from_slice(&word.to_le_bytes());
+    for (bytes, word) in bytes.chunks_exact_mut(8).zip(key) {
+        bytes.copy_from_slice(&word.to_le_bytes());
     }
     let mut rng = ChaCha8Rng::from_seed(bytes);
     let bound = 1.0 / (a.shape[1] as f32).sqrt();

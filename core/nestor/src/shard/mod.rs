@@ -1,4 +1,4 @@
-//! Parameters as one flat tensor per unit, and the optimiser that works on them or on their adapters.
+//! Parameters as one flat tensor per unit, sharded over ranks, and the optimiser of them or of their adapters.
 
 mod adamw;
 mod layout;
@@ -12,4 +12,4 @@ pub use layout::{Layout, Param};
 pub use lora::Adapters;
 pub use partition::{Partition, Piece, Slice};
 pub use sums::GradientSums;
-pub use units::{Gathering, Ranks, Reader, Units};
+pub use units::{HeldUnits, PendingUnit, Ranks, UnitReader};

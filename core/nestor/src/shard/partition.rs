@@ -1,15 +1,15 @@
-//! How the flat tensor of a unit is dealt to ranks.
+//! The sharding of a unit's flat tensor over ranks.
 //!
-//! Padded to a multiple of the number of ranks W, it is cut into slices, and every slice into W equal parts, of which
-//! rank r owns the r-th. A rank's shard is its parts, end to end. So a slice can be gathered and reduced as it lies in
-//! memory, and large units need little room beside themselves.
+//! The unit is padded to a multiple of the number of ranks W and cut into slices. Rank r owns the r-th of W equal pieces of
+//! every slice; its shard is these pieces, end to end. So a slice is all-gathered and reduce-scattered without a copy, and
+//! large units need little memory beside themselves.
 
 use std::ops::Range;
 
-/// Elements of a slice at most: 64 MiB of float32; in tests few, so that small networks are cut too.
+/// Most elements of a slice: 64 MiB of float32; in tests few, so that small networks are cut too.
 const SLICE: i64 = if cfg!(test) { 1_000 } else { 1 << 24 };
 
-/// How one unit is dealt to ranks.
+/// The sharding of one unit over ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Partition {
     /// Elements of the unit.
@@ -20,20 +20,20 @@ pub struct Partition {
     slice: i64,
 }
 
-/// A slice of a unit, and where its part lies in a rank's shard.
+/// A slice of a unit, and the place of its piece in a rank's shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slice {
     /// First element in the padded unit.
     pub start: i64,
     /// Number of elements, a multiple of W.
     pub length: i64,
-    /// First element of the part in the shard.
-    pub part_start: i64,
-    /// Number of elements of the part.
-    pub part_length: i64,
+    /// First element of the piece in the shard.
+    pub shard_start: i64,
+    /// Number of elements of the piece.
+    pub shard_length: i64,
 }
 
-/// Elements that lie end to end in a unit and in a rank's shard.
+/// Elements that are contiguous in a unit and in a rank's shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
     /// First element in the unit.
@@ -41,11 +41,11 @@ pub struct Piece {
     /// Number of elements.
     pub length: i64,
     /// First element in the shard.
-    pub part_start: i64,
+    pub shard_start: i64,
 }
 
 impl Partition {
-    /// Deals a unit to `world` ranks.
+    /// Shards a unit over `world` ranks.
     pub fn new(numel: i64, world: usize) -> Self {
         Self::with_slices(numel, world, SLICE)
     }
@@ -63,7 +63,7 @@ impl Partition {
     }
 
     /// Elements of a rank's shard, padding included.
-    pub fn part(&self) -> i64 {
+    pub fn shard_numel(&self) -> i64 {
         self.padded() / self.world
     }
 
@@ -73,27 +73,27 @@ impl Partition {
         let padded = self.padded();
         (0..padded).step_by(slice as usize).map(move |start| {
             let length = slice.min(padded - start);
-            Slice { start, length, part_start: start / world, part_length: length / world }
+            Slice { start, length, shard_start: start / world, shard_length: length / world }
         })
     }
 
-    /// What a rank owns, padding left out.
+    /// The pieces that a rank owns, padding left out.
     pub fn pieces(&self, rank: usize) -> impl Iterator<Item = Piece> + use<> {
         let (numel, rank) = (self.numel, rank as i64);
         self.slices().filter_map(move |slice| {
-            let start = slice.start + rank * slice.part_length;
-            let length = slice.part_length.min(numel - start);
-            (length > 0).then_some(Piece { start, length, part_start: slice.part_start })
+            let start = slice.start + rank * slice.shard_length;
+            let length = slice.shard_length.min(numel - start);
+            (length > 0).then_some(Piece { start, length, shard_start: slice.shard_start })
         })
     }
 
-    /// What a rank owns of the elements `within` of the unit.
+    /// The pieces that a rank owns of the elements `within` of the unit.
     pub fn pieces_of(&self, rank: usize, within: Range<i64>) -> impl Iterator<Item = Piece> + use<> {
         self.pieces(rank).filter_map(move |piece| {
             let start = piece.start.max(within.start);
             let end = (piece.start + piece.length).min(within.end);
-            let part_start = piece.part_start + (start - piece.start);
-            (end > start).then_some(Piece { start, length: end - start, part_start })
+            let shard_start = piece.shard_start + (start - piece.start);
+            (end > start).then_some(Piece { start, length: end - start, shard_start })
         })
     }
 }
@@ -109,22 +109,22 @@ mod tests {
             assert!(partition.padded() >= numel && partition.padded() < numel + world as i64);
             let mut owner = vec![None; numel as usize];
             for rank in 0..world {
-                let mut shard = vec![false; partition.part() as usize];
+                let mut shard = vec![false; partition.shard_numel() as usize];
                 for piece in partition.pieces(rank) {
                     for i in 0..piece.length {
                         assert!(owner[(piece.start + i) as usize].replace(rank).is_none());
-                        assert!(!std::mem::replace(&mut shard[(piece.part_start + i) as usize], true));
+                        assert!(!std::mem::replace(&mut shard[(piece.shard_start + i) as usize], true));
                     }
                 }
                 let within: Vec<Piece> = partition.pieces_of(rank, 3..11).collect();
                 let all =
-                    partition.pieces(rank).flat_map(|p| (0..p.length).map(move |i| (p.start + i, p.part_start + i)));
-                let some = within.iter().flat_map(|p| (0..p.length).map(move |i| (p.start + i, p.part_start + i)));
+                    partition.pieces(rank).flat_map(|p| (0..p.length).map(move |i| (p.start + i, p.shard_start + i)));
+                let some = within.iter().flat_map(|p| (0..p.length).map(move |i| (p.start + i, p.shard_start + i)));
                 assert!(some.eq(all.filter(|(start, _)| (3..11).contains(start))));
             }
             assert!(owner.iter().all(Option::is_some), "{numel} over {world}: {owner:?}");
             assert_eq!(partition.slices().map(|s| s.length).sum::<i64>(), partition.padded());
-            assert!(partition.slices().all(|s| s.length == s.part_length * world as i64));
+            assert!(partition.slices().all(|s| s.length == s.shard_length * world as i64));
         }
     }
 }

@@ -1,39 +1,42 @@
-//! Where a backward pass leaves what it finds: in this rank's part of the gradient sums of a mini-batch.
+//! The gradient sums of a mini-batch, to which a backward pass adds block by block.
 
 use anyhow::Result;
 use tch::{Kind, Tensor, no_grad};
 
-use super::units::Gathering;
-use super::{Adapters, Layout, Optimizer, Ranks};
+use super::adamw::Optimizer;
+use super::layout::Layout;
+use super::lora::Adapters;
+use super::units::{PendingUnit, Ranks};
 
-/// The gradient sums of a mini-batch, of all weights or of adapters alone. Among ranks a unit's gradient is laid
-/// into a whole float32 tensor of its own first, which is then reduced over ranks while the next block is computed.
+/// Gradient sums of all weights, or of adapters alone. With several ranks a unit's gradient is first written to a whole
+/// float32 tensor, which is reduce-scattered while the next block computes.
 #[derive(Debug)]
 pub struct GradientSums<'a> {
-    /// This rank's part, one per unit, or with adapters one per block.
+    /// This rank's shards, one per unit, or with adapters one per block.
     sums: &'a mut [Tensor],
-    /// Those that count as zero.
+    /// Sums to be treated as zero, see [`Optimizer`].
     stale: &'a mut [bool],
-    /// Where what is trained lies in its units.
+    /// Layouts of the trained units.
     layouts: &'a [Layout],
     adapters: Option<&'a Adapters>,
     ranks: &'a Ranks,
-    /// The first unit's gradient, among ranks.
+    /// The first unit's gradient, whole, with several ranks.
     outer: Option<Tensor>,
-    in_flight: Option<InFlight>,
+    pending: Option<PendingReduction>,
 }
 
 /// A gradient that is being reduced over ranks.
 #[derive(Debug)]
-struct InFlight {
-    place: usize,
-    /// This rank's part, to be added to its sum; none where that is what is being written.
-    part: Option<Tensor>,
-    gathering: Gathering,
+struct PendingReduction {
+    /// Number of the sum.
+    index: usize,
+    /// This rank's shard, to be added to its sum; none where the reduction writes to the sum itself.
+    shard: Option<Tensor>,
+    unit: PendingUnit,
 }
 
 impl<'a> GradientSums<'a> {
-    /// Those of an optimiser, whose master_weights are the adapters' where there are any.
+    /// The sums of an optimiser, which trains the adapters if there are any.
     pub fn new(
         optimizer: &'a mut Optimizer,
         layouts: &'a [Layout],
@@ -41,15 +44,15 @@ impl<'a> GradientSums<'a> {
         ranks: &'a Ranks,
     ) -> Self {
         let Optimizer { grads, stale, .. } = optimizer;
-        Self { sums: grads, stale, layouts, adapters, ranks, outer: None, in_flight: None }
+        Self { sums: grads, stale, layouts, adapters, ranks, outer: None, pending: None }
     }
 
-    /// Whether the first unit is trained.
+    /// Returns true if the first unit is trained.
     pub fn trains_outer(&self) -> bool {
         self.adapters.is_none()
     }
 
-    /// The flat gradient of the first unit, to be added to, where that is trained.
+    /// The flat gradient of the first unit, to be added to; none where the unit is not trained.
     pub fn outer(&mut self) -> Option<&mut Tensor> {
         if !self.trains_outer() {
             return None;
@@ -63,29 +66,29 @@ impl<'a> GradientSums<'a> {
         self.sums.first_mut()
     }
 
-    /// Adds the gradients of a block's tensors, which lie end to end over its flat tensor.
+    /// Adds the gradients of a block's tensors, given in the order of its flat tensor.
     pub fn add_block(&mut self, block: usize, gradients: &[Tensor]) -> Result<()> {
-        let place = self.place(block);
+        let index = self.index(block);
         if !self.ranks.is_alone() {
-            let layout = &self.layouts[place];
+            let layout = &self.layouts[index];
             let whole = match self.adapters {
                 Some(adapters) => {
-                    let whole = zeros(self.ranks, layout, &self.sums[place]);
+                    let whole = zeros(self.ranks, layout, &self.sums[index]);
                     adapters.project(block, gradients, &whole);
                     whole
                 }
                 None => {
                     let padded = self.ranks.partition(layout).padded();
-                    let whole = Tensor::empty([padded], (Kind::Float, self.sums[place].device()));
+                    let whole = Tensor::empty([padded], (Kind::Float, self.sums[index].device()));
                     let _ = whole.narrow(0, layout.numel(), padded - layout.numel()).zero_();
                     add(&whole, gradients, true);
                     whole
                 }
             };
-            return self.scatter(place, whole);
+            return self.scatter(index, whole);
         }
-        let first = std::mem::take(&mut self.stale[place]);
-        let sum = &mut self.sums[place];
+        let first = std::mem::take(&mut self.stale[index]);
+        let sum = &mut self.sums[index];
         match self.adapters {
             Some(adapters) => {
                 if first {
@@ -100,12 +103,12 @@ impl<'a> GradientSums<'a> {
 
     /// Takes part in a block's reduction with a gradient of zero.
     pub fn add_nothing(&mut self, block: usize) -> Result<()> {
-        let place = self.place(block);
-        let whole = zeros(self.ranks, &self.layouts[place], &self.sums[place]);
-        self.scatter(place, whole)
+        let index = self.index(block);
+        let whole = zeros(self.ranks, &self.layouts[index], &self.sums[index]);
+        self.scatter(index, whole)
     }
 
-    /// Ends a pass: all sums hold what the ranks found.
+    /// Ends a pass: waits until the sums hold the gradients of all ranks.
     pub fn finish(mut self) -> Result<()> {
         if !self.ranks.is_alone() {
             self.outer();
@@ -117,38 +120,38 @@ impl<'a> GradientSums<'a> {
         Ok(())
     }
 
-    fn place(&self, block: usize) -> usize {
+    fn index(&self, block: usize) -> usize {
         if self.adapters.is_some() { block } else { 1 + block }
     }
 
-    /// Starts to reduce a gradient over ranks, after the one before.
-    fn scatter(&mut self, place: usize, whole: Tensor) -> Result<()> {
+    /// Starts to reduce a gradient over ranks, once the one before is done.
+    fn scatter(&mut self, index: usize, whole: Tensor) -> Result<()> {
         self.settle()?;
-        let sum = &self.sums[place];
-        let first = std::mem::take(&mut self.stale[place]);
-        let part = (!first).then(|| sum.empty_like());
-        let gathering = self.ranks.scatter_into(&self.layouts[place], part.as_ref().unwrap_or(sum), &whole)?;
-        self.in_flight = Some(InFlight { place, part, gathering });
+        let sum = &self.sums[index];
+        let first = std::mem::take(&mut self.stale[index]);
+        let shard = (!first).then(|| sum.empty_like());
+        let unit = self.ranks.scatter_into(&self.layouts[index], shard.as_ref().unwrap_or(sum), &whole)?;
+        self.pending = Some(PendingReduction { index, shard, unit });
         Ok(())
     }
 
     fn settle(&mut self) -> Result<()> {
-        if let Some(InFlight { place, part, gathering }) = self.in_flight.take() {
-            gathering.wait()?;
-            if let Some(part) = part {
-                let _ = no_grad(|| self.sums[place].g_add_(&part));
+        if let Some(PendingReduction { index, shard, unit }) = self.pending.take() {
+            unit.wait()?;
+            if let Some(shard) = shard {
+                let _ = no_grad(|| self.sums[index].g_add_(&shard));
             }
         }
         Ok(())
     }
 }
 
-/// A whole unit of zeros where the sum lies.
+/// A whole unit of zeros on the device of the sum.
 fn zeros(ranks: &Ranks, layout: &Layout, sum: &Tensor) -> Tensor {
     Tensor::zeros([ranks.partition(layout).padded()], (Kind::Float, sum.device()))
 }
 
-/// Lays gradients end to end into a flat tensor, in place of what it holds or in addition to it.
+/// Writes gradients end to end to a flat tensor where they are the first, and adds them elsewhere.
 fn add(flat: &Tensor, gradients: &[Tensor], first: bool) {
     no_grad(|| {
         let mut offset = 0;

@@ -1,4 +1,4 @@
-//! A network's parameters in the compute type: one flat tensor per unit, whole or spread over ranks.
+//! A network's parameters in the compute type: one flat tensor per unit, whole or sharded over ranks.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,23 +13,22 @@ use crate::error::Stopped;
 use crate::recipe::Sharding;
 use crate::track::Progress;
 
-/// The ranks that train a network, and how they share it.
+/// The ranks that train a network, and how they shard it.
 #[derive(Debug, Clone)]
 pub struct Ranks {
-    /// What connects them.
     pub comm: Rc<dyn Comm>,
-    /// Whether the weights that passes compute with are spread too, or the optimiser's state alone.
+    /// Shards the compute weights too, or the optimizer state alone.
     pub sharding: Sharding,
-    /// Numbers do not depend on how many they are, but for the order of sums.
+    /// Numbers do not depend on the number of ranks, but for the order of sums.
     pub deterministic: bool,
     /// Set by a signal that asks this rank to stop.
     pub stop: Arc<AtomicBool>,
-    /// Where passes say how far they are.
+    /// Passes report their progress here.
     pub progress: Progress,
 }
 
 impl Ranks {
-    /// The only rank there is.
+    /// A single rank.
     pub fn solo(device: Device) -> Self {
         let (stop, progress) = (Arc::default(), Progress::hidden());
         Self { comm: Rc::new(Solo { device }), sharding: Sharding::Full, deterministic: false, stop, progress }
@@ -46,105 +45,104 @@ impl Ranks {
         self.comm.world()
     }
 
-    /// Whether there is only this one, and nothing to be carried.
+    /// Returns true if this is the only rank, so that nothing is communicated.
     pub fn is_alone(&self) -> bool {
         self.comm.is_alone()
     }
 
-    /// How a unit of this layout is dealt to them.
+    /// The sharding of a unit of this layout.
     pub fn partition(&self, layout: &Layout) -> Partition {
         Partition::new(layout.numel(), self.world())
     }
 
-    /// Whether each rank holds a part only of the weights that passes compute with.
-    pub fn spread_weights(&self) -> bool {
+    /// Returns true if each rank holds only a shard of the compute weights.
+    pub fn shards_weights(&self) -> bool {
         !self.is_alone() && self.sharding == Sharding::Full
     }
 
-    /// This rank's part of a whole flat tensor, as a copy where that is not all of it.
-    pub fn part_of(&self, layout: &Layout, whole: &Tensor) -> Tensor {
+    /// This rank's shard of a whole flat tensor; a copy, unless it is all of it.
+    pub fn shard_of(&self, layout: &Layout, whole: &Tensor) -> Tensor {
         if self.is_alone() {
             return whole.detach();
         }
         let partition = self.partition(layout);
         no_grad(|| {
-            let part = Tensor::zeros([partition.part()], (whole.kind(), whole.device()));
+            let shard = Tensor::zeros([partition.shard_numel()], (whole.kind(), whole.device()));
             for piece in partition.pieces(self.comm.rank()) {
-                part.narrow(0, piece.part_start, piece.length).copy_(&whole.narrow(0, piece.start, piece.length));
+                shard.narrow(0, piece.shard_start, piece.length).copy_(&whole.narrow(0, piece.start, piece.length));
             }
-            part
+            shard
         })
     }
 
-    /// A unit of this layout from every rank's part of it, padded.
-    pub fn whole_of(&self, layout: &Layout, part: &Tensor) -> Result<Tensor> {
+    /// All-gathers a unit of this layout from the ranks' shards; padded.
+    pub fn whole_of(&self, layout: &Layout, shard: &Tensor) -> Result<Tensor> {
         if self.is_alone() {
-            return Ok(part.shallow_clone());
+            return Ok(shard.shallow_clone());
         }
-        let whole = Tensor::empty([self.partition(layout).padded()], (part.kind(), part.device()));
-        self.gather_into(layout, &whole, part)?.wait()?;
+        let whole = Tensor::empty([self.partition(layout).padded()], (shard.kind(), shard.device()));
+        self.gather_into(layout, &whole, shard)?.wait()?;
         Ok(whole)
     }
 
-    /// Starts to fill a padded unit of this layout from every rank's part of it.
-    pub fn gather_into(&self, layout: &Layout, whole: &Tensor, part: &Tensor) -> Result<Gathering> {
+    /// Starts to all-gather a padded unit of this layout from the ranks' shards.
+    pub fn gather_into(&self, layout: &Layout, whole: &Tensor, shard: &Tensor) -> Result<PendingUnit> {
         let slices = self.partition(layout).slices().map(|s| {
             let whole = whole.narrow(0, s.start, s.length);
-            self.comm.all_gather_into(&whole, &part.narrow(0, s.part_start, s.part_length))
+            self.comm.all_gather_into(&whole, &shard.narrow(0, s.shard_start, s.shard_length))
         });
-        Ok(Gathering(slices.collect::<Result<_>>()?))
+        Ok(PendingUnit(slices.collect::<Result<_>>()?))
     }
 
-    /// Starts to sum a padded unit of this layout over ranks, of which each gets its part.
-    pub fn scatter_into(&self, layout: &Layout, part: &Tensor, whole: &Tensor) -> Result<Gathering> {
+    /// Starts to reduce-scatter a padded unit of this layout: sums it over the ranks, each of which gets its shard.
+    pub fn scatter_into(&self, layout: &Layout, shard: &Tensor, whole: &Tensor) -> Result<PendingUnit> {
         let slices = self.partition(layout).slices().map(|s| {
             let whole = whole.narrow(0, s.start, s.length);
-            self.comm.reduce_scatter_into(&part.narrow(0, s.part_start, s.part_length), &whole)
+            self.comm.reduce_scatter_into(&shard.narrow(0, s.shard_start, s.shard_length), &whole)
         });
-        Ok(Gathering(slices.collect::<Result<_>>()?))
+        Ok(PendingUnit(slices.collect::<Result<_>>()?))
     }
 }
 
-/// The slices of a unit on their way.
+/// Collectives under way for the slices of a unit.
 #[derive(Debug)]
-pub struct Gathering(Vec<Pending>);
+pub struct PendingUnit(Vec<Pending>);
 
-impl Gathering {
-    /// Waits for all of them.
+impl PendingUnit {
+    /// Waits for all slices.
     pub fn wait(self) -> Result<()> {
         self.0.into_iter().try_for_each(Pending::wait)
     }
 }
 
-/// A network's units as this rank holds them.
+/// The units of a network as this rank holds them.
 #[derive(Debug)]
-pub enum Units {
+pub enum HeldUnits {
     /// Whole flat tensors; with several ranks padded at their ends.
     Whole(Vec<Tensor>),
-    /// This rank's part of each.
-    Spread {
-        /// Who has the other parts.
+    /// This rank's shard of each.
+    Sharded {
+        /// The ranks that hold the other shards.
         ranks: Ranks,
-        /// The parts.
-        parts: Vec<Tensor>,
+        shards: Vec<Tensor>,
     },
 }
 
-impl Units {
-    /// What this rank holds of each unit.
+impl HeldUnits {
+    /// The tensors that this rank holds, whole units or shards.
     pub fn held(&self) -> &[Tensor] {
         match self {
             Self::Whole(flats) => flats,
-            Self::Spread { parts, .. } => parts,
+            Self::Sharded { shards, .. } => shards,
         }
     }
 
-    /// Their type.
+    /// Type of the tensors.
     pub fn kind(&self) -> Kind {
         self.held()[0].kind()
     }
 
-    /// Where they live.
+    /// Device of the tensors.
     pub fn device(&self) -> Device {
         self.held()[0].device()
     }
@@ -154,7 +152,6 @@ impl Units {
         self.held().len()
     }
 
-    /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.held().is_empty()
     }
@@ -162,9 +159,9 @@ impl Units {
     /// The whole flat tensors.
     ///
     /// # Errors
-    /// When they are spread over ranks.
+    /// When they are sharded over ranks.
     pub fn whole(&self) -> Result<&[Tensor]> {
-        ensure!(matches!(self, Self::Whole(_)), "the weights are spread over ranks");
+        ensure!(matches!(self, Self::Whole(_)), "the weights are sharded over ranks");
         Ok(self.held())
     }
 
@@ -173,49 +170,49 @@ impl Units {
         let copies = self.held().iter().map(|held| held.detach().to_kind(kind).copy()).collect();
         match self {
             Self::Whole(_) => Self::Whole(copies),
-            Self::Spread { ranks, .. } => Self::Spread { ranks: ranks.clone(), parts: copies },
+            Self::Sharded { ranks, .. } => Self::Sharded { ranks: ranks.clone(), shards: copies },
         }
     }
 }
 
-/// Hands a pass the units it wants, one after the other, whole. Units that are spread over ranks are gathered, which
-/// all ranks must do in the same order; what is handed out is freed when the pass drops it.
+/// Reads the units of a network one after the other, whole. Sharded units are all-gathered, so all ranks must read them in
+/// the same order; a gathered unit is freed when its reader drops it.
 #[derive(Debug)]
-pub struct Reader<'a> {
+pub struct UnitReader<'a> {
     layouts: &'a [Layout],
-    units: &'a Units,
-    /// A unit that is being gathered before it is wanted.
-    ahead: Option<(usize, Tensor, Gathering)>,
+    units: &'a HeldUnits,
+    /// A unit that is being gathered ahead of its use.
+    ahead: Option<(usize, Tensor, PendingUnit)>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> UnitReader<'a> {
     /// Reads units of these layouts.
-    pub fn new(layouts: &'a [Layout], units: &'a Units) -> Self {
+    pub fn new(layouts: &'a [Layout], units: &'a HeldUnits) -> Self {
         Self { layouts, units, ahead: None }
     }
 
-    /// Starts to gather the unit that is wanted next, while the pass computes with another.
+    /// Starts to gather the unit that is needed next, while the pass computes with another.
     pub fn prefetch(&mut self, unit: usize) -> Result<()> {
-        if let Units::Spread { ranks, parts } = self.units {
+        if let HeldUnits::Sharded { ranks, shards } = self.units {
             let partition = ranks.partition(&self.layouts[unit]);
-            let part = &parts[unit];
-            let whole = Tensor::empty([partition.padded()], (part.kind(), part.device()));
-            let gathering = ranks.gather_into(&self.layouts[unit], &whole, part)?;
-            self.ahead = Some((unit, whole, gathering));
+            let shard = &shards[unit];
+            let whole = Tensor::empty([partition.padded()], (shard.kind(), shard.device()));
+            let pending = ranks.gather_into(&self.layouts[unit], &whole, shard)?;
+            self.ahead = Some((unit, whole, pending));
         }
         Ok(())
     }
 
-    /// A whole unit.
+    /// A unit, whole.
     pub fn unit(&mut self, unit: usize) -> Result<Tensor> {
-        if let Units::Whole(flats) = self.units {
+        if let HeldUnits::Whole(flats) = self.units {
             return Ok(flats[unit].shallow_clone());
         }
         if self.ahead.as_ref().is_none_or(|(ahead, ..)| *ahead != unit) {
             self.prefetch(unit)?;
         }
-        let (_, whole, gathering) = self.ahead.take().unwrap_or_else(|| unreachable!("it was just begun"));
-        gathering.wait()?;
+        let (_, whole, pending) = self.ahead.take().unwrap_or_else(|| unreachable!("it was just prefetched"));
+        pending.wait()?;
         Ok(whole)
     }
 }

@@ -1,6 +1,6 @@
 // One metric of all runs, drawn by uPlot.
 
-/// Colours by theme: hues of Okabe and Ito, which the colour-blind tell apart, in lightnesses that stand out from the page.
+/// Colours by theme: hues of Okabe and Ito, distinct for the colour-blind, in lightnesses that contrast with the page.
 const COLOURS = {
   light: ["#0068a8", "#c4480a", "#00795c", "#a23b7f", "#806000", "#454545"],
   dark: ["#5ab4f0", "#ff9a57", "#38c9a0", "#ee9acb", "#e3c04a", "#d8d8d8"],
@@ -12,8 +12,8 @@ const colour = (run) => COLOURS[theme()][run % 6];
 const dash = (run) => DASHES[Math.floor(run / 6) % 3];
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-/// Values of one metric: iterations of all runs, and for each run its values there; undefined where the run has no value
-/// (the line goes on), null where it was not finite (the line is broken).
+/// Values of one metric: iterations of all runs, and for each run its values there. Undefined if the run has no value
+/// (the line continues), null if the value was not finite (the line breaks).
 function align(runs, metric) {
   const all = new Set();
   for (const run of runs) {
@@ -43,7 +43,7 @@ function smooth(values, weight) {
   });
 }
 
-/// Whether a logarithmic scale shows more: positive values over two decades.
+/// Returns true if a logarithmic scale shows more: positive values over two decades.
 function spansDecades(y) {
   const values = y.flat().filter((value) => typeof value === "number");
   if (!values.length) return false;
@@ -62,7 +62,7 @@ function drawChart(host, { x, y }, look, onCursor) {
     const show = !look.hidden.has(run);
     const line = { stroke: colour(run), dash: dash(run), show };
     const points = { size: 4, fill: colour(run) };
-    // Sparse metrics, as those of evaluations, show where they were measured.
+    // Sparse metrics, such as evaluations, have points at the measured iterations.
     if (values.filter((value) => typeof value === "number").length <= 40) points.show = true;
     if (raw) {
       series.push({ ...line, alpha: 0.25, width: 1, points: { show: false } }, { ...line, width: 1.75, points: { show: false } });
@@ -100,7 +100,7 @@ function span(runs) {
 function yRange(_, low, high) {
   if (low === null) return [0, 1];
   const size = Math.max(Math.abs(low), Math.abs(high));
-  // Smoothing leaves rounding errors, which are not to be looked at from near.
+  // Smoothing leaves rounding errors, which are not worth zooming into.
   const air = (high - low > size * 1e-9 ? high - low : size || 1) * 0.06;
   return [low - air, high + air];
 }

@@ -4,7 +4,7 @@ const GROUPS = ["eval", "episode", "reward", "advantage", "anchor", "loss", "pol
   "rollout", "update", "warm_start", "time", "memory"];
 
 const ABOUT_GROUPS = {
-  eval: "fixed evaluation tasks", episode: "episodes trained on", advantage: "what the estimator gives",
+  eval: "fixed evaluation tasks", episode: "episodes trained on", advantage: "output of the estimator",
   anchor: "steps taken in the same state", policy: "change of the policy", value: "the critic", time: "seconds of each phase",
   rollout: "playing", update: "training", lr: "learning rate",
 };
@@ -86,7 +86,7 @@ class Curves {
     this.showValues(card, null);
   }
 
-  /// Draws all charts, those in sight first, a few at a time so that the page answers meanwhile.
+  /// Draws all charts, visible ones first, a few at a time so that the page stays responsive.
   drawAll() {
     const chips = $("legend").children;
     this.about.runs.forEach((_, run) => {
@@ -113,7 +113,7 @@ class Curves {
     else $("charts").dataset.drawn = "true";
   }
 
-  /// As many columns as fit; groups of few metrics stand side by side.
+  /// Uses as many columns as fit; groups of few metrics are placed side by side.
   layOut() {
     const gap = 12;
     const columns = Math.max(1, Math.floor(($("charts").clientWidth + gap) / (290 + gap)));
@@ -126,7 +126,7 @@ class Curves {
     }
   }
 
-  /// Beside the name: the values at the cursor, or the last ones.
+  /// Shows beside the name the values at the cursor, or the last ones.
   showValues(card, place) {
     const shown = this.about.runs.map((_, run) => run).filter((run) => !this.look.hidden.has(run)).slice(0, 4);
     card.readings.replaceChildren(...shown.map((run) => {
@@ -187,7 +187,7 @@ class Curves {
   }
 }
 
-/// A name that may be broken after its slashes and underscores.
+/// Splits a name so that it may be broken after its slashes and underscores.
 const breakable = (name) => name.split(/(?<=[/_])/).flatMap((part, place) => (place ? [h("wbr"), part] : [part]));
 
 function groupRank(group) {
@@ -195,7 +195,7 @@ function groupRank(group) {
   return rank < 0 ? GROUPS.length : rank;
 }
 
-/// Success before return before the others.
+/// Sorts success before return before the others.
 function metricOrder(a, b) {
   const rank = (name) => {
     const [, first, ...rest] = name.split("/");

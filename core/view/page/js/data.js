@@ -9,11 +9,11 @@ async function unpack(element) {
   return JSON.parse(await new Response(stream).text());
 }
 
-/// A block, once the browser has read so far (they stand at the end, the newest first); null if there is none.
+/// Returns a block once the browser has read it (blocks are at the end, the newest first); null if there is none.
 async function arrived(id) {
   for (;;) {
     const over = document.readyState !== "loading";
-    // What follows a block, if only a line end, tells that the block is complete.
+    // Content after a block, if only a line end, shows that the block is complete.
     const element = $(id);
     if (element && (over || element.nextSibling)) return element;
     if (over) return null;

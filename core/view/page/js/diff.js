@@ -1,6 +1,6 @@
-// What is new in a prompt, and showing only that.
+// Finds the new text in a prompt, and shows only that.
 
-/// For each piece of `now` whether it stands, in order, in `before` too (a longest common subsequence).
+/// Returns for each piece of `now` whether it also occurs, in order, in `before` (a longest common subsequence).
 function kept(before, now) {
   const marks = new Array(now.length).fill(false);
   let front = 0;
@@ -12,7 +12,7 @@ function kept(before, now) {
   }
   const a = before.slice(front, before.length - back);
   const b = now.slice(front, now.length - back);
-  // Very long changes are shown as all new rather than keep the reader waiting.
+  // Very long changes are shown as all new: comparing them would take too long.
   if (a.length * b.length > 4e6) return marks;
   const width = b.length + 1;
   const best = new Uint32Array((a.length + 1) * width);
@@ -45,7 +45,7 @@ function changes(previous, turn) {
 const FOLD = 160;
 const LONG = 1800;
 
-/// The prompt's text: what it shares with the previous one folded, what is new marked.
+/// Renders the prompt's text: parts shared with the previous one folded, new parts marked.
 function promptText(previous, turn) {
   const runs = changes(previous, turn);
   const box = h("pre.text", null);
@@ -64,7 +64,7 @@ function promptText(previous, turn) {
   return [box];
 }
 
-/// A button that is replaced with the text it stands for.
+/// A button that is replaced with the text it hides.
 function fold(text) {
   const lines = text.split("\n").length - 1;
   const size = lines > 1 ? plural(lines, "line") : `${thousands(text.length)} characters`;

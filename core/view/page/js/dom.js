@@ -21,7 +21,7 @@ const thousands = (count) => count.toLocaleString("en");
 
 const plural = (count, one, many = `${one}s`) => `${thousands(count)} ${count === 1 ? one : many}`;
 
-/// A number in about four digits, or as the unit is read best.
+/// Formats a number in about four digits, or as its unit is read best.
 function format(value, unit) {
   if (value === null || value === undefined) return "–";
   if (value < 0) return `−${format(-value, unit)}`;
@@ -36,7 +36,7 @@ function format(value, unit) {
 
 const trim = (digits) => (digits.includes(".") && !digits.includes("e") ? digits.replace(/\.?0+$/, "") : digits);
 
-/// A number whose sign says something.
+/// Formats a number whose sign matters.
 function signed(value) {
   if (value === null || value === undefined) return "–";
   return value > 0 ? `+${format(value)}` : format(value);

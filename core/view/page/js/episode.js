@@ -1,10 +1,10 @@
-// One episode: its turns, what the policy said, and what became of it.
+// One episode: its turns, the policy's responses, and their outcomes.
 
 const PART_NAMES = { episode_advantage: "episode", step_advantage: "step", step_return: "step return" };
-/// Nats of surprise that get the full colour.
+/// Nats of surprise at full colour.
 const FULL = 5;
 
-/// The steps of a group by the state they were taken in.
+/// Groups the steps of a group by the state in which they were taken.
 function anchorGroups(group) {
   const groups = new Map();
   for (const { turns } of group.values()) {
@@ -17,8 +17,8 @@ function anchorGroups(group) {
   return groups;
 }
 
-/// Draws an episode. `view` has its summary (`episode`), `group` (turns by row), `siblings` (summaries), `link` (of an
-/// episode and a turn), `previous` and `next` (links or null) and `list` (a link).
+/// Draws an episode. `view` has its summary (`episode`), `group` (turns by row), `siblings` (summaries), `link` (makes
+/// the link of an episode and a turn), `previous` and `next` (links or null) and `list` (a link).
 function episodeView(view) {
   const { episode, group, siblings } = view;
   const data = group && group.get(episode.row);
@@ -68,7 +68,7 @@ function siblingStrip(view, siblings) {
     }, `${sibling.won ? "✓" : "✗"} ${format(sibling.return)}`)));
 }
 
-/// The largest size of each number over the group, so that bars of siblings compare.
+/// Returns the largest size of each number over the group, so that bars of siblings compare.
 function scales(group) {
   const largest = {};
   const note = (name, value) => { largest[name] = Math.max(largest[name] || 0, Math.abs(value || 0)); };
@@ -113,7 +113,7 @@ function turnView(view, turn, previous) {
 const labelled = (title, note, content) => h("section.part", null,
   h("h4", null, title, h("span.muted", null, note)), content);
 
-/// Each token coloured by how much it surprised the policy that sampled it.
+/// Colours each token by how much it surprised the policy that sampled it.
 function responseView(turn) {
   const note = plural(turn.response_tokens, "token");
   if (!turn.tokens || !turn.logprobs) return labelled("Response", note, h("pre.text.response", null, turn.response));
@@ -122,7 +122,7 @@ function responseView(turn) {
     return h("span.token", { "--share": share(value), "data-logprob": value === null || value === undefined ? "none" : value.toFixed(4) }, token);
   });
   const sum = turn.logprobs.reduce((sum, value) => sum + (value || 0), 0);
-  // Tokens may leave out what the response has, if their pieces are cut within a character.
+  // Tokens may lack characters of the response, if their pieces are cut within a character.
   const joined = turn.tokens.join("");
   const plain = joined.startsWith(turn.response) ? null : h("pre.text.response", null, turn.response);
   return labelled("Response", `${note}, log-prob ${signed(sum)}`, [h("pre.text.response.coloured", null, tokens), plain, legend()]);
@@ -175,7 +175,7 @@ function numbersView(view, turn) {
 
 const partName = (name) => PART_NAMES[name] || name.replaceAll("_", " ");
 
-/// The steps taken in the same state, which the step's return is compared with.
+/// Lists the steps taken in the same state, with which the step's return is compared.
 function anchorView(view, turn) {
   if (turn.anchorKey === null) return null;
   const members = view.anchors.get(turn.anchorKey);
@@ -199,5 +199,5 @@ function anchorView(view, turn) {
   return h("div.part.anchor", { "data-size": size }, h("h4", null, "Anchor group", h("span.muted", null, title)),
     turn.anchor ? h("details.state", null, h("summary", null, turn.anchor.slice(0, 300)), h("pre.text", null, turn.anchor)) : null,
     size > 12 ? h("details.many", null, h("summary", null, "members"), table) : size > 1 ? table : null,
-    view.missing ? h("p.muted", null, `${plural(view.missing, "episode")} of this group left out of the page`) : null);
+    view.missing ? h("p.muted", null, `${plural(view.missing, "episode")} of this group not in the page`) : null);
 }

@@ -1,4 +1,4 @@
-// The episodes of one iteration: which there are, with filters, and the one that is open.
+// The episodes of one iteration: the list with filters, and the open episode.
 
 const SORTS = {
   order: ["as played", (episode) => episode.row],
@@ -49,7 +49,7 @@ class Rollouts {
     return [...this.files[run].keys()].sort((a, b) => a - b);
   }
 
-  /// Of a run without this iteration, or with none named, the newest.
+  /// Falls back to the newest iteration if the run lacks this one, or none is named.
   iterationLink(run, iteration) {
     const all = this.iterations(run);
     const known = all.includes(Number(iteration)) ? iteration : all.at(-1);
@@ -67,7 +67,7 @@ class Rollouts {
     if (next !== undefined) go(this.iterationLink(this.at.run, next));
   }
 
-  /// Shows what the address names: run, iteration, group, episode, turn, of which the later ones may be missing.
+  /// Shows the address: run, iteration, group, episode, turn, of which the later ones may be missing.
   async open([run = 0, iteration, group, episode, turn]) {
     run = this.files[run] ? Number(run) : 0;
     const all = this.iterations(run);
@@ -108,7 +108,7 @@ class Rollouts {
     return this.files[this.at.run].get(this.at.iteration);
   }
 
-  /// What of this iteration is not in the page, and how to get it.
+  /// Explains which turns of this iteration are not in the page, and how to get them.
   say() {
     const file = this.file();
     this.note.hidden = true;
@@ -165,7 +165,7 @@ class Rollouts {
     return this.summary.filter((other) => other.group === episode.group);
   }
 
-  /// Of a group that is not kept whole, the first episodes are.
+  /// If a group is not kept whole, its first episodes are.
   keptFirst(episode) {
     return this.siblings(episode).indexOf(episode) < this.groupKept(episode.group);
   }
@@ -183,7 +183,7 @@ class Rollouts {
     h("span.number.muted", { title: "turns" }, plural(episode.turns, "turn")));
   }
 
-  /// Rows of the iteration's episodes that hold the words.
+  /// Returns the rows of the iteration's episodes that contain the words.
   async search(words) {
     const { run, iteration } = this.at;
     const rows = new Set();
@@ -237,7 +237,7 @@ class Rollouts {
     else if (!same || turn === 0) $("episode-pane").scrollIntoView({ block: "start" });
   }
 
-  /// The arrow keys.
+  /// Handles the arrow keys.
   key(name) {
     if (!this.current) return false;
     const place = this.shown.indexOf(this.current.episode);

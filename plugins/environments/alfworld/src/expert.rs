@@ -1,5 +1,5 @@
 //! A scripted expert that knows the whole state: find the object, take it, clean, heat or cool it, go, open, put; or
-//! carry it to the lamp and switch that on. It looks only at the state, so it can go on from anywhere.
+//! carry it to the lamp and switch that on. It looks only at the state, so it can continue from anywhere.
 
 use anyhow::{Context, Result, ensure};
 
@@ -7,12 +7,11 @@ use crate::engine::facts::{Arguments, Object};
 use crate::engine::formula::{Atom, Formula, Term};
 use crate::engine::{Game, Operator, Play};
 
-/// What is done to an object before it is put down.
+/// Treatment of an object before it is put down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Treatment {
-    /// The fact that it leads to.
+    /// Predicate that the treatment makes true.
     fact: &'static str,
-    /// The action.
     action: &'static str,
     /// Type of the receptacle that does it.
     appliance: &'static str,
@@ -24,22 +23,22 @@ const TREATMENTS: [Treatment; 3] = [
     Treatment { fact: "iscool", action: "coolobject", appliance: "fridgetype" },
 ];
 
-/// What the goal asks for.
+/// The goal in the expert's terms.
 #[derive(Debug, PartialEq, Eq)]
 struct Aim {
     /// Type of the object that is carried.
     object: Object,
-    /// How many of them.
+    /// Number of objects to carry.
     count: usize,
     treatment: Option<Treatment>,
-    /// Type of the receptacle they go to …
+    /// Type of the receptacle to put them in …
     receptacle: Option<Object>,
-    /// … or of the lamp that is switched on beside it.
+    /// … or of the lamp to switch on beside the object.
     lamp: Option<Object>,
 }
 
 impl Aim {
-    /// Reads it off the goal.
+    /// Derives the aim from the goal's formula.
     fn of(game: &Game) -> Result<Aim> {
         let mut atoms = Vec::new();
         collect(&game.rules.goal.formula, &mut atoms);
@@ -76,7 +75,7 @@ impl Aim {
     }
 }
 
-/// The facts that a goal asks for.
+/// Collects the facts that a goal requires.
 fn collect<'a>(formula: &'a Formula, atoms: &mut Vec<&'a Atom>) {
     match formula {
         Formula::And(all) => all.iter().for_each(|f| collect(f, atoms)),
@@ -86,7 +85,7 @@ fn collect<'a>(formula: &'a Formula, atoms: &mut Vec<&'a Atom>) {
     }
 }
 
-/// The next command on a way that wins.
+/// Returns the next command of a sequence that wins.
 ///
 /// # Errors
 /// A goal that is none of ALFWorld's six, or one that cannot be reached.
@@ -98,7 +97,7 @@ pub fn next_command(game: &Game, play: &Play) -> Result<String> {
     Ok(operator?.command.clone())
 }
 
-/// The game as it stands, under the names that ALFWorld's domain has.
+/// The current state, under the names of ALFWorld's domain.
 #[derive(Clone, Copy)]
 struct Scene<'a> {
     game: &'a Game,
@@ -117,7 +116,7 @@ impl<'a> Scene<'a> {
         self.facts(predicate).iter().any(|row| row[0] == first && second.is_none_or(|s| row[1] == s))
     }
 
-    /// The first possible operator of an action with these arguments, by the names of the domain's parameters.
+    /// Returns the first possible operator of an action with these arguments, by the names of the domain's parameters.
     fn operator(self, action: &str, arguments: &[(&str, Object)]) -> Option<&'a Operator> {
         self.play.operators.iter().find(|operator| {
             let schema = &self.game.rules.actions[operator.action];
@@ -133,7 +132,7 @@ impl<'a> Scene<'a> {
         self.facts("holds").first().map(|row| row[1])
     }
 
-    /// Whether the agent stands at the receptacle.
+    /// Returns true if the agent is at the receptacle.
     fn is_at(self, receptacle: Object) -> bool {
         let here = self.facts("atlocation").first().map(|row| row[1]);
         self.facts("receptacleatlocation").iter().any(|row| row[0] == receptacle && Some(row[1]) == here)
@@ -143,7 +142,7 @@ impl<'a> Scene<'a> {
         self.holds("openable", receptacle, None) && !self.holds("opened", receptacle, None)
     }
 
-    /// Goes to the receptacle and opens it, one step at a time, and does this when there.
+    /// Goes to the receptacle and opens it, one step at a time; there, plays `action` on the object.
     fn at(self, receptacle: Object, opened: bool, action: &str, object: Object) -> Option<&'a Operator> {
         if !self.is_at(receptacle) {
             return self.operator("gotolocation", &[("r", receptacle)]);
@@ -162,7 +161,7 @@ impl<'a> Scene<'a> {
         aim.treatment.is_none_or(|t| self.holds(t.fact, object, None))
     }
 
-    /// Whether the object is where and as it should be, if the receptacle is the chosen one.
+    /// Returns true if the object is treated and in the receptacle `target`.
     fn is_done(self, aim: &Aim, object: Object, target: Object) -> bool {
         self.holds("inreceptacle", object, Some(target)) && self.is_treated(aim, object)
     }
@@ -188,7 +187,7 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// Takes one of the objects: from here if one is here, else the first.
+    /// Takes one of the objects: one that is here, else the first.
     fn fetch(self, objects: &[Object]) -> Option<&'a Operator> {
         let takable = |row: &&Arguments| objects.contains(&row[0]) && self.holds("pickupable", row[0], None);
         let places = || self.facts("inreceptacle").iter().filter(takable);
@@ -208,7 +207,7 @@ impl<'a> Scene<'a> {
         self.at(place[1], false, "toggleobject", place[0])
     }
 
-    /// Puts down what is in the way: here if that is possible, else at the first place that may hold it.
+    /// Puts down an object that is in the way: here if that is possible, else at the first place that may hold it.
     fn put_away(self, object: Object) -> Option<&'a Operator> {
         if let Some(here) = self.operator("putobject", &[("o", object)]) {
             return Some(here);

@@ -1,4 +1,4 @@
-//! Which games there are: files of a folder, in the layout that alfworld-download leaves, or generated ones.
+//! The list of games: files of a folder, in the layout that alfworld-download leaves, or generated ones.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ const TRAJECTORY: &str = "traj_data.json";
 /// The splits of AlfredTWEnv.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Split {
-    /// To train on (3,553 games).
+    /// For training (3,553 games).
     Train,
     /// Other tasks in the rooms of training (140 games).
     EvalInDistribution,
@@ -26,10 +26,9 @@ pub enum Split {
 }
 
 impl Split {
-    /// All of them.
     pub const ALL: [Split; 3] = [Split::Train, Split::EvalInDistribution, Split::EvalOutOfDistribution];
 
-    /// Its name in recipes.
+    /// Returns its name in recipes.
     pub fn name(self) -> &'static str {
         match self {
             Split::Train => "train",
@@ -38,7 +37,7 @@ impl Split {
         }
     }
 
-    /// Its folder in the data.
+    /// Returns its folder in the data.
     pub fn folder(self) -> &'static str {
         match self {
             Split::Train => "train",
@@ -47,45 +46,43 @@ impl Split {
         }
     }
 
-    /// The split of this name.
+    /// Parses the name that recipes use.
     pub fn from_name(name: &str) -> Result<Split> {
         let found = Split::ALL.into_iter().find(|s| s.name() == name);
         found.ok_or_else(|| nestor_plugin::unknown_split(name, &Split::ALL.map(Split::name)))
     }
 }
 
-/// A game of a list.
+/// A game in the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Its file.
     pub path: PathBuf,
-    /// Its folder below the one that was searched.
+    /// Its folder, relative to the searched one.
     pub name: String,
-    /// Its kind of task, where it is known.
+    /// Its kind of task, if known.
     pub task_type: Option<TaskType>,
 }
 
-/// Generated games.
 #[derive(Debug)]
 pub struct Generator {
     /// Domain and grammar.
     pub package: Package,
-    /// How large their households are.
+    /// Size of their households.
     pub size: Size,
-    /// Number of games to train on, and to evaluate on.
+    /// Number of games for training, and for each other split.
     pub counts: [u64; 2],
-    /// Begins the seeds.
+    /// Base of the seeds.
     pub seed: u64,
-    /// Their kinds of task, in turn.
+    /// Their kinds of task, taken in turn.
     pub task_types: Vec<TaskType>,
 }
 
-/// Where games come from.
+/// The source of games.
 #[derive(Debug)]
 pub enum Games {
     /// One list for every split.
     Same(Vec<Entry>),
-    /// A list per split, in the order of [`Split::ALL`]; the folder is named where one is empty.
+    /// A list per split, in the order of [`Split::ALL`], and the folder for the message about an empty one.
     PerSplit([Vec<Entry>; 3], PathBuf),
     /// Made when they are played.
     Generated(Generator),
@@ -93,13 +90,13 @@ pub enum Games {
 
 /// A game that can be played, with its labels.
 pub struct Chosen {
-    /// Its file's content.
+    /// Content of its file.
     pub file: GameFile,
-    /// What it is called in records.
+    /// Name in records.
     pub name: String,
-    /// Where it is, for messages.
+    /// Location, for messages.
     pub place: String,
-    /// Its kind of task, where it is known.
+    /// Its kind of task, if known.
     pub task_type: Option<TaskType>,
 }
 
@@ -107,7 +104,7 @@ impl Games {
     /// Finds the games of a file or a folder.
     ///
     /// # Errors
-    /// Nothing there, no game there, or a file that says that it cannot be won.
+    /// Nothing there, no game there, or a file that is marked as unsolvable.
     pub fn find(path: &Path, task_types: &[TaskType]) -> Result<Games> {
         let about = || format!("games: {}", path.display());
         if fs::metadata(path).with_context(about)?.is_file() {
@@ -144,7 +141,7 @@ impl Games {
         Ok(Games::PerSplit(lists, path.to_owned()))
     }
 
-    /// Number of games in a split.
+    /// Returns the number of games in a split.
     pub fn count(&self, split: &str) -> Result<u64> {
         let split = Split::from_name(split)?;
         match self {
@@ -164,7 +161,7 @@ impl Games {
         }
     }
 
-    /// A game of a split.
+    /// Returns a game of a split.
     pub fn choose(&self, split: &str, task: u64) -> Result<Chosen> {
         let count = self.count(split)?;
         ensure!(task < count, "there is no task {task}: split {split} has {count} of them");
@@ -180,7 +177,7 @@ impl Games {
 }
 
 impl Generator {
-    /// Seeds of different splits lie 2^40 apart, those of different `seed`s 2^42.
+    /// Seeds of different splits are 2^40 apart, those of different `seed`s 2^42.
     fn make(&self, split: Split, task: u64) -> Chosen {
         let task_type = self.task_types[(task % self.task_types.len() as u64) as usize];
         let seed = self.seed.wrapping_shl(42).wrapping_add((split as u64) << 40).wrapping_add(task);
@@ -190,7 +187,7 @@ impl Generator {
     }
 }
 
-/// The folders that have the splits' folders in them: the one given, or those in it that begin with `json_` (the
+/// Returns the folders that contain the splits' folders: the one given, or its subfolders that begin with `json_` (the
 /// original archives unpack side by side).
 fn roots(path: &Path) -> Result<Vec<PathBuf>> {
     let has_splits = |folder: &Path| Split::ALL.iter().any(|s| folder.join(s.folder()).is_dir());
@@ -208,7 +205,7 @@ fn roots(path: &Path) -> Result<Vec<PathBuf>> {
     Ok(roots)
 }
 
-/// Why games were left out.
+/// Counts of skipped games, by reason.
 #[derive(Default)]
 struct Skipped {
     files: usize,
@@ -230,8 +227,8 @@ impl std::fmt::Display for Skipped {
     }
 }
 
-/// The games of some folders, by the rules of AlfredTWEnv, sorted by path; archives may hold the two files of a game in
-/// folders of the same name. `strict` leaves out games without `traj_data.json`.
+/// Lists the games of some folders, by the rules of AlfredTWEnv, sorted by path. Archives may hold the two files of a
+/// game in folders of the same name. `strict` leaves out games without `traj_data.json`.
 fn scan(folders: &[PathBuf], task_types: &[TaskType], strict: bool) -> Result<(Vec<Entry>, Skipped)> {
     let mut found: BTreeMap<PathBuf, (Option<PathBuf>, Option<PathBuf>)> = BTreeMap::new();
     for folder in folders {
@@ -292,7 +289,7 @@ fn single(path: &Path, task_types: &[TaskType]) -> Result<Entry> {
     let trajectory = path.with_file_name(TRAJECTORY);
     let task_type = if trajectory.is_file() { Some(type_of(&trajectory)?) } else { type_in(&path.to_string_lossy()) };
     if let Some(found) = task_type.filter(|t| !task_types.contains(t)) {
-        bail!("games: {} is of type {}, which task_types leaves out", path.display(), found.name());
+        bail!("games: {} is of type {}, which task_types excludes", path.display(), found.name());
     }
     let folder = path.parent().unwrap_or(path);
     let names = folder.components().rev().take(2).map(|c| c.as_os_str().to_string_lossy().into_owned());
@@ -301,7 +298,7 @@ fn single(path: &Path, task_types: &[TaskType]) -> Result<Entry> {
     Ok(Entry { path: path.to_owned(), name: names.join("/"), task_type })
 }
 
-/// The task type that a game's `traj_data.json` names.
+/// Returns the task type that a game's `traj_data.json` names.
 fn type_of(path: &Path) -> Result<TaskType> {
     #[derive(Deserialize)]
     struct Trajectory {
@@ -313,12 +310,12 @@ fn type_of(path: &Path) -> Result<TaskType> {
     TaskType::from_name(&trajectory.task_type).with_context(about)
 }
 
-/// The task type whose name stands in a path.
+/// Returns the task type whose name occurs in a path.
 fn type_in(path: &str) -> Option<TaskType> {
     TaskType::ALL.into_iter().find(|t| path.contains(t.name()))
 }
 
-/// Whether a game's file says that it can be won.
+/// Returns true if a game's file is marked as solvable.
 fn is_solvable(path: &Path) -> Result<bool> {
     #[derive(Deserialize)]
     struct Solvable {

@@ -2,7 +2,9 @@
 //! finds, carries, cleans, heats, cools and places objects. Shridhar et al. 2021, arXiv 2010.03768; the rules of play
 //! (prompt, answers, reward, step limit) are those of the GiGPO paper's reference implementation.
 //!
-//! Tasks are games in the order of their paths. The seed of a reset plays no part: nothing in a game is random.
+//! Tasks are games in the order of their paths. The seed of a reset has no effect: nothing in a game is random.
+
+#![forbid(unsafe_code)]
 
 pub mod engine;
 mod expert;
@@ -25,21 +27,21 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use task_type::TaskType;
 
-/// What the recipe's `env.config` may say.
+/// The keys of `env.config`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// A game file, a folder of games, or the folder that alfworld-download filled (or its json_2.1.1); without it and
-    /// without `generate`, that of the variable ALFWORLD_DATA, or ~/.cache/alfworld.
+    /// A game file, a folder of games, or the folder that alfworld-download filled (or its json_2.1.1). Without it and
+    /// without `generate`: the folder of the variable ALFWORLD_DATA, or ~/.cache/alfworld.
     #[serde(default)]
     pub games: Option<PathBuf>,
     /// Play generated games instead of files.
     #[serde(default)]
     pub generate: Option<Generate>,
-    /// The task types to play, by name; all six if left out.
+    /// The task types to play, by name; all six if omitted.
     #[serde(default)]
     pub task_types: Option<Vec<String>>,
-    /// Steps after which an episode is cut; 50 if left out, with raw_commands none.
+    /// Steps after which an episode is cut. If omitted: 50, or no limit with raw_commands.
     #[serde(default)]
     pub max_steps: Option<u32>,
     /// Take each response as the command itself (`go to shelf 1`) instead of a tagged answer.
@@ -47,11 +49,11 @@ pub struct Config {
     pub raw_commands: bool,
 }
 
-/// Which games to generate.
+/// Selects the games to generate.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Generate {
-    /// How large the households are.
+    /// Size of the households.
     pub size: Size,
     /// Games of the split `train`.
     #[serde(default = "default_train")]
@@ -62,12 +64,12 @@ pub struct Generate {
     /// Another seed gives other games.
     #[serde(default)]
     pub seed: u64,
-    /// The folder of the Python package `alfworld`, which has domain and grammar.
+    /// The folder of the Python package `alfworld`, which contains domain and grammar.
     #[serde(default = "default_package")]
     pub package: PathBuf,
 }
 
-/// As many as the real data has.
+/// As many as in the real data.
 fn default_train() -> u64 {
     3553
 }
@@ -82,12 +84,12 @@ fn default_package() -> PathBuf {
 
 /// Steps of an episode in the reference implementation.
 const MAX_STEPS: u32 = 50;
-/// What a won game earns.
+/// Reward of a won game.
 const REWARD: f64 = 10.0;
-/// Of a response without tags this many characters count as its action.
+/// In a response without tags, this many characters at the end count as its action.
 const TAIL: usize = 30;
 
-/// The world: the games, and how they are played.
+/// The shared data: the games, and the rules of play.
 pub struct AlfWorld {
     games: Games,
     max_steps: u32,
@@ -96,7 +98,7 @@ pub struct AlfWorld {
 
 fn task_types(names: Option<Vec<String>>) -> Result<Vec<TaskType>> {
     let Some(names) = names else { return Ok(TaskType::ALL.to_vec()) };
-    ensure!(!names.is_empty(), "task_types is empty: name at least one, or leave it out");
+    ensure!(!names.is_empty(), "task_types is empty: name at least one, or remove the key");
     let mut types: Vec<TaskType> =
         names.iter().map(|name| TaskType::from_name(name)).collect::<Result<_>>().context("task_types")?;
     types.sort_unstable();
@@ -114,7 +116,7 @@ impl Environment for AlfWorld {
         ensure!(config.max_steps != Some(0), "max_steps must be at least 1");
         let task_types = task_types(config.task_types)?;
         let games = match (config.games, config.generate) {
-            (Some(_), Some(_)) => anyhow::bail!("games and generate exclude each other: leave one out"),
+            (Some(_), Some(_)) => anyhow::bail!("games and generate exclude each other: remove one"),
             (Some(path), None) => Games::find(&path, &task_types)?,
             (None, Some(generate)) => {
                 ensure!(generate.train > 0 && generate.eval > 0, "generate: train and eval must be at least 1");
@@ -125,9 +127,9 @@ impl Environment for AlfWorld {
             (None, None) => {
                 let folder = std::env::var_os("ALFWORLD_DATA").map(PathBuf::from);
                 let folder = folder.or_else(|| Some(std::env::home_dir()?.join(".cache/alfworld")));
-                let folder = folder.context("say where games are: `games`, or the variable ALFWORLD_DATA")?;
+                let folder = folder.context("set `games`, or the variable ALFWORLD_DATA")?;
                 Games::find(&folder, &task_types)
-                    .context("neither `games` nor `generate` is given, so the games of ALFWORLD_DATA are looked for")?
+                    .context("neither `games` nor `generate` is given, so the games of ALFWORLD_DATA are used")?
             }
         };
         let unlimited = if config.raw_commands { u32::MAX } else { MAX_STEPS };
@@ -148,7 +150,7 @@ impl Environment for AlfWorld {
     }
 }
 
-/// One environment: the episode it plays, if it was reset.
+/// One instance: its episode, if it was reset.
 pub struct Play {
     episode: Option<Episode>,
 }
@@ -191,7 +193,7 @@ impl Episode {
     }
 }
 
-/// The episode, if it can go on.
+/// Returns the episode if it can continue.
 fn running(episode: &mut Option<Episode>) -> Result<&mut Episode> {
     let episode = episode.as_mut().context("not reset yet")?;
     ensure!(!episode.over, "the episode is over: reset before the next step");
@@ -241,10 +243,10 @@ impl Expert for Play {
     }
 }
 
-/// Commands that win a game: the expert's.
+/// Returns the expert's commands, which win the game.
 ///
 /// # Errors
-/// The expert finds no way, or has not won after as many steps as an episode has.
+/// The expert finds no solution, or has not won after as many steps as an episode has.
 pub fn walkthrough(game: &Game) -> Result<Vec<String>> {
     let mut play = game.play()?;
     let mut commands = Vec::new();

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use nestor_plugin::suggest;
 
-/// What a game asks for. The order is that of ALFWorld's numbers, 1 to 6.
+/// The kind of goal. The order is that of ALFWorld's numbers, 1 to 6.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum TaskType {
     /// Put an object somewhere.
@@ -21,7 +21,6 @@ pub enum TaskType {
 }
 
 impl TaskType {
-    /// All six.
     pub const ALL: [TaskType; 6] = [
         TaskType::PickAndPlace,
         TaskType::LookAtObjInLight,
@@ -31,7 +30,7 @@ impl TaskType {
         TaskType::PickTwo,
     ];
 
-    /// Its name in `traj_data.json`, in folder names, and in metrics.
+    /// Returns its name in `traj_data.json`, in folder names, and in metrics.
     pub fn name(self) -> &'static str {
         match self {
             TaskType::PickAndPlace => "pick_and_place_simple",
@@ -43,7 +42,7 @@ impl TaskType {
         }
     }
 
-    /// The task type of this name.
+    /// Parses the name of a task type.
     ///
     /// # Errors
     /// An unknown name; the message has the nearest known one.

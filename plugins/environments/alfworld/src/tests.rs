@@ -1,5 +1,5 @@
-//! Against recorded games of the Python engine (alfworld 0.4.2, textworld 1.7.0; tests/fixtures/alfworld): each file has
-//! a problem and what the engine answered to every command. Domain and grammar come from the installed package.
+//! Compares with recorded games of the Python engine (alfworld 0.4.2, textworld 1.7.0; tests/fixtures/alfworld). Each
+//! file has a problem and the engine's answer to every command. Domain and grammar come from the installed package.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -38,7 +38,7 @@ fn say(action: &str) -> String {
     format!("<think>so</think><action>{action}</action>")
 }
 
-/// The recorded games, and each written as a game folder.
+/// Returns the recorded games, each with the game folder that it is written to.
 fn recorded(dir: &Path) -> Vec<(Value, PathBuf)> {
     let package = package();
     let files = fs::read_dir(root().join("tests/fixtures/alfworld")).unwrap();
@@ -63,7 +63,7 @@ fn write_game(folder: &Path, game: &Value, task_type: &Value) {
     fs::write(folder.join("traj_data.json"), json!({ "task_type": task_type }).to_string()).unwrap();
 }
 
-/// Plays recorded commands and compares every answer; the number of records.
+/// Plays recorded commands and compares every answer; returns the number of records.
 fn replay(world: &AlfWorld, record: &Value, episode: &Value, response: impl Fn(&str) -> String) -> usize {
     let (mut play, mut seen) = begin(world, "train", 0);
     let (mut admissible, mut count) = (Vec::new(), 0);
@@ -103,7 +103,7 @@ fn replays_recorded_games() {
         let tagged = open(json!({ "games": path, "max_steps": 1000 })).unwrap();
         for episode in record["episodes"].as_array().unwrap() {
             records += replay(&raw, &record, episode, str::to_owned);
-            // A tagged answer comes out in lower case, which recorded random commands are not always.
+            // A tagged answer is read in lower case; recorded random commands may have capitals.
             if ["planner", "handcoded_expert"].contains(&episode["policy"].as_str().unwrap()) {
                 replay(&tagged, &record, episode, say);
             }
@@ -114,7 +114,7 @@ fn replays_recorded_games() {
 
 #[test]
 fn other_wordings_are_read_from_the_file() {
-    // The wording of the older data.
+    // The older data's wording.
     let mut package = package();
     for (new, old) in [("move {o} to {r}", "put {o} in/on {r}"), ("You arrive at {r.name}.", "You arrive at loc 12.")] {
         assert!(package.grammar.contains(new));
@@ -131,7 +131,7 @@ fn other_wordings_are_read_from_the_file() {
 }
 
 #[test]
-fn what_is_no_command_changes_nothing() {
+fn an_impossible_command_changes_nothing() {
     let world = open(json!({ "generate": { "size": "small", "package": root().join(Package::PATH) } })).unwrap();
     let (mut play, first) = begin(&world, "train", 0);
     let shelf = first.admissible[0].clone();
@@ -156,7 +156,7 @@ fn what_is_no_command_changes_nothing() {
     // Without tags the end of the answer is the action, and not valid.
     let seen = play.step(&world, &format!("I shall {shelf}")).unwrap();
     assert!(!seen.valid && seen.action.len() <= 30 && seen.text == "Nothing happens.");
-    // Blanks around a command are passed over.
+    // Blanks around a command are ignored.
     assert_ne!(play.step(&world, &say(&format!(" \u{1c}{shelf}\u{a0}\n"))).unwrap().text, "Nothing happens.");
 }
 
@@ -205,7 +205,7 @@ fn the_expert_goes_on_from_anywhere() {
             if seen.terminated {
                 break;
             }
-            // Forty steps of which most are random, then the expert alone.
+            // Forty steps, most of them random, then the expert alone.
             let action = match (step < 40 && dice.next_u64() % 4 > 0, dice.next_u64() as usize % seen.admissible.len())
             {
                 (true, any) => seen.admissible[any].clone(),
@@ -244,7 +244,7 @@ fn generated_splits_deal_the_task_types_in_turn() {
     assert_eq!(begin(&world, "train", 3).1, begin(&world, "train", 3).1);
 }
 
-/// A data folder as alfworld-download leaves it: every game is a file and every reason to leave one out occurs.
+/// Makes a data folder in the layout of alfworld-download: every reason to leave a game out occurs.
 fn data_folder(dir: &Path) {
     let package = package();
     let put = |place: &str, task_type: TaskType, change: fn(&mut Value)| {
@@ -267,7 +267,7 @@ fn data_folder(dir: &Path) {
     put("json_2.1.1/train/pick_cool_then_place_in_recep-D/trial_3", TaskType::PickCool, |f| {
         f.as_object_mut().unwrap().remove("solvable");
     });
-    // The other archive, unpacked beside it: this game's two files lie in two folders.
+    // The other archive, unpacked beside it: this game's two files are in two folders.
     put("json_2.1.1/valid_seen/pick_two_obj_and_place-E/trial_1", TaskType::PickTwo, |_| {});
     let other = dir.join("json_2.1.3_tw-pddl/valid_seen/pick_two_obj_and_place-E/trial_1");
     fs::create_dir_all(&other).unwrap();
@@ -302,7 +302,7 @@ fn reads_the_data_folder_as_alfred_tw_env_does() {
 }
 
 #[test]
-fn what_cannot_be_played_is_told() {
+fn an_unplayable_game_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let package = package();
     let good = generate(TaskType::PickClean, Size::Small, 1).game_file(&package, None);
@@ -374,7 +374,7 @@ fn what_cannot_be_played_is_told() {
 }
 
 #[test]
-fn a_goal_out_of_reach_is_told_by_the_expert() {
+fn the_expert_reports_a_goal_out_of_reach() {
     let mut file = generate(TaskType::PickCool, Size::Small, 1).content(&package());
     file.pddl_problem = file.pddl_problem.replace("FridgeType)", "DresserType)");
     let error = format!("{:#}", walkthrough(&Game::new(&file).unwrap()).unwrap_err());

@@ -2,7 +2,9 @@
 //! gym_cards as the GiGPO paper plays it (there as an image; here the two numbers are text).
 //!
 //! A task is a pair of target and start. All pairs with target != start are shuffled in an order that depends on `max`
-//! alone; the first `held_out` of them are split `eval`, the others split `train`. The seed of a reset plays no part.
+//! alone; the first `held_out` of them are split `eval`, the others split `train`. The seed of a reset has no effect.
+
+#![forbid(unsafe_code)]
 
 mod parse;
 #[cfg(test)]
@@ -15,17 +17,17 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// What the recipe's `env.config` may say.
+/// The keys of `env.config`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
     /// The line goes from 0 to this number.
     #[serde(default = "default_max")]
     pub max: u32,
-    /// Steps after which an episode is cut; twice `max` if left out.
+    /// Steps after which an episode is cut; twice `max` if omitted.
     #[serde(default)]
     pub max_steps: Option<u32>,
-    /// Pairs of target and start kept for split `eval`; a fifth of all if left out.
+    /// Pairs of target and start kept for split `eval`; a fifth of all if omitted.
     #[serde(default)]
     pub held_out: Option<u32>,
     /// Take each response as the command itself (`+` or `-`) instead of a JSON answer.
@@ -37,18 +39,18 @@ fn default_max() -> u32 {
     5
 }
 
-/// The commands, in the order of gym_cards. Both may be said at any time; at an end of the line one of them does not
-/// move (and is punished like a step away).
+/// The commands, in the order of gym_cards. Both are admissible in every state. At an end of the line one of them does
+/// not move (and is punished like a step away).
 const ACTIONS: [&str; 2] = ["-", "+"];
 
-/// Where a play starts and where it should end.
+/// Start and target of an episode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Pair {
     target: u32,
     start: u32,
 }
 
-/// The world: the line and its tasks.
+/// The shared data: the line and its tasks.
 pub struct NumberLine {
     max: u32,
     max_steps: u32,
@@ -68,8 +70,8 @@ impl NumberLine {
     }
 }
 
-/// All pairs of different numbers in 0..=max: target by target, then shuffled (Fisher and Yates) by ChaCha8 seeded
-/// with `max`. Written out so that the split stays as it is whatever the rand crates change.
+/// Lists all pairs of different numbers in 0..=max, target by target, then shuffles them (Fisher and Yates) by ChaCha8
+/// seeded with `max`. The shuffle is written out so that the split stays the same whatever the rand crates change.
 fn shuffled_pairs(max: u32) -> Vec<Pair> {
     let mut pairs: Vec<Pair> = (0..=max)
         .flat_map(|target| (0..=max).filter(move |&s| s != target).map(move |start| Pair { target, start }))
@@ -89,7 +91,7 @@ impl Environment for NumberLine {
     type Instance = Play;
 
     fn open(config: Config) -> Result<NumberLine> {
-        ensure!((1..=1000).contains(&config.max), "max is {}: it must lie between 1 and 1000", config.max);
+        ensure!((1..=1000).contains(&config.max), "max is {}: it must be between 1 and 1000", config.max);
         let max_steps = config.max_steps.unwrap_or(2 * config.max);
         ensure!(max_steps > 0, "max_steps must be at least 1");
         let pairs = shuffled_pairs(config.max);
@@ -117,7 +119,7 @@ impl Environment for NumberLine {
     }
 }
 
-/// One environment: the game it plays, if it was reset.
+/// One instance: its game, if it was reset.
 pub struct Play {
     game: Option<Game>,
 }
@@ -126,7 +128,7 @@ pub struct Play {
 struct Game {
     target: u32,
     current: u32,
-    /// Steps that count: those whose action was understood.
+    /// Steps that count: those whose action was parsed.
     steps: u32,
     over: bool,
 }
@@ -173,8 +175,9 @@ impl Instance for Play {
         Ok(self.game.insert(Game { target, current, steps: 0, over: false }).observe())
     }
 
-    /// +1 and the end on reaching the target, -1 for a step that does not come closer, 0 for one that does. A response
-    /// that names no action, or both, changes nothing and does not count towards the step limit.
+    /// The reward is +1 (and the episode ends) on reaching the target, -1 for a step that does not come closer, 0 for
+    /// one that does. A response that names no action, or both, changes nothing and does not count towards the step
+    /// limit.
     fn step(&mut self, world: &NumberLine, response: &str) -> Result<Observation> {
         let game = self.running()?;
         let action = if world.raw_commands {

@@ -1,8 +1,8 @@
-//! Reads a player's answer by the rule of the gym_cards games in the reference implementation.
+//! Parses answers by the rule of the gym_cards games in the reference implementation.
 
-/// Which of `actions` a response names: the answer in lower case, from the first `"action":` on (without one, only its
-/// last character), must hold exactly one of them, anywhere. An action `10` is taken out before the others are looked
-/// for, so that it does not count as `1`.
+/// Returns the index in `actions` of the action that a response names. The answer in lower case, from the first
+/// `"action":` on (without one, only its last character), must contain exactly one of them, anywhere. An action `10` is
+/// removed before the others are searched for, so that it does not count as `1`.
 pub fn json_action(actions: &[&str], response: &str) -> Option<usize> {
     let lower = response.to_lowercase();
     let from = match lower.find("\"action\":") {
@@ -19,7 +19,7 @@ pub fn json_action(actions: &[&str], response: &str) -> Option<usize> {
     named.next().is_none().then_some(action)
 }
 
-/// Which of `actions` a line is, when it is the command itself, white space and case ignored.
+/// Returns the index in `actions` of a line that is the command itself; white space and case are ignored.
 pub fn raw_action(actions: &[&str], line: &str) -> Option<usize> {
     let line = line.trim().to_lowercase();
     actions.iter().position(|a| *a == line)

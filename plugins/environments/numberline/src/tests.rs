@@ -1,4 +1,4 @@
-//! Against recorded outputs of the reference implementation's parser (tests/fixtures) and the rules of gym_cards.
+//! Compares with recorded outputs of the reference implementation's parser (tests/fixtures) and the rules of gym_cards.
 
 use crate::parse::json_action;
 use crate::{NumberLine, Play};
@@ -16,7 +16,7 @@ fn reset(world: &NumberLine, split: &str, task: u64) -> (Play, Observation) {
     (play, first)
 }
 
-/// Every start of a split as (target, current).
+/// Returns every start of a split as (target, current).
 fn starts(world: &NumberLine, split: &str) -> Vec<(u64, u64)> {
     let number = |seen: &Observation, key: &str| seen.info[key].as_u64().unwrap();
     (0..world.tasks(split).unwrap())
@@ -43,7 +43,7 @@ fn reads_answers_as_the_reference_does() {
             assert_eq!(u64::from(action.is_some()), case["valid"].as_u64().unwrap(), "{game}: {case}");
         }
     }
-    // Further sides of the rule, from its description.
+    // Further cases, from the rule's description.
     for (text, action) in [
         ("so it is +", Some(1)), // no key: the last character alone
         ("so it is + ", None),
@@ -68,14 +68,14 @@ fn splits_share_no_pair_and_hold_them_all() {
     let all: HashSet<_> = eval.iter().chain(&train).collect();
     assert_eq!(all.len(), 21 * 20);
     assert!(all.iter().all(|(target, start)| target != start && *target <= 20 && *start <= 20));
-    // Fixed for good: recipes' results depend on it. Holding out fewer keeps the same ones.
+    // Must never change: recipes' results depend on it. Holding out fewer keeps the same ones.
     assert_eq!(eval[..4], starts(&open(json!({ "max": 20, "held_out": 4 })).unwrap(), "eval"));
     assert_eq!(eval[..3], FIRST_HELD_OUT);
     assert_eq!(open(json!({})).unwrap().tasks("eval").unwrap(), 6);
     assert!(world.tasks("test").unwrap_err().to_string().contains("eval"));
 }
 
-/// The first held-out pairs of 0..=20, as this program made them when it was written.
+/// The first held-out pairs of 0..=20, as made by the first version of this program.
 const FIRST_HELD_OUT: [(u64, u64); 3] = [(13, 2), (18, 20), (2, 12)];
 
 #[test]
@@ -142,7 +142,7 @@ fn the_expert_wins_every_task() {
 }
 
 #[test]
-fn a_wrong_config_is_told() {
+fn a_wrong_config_is_an_error() {
     for (config, word) in [
         (json!({ "max": 0 }), "max"),
         (json!({ "max_steps": 0 }), "max_steps"),

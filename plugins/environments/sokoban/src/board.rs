@@ -1,43 +1,38 @@
-//! The board and its rules: what stands where, what a move does, how it is shown.
+//! The board and its rules: cells, moves, and the text form.
 
 use anyhow::{Result, bail, ensure};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Most boxes a board may have.
+/// Most boxes that a board may have.
 pub const MAX_BOXES: usize = 8;
 /// Marks the unused entries of [`State::boxes`]; sorts behind every cell.
 const NO_BOX: u8 = u8::MAX;
 
-/// What a cell is, whoever stands on it.
+/// The kind of a cell, apart from player and boxes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cell {
-    /// Nothing enters it.
+    /// Wall: nothing enters it.
     Wall,
     /// Free ground.
     Floor,
-    /// Free ground where a box belongs.
+    /// Floor where a box belongs.
     Target,
 }
 
-/// One of the four directions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
-    /// One row up.
     Up,
-    /// One row down.
     Down,
-    /// One column to the left.
     Left,
-    /// One column to the right.
     Right,
 }
 
 impl Direction {
-    /// All four, in the order in which everything here tries them.
+    /// All four, in the order in which this crate tries them.
     pub const ALL: [Direction; 4] = [Direction::Up, Direction::Down, Direction::Left, Direction::Right];
 
-    /// The other way.
+    /// Returns the opposite direction.
     pub fn opposite(self) -> Direction {
         match self {
             Direction::Up => Direction::Down,
@@ -47,7 +42,7 @@ impl Direction {
         }
     }
 
-    /// The word a player says for it.
+    /// Returns the player's word for it.
     pub fn name(self) -> &'static str {
         match self {
             Direction::Up => "up",
@@ -58,17 +53,16 @@ impl Direction {
     }
 }
 
-/// What moves: the player and the boxes, as cell numbers.
+/// The movable part: the player and the boxes, as cell numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct State {
-    /// The player's cell.
     pub player: u8,
     /// The boxes' cells in ascending order, so that equal positions are equal states.
     boxes: [u8; MAX_BOXES],
 }
 
 impl State {
-    /// The state with these boxes, in any order; at most [`MAX_BOXES`].
+    /// Makes the state with these boxes, in any order; at most [`MAX_BOXES`].
     pub fn new(player: u8, boxes: &[u8]) -> State {
         let mut sorted = [NO_BOX; MAX_BOXES];
         sorted[..boxes.len()].copy_from_slice(boxes);
@@ -76,18 +70,18 @@ impl State {
         State { player, boxes: sorted }
     }
 
-    /// The boxes' cells in ascending order.
+    /// Returns the boxes' cells in ascending order.
     pub fn boxes(&self) -> impl Iterator<Item = u8> + '_ {
         self.boxes.iter().copied().take_while(|&b| b != NO_BOX)
     }
 
-    /// Whether a box stands on the cell.
+    /// Returns true if a box is on the cell.
     pub fn has_box(&self, cell: u8) -> bool {
         self.boxes.contains(&cell)
     }
 }
 
-/// What does not move. Cells are numbered row by row; the border is wall, so that neighbours of any cell that can be
+/// The fixed part. Cells are numbered row by row; the border is wall, so that neighbours of any cell that can be
 /// entered are on the board.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Board {
@@ -97,7 +91,7 @@ pub struct Board {
 }
 
 impl Board {
-    /// A board from its cells, row by row, whose border must be wall.
+    /// Makes a board from its cells, row by row, whose border must be wall.
     pub fn new(rows: usize, cols: usize, cells: Vec<Cell>) -> Result<Board> {
         ensure!(rows * cols == cells.len(), "{rows}x{cols} board with {} cells", cells.len());
         ensure!(rows * cols < NO_BOX as usize, "a {rows}x{cols} board is too large: at most 254 cells");
@@ -106,34 +100,31 @@ impl Board {
             for col in 0..cols {
                 let border = row == 0 || col == 0 || row + 1 == rows || col + 1 == cols;
                 if border && board.cells[row * cols + col] != Cell::Wall {
-                    bail!("cell ({row}, {col}) lies on the border and is not a wall: close the board with walls");
+                    bail!("cell ({row}, {col}) is on the border and is not a wall: close the board with walls");
                 }
             }
         }
         Ok(board)
     }
 
-    /// Number of rows.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Number of columns.
     pub fn cols(&self) -> usize {
         self.cols
     }
 
-    /// What the cell is.
     pub fn cell(&self, cell: u8) -> Cell {
         self.cells[cell as usize]
     }
 
-    /// The targets in ascending order.
+    /// Returns the targets in ascending order.
     pub fn targets(&self) -> impl Iterator<Item = u8> + '_ {
         (0..self.cells.len() as u8).filter(|&c| self.cell(c) == Cell::Target)
     }
 
-    /// The cell next to one that is not on the border.
+    /// Returns the cell next to one that is not on the border.
     pub fn next(&self, cell: u8, direction: Direction) -> u8 {
         match direction {
             Direction::Up => cell - self.cols as u8,
@@ -143,12 +134,12 @@ impl Board {
         }
     }
 
-    /// Whether the cell holds neither wall nor box.
+    /// Returns true if the cell has neither wall nor box.
     pub fn is_free(&self, state: &State, cell: u8) -> bool {
         self.cell(cell) != Cell::Wall && !state.has_box(cell)
     }
 
-    /// The state after a move that pushes a box if one is in the way; `None` if the player cannot go there.
+    /// Returns the state after a move, which pushes a box if one is in the way; `None` if the player cannot go there.
     pub fn step(&self, state: &State, direction: Direction) -> Option<State> {
         let to = self.next(state.player, direction);
         if self.is_free(state, to) {
@@ -166,17 +157,17 @@ impl Board {
         Some(next)
     }
 
-    /// Number of boxes on targets.
+    /// Counts the boxes on targets.
     pub fn on_target(&self, state: &State) -> usize {
         state.boxes().filter(|&b| self.cell(b) == Cell::Target).count()
     }
 
-    /// Whether every box is on a target.
+    /// Returns true if every box is on a target.
     pub fn is_solved(&self, state: &State) -> bool {
         state.boxes().all(|b| self.cell(b) == Cell::Target)
     }
 
-    /// The grid as text: one line per row, each cell as space, symbol, space, tab.
+    /// Renders the grid as text: one line per row, each cell as space, symbol, space, tab.
     pub fn render(&self, state: &State) -> String {
         let mut text = String::with_capacity(self.cells.len() * 4 + self.rows);
         for cell in 0..self.cells.len() as u8 {
@@ -215,14 +206,14 @@ impl Board {
 #[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GivenBoard {
-    /// What does not move: 0 wall, 1 floor, 2 target.
+    /// Fixed cells: 0 wall, 1 floor, 2 target.
     pub room_fixed: Vec<Vec<u8>>,
-    /// What stands where at the start: 0 wall, 1 floor, 2 target, 3 box on target, 4 box, 5 player.
+    /// Cells at the start: 0 wall, 1 floor, 2 target, 3 box on target, 4 box, 5 player.
     pub room_state: Vec<Vec<u8>>,
 }
 
 impl GivenBoard {
-    /// The board and its start.
+    /// Returns the board and its start.
     pub fn read(&self) -> Result<(Board, State)> {
         let rows = self.room_fixed.len();
         let cols = self.room_fixed.first().map_or(0, Vec::len);
@@ -260,7 +251,7 @@ impl GivenBoard {
         let targets = board.targets().count();
         ensure!(
             (1..=MAX_BOXES).contains(&boxes.len()) && boxes.len() == targets,
-            "board: {} boxes and {targets} targets: they must be as many, from 1 to {MAX_BOXES}",
+            "board: {} boxes and {targets} targets: the numbers must be equal, from 1 to {MAX_BOXES}",
             boxes.len()
         );
         let state = State::new(player, &boxes);

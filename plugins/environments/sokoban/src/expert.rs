@@ -1,22 +1,23 @@
-//! The expert: follows a shortest solution, and finds a new one when the game left it.
+//! The expert: follows a shortest solution, and finds a new one when the game has left it.
 
 use crate::board::{Board, Direction, State};
 use crate::solve::solve;
 
-/// Advice for one play; made anew at every reset.
+/// Advice for one episode; made anew at every reset.
 #[derive(Debug, Clone, Default)]
 pub struct Expert {
     /// The state the plan starts in.
     at: Option<State>,
     /// The moves still to make, last one first.
     plan: Vec<Direction>,
-    /// A state without solution was met; what follows has none either.
+    /// A state without solution was met; the states after it have none either.
     lost: bool,
 }
 
 impl Expert {
-    /// The next move of a shortest solution. Where there is none (a box is stuck, or the solver gave up) no move helps:
-    /// then it is the first of up, down, left, right that moves the player, so that an episode can still be played out.
+    /// Returns the next move of a shortest solution. If there is none (a box is stuck, or the solver gave up) no move
+    /// helps. Then it returns the first of up, down, left, right that moves the player, so that an episode can still be
+    /// played out.
     pub fn advise(&mut self, board: &Board, state: &State) -> Direction {
         if !self.lost && self.at != Some(*state) {
             match solve(board, state) {
@@ -33,7 +34,7 @@ impl Expert {
             .unwrap_or(Direction::Up)
     }
 
-    /// Tells that a move was made and led to `state`, so that a plan that is being followed is kept.
+    /// Records that a move led to `state`, so that the plan is kept if the move followed it.
     pub fn moved(&mut self, before: &State, direction: Direction, after: &State) {
         if self.at == Some(*before) && self.plan.last() == Some(&direction) {
             self.plan.pop();

@@ -1,43 +1,42 @@
-//! One play of a board: rewards and ends.
+//! One episode on a board: rewards and ends.
 
 use crate::board::{Board, Direction, State};
 
 /// A board being played.
 #[derive(Debug, Clone)]
 pub struct Game {
-    /// What does not move.
     pub board: Board,
-    /// Where player and boxes are.
+    /// Position of player and boxes.
     pub state: State,
     steps: u32,
     max_steps: u32,
 }
 
-/// What a step brought.
+/// Outcome of a step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Outcome {
     /// -0.1 for every step; +1 when more boxes than before are on targets, -1 when fewer; +10 when all are.
     pub reward: f64,
-    /// Whether the player moved.
+    /// The player moved.
     pub effective: bool,
     /// Every box is on a target.
     pub won: bool,
-    /// The step limit was reached without that.
+    /// The step limit was reached before that.
     pub truncated: bool,
 }
 
 impl Game {
-    /// A game at its start, cut after `max_steps` moves.
+    /// Starts a game that is cut after `max_steps` moves.
     pub fn new(board: Board, start: State, max_steps: u32) -> Game {
         Game { board, state: start, steps: 0, max_steps }
     }
 
-    /// Whether the game is won or cut.
+    /// Returns true if the game is won or cut.
     pub fn is_over(&self) -> bool {
         self.board.is_solved(&self.state) || self.steps >= self.max_steps
     }
 
-    /// Moves, or with no direction stands still, which costs the same and does not count towards the step limit.
+    /// Moves. Without a direction the player stays, which costs the same and does not count towards the step limit.
     pub fn step(&mut self, direction: Option<Direction>) -> Outcome {
         let Some(direction) = direction else {
             return Outcome { reward: -0.1, effective: false, won: false, truncated: false };

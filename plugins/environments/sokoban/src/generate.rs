@@ -3,16 +3,16 @@
 //!
 //! 1. A random walk digs the floor: 1.7 x (rows + columns) steps, each turning with probability 0.35 and stamping one
 //!    of five small shapes. The border stays wall.
-//! 2. Player and boxes are put on random floor cells; where the boxes stand are the targets.
+//! 2. Player and boxes are put on random floor cells; the boxes' cells become the targets.
 //! 3. The game is played backwards, depth first up to `search_depth`: the player walks and drags along any box behind
-//!    it. The best state found is the start. A state scores (how often the dragged box changed) x (sum of the boxes'
+//!    it. The best state found is the start. A state scores (number of changes of the dragged box) x (sum of the boxes'
 //!    distances from their targets), and nothing while a target is covered.
-//! 4. A board whose best score is 0 is thrown away.
+//! 4. A board whose best score is 0 is rejected.
 //! 5. The player takes up to three random steps, so that it does not always start beside a box.
 //!
-//! Small boards come up again and again under different seeds (65,535 seeds make some 22,000 different boards of the
-//! default shape), so disjoint seeds alone would not keep a test apart from training. Therefore a hash of the board
-//! itself, without the player, deals it to one split, and a seed goes on until a board of the wanted split comes up.
+//! Small boards recur under different seeds (65,535 seeds make some 22,000 different boards of the default shape), so
+//! disjoint seeds alone would not separate evaluation from training. Therefore a hash of the board itself, without the
+//! player, assigns it to one split, and a seed continues until a board of the wanted split comes up.
 //!
 //! Every move played backwards is a legal push forwards, so every board can be solved. The random numbers are our own,
 //! so a seed gives another board than it gives in Python.
@@ -23,20 +23,19 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use std::collections::HashSet;
 
-/// What boards to make.
+/// The shape of the boards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     /// Number of rows, border included.
     pub rows: usize,
     /// Number of columns, border included.
     pub cols: usize,
-    /// Number of boxes.
     pub boxes: usize,
-    /// How deep the game is played backwards.
+    /// Depth to which the game is played backwards.
     pub search_depth: usize,
 }
 
-/// Which boards to make.
+/// The split of the boards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Split {
     /// Three quarters of all boards.
@@ -45,7 +44,7 @@ pub enum Split {
     Eval,
 }
 
-/// Boards thrown away before a shape counts as impossible.
+/// Boards rejected before a shape counts as impossible.
 const TRIES: usize = 2000;
 /// States explored per board at most.
 const MAX_EXPLORED: usize = 300_000;
@@ -61,7 +60,7 @@ const STAMPS: [&[(isize, isize)]; 5] = [
     &[(0, 0), (0, 1), (1, 0)],
 ];
 
-/// The board and start of a seed: always the same.
+/// Returns the board and start of a seed: always the same.
 pub fn generate(shape: Shape, split: Split, seed: u64) -> Result<(Board, State)> {
     let mut dice = Dice(ChaCha8Rng::seed_from_u64(seed));
     for _ in 0..TRIES {
@@ -87,7 +86,7 @@ pub fn generate(shape: Shape, split: Split, seed: u64) -> Result<(Board, State)>
     )
 }
 
-/// The split a board belongs to, by FNV-1a over its cells and boxes.
+/// Returns the split of a board, by FNV-1a over its cells and boxes.
 fn deal(board: &Board, start: &State) -> Split {
     let cells = (0..(board.rows() * board.cols()) as u8).map(|c| board.cell(c) as u8);
     let hash = cells
@@ -139,15 +138,15 @@ fn furnish(shape: Shape, mut cells: Vec<Cell>, dice: &mut Dice) -> Result<Option
     Ok(Some((Board::new(shape.rows, shape.cols, cells)?, player, targets)))
 }
 
-/// A position of the game played backwards, which remembers whose box is whose.
+/// A position of the game played backwards, with the identity of each box.
 #[derive(Clone, Copy)]
 struct Dragged {
     player: u8,
-    /// Where the box of each target is.
+    /// Cell of each target's box.
     boxes: [u8; MAX_BOXES],
     /// The box dragged last.
     last: Option<usize>,
-    /// How often the dragged box changed.
+    /// Number of changes of the dragged box.
     swaps: usize,
 }
 
@@ -187,7 +186,7 @@ impl Reverse<'_> {
         self.targets.iter().any(|&t| t == state.player || state.has_box(t))
     }
 
-    /// Steps, and drags along a box that stands behind the player.
+    /// Steps, and drags along a box that is behind the player.
     fn drag(&self, at: Dragged, state: &State, direction: Direction) -> Option<Dragged> {
         let to = self.board.next(at.player, direction);
         if !self.board.is_free(state, to) {
@@ -203,7 +202,7 @@ impl Reverse<'_> {
         Some(next)
     }
 
-    /// Sum of the boxes' Manhattan distances from their own targets.
+    /// Returns the sum of the boxes' Manhattan distances from their own targets.
     fn displacement(&self, at: &Dragged) -> usize {
         let cols = self.board.cols();
         let distance = |a: u8, b: u8| {
@@ -214,7 +213,7 @@ impl Reverse<'_> {
     }
 }
 
-/// Up to three random steps of the player to cells it has not been on, touching no box.
+/// Takes up to three random steps of the player to cells it has not been on, touching no box.
 fn wander(board: &Board, start: State, distance: usize, dice: &mut Dice) -> State {
     // A box one step from its target would make the easiest boards: there the player moves away more often.
     if !dice.chance(if distance == 1 { 0.8 } else { 0.5 }) {
@@ -244,7 +243,7 @@ fn wander(board: &Board, start: State, distance: usize, dice: &mut Dice) -> Stat
 struct Dice(ChaCha8Rng);
 
 impl Dice {
-    /// A number below `n`; `n` is tiny, so the bias of one multiplication does not matter.
+    /// Returns a number below `n`; `n` is tiny, so the bias of one multiplication does not matter.
     fn below(&mut self, n: usize) -> usize {
         ((self.0.next_u32() as u64 * n as u64) >> 32) as usize
     }

@@ -2,7 +2,9 @@
 //! GiGPO paper's use of it; boards come from a seed (`generate.rs`) or from the configuration.
 //!
 //! Tasks are board seeds: split `train` has the seeds 0 to 65,534, split `eval` 65,536 to 131,071, and no board is in
-//! both. A given `board` is the one task of both. The seed of a reset plays no part: nothing is random but the board.
+//! both. A given `board` is the one task of both. The seed of a reset has no effect: nothing is random but the board.
+
+#![forbid(unsafe_code)]
 
 mod board;
 mod expert;
@@ -23,17 +25,17 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// What the recipe's `env.config` may say.
+/// The keys of `env.config`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Rows and columns of generated boards, border included; [6, 6] if left out.
+    /// Rows and columns of generated boards, border included; [6, 6] if omitted.
     #[serde(default)]
     pub dim: Option<[usize; 2]>,
-    /// Boxes on generated boards; 1 if left out.
+    /// Boxes on generated boards; 1 if omitted.
     #[serde(default)]
     pub boxes: Option<usize>,
-    /// How deep generated boards are played backwards: deeper means longer solutions.
+    /// Depth to which generated boards are played backwards: deeper means longer solutions.
     #[serde(default = "default_search_depth")]
     pub search_depth: usize,
     /// Moves after which an episode is cut.
@@ -55,7 +57,7 @@ fn default_max_steps() -> u32 {
     15
 }
 
-/// The world: where boards come from, and how they are played.
+/// The shared data: the source of boards, and the rules of play.
 pub struct Sokoban {
     source: Source,
     max_steps: u32,
@@ -85,7 +87,7 @@ impl Sokoban {
     }
 }
 
-/// What to play, after the config's checks.
+/// The boards to play, after the config's checks.
 fn source(config: &Config) -> Result<Source> {
     match &config.board {
         Some(given) => {
@@ -93,7 +95,7 @@ fn source(config: &Config) -> Result<Source> {
             let (dim, boxes) = ([board.rows(), board.cols()], start.boxes().count());
             ensure!(
                 config.dim.is_none_or(|d| d == dim) && config.boxes.is_none_or(|b| b == boxes),
-                "the given board is {}x{} with {boxes} boxes, dim or boxes say otherwise: leave them out",
+                "the given board is {}x{} with {boxes} boxes, dim or boxes differ: remove them",
                 dim[0],
                 dim[1]
             );
@@ -104,11 +106,11 @@ fn source(config: &Config) -> Result<Source> {
             let boxes = config.boxes.unwrap_or(1);
             ensure!(
                 (4..=15).contains(&rows) && (4..=15).contains(&cols),
-                "dim: rows and columns must lie between 4 and 15"
+                "dim: rows and columns must be between 4 and 15"
             );
-            ensure!((1..=MAX_BOXES).contains(&boxes), "boxes is {boxes}: it must lie between 1 and {MAX_BOXES}");
+            ensure!((1..=MAX_BOXES).contains(&boxes), "boxes is {boxes}: it must be between 1 and {MAX_BOXES}");
             let shape = Shape { rows, cols, boxes, search_depth: config.search_depth };
-            // Some shapes have no board, or none for one of the splits: better told now than at the first reset.
+            // Some shapes have no board, or none for one of the splits: fail now rather than at the first reset.
             generate(shape, Split::Train, 0)?;
             generate(shape, Split::Eval, FIRST_EVAL_SEED)?;
             Ok(Source::Generated(shape))
@@ -126,7 +128,7 @@ impl Environment for Sokoban {
         ensure!(config.max_steps > 0, "max_steps must be at least 1");
         ensure!(
             (3..=1000).contains(&config.search_depth),
-            "search_depth is {}: it must lie between 3 and 1000",
+            "search_depth is {}: it must be between 3 and 1000",
             config.search_depth
         );
         let source = source(&config)?;
@@ -152,21 +154,21 @@ impl Environment for Sokoban {
     }
 }
 
-/// One environment: the board it plays, if it was reset.
+/// One instance: its board, if it was reset.
 #[derive(Default)]
 pub struct Play {
     game: Option<Game>,
     expert: Expert,
 }
 
-/// The game, if it can go on.
+/// Returns the game if it can continue.
 fn running(game: &mut Option<Game>) -> Result<&mut Game> {
     let game = game.as_mut().context("not reset yet")?;
     ensure!(!game.is_over(), "the episode is over: reset before the next step");
     Ok(game)
 }
 
-/// What the environment shows of a game.
+/// Makes the observation of a game.
 fn observe(game: &Game) -> Observation {
     let text = game.board.render(&game.state);
     let mut info = serde_json::Map::new();

@@ -1,21 +1,21 @@
-//! Reads the player's answer, by the rule of the reference implementation.
+//! Parses the player's answer, by the rule of the reference implementation.
 
 use crate::board::Direction;
 
-/// What a response says.
+/// A parsed response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reading {
-    /// The word that was found: a direction, `still`, or nothing ("").
+    /// The word in the response: a direction, `still`, or nothing ("").
     pub action: &'static str,
-    /// The direction, if it was one.
+    /// The direction, if the word was one.
     pub direction: Option<Direction>,
-    /// Whether the form was as asked.
+    /// The response had the right form.
     pub valid: bool,
 }
 
 const NOTHING: Reading = Reading { action: "", direction: None, valid: false };
 
-/// Reads `<think>…</think><action>…</action>`: between the first `<action>` and the first `</action>` (case ignored)
+/// Parses `<think>…</think><action>…</action>`: between the first `<action>` and the first `</action>` (case ignored)
 /// the first of up, down, left, right, still that occurs anywhere, tried in this order. Without the think tags (exactly
 /// in lower case) the action counts but is not valid.
 pub fn tagged(response: &str) -> Reading {
@@ -31,7 +31,7 @@ pub fn tagged(response: &str) -> Reading {
     }
 }
 
-/// Reads a line that is the command itself, white space and case ignored.
+/// Parses a line that is the command itself; white space and case are ignored.
 pub fn raw(line: &str) -> Reading {
     let line = line.trim().to_lowercase();
     match words().find(|(word, _)| line == *word) {
@@ -40,7 +40,7 @@ pub fn raw(line: &str) -> Reading {
     }
 }
 
-/// The words a player may say, in the order in which they are tried.
+/// The player's words, in the order in which they are tried.
 fn words() -> impl Iterator<Item = (&'static str, Option<Direction>)> {
     Direction::ALL.into_iter().map(|d| (d.name(), Some(d))).chain([("still", None)])
 }

@@ -4,13 +4,13 @@ use crate::board::{Board, Cell, Direction, State};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
-/// Positions the solver looks at before it gives up.
+/// Positions that the solver examines before it gives up.
 pub const MAX_POSITIONS: usize = 500_000;
-/// Pushes to the nearest target from a cell no box can leave for one.
+/// Pushes to the nearest target from a cell that no box can leave for one.
 const DEAD: u32 = u32::MAX;
 
-/// A shortest list of moves that brings every box onto a target, or `None` if there is none (or none was found within
-/// [`MAX_POSITIONS`]).
+/// Returns a shortest list of moves that brings every box onto a target; `None` if there is none (or none was found
+/// within [`MAX_POSITIONS`]).
 pub fn solve(board: &Board, start: &State) -> Option<Vec<Direction>> {
     let pushes = pushes_to_target(board);
     let estimate = |state: &State| {
@@ -49,13 +49,13 @@ pub fn solve(board: &Board, start: &State) -> Option<Vec<Direction>> {
     None
 }
 
-/// How a state was reached.
+/// The step by which a state was reached.
 struct Reached {
     moves: u32,
     from: Option<(State, Direction)>,
 }
 
-/// The moves that led to a state.
+/// Returns the moves that led to a state.
 fn trace(reached: &HashMap<State, Reached>, end: State) -> Vec<Direction> {
     let mut moves = Vec::new();
     let mut state = end;
@@ -67,8 +67,8 @@ fn trace(reached: &HashMap<State, Reached>, end: State) -> Vec<Direction> {
     moves
 }
 
-/// For every cell the fewest pushes that bring a box from it to some target if nothing else stood around: never more
-/// than the truth, so A* stays exact; [`DEAD`] where no pushes do.
+/// Computes for every cell the fewest pushes that bring a box from it to some target if nothing else were on the board.
+/// This is never more than the truth, so A* stays exact. [`DEAD`] if no pushes do.
 fn pushes_to_target(board: &Board) -> Vec<u32> {
     let mut pushes = vec![DEAD; board.rows() * board.cols()];
     let mut queue: VecDeque<u8> = board.targets().collect();
@@ -77,7 +77,7 @@ fn pushes_to_target(board: &Board) -> Vec<u32> {
     }
     while let Some(cell) = queue.pop_front() {
         for direction in Direction::ALL {
-            // Backwards: the box came from `from`, pushed the other way by a player who stood one further.
+            // Backwards: the box came from `from`, pushed the other way by a player one cell further.
             let from = board.next(cell, direction);
             if board.cell(from) == Cell::Wall || pushes[from as usize] != DEAD {
                 continue;

@@ -1,5 +1,5 @@
-//! Against recorded games of gym-sokoban 0.0.6 and recorded outputs of the reference implementation's parser
-//! (tests/fixtures), and against a plain breadth-first search that shares no code with the plugin.
+//! Compares with recorded games of gym-sokoban 0.0.6 and recorded outputs of the reference implementation's parser
+//! (tests/fixtures), and with a plain breadth-first search that shares no code with the plugin.
 
 use crate::parse::{raw, tagged};
 use crate::{Play, Sokoban};
@@ -61,7 +61,7 @@ fn reads_answers_as_the_reference_does() {
             (case["action"].as_u64().unwrap(), case["valid"].as_u64().unwrap())
         );
     }
-    // Further sides of the rule, from its description.
+    // Further cases, from the rule's description.
     for (text, action, valid) in [
         ("<think>a</think><ACTION> UP </Action> left", "up", true),
         ("<action>right</action><think></think>", "right", true),
@@ -80,7 +80,7 @@ fn reads_answers_as_the_reference_does() {
     assert!(!raw("go up").valid);
 }
 
-/// Two boxes side by side, one of them on its target already; the player stands left of that one.
+/// Two boxes side by side, one of them on its target already; the player is left of that one.
 fn two_boxes(max_steps: u32) -> Sokoban {
     let room_fixed = json!([[0, 0, 0, 0, 0, 0], [0, 1, 1, 2, 1, 0], [0, 1, 1, 2, 1, 0], [0, 0, 0, 0, 0, 0]]);
     let room_state = json!([[0, 0, 0, 0, 0, 0], [0, 1, 4, 2, 1, 0], [0, 1, 5, 3, 1, 0], [0, 0, 0, 0, 0, 0]]);
@@ -91,7 +91,7 @@ fn two_boxes(max_steps: u32) -> Sokoban {
 fn rewards_boxes_on_and_off_targets_and_punishes_nonsense() {
     let world = two_boxes(6);
     let (mut play, first) = begin(&world, "eval", 0);
-    // Not understood, and standing still: nothing moves and no step is counted (six moves follow, the limit is six).
+    // Nonsense, and standing still: nothing moves and no step is counted (six moves follow, the limit is six).
     for (response, valid) in [("up", false), (say("still").as_str(), true), ("", false)] {
         let seen = play.step(&world, response).unwrap();
         assert_eq!((seen.reward, seen.valid, seen.truncated, &seen.text), (-0.1, valid, false, &first.text));
@@ -100,13 +100,13 @@ fn rewards_boxes_on_and_off_targets_and_punishes_nonsense() {
     for (number, (word, reward)) in moves.into_iter().enumerate() {
         let seen = play.step(&world, &say(word)).unwrap();
         assert!((seen.reward - reward).abs() < 1e-9, "{word}: {seen:?}");
-        // The first one runs the box into a wall.
+        // The first move runs the box into a wall.
         assert_eq!((&seen.info["effective"], seen.truncated), (&(number > 0).into(), number == 5));
     }
 }
 
 #[test]
-fn cuts_at_the_step_limit_and_refuses_to_go_on() {
+fn cuts_at_the_step_limit_and_refuses_to_continue() {
     let world = two_boxes(2);
     let (mut play, _) = begin(&world, "train", 0);
     assert!(!play.step(&world, &say("up")).unwrap().truncated);
@@ -117,7 +117,7 @@ fn cuts_at_the_step_limit_and_refuses_to_go_on() {
     assert!(!play.step(&world, &say("up")).unwrap().truncated);
 }
 
-/// Fewest moves that solve a board, by plain breadth-first search over its text.
+/// Returns the fewest moves that solve a board, by plain breadth-first search over its text.
 fn fewest_moves(text: &str) -> Option<usize> {
     let grid: Vec<Vec<char>> =
         text.lines().map(|l| l.split('\t').filter_map(|c| c.trim().chars().next()).collect()).collect();
@@ -182,10 +182,10 @@ fn a_task_is_always_the_same_board_and_splits_are_apart() {
     assert_eq!((world.tasks("train").unwrap(), world.tasks("eval").unwrap()), (65_535, 65_536));
     let text = |split: &str, task: u64| begin(&world, split, task).1.text;
     assert_eq!(text("train", 7), text("train", 7));
-    // Fixed for good: recipes' results depend on it. As this program made it when it was written.
+    // Must never change: recipes' results depend on it. As made by the first version of this program.
     let compact = text("train", 0).replace([' ', '\t'], "");
     assert_eq!(compact, "######\n#O___#\n#____#\n##X_##\n#_P_##\n######");
-    // Not even with the player elsewhere is a held-out board one of those to train on.
+    // A held-out board is not a training board with the player elsewhere either.
     let boards = |split| (0..500).map(|t| text(split, t).replace('P', "_").replace('S', "O")).collect::<HashSet<_>>();
     assert!(boards("train").is_disjoint(&boards("eval")));
     let mut play = world.spawn().unwrap();
@@ -193,7 +193,7 @@ fn a_task_is_always_the_same_board_and_splits_are_apart() {
     assert!(world.tasks("test").unwrap_err().to_string().contains("train"));
 }
 
-/// Plays the expert to the end; how many moves it took and whether it won.
+/// Plays the expert to the end; returns its number of moves and whether it won.
 fn follow_expert(world: &Sokoban, play: &mut Play) -> (usize, bool) {
     for moves in 1.. {
         let action = play.next_action(world).unwrap();
@@ -215,7 +215,7 @@ fn the_expert_wins_in_the_fewest_moves() {
         for task in 0..tasks {
             let (mut play, first) = begin(&world, "train", task);
             assert_eq!(follow_expert(&world, &mut play), (fewest_moves(&first.text).unwrap(), true));
-            // After moves against the plan it finds a new one, or the board is lost and it plays on regardless.
+            // After moves against the plan it finds a new one, or the board is lost and it continues regardless.
             let (mut play, mut seen) = begin(&world, "train", task);
             for action in ["left", "up", "right", "down"] {
                 if !seen.terminated {
@@ -240,7 +240,7 @@ fn the_expert_wins_in_the_fewest_moves() {
 }
 
 #[test]
-fn a_wrong_config_is_told() {
+fn a_wrong_config_is_an_error() {
     for (config, word) in [
         (json!({ "boxes": 9 }), "boxes"),
         (json!({ "dim": [3, 6] }), "dim"),

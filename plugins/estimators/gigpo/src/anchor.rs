@@ -1,4 +1,4 @@
-//! Which rows of a group were taken in one state.
+//! Groups the rows of a group by the state in which they were taken.
 
 use std::collections::HashMap;
 
@@ -8,9 +8,9 @@ use nestor_plugin::stats::group_by;
 
 use crate::difflib::Text;
 
-/// The rows of a group by state, in order of first appearance. With a threshold, a row joins the first state whose
-/// first row is similar enough (so the order of rows matters), else it starts a new one; without, anchors must be
-/// equal.
+/// Returns the rows of a group by state, in order of first appearance. With a threshold, a row joins the first state
+/// whose first row is similar enough (so the order of rows matters), else it starts a new one. Without a threshold,
+/// anchors must be equal.
 pub fn states(anchors: &Anchors<'_>, group: &[usize], threshold: Option<f64>) -> Result<Vec<Vec<usize>>> {
     let equal: Vec<Vec<usize>> = group_by(group.iter().map(|&row| anchors.of(row)))
         .into_iter()
@@ -25,7 +25,7 @@ pub fn states(anchors: &Anchors<'_>, group: &[usize], threshold: Option<f64>) ->
         let anchor = anchors.of(rows[0]);
         let text = std::str::from_utf8(anchor)
             .ok()
-            .with_context(|| format!("`similarity` compares texts, and the anchor of row {} is none", rows[0]))?;
+            .with_context(|| format!("`similarity` compares texts, and the anchor of row {} is not UTF-8", rows[0]))?;
         let text = Text::new(text);
         let near = states.iter().position(|(first, _)| text.similar(first, threshold));
         let state = near.unwrap_or_else(|| {

@@ -1,22 +1,21 @@
-//! How similar two texts are: CPython's `difflib.SequenceMatcher(None, a, b).ratio()`, its "autojunk" rule included.
+//! Similarity of two texts: CPython's `difflib.SequenceMatcher(None, a, b).ratio()`, its "autojunk" rule included.
 //!
 //! ratio = 2 M / (|a| + |b|) over code points, M the length of all matching blocks: the longest common block (the first
-//! of equals), then the same to its left and to its right. Where |b| >= 200, characters that occur in b more than
-//! |b| / 100 + 1 times start no match, they only extend one. The measure is not symmetric.
+//! of equals), then the same to its left and to its right. If |b| >= 200, characters that occur in b more than |b| /
+//! 100 + 1 times start no match, they only extend one. The measure is not symmetric.
 
 use std::collections::HashMap;
 
 /// A text prepared for comparisons.
 pub struct Text {
     chars: Vec<char>,
-    /// How often each character occurs.
+    /// Number of occurrences of each character.
     counts: HashMap<char, usize>,
-    /// Where each character occurs, ascending; without the popular ones of a long text.
+    /// Positions of each character, ascending; without the popular ones of a long text.
     positions: HashMap<char, Vec<usize>>,
 }
 
 impl Text {
-    /// Prepares a text.
     pub fn new(text: &str) -> Self {
         let chars: Vec<char> = text.chars().collect();
         let mut positions: HashMap<char, Vec<usize>> = HashMap::new();
@@ -31,7 +30,7 @@ impl Text {
         Self { chars, counts, positions }
     }
 
-    /// Whether `ratio(self, other) >= threshold`, by cheap upper bounds first.
+    /// Returns `ratio(self, other) >= threshold`, by cheap upper bounds first.
     pub fn similar(&self, other: &Text, threshold: f64) -> bool {
         let shorter = self.chars.len().min(other.chars.len());
         let shared = || self.counts.iter().map(|(c, n)| *n.min(other.counts.get(c).unwrap_or(&0))).sum();
@@ -40,7 +39,7 @@ impl Text {
             && self.ratio(other) >= threshold
     }
 
-    /// The ratio, with `self` as a and `other` as b.
+    /// Returns the ratio, with `self` as a and `other` as b.
     pub fn ratio(&self, other: &Text) -> f64 {
         self.as_ratio(other, self.matches(other))
     }
@@ -52,7 +51,7 @@ impl Text {
         }
     }
 
-    /// M.
+    /// Returns M.
     fn matches(&self, other: &Text) -> usize {
         let mut total = 0;
         let mut open = vec![Window { a: (0, self.chars.len()), b: (0, other.chars.len()) }];
@@ -68,11 +67,11 @@ impl Text {
         total
     }
 
-    /// The longest block that starts with an indexed character, the first in a and then in b among equals, extended by
-    /// equal characters on both sides.
+    /// Returns the longest block that starts with an indexed character, the first in a and then in b among equals,
+    /// extended by equal characters on both sides.
     fn longest(&self, other: &Text, window: &Window) -> Block {
         let mut best = Block { a: window.a.0, b: window.b.0, size: 0 };
-        // Length of the block that ends at (i - 1, j), by j; only what was found for i - 1 is kept.
+        // Length of the block that ends at (i - 1, j), by j; only the lengths for i - 1 are kept.
         let mut before: HashMap<usize, usize> = HashMap::new();
         for i in window.a.0..window.a.1 {
             let mut here = HashMap::new();

@@ -1,5 +1,6 @@
 //! GiGPO (Feng et al. 2025, "Group-in-Group Policy Optimization for LLM Agent Training", arXiv:2505.10978): groups
-//! inside groups. The episodes of one task are compared with each other, and so are the steps they took in one state,
+//! inside groups. The episodes of one task are compared with each other, and so are the steps that they took in one
+//! state,
 //!
 //! ```text
 //! A_i  = AE_i + step_weight * AS_i
@@ -8,10 +9,24 @@
 //! R_t  = r_t + gamma * R_t+1, then less the step's own penalty                                  (Eq. 5)
 //! ```
 //!
-//! S_i is the sum of row i's token rewards, r the environment's reward, std has n - 1. `norm: none` leaves out both
-//! divisions. `weighting` says whether every step (the reference implementation) or every episode (Eq. 3) counts once
-//! in AE's mean and std. A state met once gives AS = 0, as does one where all returns are equal. Every response token
-//! of the row gets A_i.
+//! S_i is the sum of row i's token rewards, r the environment's reward, std has n - 1. `norm: none` omits both
+//! divisions. `weighting` selects the scores in AE's mean and std: those of every step (the reference implementation)
+//! or one per episode (Eq. 3). A state met once gives AS = 0, as does one with equal returns. Every response token of
+//! the row gets A_i.
+//!
+//! The equations are computed in
+//!
+//! - A: `Gigpo::advantages` below;
+//! - AE: `episode_advantages` in the SDK (plugins/sdk/src/stats.rs), because GRPO shares it;
+//! - AS: `Gigpo::steps` below, with the groups C from `anchor::states` (anchor.rs, and difflib.rs for `similarity`);
+//! - R: `step_returns` below;
+//! - the division, or none: `Summary::advantage` in the SDK, on both levels.
+//!
+//! The default of `norm` is `none` here and `std` in grpo. Each is the default of the reference implementation: its
+//! GiGPO mode is `mean_norm`, its GRPO divides as the GRPO paper does. The GiGPO paper allows both forms. Its published
+//! scripts divide on ALFWorld and Search, and do not on WebShop.
+
+#![forbid(unsafe_code)]
 
 mod anchor;
 mod difflib;
@@ -27,7 +42,6 @@ use serde::Deserialize;
 
 use self::permuted::Permuted;
 
-/// The estimator.
 pub struct Gigpo {
     config: Config,
 }
@@ -39,7 +53,7 @@ pub struct Config {
     /// Divide by standard deviations, on both levels, or not.
     #[serde(default = "no_norm")]
     norm: Norm,
-    /// What counts once in a group's mean and standard deviation.
+    /// The scores that a group's mean and standard deviation count.
     #[serde(default)]
     weighting: Weighting,
     /// Weight of the step-level advantage.
@@ -61,7 +75,7 @@ fn one() -> f64 {
     1.0
 }
 
-/// What all published GiGPO runs use; the reference implementation's bare default is 1.
+/// The value of all published GiGPO runs; the reference implementation's bare default is 1.
 fn default_gamma() -> f64 {
     0.95
 }
@@ -73,12 +87,12 @@ impl Estimator for Gigpo {
 
     fn open(config: Config) -> Result<Self> {
         let Config { step_weight, gamma, similarity, .. } = config;
-        ensure!((0.0..=1.0).contains(&gamma), "config key `gamma` must lie in 0 to 1, not {gamma}");
+        ensure!((0.0..=1.0).contains(&gamma), "config key `gamma` must be between 0 and 1, not {gamma}");
         ensure!(step_weight.is_finite(), "config key `step_weight` must be a finite number, not {step_weight}");
         let threshold_fits = similarity.is_none_or(|s| s > 0.0 && s < 1.0);
         ensure!(
             threshold_fits,
-            "config key `similarity` must lie strictly between 0 and 1, not {}; for equal anchors only, set it to null",
+            "config key `similarity` must be strictly between 0 and 1, not {}; for equal anchors only, set it to null",
             similarity.unwrap_or_default()
         );
         Ok(Self { config })
@@ -103,18 +117,18 @@ impl Parts for Gigpo {
     }
 }
 
-/// The step level of every row.
+/// The step level of every row, `[B]` each.
 struct Steps {
     /// AS.
     advantages: Vec<f64>,
     /// R.
     returns: Vec<f64>,
-    /// Number of the state.
+    /// Number of the state in the batch.
     state: Vec<f64>,
 }
 
 impl Gigpo {
-    /// A of every row.
+    /// Computes A of every row.
     fn advantages(&self, rows: &Rows<'_>) -> Result<Vec<f64>> {
         let mut advantages = self.episode_advantages(rows);
         for (total, step) in advantages.iter_mut().zip(self.steps(rows)?.advantages) {
@@ -123,7 +137,7 @@ impl Gigpo {
         Ok(advantages)
     }
 
-    /// AE of every row.
+    /// Computes AE of every row (Eq. 3).
     fn episode_advantages(&self, rows: &Rows<'_>) -> Vec<f64> {
         episode_advantages(rows, self.config.norm, self.config.weighting)
     }
@@ -149,8 +163,8 @@ impl Gigpo {
     }
 }
 
-/// R of every row. Copies stand outside the recursion and take their source's return. The penalty comes off after
-/// discounting, so that it never reaches earlier steps.
+/// Computes R of every row (Eq. 5). Copies are outside the recursion and take their source's return. The penalty is
+/// subtracted after discounting, so that it never reaches earlier steps.
 fn step_returns(rows: &Rows<'_>, gamma: f64) -> Result<Vec<f64>> {
     let mut by_episode: HashMap<u32, Vec<usize>> = HashMap::new();
     for row in (0..rows.len()).filter(|&row| rows.duplicate_of[row] < 0) {
@@ -167,7 +181,7 @@ fn step_returns(rows: &Rows<'_>, gamma: f64) -> Result<Vec<f64>> {
     }
     for row in 0..rows.len() {
         if let Ok(source) = usize::try_from(rows.duplicate_of[row]) {
-            ensure!(source < rows.len(), "row {row} is a copy of row {source}, which is none");
+            ensure!(source < rows.len(), "row {row} is a copy of row {source}, which does not exist");
             returns[row] = returns[source];
         }
     }

@@ -1,6 +1,6 @@
 //! A control for experiments: GiGPO's advantages, dealt to the rows in random order. The numbers that train the policy
-//! have the same distribution but say nothing about what it did; a run that gains with this estimator gains for another
-//! reason than credit, a constant action for example.
+//! keep their distribution but no longer depend on its actions. A run that gains with this estimator gains for another
+//! reason than credit assignment, a constant action for example.
 
 use anyhow::Result;
 use nestor_plugin::{Estimator, Needs, Rows, Scores};
@@ -9,7 +9,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use crate::{Config, Gigpo};
 
-/// The estimator; takes GiGPO's keys.
+/// The control; takes GiGPO's keys.
 pub struct Permuted(Gigpo);
 
 impl Estimator for Permuted {
@@ -37,7 +37,7 @@ impl Estimator for Permuted {
     }
 }
 
-/// A number that differs from batch to batch: FNV-1a over the bits of the behaviour log-probs.
+/// Returns a number that differs from batch to batch: FNV-1a over the bits of the behaviour log-probs.
 fn fingerprint(rows: &Rows<'_>) -> u64 {
     rows.logprobs.unwrap_or_default().iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, logprob| {
         (hash ^ u64::from(logprob.to_bits())).wrapping_mul(0x0100_0000_01b3)

@@ -1,5 +1,5 @@
-//! Against the reference implementation (`tests/fixtures/advantage_cases.json` says how its numbers were made),
-//! CPython's difflib, and a brute-force rewrite of the equations.
+//! Compares with the reference implementation (`tests/fixtures/advantage_cases.json` explains the origin of its
+//! numbers), CPython's difflib, and a brute-force rewrite of the equations.
 
 use std::collections::HashMap;
 
@@ -145,12 +145,12 @@ fn config_limits() {
     }
 }
 
-/// One advantage per row; every token must have it.
+/// Returns one advantage per row; every token must have it.
 fn score(columns: &Columns, config: &Value) -> Vec<f32> {
     cases::score::<Gigpo>(columns, config)
 }
 
-/// The equations of the header, each row by itself over all rows.
+/// Evaluates the equations of the header, each row by itself over all rows.
 fn brute_force(c: &Columns, per_episode: bool) -> Vec<f64> {
     let rows = c.view();
     let n = c.group.len();
@@ -182,7 +182,7 @@ fn brute_force(c: &Columns, per_episode: bool) -> Vec<f64> {
     (0..n).map(of_row).collect()
 }
 
-/// Groups of episodes with few states, invalid responses, ties and copies.
+/// Makes groups of episodes with few states, invalid responses, ties and copies.
 fn random_batch(seed: u64) -> Columns {
     let mut random = Random(seed + 1);
     let mut rows: Vec<RecordedRow> = Vec::new();

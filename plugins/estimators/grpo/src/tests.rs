@@ -1,4 +1,5 @@
-//! Against the reference implementation; `tests/fixtures/advantage_cases.json` says how its numbers were made.
+//! Compares with the reference implementation; `tests/fixtures/advantage_cases.json` explains the origin of its
+//! numbers.
 
 use nestor_plugin::recorded::cases;
 use serde_json::json;
@@ -15,7 +16,7 @@ fn all_reference_cases() {
             let weighting = if name.contains("dedup") { "episode" } else { "row" };
             let config = json!({ "norm": norm, "weighting": weighting });
             // One row is an invalid response in a group whose episodes all score the same: the reference divides its
-            // penalty by 0 + 1e-6 and gets -10000. A group without spread tells nothing apart; ours is 0.
+            // penalty by 0 + 1e-6 and gets -10000. A group of equal scores has nothing to compare; ours is 0.
             let mut expected = expected.clone();
             for adv in expected["adv"].as_array_mut().expect("adv").iter_mut().filter(|a| **a == -10000.0) {
                 assert_eq!((norm, weighting), ("std", "episode"));

@@ -13,6 +13,8 @@
 //! step's own reward. All tokens of the step get its A_k and its return. An episode's end counts as terminal, also where
 //! it was cut: the step limit is part of the task.
 
+#![forbid(unsafe_code)]
+
 use std::collections::HashMap;
 
 use anyhow::{Context, Result, ensure};
@@ -21,7 +23,6 @@ use nestor_plugin::{Estimator, Needs, Rows, Scores};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// The estimator.
 pub struct Ppo {
     config: Config,
 }
@@ -36,12 +37,12 @@ pub struct Config {
     /// Decay of the estimate: 0 trusts the critic, 1 the returns.
     #[serde(default = "one")]
     lambda: f64,
-    /// Over what the estimate runs.
+    /// Chain over which the estimate runs.
     #[serde(default)]
     horizon: Horizon,
 }
 
-/// Over what the estimate runs.
+/// Chain over which the estimate runs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Horizon {
@@ -63,7 +64,7 @@ impl Estimator for Ppo {
 
     fn open(config: Config) -> Result<Self> {
         for (key, value) in [("gamma", config.gamma), ("lambda", config.lambda)] {
-            ensure!((0.0..=1.0).contains(&value), "config key `{key}` must lie in 0 to 1, not {value}");
+            ensure!((0.0..=1.0).contains(&value), "config key `{key}` must be between 0 and 1, not {value}");
         }
         Ok(Self { config })
     }
@@ -86,7 +87,7 @@ impl Estimator for Ppo {
 }
 
 impl Ppo {
-    /// A and returns of a chain of rewards; `values` has one entry more, of what comes after the last.
+    /// Computes A and returns of a chain of rewards; `values` has one entry more, for the state after the last.
     fn chain(&self, rewards: &[f64], values: &[f64]) -> (Vec<f64>, Vec<f64>) {
         let Config { gamma, lambda, .. } = self.config;
         let last = rewards.len();
@@ -100,7 +101,7 @@ impl Ppo {
         (advantages, returns)
     }
 
-    /// One chain per row.
+    /// Computes one chain per row.
     fn inside_steps(&self, rows: &Rows<'_>) -> Result<(Vec<f64>, Vec<f64>)> {
         let (mut advantages, mut returns) = (Vec::new(), Vec::new());
         for row in 0..rows.len() {
@@ -111,7 +112,7 @@ impl Ppo {
         Ok((advantages, returns))
     }
 
-    /// One chain per episode. Copies take their source's numbers.
+    /// Computes one chain per episode. Copies take their source's numbers.
     fn over_episodes(&self, rows: &Rows<'_>) -> Result<(Vec<f64>, Vec<f64>)> {
         let mut episodes: HashMap<u32, Vec<usize>> = HashMap::new();
         for row in (0..rows.len()).filter(|&row| rows.duplicate_of[row] < 0) {
@@ -143,7 +144,7 @@ impl Ppo {
     }
 }
 
-/// V_0 to V_L of a row.
+/// Returns V_0 to V_L of a row.
 fn values(rows: &Rows<'_>, row: usize) -> Result<Vec<f64>> {
     let values = rows.values_of(row).context("the host gave no values")?;
     Ok(values.iter().map(|&v| f64::from(v)).collect())

@@ -1,4 +1,5 @@
-//! Against the reference implementation; `tests/fixtures/advantage_cases.json` says how its numbers were made.
+//! Compares with the reference implementation; `tests/fixtures/advantage_cases.json` explains the origin of its
+//! numbers.
 
 use nestor_plugin::recorded::{Columns, Recorded, RecordedRow, cases};
 use nestor_plugin::{Estimator, Scores, parse_config};
@@ -56,7 +57,7 @@ fn inside_steps_equal_the_reference() {
         });
         let (advantages, returns) =
             score(&columns(rows.collect()), &json!({ "gamma": case["gamma"], "lambda": case["lam"] }));
-        // Whitened in float32 there: 3e-4.
+        // The reference whitens in float32: 3e-4.
         for (what, got, tolerance) in [("adv", advantages, 3e-4), ("returns", returns, 1e-4)] {
             let want = by_row(what).into_iter().zip(&lengths).flat_map(|(row, &n)| row.into_iter().take(n));
             for (got, want) in got.into_iter().zip(want) {

@@ -9,13 +9,14 @@
 //! S_i is the sum of row i's token rewards; the group's mean counts every step, and a group of one step has none.
 //! Whitening counts every response token, so long responses weigh more.
 
+#![forbid(unsafe_code)]
+
 use anyhow::{Result, ensure};
 use nestor_plugin::stats::{Summary, group_by, row_scores, whiten};
-use nestor_plugin::{Estimator, Needs, Rows, Scores};
+use nestor_plugin::{Estimator, Rows, Scores};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// The estimator.
 pub struct ReinforcePp {
     config: Config,
 }
@@ -27,16 +28,16 @@ pub struct Config {
     /// Discount per token of `baseline: none`; a group's baseline compares undiscounted scores.
     #[serde(default = "one")]
     gamma: f64,
-    /// What is subtracted before whitening.
+    /// Baseline that is subtracted before whitening.
     #[serde(default)]
     baseline: Baseline,
 }
 
-/// What is subtracted before whitening.
+/// Baseline that is subtracted before whitening.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Baseline {
-    /// Nothing.
+    /// No baseline.
     #[default]
     None,
     /// The mean score of the group's steps.
@@ -53,12 +54,12 @@ impl Estimator for ReinforcePp {
     type Config = Config;
 
     fn open(config: Config) -> Result<Self> {
-        ensure!((0.0..=1.0).contains(&config.gamma), "config key `gamma` must lie in 0 to 1, not {}", config.gamma);
+        ensure!(
+            (0.0..=1.0).contains(&config.gamma),
+            "config key `gamma` must be between 0 and 1, not {}",
+            config.gamma
+        );
         Ok(Self { config })
-    }
-
-    fn needs(&self) -> Needs {
-        Needs::default()
     }
 
     fn score(&self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
@@ -76,7 +77,7 @@ impl Estimator for ReinforcePp {
     }
 }
 
-/// G of every token.
+/// Computes G of every token.
 fn token_returns(rows: &Rows<'_>, gamma: f64) -> Vec<f64> {
     let mut returns = rows.token_rewards.to_vec();
     for row in 0..rows.len() {
@@ -89,7 +90,7 @@ fn token_returns(rows: &Rows<'_>, gamma: f64) -> Vec<f64> {
     returns
 }
 
-/// S less the mean of its group, for every token.
+/// Computes S less the mean of its group, for every token.
 fn against_the_group(rows: &Rows<'_>) -> Vec<f64> {
     let scores = row_scores(rows);
     let mut centred = vec![0.0; rows.token_rewards.len()];

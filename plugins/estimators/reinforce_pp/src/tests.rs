@@ -1,4 +1,5 @@
-//! Against the reference implementation; `tests/fixtures/advantage_cases.json` says how its numbers were made.
+//! Compares with the reference implementation; `tests/fixtures/advantage_cases.json` explains the origin of its
+//! numbers.
 
 use nestor_plugin::recorded::{Recorded, cases};
 use nestor_plugin::{Estimator, Scores, parse_config};
@@ -18,7 +19,7 @@ fn score(case: &Value, config: &Value) -> [Vec<Vec<f32>>; 2] {
     [advantages, returns].map(|column| (0..rows.len()).map(|row| column[rows.tokens(row)].to_vec()).collect())
 }
 
-/// Whitened in float32 there: 3e-4.
+/// The reference whitens in float32: 3e-4.
 fn assert_close(what: &str, got: f32, want: f64) {
     assert!((f64::from(got) - want).abs() <= 3e-4 * (1.0 + want.abs()), "{what}: {got}, the reference has {want}");
 }

@@ -9,22 +9,19 @@
 //! the other steps of the same episode, as in the reference implementation) or every episode once. A group with a
 //! single count gives S_i itself. Every response token of the row gets A_i.
 
+#![forbid(unsafe_code)]
+
 use anyhow::Result;
 use nestor_plugin::stats::{Summary, Weighting, counted, group_by, row_scores};
-use nestor_plugin::{Estimator, Needs, Rows, Scores};
+use nestor_plugin::{Estimator, Rows, Scores};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// The estimator.
-pub struct Rloo {
-    config: Config,
-}
-
-/// The keys of `estimator.config`.
+/// The estimator, which is its own config: the keys of `estimator.config`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Config {
-    /// What counts once in a group's mean.
+pub struct Rloo {
+    /// The scores that a group's mean counts.
     #[serde(default)]
     weighting: Weighting,
 }
@@ -32,21 +29,17 @@ pub struct Config {
 impl Estimator for Rloo {
     const ID: &'static str = "rloo";
     const DOC: &'static str = "RLOO: episode scores against the mean of the others in the group";
-    type Config = Config;
+    type Config = Self;
 
-    fn open(config: Config) -> Result<Self> {
-        Ok(Self { config })
-    }
-
-    fn needs(&self) -> Needs {
-        Needs::default()
+    fn open(config: Self) -> Result<Self> {
+        Ok(config)
     }
 
     fn score(&self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
         let scores = row_scores(rows);
         let mut advantages = scores.clone();
         for members in group_by(rows.group) {
-            match Summary::of(&counted(rows, &members, &scores, self.config.weighting)) {
+            match Summary::of(&counted(rows, &members, &scores, self.weighting)) {
                 Some(summary) if summary.count > 1 => {
                     let k = summary.count as f64;
                     for row in members {

@@ -1,4 +1,5 @@
-//! Against the reference implementation; `tests/fixtures/advantage_cases.json` says how its numbers were made.
+//! Compares with the reference implementation; `tests/fixtures/advantage_cases.json` explains the origin of its
+//! numbers.
 
 use nestor_plugin::recorded::cases;
 use serde_json::json;

@@ -1,4 +1,4 @@
-/* An environment in C99, whole: count from 0 to a target by saying "add" or "take".
+/* A complete environment in C99: count from 0 to a target by saying "add" or "take".
  *
  *     cc -std=c99 -shared -fPIC -I plugins/sdk -o libcounts.so counts.c
  *

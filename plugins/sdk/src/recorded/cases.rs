@@ -1,4 +1,4 @@
-//! The reference implementation's results on recorded steps, for the tests of estimator plugins. What is wrong panics.
+//! Compares estimators with the reference implementation's results on recorded steps. For tests: every fault panics.
 
 use serde_json::Value;
 
@@ -7,24 +7,25 @@ use crate::{Estimator, Scores, parse_config};
 
 /// A file in the form of `tests/fixtures/advantage_cases.json`.
 pub struct Cases {
-    /// All of it.
+    /// The parsed file.
     pub value: Value,
 }
 
-/// Reads a file's text.
+/// Parses the text of a file.
 pub fn load(text: &str) -> Cases {
     Cases { value: serde_json::from_str(text).unwrap_or_else(|e| panic!("cases are not JSON: {e}")) }
 }
 
 impl Cases {
-    /// The worked example and the random trajectories: objects with the steps under `case` and results by estimator.
+    /// Returns the worked example and the random trajectories: objects with the steps under `case` and results by
+    /// estimator.
     pub fn scored(&self) -> Vec<&Value> {
         let random = self.value["random_trajectory_cases"].as_array().into_iter().flatten();
         std::iter::once(&self.value["worked_example"]).chain(random).collect()
     }
 }
 
-/// Scores recorded steps and returns the advantage of each row. Every token must have been given the same.
+/// Scores recorded steps and returns the advantage of each row. All tokens of a row must have the same.
 pub fn score<E: Estimator>(columns: &Columns, config: &Value) -> Vec<f32> {
     let tokens = columns.token_rewards.len();
     let (mut advantages, mut returns) = (vec![f32::NAN; tokens], vec![f32::NAN; tokens]);

@@ -1,4 +1,4 @@
-//! Recorded steps: the JSON form that `nestor advantage` reads and that tests keep, and the columns made of it.
+//! Recorded steps: the JSON form that `nestor advantage` reads and that tests keep, and its conversion to columns.
 
 pub mod cases;
 
@@ -12,12 +12,12 @@ use crate::{Anchors, Rows};
 /// The recorded steps of one iteration.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Recorded {
-    /// The steps, those of one episode in the order played.
+    /// The steps; those of one episode in the order played.
     pub rows: Vec<RecordedRow>,
-    /// The discount the steps were recorded with.
+    /// The discount with which the steps were recorded.
     #[serde(default)]
     pub gamma: Option<f64>,
-    /// What an invalid response costs.
+    /// The penalty of an invalid response.
     #[serde(default)]
     pub penalty_coef: f64,
 }
@@ -29,29 +29,29 @@ pub struct RecordedRow {
     pub group: u32,
     /// Name of the episode, unique inside its group.
     pub traj: String,
-    /// Key of the state the step was taken in.
+    /// Key of the state in which the step was taken.
     pub anchor: String,
     /// The environment's reward of the step.
     pub reward: f64,
     /// Undiscounted sum of the episode's rewards.
     pub episode_reward: f64,
-    /// Whether the response had the right form.
+    /// The response had the right form.
     pub valid: bool,
     /// Number of response tokens.
     pub resp_len: u32,
-    /// The row this one is a copy of.
+    /// Number of the row that this one copies.
     #[serde(default)]
     pub dup_of: Option<usize>,
     /// The critic's values, `resp_len + 1` of them.
     #[serde(default)]
     pub values: Option<Vec<f32>>,
-    /// Rewards per token, everything included. Left out: the episode reward, less the penalty of an invalid response,
-    /// on the last token.
+    /// Rewards per token, everything included. If omitted, the last token carries the episode reward, less the penalty
+    /// of an invalid response.
     #[serde(default)]
     pub token_rewards: Option<Vec<f64>>,
 }
 
-/// Owned columns; [`Columns::view`] lends them as [`Rows`].
+/// Owned columns; [`Columns::view`] borrows them as [`Rows`].
 #[derive(Debug, Clone, Default, PartialEq)]
 #[allow(missing_docs)] // the fields of `Rows`
 pub struct Columns {
@@ -77,7 +77,7 @@ pub struct Columns {
 }
 
 impl Columns {
-    /// Lends the columns.
+    /// Borrows the columns.
     pub fn view(&self) -> Rows<'_> {
         Rows {
             group: &self.group,
@@ -103,8 +103,8 @@ impl Columns {
 }
 
 impl Recorded {
-    /// The steps as columns. Every row is a sequence of its own without a prompt; the last step of an episode counts as
-    /// its terminal one.
+    /// Converts the steps to columns. Every row is a sequence of its own without a prompt. The last step of an episode
+    /// counts as its terminal one.
     pub fn columns(&self) -> Result<Columns> {
         let mut out = Columns { anchor_offsets: vec![0], token_offsets: vec![0], ..Columns::default() };
         let mut episodes: HashMap<(u32, &str), u32> = HashMap::new();
@@ -151,12 +151,13 @@ impl Recorded {
         Ok(out)
     }
 
-    /// What serde cannot check.
+    /// Checks the rules that serde cannot.
     fn check(&self, i: usize) -> Result<()> {
         let row = &self.rows[i];
         ensure!(row.resp_len > 0, "resp_len must be at least 1");
         if let Some(source) = row.dup_of {
-            let source = self.rows.get(source).with_context(|| format!("dup_of names row {source}, which is none"))?;
+            let source =
+                self.rows.get(source).with_context(|| format!("dup_of names row {source}, which does not exist"))?;
             ensure!(source.dup_of.is_none(), "dup_of names a row that is a copy itself");
             ensure!((source.group, &source.traj) == (row.group, &row.traj), "dup_of names a row of another episode");
         }
@@ -174,7 +175,7 @@ impl Recorded {
             "values must be one more than the {} tokens",
             row.resp_len
         );
-        ensure!(values.is_some() == self.rows[0].values.is_some(), "values must stand in all rows or in none");
+        ensure!(values.is_some() == self.rows[0].values.is_some(), "values must be given in all rows or in none");
         Ok(())
     }
 }

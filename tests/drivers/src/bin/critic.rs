@@ -1,8 +1,8 @@
-//! Values and gradients of the critic for `tests/test_critic.py`, which compares them with PyTorch.
+//! Values and gradients of the critic for `tests/python/test_critic.py`, which compares them with PyTorch.
 //!
 //! usage: critic MODEL_DIR BATCH.json OUT.safetensors
 //!
-//! The critic has the policy's embedding, blocks and norm, and the head that BATCH gives (`weight`: [E], `bias`). BATCH
+//! The critic has the policy's embedding, blocks and norm, and a head from BATCH (`weight`: [E], `bias`). BATCH
 //! holds `sequences` (`{"tokens": [ids], "spans": [{"start": s, "old_values": [L + 1], "returns": [L]}]}`), `clip` and
 //! `update` (a recipe's section). Writes one float32 gradient per parameter and prints values and loss.
 

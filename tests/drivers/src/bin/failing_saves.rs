@@ -105,11 +105,11 @@ fn prepare(run_dir: &Path) -> Result<()> {
 /// This rank's shard of a unit at an iteration.
 fn shard(comm: &dyn Comm, layout: &Layout, iteration: u64) -> Tensor {
     let partition = Partition::new(layout.numel(), comm.world());
-    let own = Tensor::zeros([partition.part()], (Kind::Float, Device::Cpu));
+    let own = Tensor::zeros([partition.shard_numel()], (Kind::Float, Device::Cpu));
     for piece in partition.pieces(comm.rank()) {
         let end = piece.start + piece.length;
         let numbers = Tensor::arange_start(piece.start, end, (Kind::Float, Device::Cpu)) * iteration as f64;
-        own.narrow(0, piece.part_start, piece.length).copy_(&numbers);
+        own.narrow(0, piece.shard_start, piece.length).copy_(&numbers);
     }
     own
 }

@@ -1,12 +1,12 @@
-//! Gradients of the packed, block-wise update for `tests/test_gradients.py` and `tests/test_lora.py`, which compare them
+//! Gradients of the packed, block-wise update for `tests/python/test_gradients.py` and `tests/python/test_lora.py`, which compare them
 //! with PyTorch.
 //!
 //! usage: gradients MODEL_DIR BATCH.json OUT.safetensors [cpu|cuda]
 //!
 //! BATCH holds `sequences` (lists of turns `{"prompt": [ids], "response": [ids], "old": […], "ref": […], "advantage": a}`),
 //! `update` (a recipe's section) and `temperature`. Writes one float32 tensor per parameter and prints the loss sums. With
-//! `lora` (`{"settings": a recipe's section, "adapter": FILE}`) the parameters are the adapters', which begin as the file
-//! says, and the file also holds them after one optimiser step, as `after.NAME`.
+//! `lora` (`{"settings": a recipe's section, "adapter": FILE}`) the parameters are the adapters', which start with the values of
+//! FILE; the output also holds them after one optimiser step, as `after.NAME`.
 
 use std::path::{Path, PathBuf};
 
@@ -16,8 +16,8 @@ use nestor::policy::Network;
 use nestor::policy::update::{UpdateSettings, gradients};
 use nestor::recipe::{Lora, Update};
 use nestor::shard::Ranks;
-use serde::Deserialize;
 use nestor_drivers::{Row, named, pack};
+use serde::Deserialize;
 use tch::{Device, Kind, Tensor};
 
 #[derive(Deserialize)]

@@ -1,10 +1,10 @@
-//! Updates of several iterations, shared by ranks, for `tests/test_fully_shard.py`, which compares them with PyTorch.
+//! Updates of several iterations, shared by ranks, for `tests/python/test_fully_shard.py`, which compares them with PyTorch.
 //!
 //! usage: updates MODEL_DIR BATCHES.json OUT.safetensors full|grad_op
 //!
 //! BATCHES holds `batches` (one for each iteration, each a list of sequences as in `gradients`), `update` (a recipe's
-//! section) and `temperature`. The ranks are those of torchrun's variables. Rank 0 prints a JSON object for each optimiser
-//! step and writes the parameters as they are in the end, float32.
+//! section) and `temperature`. Ranks come from torchrun's variables. Rank 0 prints a JSON object for each optimiser step
+//! and writes the final parameters, float32.
 
 use std::path::Path;
 
@@ -15,8 +15,8 @@ use nestor::policy::Network;
 use nestor::policy::update::{UpdateSettings, update};
 use nestor::recipe::{Dist, Sharding, Update};
 use nestor::shard::Ranks;
-use serde::Deserialize;
 use nestor_drivers::{Row, named, pack};
+use serde::Deserialize;
 use tch::{Device, Kind, Tensor};
 
 #[derive(Deserialize)]
@@ -55,7 +55,7 @@ fn main() -> Result<()> {
         }
     }
     let layouts = &policy.model.layouts;
-    let whole = layouts.iter().zip(policy.weights()).map(|(layout, part)| ranks.whole_of(layout, &part));
+    let whole = layouts.iter().zip(policy.weights()).map(|(layout, shard)| ranks.whole_of(layout, &shard));
     let whole = whole.collect::<Result<Vec<_>>>()?;
     if first {
         Tensor::write_safetensors(&named("", layouts, &whole), out)?;

@@ -1,4 +1,5 @@
-//! Makes the page of run directories: `view OUT RUN... [--max-kib N] [--iterations A..B]`. The iterations include both ends.
+//! Makes the page of run directories: `view OUT RUN... [--max-kib N] [--iterations A..B]`. The iterations include both
+//! ends.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -49,7 +50,7 @@ fn number(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| format!("{text}: not a number"))
 }
 
-/// What the documentation says of metrics: the table between the two marks.
+/// Reads the documentation of the metrics: the table in docs/metrics.md.
 fn metrics() -> Vec<MetricInfo> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/metrics.md");
     let text = std::fs::read_to_string(path).unwrap_or_default();

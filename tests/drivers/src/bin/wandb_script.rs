@@ -1,10 +1,11 @@
-//! Does what it is told, for tests: `wandb_script SETTINGS`, where SETTINGS is JSON (`dir`, `mode`, `id`, `wandb`, `resume: [id,
-//! step]`, `finish_timeout` and `system_interval` in seconds). Each line of standard input is a command: `["log", step,
-//! {…}]`, `["config", {…}]`, `["summary", {…}]`, `["metric", name, step, [aggregate…]]`, `["table", step, key, [columns],
-//! [[row]…]]`, `["file", source, name]`, `["alert", title, text]`, `["output", line]`, `["rows", first, last, keys]` (many rows
-//! of numbers; prints the median time of one), `["sleep", seconds]`, `["finish", code]`. Prints one JSON line for the run,
-//! then one for each command: null, a result, or `{"error": …}`. In rows, the texts `NaN`, `Infinity` and `-Infinity` stand
-//! for these numbers.
+//! Runs a script against the `wandb-rs` crate, for tests: `wandb_script SETTINGS`, where SETTINGS is JSON (`dir`,
+//! `mode`, `id`, `wandb`, `resume: [id, step]`, `finish_timeout` and `system_interval` in seconds).
+//!
+//! Each line of standard input is a command: `["log", step, {…}]`, `["config", {…}]`, `["summary", {…}]`, `["metric",
+//! name, step, [aggregate…]]`, `["table", step, key, [columns], [[row]…]]`, `["file", source, name]`, `["alert", title,
+//! text]`, `["output", line]`, `["rows", first, last, keys]` (logs many rows of numbers; prints the median time of
+//! one), `["sleep", seconds]`, `["finish", code]`. Prints one JSON line for the run, then one for each command: null, a
+//! result, or `{"error": …}`. In rows, the texts `NaN`, `Infinity` and `-Infinity` mean these numbers.
 
 use serde_json::{Value as Json, json};
 use std::io::BufRead;
@@ -14,8 +15,8 @@ use wandb_rs::{Aggregate, AlertLevel, Metric, Mode, Resume, Run, Settings, Table
 type Done = Result<Json, Box<dyn std::error::Error>>;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let told: Json = serde_json::from_str(&std::env::args().nth(1).ok_or("no settings")?)?;
-    let mut run = match Run::init(settings(&told)) {
+    let script: Json = serde_json::from_str(&std::env::args().nth(1).ok_or("no settings")?)?;
+    let mut run = match Run::init(settings(&script)) {
         Ok(run) => Some(run),
         Err(error) => {
             println!("{}", json!({"error": error.to_string()}));
@@ -26,18 +27,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("{}", started.unwrap_or_default());
     for line in std::io::stdin().lock().lines() {
         let command: Vec<Json> = serde_json::from_str(&line?)?;
-        let done = obey(&mut run, &command).unwrap_or_else(|error| json!({"error": error.to_string()}));
+        let done = execute(&mut run, &command).unwrap_or_else(|error| json!({"error": error.to_string()}));
         println!("{done}");
     }
     Ok(())
 }
 
-fn settings(told: &Json) -> Settings {
-    let text = |key: &str| told[key].as_str().unwrap_or_default().to_string();
-    let seconds = |key: &str| told[key].as_f64().map(Duration::from_secs_f64);
+fn settings(script: &Json) -> Settings {
+    let text = |key: &str| script[key].as_str().unwrap_or_default().to_string();
+    let seconds = |key: &str| script[key].as_f64().map(Duration::from_secs_f64);
     Settings {
         dir: text("dir").into(),
-        mode: match told["mode"].as_str() {
+        mode: match script["mode"].as_str() {
             Some("live") => Mode::Live,
             Some("disabled") => Mode::Disabled,
             _ => Mode::Offline,
@@ -46,16 +47,16 @@ fn settings(told: &Json) -> Settings {
         name: text("name"),
         notes: text("notes"),
         tags: vec!["tag".into()],
-        id: told["id"].as_str().map(Into::into),
-        resume: told["resume"].as_array().map(|r| Resume { id: string(&r[0]), step: r[1].as_u64().unwrap_or(0) }),
+        id: script["id"].as_str().map(Into::into),
+        resume: script["resume"].as_array().map(|r| Resume { id: string(&r[0]), step: r[1].as_u64().unwrap_or(0) }),
         system_interval: seconds("system_interval"),
-        wandb: told["wandb"].as_str().map(Into::into),
+        wandb: script["wandb"].as_str().map(Into::into),
         finish_timeout: seconds("finish_timeout").unwrap_or(Duration::from_secs(30)),
         ..Settings::default()
     }
 }
 
-fn obey(run: &mut Option<Run>, command: &[Json]) -> Done {
+fn execute(run: &mut Option<Run>, command: &[Json]) -> Done {
     if command[0] == "sleep" {
         std::thread::sleep(Duration::from_secs_f64(command[1].as_f64().unwrap_or(0.0)));
         return Ok(Json::Null);
@@ -86,7 +87,7 @@ fn obey(run: &mut Option<Run>, command: &[Json]) -> Done {
     Ok(Json::Null)
 }
 
-/// Logs rows of so many numbers; gives the median time of one in microseconds.
+/// Logs rows of `keys` numbers; returns the median and the 99th percentile of a row's time in microseconds.
 fn rows(run: &mut Run, command: &[Json]) -> Done {
     let number = |i: usize| command[i].as_u64().unwrap_or(0);
     let keys: Vec<String> = (0..number(3)).map(|key| format!("train/metric_{key}")).collect();

@@ -1,6 +1,6 @@
 //! The scheduler under a virtual clock: environments answer after random times, responses have random lengths, and the
-//! cache is often too small. Nothing is computed; what a page would hold is remembered token by token instead, so that a
-//! row that would see another sequence's keys, or none, is found.
+//! cache is often too small. The tests compute nothing. They remember the contents of each page token by token instead, and
+//! so find a row that would see another sequence's keys, or none.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -11,8 +11,8 @@ use rand_chacha::ChaCha8Rng;
 use super::*;
 use crate::engine::{NoiseKey, Sampling};
 
-/// Episodes that one seed plays: how many steps, and each step's response length and time of the environment.
-struct World {
+/// The episodes of one seed: their steps, and each step's response length and time of the environment.
+struct Scenario {
     seed: u64,
     limits: Limits,
     transcript: bool,
@@ -20,7 +20,7 @@ struct World {
     steps: Vec<Vec<(usize, u64)>>,
 }
 
-impl World {
+impl Scenario {
     fn new(seed: u64, ordered: bool) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let steps = (0..rng.random_range(1..=9))
@@ -37,7 +37,7 @@ impl World {
     }
 
     /// New tokens of a step's prompt: groups of three begin alike.
-    fn says(&self, episode: u32, step: u32) -> Vec<u32> {
+    fn prompt(&self, episode: u32, step: u32) -> Vec<u32> {
         let group = if step == 0 { episode / 3 } else { episode };
         let mut tokens = vec![group + 1; if self.transcript { 8 } else { 37 }];
         tokens.extend([episode + 1, step + 1].iter().take(if step == 0 { (episode % 2) as usize } else { 2 }));
@@ -52,33 +52,33 @@ impl World {
     }
 }
 
-/// What was seen of a run.
+/// Record of a run.
 #[derive(Debug, Default, PartialEq)]
-struct Seen {
+struct Trace {
     /// Tokens and their noise by (episode, step).
     responses: HashMap<(u32, u32), (Vec<u32>, Vec<f32>)>,
     batches: Vec<Vec<Chunk>>,
 }
 
-/// Plays a world; `shuffle` changes the environments' times and so the order of arrival. In ordered mode every pass waits
+/// Plays a scenario; `shuffle` changes the environments' times and so the order of arrival. In ordered mode every pass waits
 /// for all environments, as the player does.
-fn play(world: &World, shuffle: u64) -> Seen {
-    let mut rng = ChaCha8Rng::seed_from_u64(world.seed ^ (shuffle << 32));
-    let mut scheduler = Scheduler::new(world.limits.clone());
+fn play(scenario: &Scenario, shuffle: u64) -> Trace {
+    let mut rng = ChaCha8Rng::seed_from_u64(scenario.seed ^ (shuffle << 32));
+    let mut scheduler = Scheduler::new(scenario.limits.clone());
     let mut memory: HashMap<(PageId, usize), u64> = HashMap::new();
-    let mut seen = Seen::default();
-    let mut conversations: Vec<Vec<u32>> = world.steps.iter().map(|_| Vec::new()).collect();
+    let mut seen = Trace::default();
+    let mut conversations: Vec<Vec<u32>> = scenario.steps.iter().map(|_| Vec::new()).collect();
     // (time, tie, episode, step): when an environment has answered.
     let mut arrivals: BinaryHeap<Reverse<(u64, u64, u32, u32)>> =
-        (0..world.steps.len() as u32).map(|episode| Reverse((0, rng.random(), episode, 0))).collect();
+        (0..scenario.steps.len() as u32).map(|episode| Reverse((0, rng.random(), episode, 0))).collect();
     let mut now = 0u64;
     while !(arrivals.is_empty() && scheduler.is_idle()) {
         now += 1;
-        if scheduler.is_idle() || world.limits.ordered {
+        if scheduler.is_idle() || scenario.limits.ordered {
             now = arrivals
                 .iter()
                 .map(|Reverse((time, ..))| *time)
-                .fold(now, |now, time| if world.limits.ordered { now.max(time) } else { now.min(time).max(now) });
+                .fold(now, |now, time| if scenario.limits.ordered { now.max(time) } else { now.min(time).max(now) });
         }
         while let Some(&Reverse((time, _, episode, step))) = arrivals.peek() {
             if time > now && !scheduler.is_idle() {
@@ -87,23 +87,23 @@ fn play(world: &World, shuffle: u64) -> Seen {
             now = now.max(time);
             arrivals.pop();
             let mut prompt = std::mem::take(&mut conversations[episode as usize]);
-            if !world.transcript {
+            if !scenario.transcript {
                 prompt.clear();
             }
-            prompt.extend(world.says(episode, step));
+            prompt.extend(scenario.prompt(episode, step));
             conversations[episode as usize] = prompt.clone();
             let key = NoiseKey { episode, step, ..NoiseKey::default() };
             scheduler.submit(Request { key, prompt, max_new_tokens: 24, sampling: Sampling::default() });
         }
         let chunks = scheduler.plan();
-        assert!(!chunks.is_empty(), "seed {}: requests wait for ever", world.seed);
-        check(world, &scheduler, &chunks, &mut memory);
+        assert!(!chunks.is_empty(), "seed {}: requests wait forever", scenario.seed);
+        check(scenario, &scheduler, &chunks, &mut memory);
         let drawn: Vec<(u32, f32)> = chunks
             .iter()
             .filter(|chunk| chunk.draws)
             .map(|chunk| {
                 let run = &scheduler.running()[chunk.running];
-                world.policy(run.request.key, run.drawn() as u32)
+                scenario.policy(run.request.key, run.drawn() as u32)
             })
             .collect();
         seen.batches.push(chunks.clone());
@@ -111,8 +111,8 @@ fn play(world: &World, shuffle: u64) -> Seen {
             let (episode, step) = (done.key.episode, done.key.step);
             conversations[episode as usize].extend(&done.tokens);
             let known = seen.responses.insert((episode, step), (done.tokens, done.logprobs));
-            assert!(known.is_none(), "seed {}: step {step} of episode {episode} came twice", world.seed);
-            let steps = &world.steps[episode as usize];
+            assert!(known.is_none(), "seed {}: step {step} of episode {episode} came twice", scenario.seed);
+            let steps = &scenario.steps[episode as usize];
             if step as usize + 1 < steps.len() {
                 let delay = if shuffle == 0 { steps[step as usize].1 } else { rng.random_range(0..=12) };
                 arrivals.push(Reverse((now + delay, rng.random(), episode, step + 1)));
@@ -120,11 +120,11 @@ fn play(world: &World, shuffle: u64) -> Seen {
         }
     }
     let pages = scheduler.pages();
-    assert_eq!((pages.held(), pages.promised(), pages.room()), (0, 0, world.limits.pages), "seed {}", world.seed);
+    assert_eq!((pages.held(), pages.promised(), pages.room()), (0, 0, scenario.limits.pages), "seed {}", scenario.seed);
     seen
 }
 
-/// Every token together with all that stand before it, as one number each.
+/// Each token with all tokens before it, as one number.
 fn prefixes(tokens: &[u32]) -> impl Iterator<Item = u64> {
     tokens.iter().scan(0u64, |prefix, &token| {
         *prefix = (*prefix ^ u64::from(token)).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
@@ -132,17 +132,21 @@ fn prefixes(tokens: &[u32]) -> impl Iterator<Item = u64> {
     })
 }
 
-/// Writes the pass's rows to the remembered pages, then looks at what every row would see.
-fn check(world: &World, scheduler: &Scheduler, chunks: &[Chunk], memory: &mut HashMap<(PageId, usize), u64>) {
+/// Writes the pass's rows to the remembered pages, then checks what every row would see.
+fn check(scenario: &Scenario, scheduler: &Scheduler, chunks: &[Chunk], memory: &mut HashMap<(PageId, usize), u64>) {
     let place = |chunk: &Chunk, position: usize| (chunk.pages[position / PAGE], position % PAGE);
     let rows: usize = chunks.iter().map(|chunk| chunk.tokens.len()).sum();
-    assert!(rows <= world.limits.rows && scheduler.running().len() <= world.limits.slots, "seed {}", world.seed);
-    assert!(scheduler.pages().touched() <= world.limits.pages, "seed {}", world.seed);
+    assert!(
+        rows <= scenario.limits.rows && scheduler.running().len() <= scenario.limits.slots,
+        "seed {}",
+        scenario.seed
+    );
+    assert!(scheduler.pages().touched() <= scenario.limits.pages, "seed {}", scenario.seed);
     let sequence = |chunk: &Chunk| &scheduler.running()[chunk.running].request.prompt;
     for chunk in chunks {
         let end = chunk.position + chunk.tokens.len();
-        assert_eq!(sequence(chunk)[chunk.position..end], chunk.tokens, "seed {}", world.seed);
-        // Keys and values are those of a token after all that stand before it.
+        assert_eq!(sequence(chunk)[chunk.position..end], chunk.tokens, "seed {}", scenario.seed);
+        // Keys and values depend on a token and all tokens before it.
         for (position, prefix) in prefixes(sequence(chunk)).enumerate().take(end).skip(chunk.position) {
             memory.insert(place(chunk, position), prefix);
         }
@@ -150,7 +154,7 @@ fn check(world: &World, scheduler: &Scheduler, chunks: &[Chunk], memory: &mut Ha
     for chunk in chunks {
         let end = chunk.position + chunk.tokens.len();
         for (position, prefix) in prefixes(sequence(chunk)).enumerate().take(end) {
-            assert_eq!(memory.get(&place(chunk, position)), Some(&prefix), "seed {}: {position}", world.seed);
+            assert_eq!(memory.get(&place(chunk, position)), Some(&prefix), "seed {}: {position}", scenario.seed);
         }
     }
 }
@@ -159,19 +163,19 @@ fn check(world: &World, scheduler: &Scheduler, chunks: &[Chunk], memory: &mut Ha
 fn no_turn_is_lost_no_page_leaks_and_order_changes_no_noise() {
     let mut shared = 0;
     for seed in 0..10_000 {
-        let world = World::new(seed, false);
-        let (one, other) = (play(&world, 0), play(&world, 1));
-        assert_eq!(one.responses.len(), world.steps.iter().map(Vec::len).sum::<usize>(), "seed {seed}");
+        let scenario = Scenario::new(seed, false);
+        let (one, other) = (play(&scenario, 0), play(&scenario, 1));
+        assert_eq!(one.responses.len(), scenario.steps.iter().map(Vec::len).sum::<usize>(), "seed {seed}");
         assert_eq!(one.responses, other.responses, "seed {seed}");
         shared += usize::from(one.batches[0].len() > 1);
     }
-    assert!(shared > 1_000, "the worlds have become too simple: {shared}");
+    assert!(shared > 1_000, "the scenarios have become too simple: {shared}");
 }
 
 #[test]
 fn in_order_the_batches_do_not_depend_on_arrival() {
     for seed in 0..10_000 {
-        let world = World::new(seed, true);
-        assert_eq!(play(&world, 0), play(&world, 1), "seed {seed}");
+        let scenario = Scenario::new(seed, true);
+        assert_eq!(play(&scenario, 0), play(&scenario, 1), "seed {seed}");
     }
 }

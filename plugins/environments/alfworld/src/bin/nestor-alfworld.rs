@@ -33,10 +33,10 @@ struct GamesArgs {
     /// Games of each task type
     #[arg(long, value_name = "N", default_value_t = 10)]
     per_type: u64,
-    /// How large the households are
+    /// Size of the households
     #[arg(long, value_enum, default_value = "real")]
     size: Size,
-    /// The task types; all six if left out
+    /// The task types; all six if omitted
     #[arg(long, value_name = "NAME")]
     task_type: Vec<String>,
     /// Seed of the first game of each type; the next ones follow
@@ -45,7 +45,7 @@ struct GamesArgs {
     /// The split to write, in its folder of the real layout (train, valid_seen, valid_unseen)
     #[arg(long, value_name = "NAME")]
     split: Option<String>,
-    /// The folder of the Python package alfworld, which has domain and grammar
+    /// The folder of the Python package alfworld, which contains domain and grammar
     #[arg(long, value_name = "DIR", default_value = Package::PATH)]
     package: PathBuf,
 }
@@ -103,7 +103,7 @@ fn make_games(args: &GamesArgs) -> Result<()> {
     Ok(())
 }
 
-/// Environments that live at once when memory is measured.
+/// Environments that exist at once when memory is measured.
 const ENVIRONMENTS: usize = 128;
 
 fn bench(args: &BenchArgs) -> Result<()> {
@@ -172,7 +172,7 @@ fn print_report(report: &Value, as_json: bool) {
     );
 }
 
-/// A line of this process's status, in kB.
+/// Returns a line of this process's status, in kB.
 fn memory(line: &str) -> Result<f64> {
     let status = std::fs::read_to_string("/proc/self/status").context("/proc/self/status")?;
     let found = status.lines().find_map(|l| l.strip_prefix(line)?.strip_prefix(':')?.trim().strip_suffix(" kB"));

@@ -2,27 +2,26 @@
 
 use anyhow::{Result, bail, ensure};
 
-/// What an expression says.
+/// An expression of a template.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Expression {
     /// Text in quotes.
     Text(String),
-    /// Something of a variable's object; a variable alone is its name.
+    /// An attribute of a variable's object; a variable alone is its name.
     Of(String, Attribute),
-    /// One after the other.
+    /// The concatenation.
     Sum(Vec<Expression>),
     /// The first that is not empty, else the last.
     Or(Vec<Expression>),
 }
 
-/// What an object has.
+/// An attribute of an object.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Attribute {
-    /// What it is called.
+    /// The name that texts use.
     Name,
     /// Its name in the game file.
     Id,
-    /// Its type.
     Type,
     /// Its definite article, always `the`.
     Definite,
@@ -31,7 +30,6 @@ pub enum Attribute {
 }
 
 impl Expression {
-    /// Reads an expression.
     pub fn parse(text: &str) -> Result<Expression> {
         let tokens = tokens(text)?;
         let mut rest = tokens.as_slice();
@@ -41,7 +39,7 @@ impl Expression {
     }
 }
 
-/// Words, signs, and texts with their opening quote.
+/// Splits into words, signs, and texts with their opening quote.
 fn tokens(text: &str) -> Result<Vec<String>> {
     let mut tokens = Vec::new();
     let mut rest = text.trim_start();

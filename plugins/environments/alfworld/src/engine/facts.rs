@@ -1,9 +1,9 @@
-//! Facts: which objects stand in which relation.
+//! Facts: the predicates that hold of objects.
 
 /// Number of an object. Objects are numbered in the order of their names, so sorting numbers sorts names.
 pub type Object = u16;
 
-/// Most arguments a predicate may have.
+/// Most arguments that a predicate may have.
 pub const MOST_ARGUMENTS: usize = 4;
 
 /// Arguments of one fact; those past the predicate's count are 0.
@@ -14,12 +14,12 @@ pub type Arguments = [Object; MOST_ARGUMENTS];
 pub struct Relation(Vec<Arguments>);
 
 impl Relation {
-    /// Every fact, in the order of the arguments' names.
+    /// Returns every fact, in the order of the arguments' names.
     pub fn all(&self) -> &[Arguments] {
         &self.0
     }
 
-    /// The facts whose first argument is this object.
+    /// Returns the facts whose first argument is this object.
     pub fn with_first(&self, first: Object) -> &[Arguments] {
         let begin = self.0.partition_point(|row| row[0] < first);
         let count = self.0[begin..].partition_point(|row| row[0] == first);
@@ -43,8 +43,8 @@ impl Relation {
     }
 }
 
-/// What holds, and what an effect made false. A state that no effect touched says nothing about what is false: the
-/// texts' `not_p` means only the latter, preconditions go by the former alone.
+/// The facts that hold, and those that an effect made false. Before an effect touches a fact, its absence is not
+/// recorded as false: the texts' `not_p` finds only facts in `made_false`, preconditions look only at `holds`.
 #[derive(Debug, Clone)]
 pub struct Facts {
     holds: Vec<Relation>,
@@ -52,27 +52,27 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// No facts about this many predicates.
+    /// Makes an empty state for this many predicates.
     pub fn new(predicates: usize) -> Facts {
         Facts { holds: vec![Relation::default(); predicates], made_false: vec![Relation::default(); predicates] }
     }
 
-    /// The facts of a predicate, or those that were made false.
+    /// Returns the facts of a predicate that hold, or those that were made false.
     pub fn relation(&self, predicate: usize, holds: bool) -> &Relation {
         if holds { &self.holds[predicate] } else { &self.made_false[predicate] }
     }
 
-    /// Whether it holds.
+    /// Returns true if the fact holds.
     pub fn contains(&self, predicate: usize, arguments: &Arguments) -> bool {
         self.holds[predicate].contains(arguments)
     }
 
-    /// States what holds at the start.
+    /// Adds a fact of the start.
     pub fn state(&mut self, predicate: usize, arguments: Arguments) {
         self.holds[predicate].insert(arguments);
     }
 
-    /// An effect makes it true or false.
+    /// Applies an effect, which makes the fact true or false.
     pub fn set(&mut self, predicate: usize, arguments: Arguments, holds: bool) {
         if holds {
             self.made_false[predicate].remove(&arguments);
@@ -83,7 +83,7 @@ impl Facts {
         }
     }
 
-    /// Every object that occurs in what holds.
+    /// Lists every object that occurs in a fact that holds.
     pub fn objects(&self, arity: &[usize]) -> Vec<Object> {
         let rows = self.holds.iter().zip(arity).flat_map(|(r, &n)| r.0.iter().map(move |row| row[..n].to_vec()));
         let mut objects: Vec<Object> = rows.flatten().collect();

@@ -1,20 +1,18 @@
-//! Conditions of PDDL over variables in slots, and whether they hold.
+//! Conditions of PDDL over variables in slots, and their evaluation.
 
 use std::sync::Arc;
 
 use super::facts::{Arguments, Facts, Object};
 
-/// A variable's slot or an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Term {
     /// The variable in this slot.
     Slot(usize),
-    /// The object itself.
     Object(Object),
 }
 
 impl Term {
-    /// The object it stands for.
+    /// Returns the term's object.
     pub fn value(self, slots: &[Object]) -> Object {
         match self {
             Term::Slot(slot) => slots[slot],
@@ -28,12 +26,11 @@ impl Term {
 pub struct Atom {
     /// Number of the predicate.
     pub predicate: usize,
-    /// Its arguments.
     pub terms: Vec<Term>,
 }
 
 impl Atom {
-    /// The arguments with every variable's object in place.
+    /// Returns the arguments with every variable's object in place.
     pub fn ground(&self, slots: &[Object]) -> Arguments {
         let mut arguments = Arguments::default();
         for (argument, term) in arguments.iter_mut().zip(&self.terms) {
@@ -43,12 +40,12 @@ impl Atom {
     }
 }
 
-/// How much may still be looked at before a game is given up as not meant to be played.
+/// The remaining work before a game is refused as too large to be meant seriously.
 #[derive(Debug)]
 pub struct Work(pub usize);
 
 impl Work {
-    /// Takes one off; whether there was one.
+    /// Takes one unit off; false once none is left.
     pub fn spend(&mut self) -> bool {
         self.0 = self.0.saturating_sub(1);
         self.0 > 0
@@ -58,11 +55,10 @@ impl Work {
 /// A condition.
 #[derive(Debug, Clone)]
 pub enum Formula {
-    /// All hold; true without any.
+    /// All hold; true if empty.
     And(Vec<Formula>),
     /// One holds.
     Or(Vec<Formula>),
-    /// It does not hold.
     Not(Box<Formula>),
     /// One of these objects (in order) in this slot makes it hold.
     Exists(usize, Arc<[Object]>, Box<Formula>),
@@ -73,8 +69,9 @@ pub enum Formula {
 }
 
 impl Formula {
-    /// Whether it holds; the slots of its free variables must be filled. Slots of its own it overwrites. Joins work on
-    /// the facts instead; this is for what is left, conditions whose variables are bound. False when the work is spent.
+    /// Evaluates the condition; the slots of its free variables must be filled. It overwrites the slots of its
+    /// quantifiers. Joins work on the facts instead; this serves the remaining conditions, whose variables are bound.
+    /// False when the work is spent.
     pub fn holds(&self, facts: &Facts, slots: &mut [Object], work: &mut Work) -> bool {
         if !work.spend() {
             return false;
@@ -92,7 +89,7 @@ impl Formula {
         }
     }
 
-    /// Whether every variable it uses freely has its slot filled.
+    /// Returns true if the slot of every free variable is filled.
     pub fn is_bound(&self, bound: &[bool]) -> bool {
         let term = |t: &Term| !matches!(t, Term::Slot(slot) if !bound[*slot]);
         match self {

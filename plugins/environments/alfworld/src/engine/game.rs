@@ -13,31 +13,29 @@ use super::query::Binding;
 use super::text::Texts;
 use super::{grammar, pddl};
 
-/// Conditions looked at for one effect's `when`; real ones are a single fact.
+/// Most conditions evaluated for one effect's `when`; real ones are a single fact.
 const MOST_WORK: usize = 100_000;
-/// What is said to a command that is not possible.
+/// Response to a command that is not possible.
 const NOTHING: &str = "Nothing happens.";
 
-/// A `game.tw-pddl`.
+/// The content of a `game.tw-pddl`.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub struct GameFile {
-    /// The domain.
+    /// The PDDL domain.
     pub pddl_domain: String,
-    /// The grammar; the task's sentence is in it.
+    /// The texts' grammar; it includes the task's sentence.
     pub grammar: String,
-    /// The problem.
+    /// The PDDL problem.
     pub pddl_problem: String,
-    /// Commands that win.
+    /// Commands that win, if recorded.
     #[serde(default)]
     pub walkthrough: Option<Vec<String>>,
-    /// Whether somebody won it; none if nobody tried.
+    /// Someone won it; `None` if nobody tried.
     #[serde(default)]
     pub solvable: Option<bool>,
 }
 
 impl GameFile {
-    /// Reads a file.
-    ///
     /// # Errors
     /// A file that cannot be read, is not JSON, or lacks a part; named, with the line.
     pub fn read(path: &Path) -> Result<GameFile> {
@@ -48,7 +46,6 @@ impl GameFile {
         GameFile::parse(&text).with_context(about)
     }
 
-    /// Reads the text of a file.
     pub fn parse(text: &str) -> Result<GameFile> {
         let file: GameFile =
             serde_json::from_str(text).context("not a game file (JSON with pddl_domain, grammar, pddl_problem)")?;
@@ -76,10 +73,10 @@ pub struct Game {
 }
 
 impl Game {
-    /// Makes a game of its file.
+    /// Makes a game from the content of its file.
     ///
     /// # Errors
-    /// What is wrong with domain, problem or grammar, with the line.
+    /// A fault in domain, problem or grammar; the message has the line.
     pub fn new(file: &GameFile) -> Result<Game> {
         let (rules, start) = pddl::parse(&file.pddl_domain, &file.pddl_problem)?;
         let source = grammar::parse(&file.grammar).context("grammar")?;
@@ -89,13 +86,13 @@ impl Game {
         Ok(Game { rules, texts, start, intro })
     }
 
-    /// The sentence of the task, as the first text says it.
+    /// Returns the sentence of the task, as it occurs in the first text.
     pub fn task(&self) -> &str {
         const MARK: &str = "Your task is to: ";
         self.intro.split_once(MARK).map_or("", |(_, task)| task).trim()
     }
 
-    /// Begins to play.
+    /// Starts to play.
     pub fn play(&self) -> Result<Play> {
         let mut play = Play { facts: self.start.clone(), operators: Vec::new() };
         play.find_operators(self)?;
@@ -109,7 +106,6 @@ impl Game {
 pub struct Operator {
     /// Number of the action.
     pub action: usize,
-    /// Its arguments.
     pub arguments: Vec<Object>,
     /// The command that plays it.
     pub command: String,
@@ -118,14 +114,14 @@ pub struct Operator {
 /// A game being played.
 #[derive(Debug, Clone)]
 pub struct Play {
-    /// What holds now.
+    /// The current facts.
     pub facts: Facts,
-    /// What can be done now.
+    /// The actions that are possible now.
     pub operators: Vec<Operator>,
 }
 
 impl Play {
-    /// The commands that do something now: each once, sorted.
+    /// Returns the commands that have an effect now: each once, sorted.
     pub fn commands(&self) -> Vec<String> {
         let mut commands: Vec<String> = self.operators.iter().map(|o| o.command.clone()).collect();
         commands.sort_unstable();
@@ -133,8 +129,8 @@ impl Play {
         commands
     }
 
-    /// Plays a command; what is said to it. A command that is not one of [`Play::commands`], but for white space around
-    /// it, changes nothing.
+    /// Plays a command and returns the response. A command that is not one of [`Play::commands`], apart from white
+    /// space around it, changes nothing.
     pub fn step(&mut self, game: &Game, command: &str) -> Result<String> {
         let command = strip(command);
         let Some(at) = self.operators.iter().position(|o| o.command == command) else { return Ok(NOTHING.to_owned()) };
@@ -146,7 +142,7 @@ impl Play {
         Ok(said)
     }
 
-    /// Whether the goal is reached.
+    /// Returns true if the goal is reached.
     pub fn won(&self, game: &Game) -> Result<bool> {
         let goal = &game.rules.goal;
         let mut won = false;
@@ -157,7 +153,7 @@ impl Play {
         Ok(won)
     }
 
-    /// All effects see the state as it was; where a fact is made both true and false, true wins.
+    /// Applies the effects. All see the state as it was; if a fact is made both true and false, true wins.
     fn apply(&mut self, game: &Game, operator: &Operator) {
         let action = &game.rules.actions[operator.action];
         let mut slots = vec![0; action.slots];
@@ -208,13 +204,13 @@ impl Play {
     }
 }
 
-/// Whether all that an action does is what its condition demands anyway: such actions (going where one is) are not
-/// offered.
+/// Returns true if every effect of an action is already required by its condition. Such actions (going to the present
+/// location) are not offered.
 fn is_idle(action: &pddl::Action, slots: &[Object]) -> bool {
     let demanded = |effect: &pddl::Effect| {
         let made = effect.atom.ground(slots);
         let same = |atom: &Atom| atom.predicate == effect.atom.predicate && atom.ground(slots) == made;
-        // What is made both true and false is made true.
+        // A fact made both true and false is made true.
         let overruled = !effect.holds && action.effects.iter().any(|e| e.holds && same(&e.atom));
         overruled || action.demands.iter().any(|(atom, holds)| *holds == effect.holds && same(atom))
     };

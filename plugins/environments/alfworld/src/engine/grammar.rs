@@ -1,8 +1,8 @@
 //! The twl2 grammar of a game: the text of every action, and the rules that texts are derived from.
 //!
-//! The file holds `grammar :: """{JSON}""";` and `action Name { template :: "…"; feedback :: "…"; grammar :: """{JSON}"""; }`.
-//! All JSON objects make one table, rule name to alternatives; a name that comes again replaces the earlier one. What is
-//! inside an alternative is read by `text.rs`.
+//! The file consists of `grammar :: """{JSON}""";` and `action Name { template :: "…"; feedback :: "…"; grammar ::
+//! """{JSON}"""; }`. All JSON objects make one table, rule name to alternatives; a repeated name replaces the earlier
+//! one. `text.rs` parses the content of an alternative.
 
 use std::collections::HashMap;
 
@@ -12,10 +12,10 @@ use serde::Deserialize;
 /// One alternative of a rule: used if it is the first whose condition holds.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Alternative {
-    /// A query; none always holds.
+    /// A query; an empty one always holds.
     #[serde(default)]
     pub condition: String,
-    /// What it becomes.
+    /// The text that it becomes.
     pub rhs: String,
 }
 
@@ -24,11 +24,11 @@ pub struct Alternative {
 pub struct ActionText {
     /// The command.
     pub template: String,
-    /// What is said after it.
+    /// The response to the command.
     pub feedback: String,
 }
 
-/// A grammar as it stands in the file.
+/// A parsed grammar file.
 #[derive(Debug, Default)]
 pub struct Source {
     /// By the action's name in lower case.
@@ -37,10 +37,8 @@ pub struct Source {
     pub rules: HashMap<String, Vec<Alternative>>,
 }
 
-/// Reads a grammar.
-///
 /// # Errors
-/// What is wrong, with its line.
+/// A syntax error, with its line.
 pub fn parse(text: &str) -> Result<Source> {
     let mut reader = Reader { text, at: 0 };
     let mut source = Source::default();
@@ -60,7 +58,7 @@ pub fn parse(text: &str) -> Result<Source> {
                         "feedback" => action.feedback = reader.string()?.to_owned(),
                         "grammar" => {
                             let (block, line) = reader.block()?;
-                            // Comments go, their lines stay, so that errors count right.
+                            // Comments are blanked but their lines stay, so that errors count lines correctly.
                             let keep = |l: &'_ str| if l.trim_start().starts_with('#') { "" } else { l }.to_owned();
                             let json: Vec<String> = block.split('\n').map(keep).collect();
                             source.rules.extend(rules(&json.join("\n"), line)?);
@@ -82,7 +80,8 @@ pub fn parse(text: &str) -> Result<Source> {
 
 fn rules(json: &str, line: usize) -> Result<HashMap<String, Vec<Alternative>>> {
     serde_json::from_str(json).map_err(|e| {
-        // The position is in the block; its message says it at the end, which would mislead.
+        // The error's position is relative to the block, and its message ends with it; without this the line would be
+        // wrong.
         let what = e.to_string();
         let what = what.split(" at line ").next().unwrap_or_default();
         anyhow::anyhow!("line {}: {what}", line + e.line().saturating_sub(1))
@@ -99,7 +98,7 @@ impl<'a> Reader<'a> {
         self.text[..self.at].matches('\n').count() + 1
     }
 
-    /// Passes white space and comments.
+    /// Skips white space and comments.
     fn rest(&mut self) -> &'a str {
         loop {
             let rest = &self.text[self.at..];
@@ -140,7 +139,7 @@ impl<'a> Reader<'a> {
         self.word_or_end()?.with_context(|| format!("line {}: it ends where a name is expected", self.line()))
     }
 
-    /// `:: OPEN…CLOSE;`, and the line where the text begins.
+    /// Parses `:: OPEN…CLOSE;` and returns the line where the text begins.
     fn quoted(&mut self, quote: &str) -> Result<(&'a str, usize)> {
         self.expect("::")?;
         self.expect(quote)?;

@@ -1,7 +1,8 @@
 //! Finds every assignment of variables that makes a condition hold, by joins over the facts: nothing is grounded ahead.
 //!
-//! A plan is made once a game. It takes the conditions in an order in which each is either a test of variables that are
-//! bound already or a walk over the facts of one predicate that binds more; the one expected to give the fewest is next.
+//! A plan is made once a game. It orders the conditions so that each is either a test of variables that are bound
+//! already or a walk over the facts of one predicate that binds more. The condition expected to give the fewest facts
+//! is next.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use anyhow::{Result, ensure};
 use super::facts::{Arguments, Facts, MOST_ARGUMENTS, Object};
 use super::formula::{Atom, Formula, Term, Work};
 
-/// Facts and conditions looked at for one plan; real games stay under 10,000.
+/// Most facts and conditions examined for one plan; real games stay under 10,000.
 const MOST_WORK: usize = 500_000;
 /// Branches of one plan; ALFWorld's actions have 2.
 const MOST_BRANCHES: usize = 200;
@@ -21,34 +22,34 @@ pub struct Plan(Vec<Step>);
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// For every fact of the predicate that agrees with what is bound.
+    /// Continues for every fact of the predicate that agrees with the bound variables.
     Walk { predicate: usize, arguments: Vec<Argument> },
-    /// Go on only if it holds.
+    /// Continues only if it holds.
     Test(Formula),
-    /// For each of these objects.
+    /// Continues for each of these objects.
     Each(usize, Arc<[Object]>),
-    /// Go on with every one of the plans; nothing follows.
+    /// Continues with every one of the plans; nothing follows.
     Branch(Vec<Plan>),
 }
 
 #[derive(Debug, Clone)]
 enum Argument {
-    /// Must be what the term stands for.
+    /// Must equal the term's object.
     Is(Term),
     /// Fills the slot, if it is one of these objects.
     Fills(usize, Arc<[Object]>),
 }
 
-/// What a search needs to know about variables and facts.
+/// The planner's knowledge of variables and facts.
 pub struct Planner<'a> {
     /// The objects that each slot may hold, in order.
     pub admitted: &'a [Arc<[Object]>],
-    /// Facts per predicate at the start, by which orders are compared.
+    /// Facts per predicate at the start, to compare orders by.
     pub counts: &'a [usize],
 }
 
 impl Planner<'_> {
-    /// A plan that fills the first `wanted` slots.
+    /// Makes a plan that fills the first `wanted` slots.
     ///
     /// # Errors
     /// A condition with too many alternatives.
@@ -90,7 +91,8 @@ impl Planner<'_> {
                 steps.push(Step::Branch(plans));
                 return steps;
             } else {
-                // What is left (a negation, an equality, a parameter that nothing mentions) needs its variables tried.
+                // The remaining conditions (a negation, an equality, a parameter that nothing mentions) need their
+                // variables tried.
                 let used = |slot: usize| {
                     let mut others = vec![true; bound.len()];
                     others[slot] = false;
@@ -103,7 +105,8 @@ impl Planner<'_> {
         }
     }
 
-    /// The fact whose walk is expected to give the fewest: the predicate's facts, fewer for every bound argument.
+    /// Returns the fact whose walk is expected to give the fewest: the predicate's facts, fewer for every bound
+    /// argument.
     fn cheapest(&self, open: &[Formula], bound: &[bool]) -> Option<usize> {
         let cost = |formula: &Formula| match formula {
             Formula::Fact(atom) => {
@@ -129,29 +132,29 @@ impl Planner<'_> {
     }
 }
 
-/// A search under way.
+/// A search in progress.
 struct Search<'a, F> {
     facts: &'a Facts,
     work: Work,
-    /// Gets the slots of every find and says whether to go on.
+    /// Receives the slots of every find and returns true to continue.
     found: F,
 }
 
 impl Plan {
-    /// Calls `found` with the slots of every assignment, which may come more than once; it says whether to go on.
+    /// Calls `found` with the slots of every assignment, which may repeat; it returns true to continue.
     ///
     /// # Errors
-    /// When the search is so large that the game cannot be meant to be played.
+    /// The search is too large for a game that is meant to be played.
     pub fn search(&self, facts: &Facts, slots: &mut [Object], found: impl FnMut(&[Object]) -> bool) -> Result<()> {
         let mut search = Search { facts, work: Work(MOST_WORK), found };
         search.run(&self.0, slots);
-        ensure!(search.work.0 > 0, "its conditions need more than {MOST_WORK} facts to be looked at");
+        ensure!(search.work.0 > 0, "its conditions require more than {MOST_WORK} facts to be examined");
         Ok(())
     }
 }
 
 impl<F: FnMut(&[Object]) -> bool> Search<'_, F> {
-    /// Whether to go on.
+    /// Returns true to continue.
     fn run(&mut self, steps: &[Step], slots: &mut [Object]) -> bool {
         let Some((step, rest)) = steps.split_first() else { return (self.found)(slots) };
         match step {
@@ -176,7 +179,7 @@ impl<F: FnMut(&[Object]) -> bool> Search<'_, F> {
     }
 }
 
-/// Fills the slots from a fact; whether the fact agrees with what is bound.
+/// Fills the slots from a fact; false if the fact disagrees with a bound variable.
 fn agrees(row: &Arguments, arguments: &[Argument], slots: &mut [Object]) -> bool {
     debug_assert!(arguments.len() <= MOST_ARGUMENTS);
     arguments.iter().zip(row).all(|(argument, &object)| match argument {

@@ -1,4 +1,4 @@
-//! What objects are called: `Drawer|-01.10|…` becomes `drawer 2`.
+//! Names of objects: `Drawer|-01.10|…` becomes `drawer 2`.
 
 use std::collections::HashMap;
 
@@ -7,9 +7,9 @@ use super::facts::Object;
 const ESCAPES: [(&str, &str); 5] =
     [("_bar_", "|"), ("_minus_", "-"), ("_plus_", "+"), ("_dot_", "."), ("_comma_", ",")];
 
-/// The names of the objects that occur in facts, by ALFWorld's rule: an object's class is what stands before the first
-/// bar (with `basin` after it if the id has that word); the objects of a class are numbered down from their count in the
-/// order of their ids. What has no bar keeps its id, with a blank after it.
+/// Names the objects that occur in facts, by ALFWorld's rule. An object's class is the part before the first bar (with
+/// `basin` after it if the id has that word). The objects of a class are numbered down from their count in the order of
+/// their ids. An id without a bar stays, with a blank after it.
 ///
 /// `occurring` must be in the order of the ids.
 pub fn names(objects: &[String], occurring: &[Object]) -> Vec<Option<String>> {

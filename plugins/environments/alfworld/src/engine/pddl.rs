@@ -1,9 +1,9 @@
-//! A PDDL domain and problem, read together into numbers: objects, predicates, actions, start and goal.
+//! Parses a PDDL domain and problem together into numbers: objects, predicates, actions, start and goal.
 //!
-//! What Fast Downward's translator takes and ALFWorld uses is read: typed lists, `and`, `or`, `not`, `exists`, `=`, `()`
-//! as the empty condition, `when` and `(increase …)` in effects. Types are not checked, as there: ALFWorld's effects
-//! state `checked` of locations, and its conditions name constants that only problems declare. Anything else (`forall`,
-//! derived predicates, …) is refused with its line.
+//! It accepts the part of Fast Downward's language that ALFWorld uses: typed lists, `and`, `or`, `not`, `exists`, `=`,
+//! `()` as the empty condition, `when` and `(increase …)` in effects. Types are not checked, as there: ALFWorld's
+//! effects state `checked` of locations, and its conditions name constants that only problems declare. Anything else
+//! (`forall`, derived predicates, …) is refused with its line.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,24 +24,21 @@ const MOST_TYPES: usize = 200;
 /// Most variables of an action, those of its quantifiers included; real ones have 6.
 const MOST_VARIABLES: usize = 32;
 
-/// What does not change while a game is played.
+/// The constant data of a game.
 #[derive(Debug)]
 pub struct Rules {
-    /// Names of the objects, sorted; then those of constants that no list declares, which nothing holds of.
+    /// Names of the objects, sorted; then those of undeclared constants, of which no fact holds.
     pub objects: Vec<String>,
     /// The type of each object, as a number in `types`.
     pub type_of: Vec<usize>,
-    /// Names of the types.
     pub types: Vec<String>,
     /// The objects of each type, sorted.
     pub members: Vec<Arc<[Object]>>,
     /// Numbers of the predicates by name.
     pub predicates: HashMap<String, usize>,
-    /// How many arguments each predicate has.
+    /// Number of arguments of each predicate.
     pub arity: Vec<usize>,
-    /// The actions.
     pub actions: Vec<Action>,
-    /// What is to be achieved.
     pub goal: Goal,
 }
 
@@ -54,40 +51,37 @@ pub struct Action {
     pub parameters: Vec<(String, usize)>,
     /// Number of slots.
     pub slots: usize,
-    /// Finds the applicable ones.
+    /// Finds the arguments for which the action is applicable.
     pub plan: Plan,
-    /// Facts that its condition demands outright, or (false) forbids.
+    /// Facts that its condition requires outright, or (false) forbids.
     pub demands: Vec<(Atom, bool)>,
-    /// What it does.
     pub effects: Vec<Effect>,
 }
 
-/// One effect.
 #[derive(Debug)]
 pub struct Effect {
-    /// Where it happens; always if there is none.
+    /// Its condition; it always happens if there is none.
     pub when: Option<Formula>,
-    /// The fact it is about.
+    /// The fact that it changes.
     pub atom: Atom,
-    /// Whether it makes the fact true.
+    /// It makes the fact true; else false.
     pub holds: bool,
 }
 
-/// The goal.
 #[derive(Debug)]
 pub struct Goal {
-    /// What is to hold.
+    /// The condition to reach.
     pub formula: Formula,
-    /// Finds out whether it does.
+    /// Checks the condition.
     pub plan: Plan,
     /// Number of slots.
     pub slots: usize,
 }
 
-/// Reads both texts.
+/// Parses both texts.
 ///
 /// # Errors
-/// What is wrong: `pddl_domain` or `pddl_problem`, with the line.
+/// A fault in `pddl_domain` or `pddl_problem`, with the line.
 pub fn parse(domain: &str, problem: &str) -> Result<(Rules, Facts)> {
     let (domain, problem) = (domain.to_lowercase(), problem.to_lowercase());
     let domain = Sections::read(&domain, "domain").context("pddl_domain")?;
@@ -131,7 +125,7 @@ impl<'a> Sections<'a> {
         Ok(Self(sections))
     }
 
-    /// A part's content; nothing if it is not there.
+    /// Returns the content of a part; empty if it is missing.
     fn get(&self, name: &str) -> &[Sexp<'a>] {
         self.0.iter().find(|(n, _)| *n == name).map_or(&[], |(_, content)| content.as_slice())
     }
@@ -142,7 +136,7 @@ impl<'a> Sections<'a> {
     }
 }
 
-/// A typed list: `a b - t c`, where what has no type is of the root type.
+/// Parses a typed list: `a b - t c`, where an item without a type is of the root type.
 fn typed<'a>(items: &[Sexp<'a>]) -> Result<Vec<(&'a str, &'a str)>> {
     let mut list = Vec::new();
     let mut untyped = 0;
@@ -161,7 +155,7 @@ fn typed<'a>(items: &[Sexp<'a>]) -> Result<Vec<(&'a str, &'a str)>> {
     Ok(list)
 }
 
-/// A condition before its plan is made, and what its slots may hold.
+/// A condition before its plan is made, and the objects that its slots may hold.
 struct Condition {
     formula: Formula,
     admitted: Vec<Arc<[Object]>>,
@@ -175,7 +169,7 @@ struct Schema {
     effects: Vec<Effect>,
 }
 
-/// Variables in sight, innermost last, and what every slot may hold.
+/// Variables in scope, innermost last, and the objects that every slot may hold.
 #[derive(Default)]
 struct Scope<'a> {
     names: Vec<(&'a str, usize)>,
@@ -246,7 +240,7 @@ impl Reader {
         self.types[kind] == ROOT
     }
 
-    /// The objects of a type; none if no object can be of it.
+    /// Returns the objects of a type; empty if no object can be of it.
     fn members_of(&self, kind: &str) -> Arc<[Object]> {
         match self.types.iter().position(|t| t == kind).and_then(|at| self.members.get(at)) {
             Some(members) => members.clone(),
@@ -336,7 +330,7 @@ impl Reader {
         if let Some(&object) = self.numbers.get(word) {
             return Ok(Term::Object(object));
         }
-        // A constant that this problem does not have: it stands for an object of which nothing holds.
+        // A constant that this problem does not have: it is an object of which no fact holds.
         let number = self.objects.len();
         ensure!(number < 2 * MOST_OBJECTS, "line {line}: too many constants");
         self.numbers.insert(word.to_owned(), number as Object);
@@ -441,7 +435,7 @@ impl Reader {
     }
 }
 
-/// The facts that a condition demands or forbids outright.
+/// Collects the facts that a condition requires or forbids outright.
 fn demands(condition: &Formula) -> Vec<(Atom, bool)> {
     match condition {
         Formula::Fact(atom) => vec![(atom.clone(), true)],

@@ -1,8 +1,8 @@
 //! Queries of the grammar: `atlocation(a:agent, l:location) & not_inreceptacle(o:object, r:receptacle)`.
 //!
-//! The conditions are joined from left to right, each over its facts in the order of their ids, so that lists come out in
-//! this order. `not_p` finds only what an effect made false. A variable is its name and its type together; two variables
-//! are never the same object.
+//! The conditions are joined from left to right, each over its facts in the order of their ids, which gives the order
+//! of lists. `not_p` finds only facts that an effect made false. A variable is its name and its type together; two
+//! variables are never the same object.
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -12,33 +12,32 @@ use super::pddl::Rules;
 /// A variable of the grammar: name and type.
 pub type Variable = (String, String);
 
-/// What variables stand for, in the order in which they were bound.
+/// The objects of variables, in the order in which they were bound.
 pub type Binding = Vec<(usize, Object)>;
 
-/// A query.
 #[derive(Debug, Clone)]
 pub struct Query(Vec<Condition>);
 
 #[derive(Debug, Clone)]
 struct Condition {
-    /// None if the game has no such facts: then nothing is found.
+    /// `None` if the game has no such facts: then nothing is found.
     predicate: Option<usize>,
     holds: bool,
     /// Number of the variable and of its type.
     arguments: Vec<(usize, usize)>,
 }
 
-/// Most facts that one query looks at; real games stay under 10,000.
+/// Most facts that one query examines; real games stay under 10,000.
 const MOST_WORK: usize = 100_000;
 
 impl Query {
-    /// Reads a query; variables that are new are added.
+    /// Parses a query and adds its new variables.
     pub fn parse(text: &str, rules: &Rules, variables: &mut Vec<Variable>) -> Result<Query> {
         let one = |part: &str| Condition::parse(part.trim(), rules, variables);
         Ok(Query(text.split('&').map(one).collect::<Result<_>>().with_context(|| format!("query `{text}`"))?))
     }
 
-    /// Every binding that makes the query hold, in order; each begins with what was bound before. At most `limit`.
+    /// Returns every binding that makes the query hold, in order; each begins with `bound`. At most `limit`.
     pub fn find(&self, facts: &Facts, rules: &Rules, bound: &Binding, limit: usize) -> Result<Vec<Binding>> {
         let mut found = Vec::new();
         let mut work = 0;
@@ -53,7 +52,7 @@ impl Query {
             },
             &mut work,
         );
-        ensure!(work <= MOST_WORK, "a query of the grammar needs more than {MOST_WORK} facts to be looked at");
+        ensure!(work <= MOST_WORK, "a query of the grammar requires more than {MOST_WORK} facts to be examined");
         Ok(found)
     }
 }
@@ -95,7 +94,7 @@ impl Condition {
     }
 }
 
-/// Whether to go on.
+/// Returns true to continue.
 fn join(
     conditions: &[Condition],
     facts: &Facts,

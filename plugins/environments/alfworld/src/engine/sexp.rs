@@ -1,6 +1,6 @@
-//! S-expressions, read as Fast Downward reads PDDL: lower case, `;` begins a comment, and words end at white space,
+//! S-expressions, parsed as Fast Downward parses PDDL: lower case, `;` begins a comment, and words end at white space,
 //! parentheses and before `?`. A comma is part of a word: `(?l - location, ?r - receptacle)` gives `?l` the type
-//! `location,`, which nothing has. ALFWorld's domain has such a list, and its game plays accordingly.
+//! `location,`, which no object has. ALFWorld's domain has such a list, and its game plays accordingly.
 
 use anyhow::{Result, bail, ensure};
 
@@ -10,21 +10,19 @@ const DEEPEST: usize = 100;
 /// A word or a list, with its line (from 1).
 #[derive(Debug, Clone)]
 pub enum Sexp<'a> {
-    /// A word.
     Word(&'a str, usize),
-    /// A list.
     List(Vec<Sexp<'a>>, usize),
 }
 
 impl<'a> Sexp<'a> {
-    /// Where it stands.
+    /// Returns the line where it starts.
     pub fn line(&self) -> usize {
         match self {
             Sexp::Word(_, line) | Sexp::List(_, line) => *line,
         }
     }
 
-    /// The word, if it is one.
+    /// Returns the word, or an error for a list.
     pub fn word(&self) -> Result<&'a str> {
         match self {
             Sexp::Word(word, _) => Ok(word),
@@ -32,7 +30,7 @@ impl<'a> Sexp<'a> {
         }
     }
 
-    /// The items, if it is a list.
+    /// Returns the items, or an error for a word.
     pub fn items(&self) -> Result<&[Sexp<'a>]> {
         match self {
             Sexp::List(items, _) => Ok(items),
@@ -40,7 +38,7 @@ impl<'a> Sexp<'a> {
         }
     }
 
-    /// The first word of a list and what follows it.
+    /// Returns the first word of a list and the items after it.
     pub fn head(&self) -> Result<(&'a str, &[Sexp<'a>])> {
         match self.items()? {
             [first, rest @ ..] => Ok((first.word()?, rest)),
@@ -49,10 +47,10 @@ impl<'a> Sexp<'a> {
     }
 }
 
-/// Reads one list. `text` must be in lower case already.
+/// Parses one list. `text` must be in lower case already.
 ///
 /// # Errors
-/// What is wrong, with its line.
+/// A syntax error, with its line.
 pub fn read(text: &str) -> Result<Sexp<'_>> {
     let mut open: Vec<(Vec<Sexp>, usize)> = Vec::new();
     let mut whole = None;

@@ -1,11 +1,11 @@
 //! Texts derived from the grammar's rules.
 //!
-//! In a rule's right side stand literal text, `#name#` (another rule), `{expression}` or `{expression | query}` or
-//! `{#name# | query}` (once for each find), and `[{… | query}]` (the finds as a list, with the grammar's own separators).
-//! The first alternative whose condition holds is used.
+//! A rule's right side consists of literal text, `#name#` (another rule), `{expression}` or `{expression | query}` or
+//! `{#name# | query}` (once for each find), and `[{… | query}]` (the finds as a list, with the grammar's own
+//! separators). The first alternative whose condition holds is used.
 //!
-//! Two habits of the original parser show in texts: it eats white space at the beginning of a right side (and a line
-//! that begins with `//`), and where it cannot go on it drops the rest without a word.
+//! Two habits of the original parser show in texts. It eats white space at the beginning of a right side (and a line
+//! that begins with `//`). At the first character that it cannot parse it silently drops the rest.
 
 use std::collections::HashMap;
 
@@ -31,9 +31,9 @@ enum Symbol {
     Expression(Expression),
     /// Once for each find of the query, or once if there is none.
     Each(Box<Symbol>, Option<Query>),
-    /// The same as a list.
+    /// The same, as a list.
     List(Box<Symbol>, Option<Query>),
-    /// What cannot be read, and why; the original too minds only when it comes to it.
+    /// Unreadable text, with the reason. As in the original, it is an error only when it is derived.
     Broken(String),
 }
 
@@ -47,12 +47,12 @@ struct Alternative {
 #[derive(Debug)]
 pub struct Template(Vec<Symbol>);
 
-/// Command and feedback of an action, and the variables that its parameters are.
+/// Command and feedback of an action, and the variables of its parameters.
 #[derive(Debug)]
 pub struct ActionTexts {
-    /// What the player says.
+    /// The player's command.
     pub command: Template,
-    /// What it leads to.
+    /// The response to the command.
     pub feedback: Template,
     /// Variables of the parameters, in order.
     pub variables: Vec<usize>,
@@ -63,17 +63,15 @@ pub struct ActionTexts {
 pub struct Texts {
     rules: HashMap<String, Vec<Alternative>>,
     variables: Vec<Variable>,
-    /// What each object is called.
+    /// Name of each object in texts.
     names: Vec<Option<String>>,
-    /// Per action.
+    /// By action.
     pub actions: Vec<ActionTexts>,
     /// The first text.
     pub intro: Template,
 }
 
 impl Texts {
-    /// Reads all rules.
-    ///
     /// # Errors
     /// A query that cannot be read, or an action without texts.
     pub fn new(source: &Source, game: &Rules, names: Vec<Option<String>>) -> Result<Texts> {
@@ -129,7 +127,7 @@ fn action_texts(action: &Action, source: &Source, game: &Rules, variables: &mut 
     Ok(ActionTexts { command, feedback, variables: numbers })
 }
 
-/// A text on its way.
+/// A text that is being derived.
 struct Derivation<'a> {
     texts: &'a Texts,
     facts: &'a Facts,
@@ -230,7 +228,7 @@ impl Derivation<'_> {
     }
 }
 
-/// Reads a right side.
+/// Parses a right side.
 fn symbols(text: &str, game: &Rules, variables: &mut Vec<Variable>) -> Result<Vec<Symbol>> {
     let mut rest = text.trim_start();
     while rest.starts_with("//") {
@@ -266,10 +264,10 @@ fn symbols(text: &str, game: &Rules, variables: &mut Vec<Variable>) -> Result<Ve
     Ok(symbols)
 }
 
-/// What literal text cannot hold.
+/// The characters that literal text cannot contain.
 const NOT_LITERAL: [char; 10] = [';', '|', '"', '<', '>', '[', ']', '#', '{', '}'];
 
-/// `[{…}]`, `{…}` or `#…#` and what follows; none if it is not one.
+/// Parses `[{…}]`, `{…}` or `#…#` and returns the rest; `None` if the text starts with none of them.
 fn bracketed<'a>(text: &'a str, game: &Rules, variables: &mut Vec<Variable>) -> Result<Option<(Symbol, &'a str)>> {
     if let Some(inside) = text.strip_prefix('[') {
         let inside = inside.trim_start_matches('\t');

@@ -8,27 +8,27 @@ use std::ops::RangeInclusive;
 pub struct Dice(ChaCha8Rng);
 
 impl Dice {
-    /// The dice of a key.
+    /// Seeds the dice by a key.
     pub fn new(key: [u8; 32]) -> Dice {
         Dice(ChaCha8Rng::from_seed(key))
     }
 
-    /// A number below `n`; `n` is tiny, so the bias of one multiplication does not matter.
+    /// Returns a number below `n`; `n` is tiny, so the bias of one multiplication does not matter.
     pub fn below(&mut self, n: usize) -> usize {
         ((u64::from(self.0.next_u32()) * n as u64) >> 32) as usize
     }
 
-    /// A number of the range.
+    /// Returns a number of the range.
     pub fn between(&mut self, range: RangeInclusive<i32>) -> i32 {
         range.start() + self.below((range.end() - range.start() + 1) as usize) as i32
     }
 
-    /// True with this probability.
+    /// Returns true with this probability.
     pub fn chance(&mut self, probability: f64) -> bool {
         f64::from(self.0.next_u32()) < probability * 4_294_967_296.0
     }
 
-    /// One of the choices, of which there is at least one.
+    /// Returns one of the choices, of which there is at least one.
     pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len())]
     }

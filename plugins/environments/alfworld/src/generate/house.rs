@@ -6,16 +6,16 @@ use super::{Goal, Size};
 use crate::task_type::TaskType;
 use std::collections::HashSet;
 
-/// Chance that a receptacle stands where another one does.
+/// Chance that a receptacle shares the location of another one.
 const SHARED_LOCATION: f64 = 0.18;
-/// Chance that an object lies in two receptacles at once.
+/// Chance that an object is in two receptacles at once.
 const TWO_RECEPTACLES: f64 = 0.12;
-/// Chance that something lies in a bowl, a box, a mug ...
+/// Chance that a bowl, a box, a mug ... contains an object.
 const FILLED: f64 = 0.4;
-/// Chance of a desk lamp where the task needs none.
+/// Chance of a desk lamp if the task needs none.
 const SPARE_LAMP: f64 = 0.3;
 
-/// A thing that holds objects and stays where it is.
+/// A fixed receptacle.
 pub struct Receptacle {
     pub class: &'static str,
     pub id: String,
@@ -27,11 +27,11 @@ pub struct Object {
     pub class: &'static str,
     pub id: String,
     pub location: String,
-    /// Whether the agent can take it.
+    /// The agent can take it.
     pub pickupable: bool,
-    /// The receptacles it lies in: one, or two as in some of ALFRED's scenes, or none for scenery.
+    /// The receptacles it is in: one, or two as in some of ALFRED's scenes, or none for scenery.
     pub receptacles: Vec<usize>,
-    /// The object (a movable receptacle) it lies in.
+    /// The object (a movable receptacle) it is in.
     pub inside: Option<usize>,
 }
 
@@ -39,15 +39,15 @@ pub struct Object {
 pub struct House {
     pub receptacles: Vec<Receptacle>,
     pub objects: Vec<Object>,
-    /// Where the agent starts; no receptacle is there.
+    /// The agent's first location; no receptacle is there.
     pub start: String,
-    /// The receptacles' classes, each once, with what fits in it.
+    /// The receptacles' classes, each once, with the objects that fit in each.
     classes: Vec<(&'static str, Vec<&'static str>)>,
     ids: HashSet<String>,
 }
 
 impl House {
-    /// A room with receptacles and no objects yet.
+    /// Makes a room with receptacles and no objects yet.
     pub fn furnish(room: &Room, size: Size, dice: &mut Dice) -> House {
         let mut classes: Vec<&'static str> = room.base.split(' ').collect();
         let mut more: Vec<&'static str> = room.more.split(' ').collect();
@@ -78,7 +78,7 @@ impl House {
             if !house.classes.iter().any(|(c, _)| *c == class) {
                 house.classes.push((class, things_in(class).split(' ').collect()));
             }
-            // A basin is named after what it is the basin of: `Sink|x|y|z|SinkBasin`.
+            // A basin is named after its fixture: `Sink|x|y|z|SinkBasin`.
             let id = match class.strip_suffix("Basin") {
                 Some(whole) => house.id(whole, &format!("|{class}"), dice),
                 None => house.id(class, "", dice),
@@ -93,12 +93,12 @@ impl House {
         house
     }
 
-    /// The receptacle classes that an object of this class fits in, each once.
+    /// Lists the receptacle classes that an object of this class fits in, each once.
     pub fn homes(&self, class: &str) -> Vec<&'static str> {
         self.classes.iter().filter(|(_, things)| things.contains(&class)).map(|(receptacle, _)| *receptacle).collect()
     }
 
-    /// Puts the objects in: enough of the goal's class, none of them in a target receptacle, and others.
+    /// Adds the objects: enough of the goal's class, none of them in a target receptacle, and others.
     pub fn fill(&mut self, room: &Room, goal: &Goal, size: Size, dice: &mut Dice) {
         let (total, copies, scenery): (_, &[usize], _) = match size {
             Size::Small => (dice.between(8..=10), &[1, 1, 1, 2], 3),
@@ -137,7 +137,8 @@ impl House {
         }
     }
 
-    /// Where an object of this class may lie at the start: wherever it fits, but nothing may be done already.
+    /// Lists the places where an object of this class may be at the start: wherever it fits, but without reaching the
+    /// goal.
     fn places(&self, class: &str, goal: &Goal) -> Vec<usize> {
         let homes = self.homes(class);
         self.receptacles_where(|receptacle| homes.contains(&receptacle) && !goal.is_met_by(class, receptacle))
@@ -147,7 +148,7 @@ impl House {
         (0..self.receptacles.len()).filter(|&r| wanted(self.receptacles[r].class)).collect()
     }
 
-    /// A new object in one of the places, or in two at once.
+    /// Adds an object in one of the places, or in two at once.
     fn put(&mut self, class: &'static str, places: &[usize], dice: &mut Dice) {
         let mut receptacles = vec![dice.pick(places)];
         let pickupable = class != "DeskLamp";
@@ -162,8 +163,8 @@ impl House {
         self.objects.push(Object { class, id, location, pickupable, receptacles, inside: None });
     }
 
-    /// Moves some objects into the movable receptacles. What lies in a mug lies where the mug does, too: ALFRED has
-    /// both facts, and the agent takes it from there.
+    /// Moves some objects into the movable receptacles. An object in a mug is also in the receptacle that the mug is
+    /// in: ALFRED has both facts, and the agent takes it from there.
     fn nest(&mut self, goal: &Goal, dice: &mut Dice) {
         for outer in 0..self.objects.len() {
             let Object { class, ref location, ref receptacles, .. } = self.objects[outer];
@@ -187,7 +188,7 @@ impl House {
         }
     }
 
-    /// A new id: the class, three coordinates in metres, and an ending.
+    /// Makes an id: the class, three coordinates in metres, and an ending.
     fn id(&mut self, class: &str, ending: &str, dice: &mut Dice) -> String {
         loop {
             let mut id = class.to_owned();
@@ -203,7 +204,7 @@ impl House {
         }
     }
 
-    /// A new location: x and z in steps of 25 cm, a quarter turn, and the camera's tilt in degrees.
+    /// Makes a location: x and z in steps of 25 cm, a quarter turn, and the camera's tilt in degrees.
     fn location(&mut self, dice: &mut Dice) -> String {
         loop {
             let (x, z, turn) = (dice.between(-9..=9), dice.between(-9..=9), dice.below(4));
@@ -215,7 +216,7 @@ impl House {
     }
 }
 
-/// An id of ALFRED as a PDDL symbol.
+/// Escapes an id of ALFRED as a PDDL symbol.
 fn escape(id: &str) -> String {
     let mut escaped = String::with_capacity(4 * id.len());
     for c in id.chars() {

@@ -1,8 +1,8 @@
 //! Random valid games: a household, a task in it, and the two files that ALFWorld's own loader reads.
 //!
-//! Every game can be won from the start with what is in the room, and none is won at the start. The oddities of the
-//! real data are there: receptacles at one location, objects in two receptacles at once, objects inside movable
-//! receptacles, scenery, and a bare object per class.
+//! Every game can be won from the start with what is in the room, and none is won at the start. It has the oddities of
+//! the real data: receptacles at one location, objects in two receptacles at once, objects inside movable receptacles,
+//! scenery, and a bare object per class.
 
 mod dice;
 mod house;
@@ -27,13 +27,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use tables::{Room, has};
 
-/// How large a household is.
+/// Size of a household.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Size {
     /// 10 to 12 receptacles, 8 to 10 objects to take.
     Small,
-    /// As the real data has them: 27 to 31 receptacles, 40 to 60 objects to take.
+    /// As in the real data: 27 to 31 receptacles, 40 to 60 objects to take.
     Real,
 }
 
@@ -42,28 +42,25 @@ pub enum Size {
 pub struct Generated {
     /// Name of its folder, in the real data's form: `pick_and_place_simple-Mug-None-Shelf-301`. Many games share one.
     pub name: String,
-    /// Name of the folder in that folder, another for every size and seed: `trial_T000007_small`.
+    /// Name of the folder in that folder, different for every size and seed: `trial_T000007_small`.
     pub trial: String,
-    /// What kind of task it is.
     pub task_type: TaskType,
     /// The task in words: `put a mug in shelf`.
     pub sentence: String,
-    /// The PDDL problem.
     pub problem: String,
-    /// What stands in `traj_data.json`.
+    /// Content of `traj_data.json`.
     pub traj_data: Value,
 }
 
-/// What a game asks for.
+/// The goal of a game.
 struct Goal {
     task: TaskType,
-    /// Class of the object.
     object: &'static str,
-    /// Class of the receptacle it goes to; for [`TaskType::LookAtObjInLight`], of the lamp.
+    /// Class of its target receptacle; for [`TaskType::LookAtObjInLight`], of the lamp.
     target: &'static str,
 }
 
-/// The game of a task, a size and a seed: always the same.
+/// Generates the game of a task, a size and a seed: always the same.
 pub fn generate(task: TaskType, size: Size, seed: u64) -> Generated {
     let mut key = [0; 32];
     key[..8].copy_from_slice(&seed.to_le_bytes());
@@ -107,7 +104,7 @@ pub fn generate(task: TaskType, size: Size, seed: u64) -> Generated {
 }
 
 impl Goal {
-    /// A goal that this house allows: an object that fits somewhere else than in the target, too.
+    /// Draws a goal that this house allows: an object that also fits somewhere else than in the target.
     fn choose(task: TaskType, room: &Room, house: &House, dice: &mut Dice) -> Goal {
         let wanted = match task {
             TaskType::PickClean => tables::CLEANABLE,
@@ -130,14 +127,14 @@ impl Goal {
         Goal { task, object, target }
     }
 
-    /// Whether an object of this class in a receptacle of that class is what is asked for, states aside.
+    /// Returns true if an object of this class in a receptacle of that class is the goal, states aside.
     fn is_met_by(&self, object: &str, receptacle: &str) -> bool {
         self.object == object && self.target == receptacle
     }
 }
 
 impl Generated {
-    /// The game as a file's reader would have it.
+    /// Returns the game as the reader of its file would.
     pub fn content(&self, package: &Package) -> GameFile {
         GameFile {
             pddl_domain: package.domain.clone(),
@@ -148,7 +145,7 @@ impl Generated {
         }
     }
 
-    /// What stands in `game.tw-pddl`. The walkthrough is the list of commands that wins, where one is known.
+    /// Returns the content of `game.tw-pddl`. The walkthrough is a list of commands that wins, if known.
     pub fn game_file(&self, package: &Package, walkthrough: Option<Vec<String>>) -> Value {
         json!({
             "pddl_domain": package.domain,

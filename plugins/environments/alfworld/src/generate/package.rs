@@ -1,10 +1,10 @@
-//! The two texts that every game file has and this repository has not: ALFWorld's domain and grammar.
+//! The two texts that every game file needs and this repository does not contain: ALFWorld's domain and grammar.
 
 use anyhow::{Context, Result, ensure};
 use std::fs;
 use std::path::Path;
 
-/// What stands in the grammar for a game's task.
+/// Placeholder of a game's task in the grammar.
 pub(super) const TASK_PLACE: &str = "UNKNOWN GOAL";
 
 /// The domain and the grammar of the installed Python package `alfworld`.
@@ -12,15 +12,15 @@ pub(super) const TASK_PLACE: &str = "UNKNOWN GOAL";
 pub struct Package {
     /// The PDDL domain (`data/alfred.pddl`).
     pub domain: String,
-    /// The grammar of the texts (`data/alfred.twl2`), with a place for the task.
+    /// The grammar of the texts (`data/alfred.twl2`), with a placeholder for the task.
     pub grammar: String,
 }
 
 impl Package {
-    /// Where `scripts/setup.sh` puts the package, below the repository's root.
+    /// The folder into which `scripts/setup.sh` puts the package, relative to the repository's root.
     pub const PATH: &str = ".venv/alfworld";
 
-    /// Reads the package's folder, the one that has `data/`.
+    /// Reads the package's folder, which contains `data/`.
     ///
     /// # Errors
     /// A file is missing or not UTF-8, or the grammar has no place for the task.

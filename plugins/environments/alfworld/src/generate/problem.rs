@@ -10,7 +10,7 @@ use super::tables::{self, has, things_in};
 use crate::task_type::TaskType;
 use std::collections::BTreeSet;
 
-/// The task in words, in one of the two ways that the package has for each type.
+/// Returns the task in words, in one of the two forms that the package has for each type.
 pub fn sentence(goal: &Goal, dice: &mut Dice) -> String {
     let (object, target) = (goal.object.to_lowercase(), goal.target.to_lowercase());
     let sentences = match goal.task {
@@ -35,7 +35,6 @@ pub fn sentence(goal: &Goal, dice: &mut Dice) -> String {
     if dice.chance(0.5) { first } else { second }
 }
 
-/// The text of the PDDL problem.
 pub fn problem(name: &str, house: &House, goal: &Goal) -> String {
     let mut text = format!("(define (problem plan_{name})\n(:domain alfred)\n(:objects\nagent1 - agent\n");
     declare(&mut text, house);
@@ -50,7 +49,7 @@ pub fn problem(name: &str, house: &House, goal: &Goal) -> String {
     text
 }
 
-/// The `:objects`: every class once as an object (ALFRED's own noise) and as a type, then what the house has.
+/// Writes the `:objects`: every class once as an object (ALFRED's own noise) and as a type, then the house's own.
 fn declare(text: &mut String, house: &House) {
     let mut line = |name: &str, suffix: &str, kind: &str| {
         text.extend(["        ", name, suffix, " - ", kind, "\n"]);
@@ -80,7 +79,7 @@ fn declare(text: &mut String, house: &House) {
     }
 }
 
-/// The `:init`, in ALFRED's order, without parentheses.
+/// Returns the facts of `:init`, in ALFRED's order, without parentheses.
 fn facts(house: &House) -> Vec<String> {
     let House { receptacles, objects, .. } = house;
     let mut facts = Vec::new();
@@ -118,7 +117,7 @@ fn facts(house: &House) -> Vec<String> {
     facts
 }
 
-/// The `:goal`, and the parenthesis that ends the problem. The order of the conditions is the package's.
+/// Returns the `:goal`, and the parenthesis that ends the problem. The order of the conditions is the package's.
 fn formula(goal: &Goal) -> String {
     let Goal { task, object, target } = goal;
     let types = format!("(objectType ?o {object}Type) (receptacleType ?r {target}Type)");
@@ -147,7 +146,7 @@ fn formula(goal: &Goal) -> String {
     format!("        (:goal\n            (and\n                {condition}\n            )\n        )\n    )\n")
 }
 
-/// An object that can be changed in a way, was, and lies in the target.
+/// Returns the condition of an object that can be changed in some way, was, and is in the target.
 fn treated(able: &str, types: &str, done: &str) -> String {
     format!(
         "(exists (?r - receptacle) (exists (?o - object)

@@ -1,4 +1,4 @@
-//! What fits where and what a room has.
+//! Tables: the objects that fit in receptacles, and the contents of rooms.
 //!
 //! [`things_in`], the property lists and the class lists are the tables of `alfworld/gen/constants.py` (PyPI package
 //! `alfworld` 0.4.2, MIT License, Copyright (c) 2020 Mohit Shridhar and others), without the sliced objects: no task
@@ -20,30 +20,30 @@ pub const RECEPTACLES: &str = "ArmChair BathtubBasin Bed Cabinet Cart CoffeeMach
     DiningTable Drawer Dresser Fridge GarbageCan HandTowelHolder LaundryHamper Microwave Ottoman PaintingHanger Safe \
     Shelf SideTable SinkBasin Sofa StoveBurner TVStand Toaster Toilet ToiletPaperHanger TowelHolder";
 
-/// Objects that other objects lie in (`isReceptacleObject`).
+/// Objects that can contain other objects (`isReceptacleObject`).
 pub const MOVABLE: &str = "Bowl Box Cup Mug Pan Plate Pot";
 /// Receptacles that open. A box opens too in the package, but no game has one that is not an object.
 pub const OPENABLE: &str = "Cabinet Drawer Fridge Microwave Safe";
-/// What a sink basin cleans.
+/// Objects that a sink basin cleans.
 pub const CLEANABLE: &str = "Apple Bowl ButterKnife Cloth Cup DishSponge Egg Fork Kettle Knife Ladle Lettuce Mug Pan \
     Plate Pot Potato SoapBar Spatula Spoon Tomato";
-/// What a microwave heats.
+/// Objects that a microwave heats.
 pub const HEATABLE: &str = "Apple Bread Cup Egg Mug Plate Potato Tomato";
-/// What a fridge cools.
+/// Objects that a fridge cools.
 pub const COOLABLE: &str = "Apple Bowl Bread Cup Egg Lettuce Mug Pan Plate Pot Potato Tomato WineBottle";
-/// What can be turned on.
+/// Objects that can be turned on.
 pub const TOGGLEABLE: &str = "DeskLamp FloorLamp";
-/// What a knife slices.
+/// Objects that a knife slices.
 pub const SLICEABLE: &str = "Apple Bread Egg Lettuce Potato Tomato";
-/// Where a desk lamp stands.
+/// Receptacles for a desk lamp.
 pub const LAMP_STANDS: &str = "Desk Dresser SideTable";
 
-/// Whether `list` has this name.
+/// Returns true if `list` has this name.
 pub fn has(list: &str, name: &str) -> bool {
     list.split(' ').any(|n| n == name)
 }
 
-/// The object classes that fit in a receptacle of this class, movable receptacles included; sorted.
+/// Lists the object classes that fit in a receptacle of this class, movable receptacles included; sorted.
 pub fn things_in(receptacle: &str) -> &'static str {
     match receptacle {
         "ArmChair" | "Ottoman" | "Sofa" => {
@@ -128,21 +128,21 @@ pub fn things_in(receptacle: &str) -> &'static str {
     }
 }
 
-/// What a kind of room holds.
+/// The contents of a kind of room.
 pub struct Room {
     /// The first of its 30 scene numbers, as in ALFRED's folder names.
     pub first_scene: usize,
     /// Receptacles that every such room has.
     pub base: &'static str,
-    /// Receptacles that every real-size room has too, and a small one some of.
+    /// Receptacles that every real-size room also has, and of which a small one has some.
     pub more: &'static str,
-    /// What fills a real-size room up.
+    /// Receptacles that fill up a real-size room.
     pub filling: &'static str,
     /// Objects that can be taken.
     pub things: &'static str,
-    /// Objects that cannot: they only stand around.
+    /// Objects that cannot be taken: scenery.
     pub scenery: &'static str,
-    /// Whether a desk lamp may stand here.
+    /// A desk lamp may be here.
     pub has_lamp: bool,
 }
 
@@ -191,7 +191,7 @@ const BATHROOM: Room = Room {
     has_lamp: false,
 };
 
-/// The rooms in which a task is set (`GOALS_VALID` of the package).
+/// Returns the rooms for a task (`GOALS_VALID` of the package).
 pub fn rooms(task: TaskType) -> &'static [Room] {
     match task {
         TaskType::PickAndPlace | TaskType::PickTwo => &[KITCHEN, LIVING_ROOM, BEDROOM, BATHROOM],

@@ -1,9 +1,9 @@
-//! The generated games, judged by their texts alone, and the tables against the installed Python package.
+//! Tests the generated games by their texts alone, and the tables against the installed Python package.
 
 use super::*;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-/// A problem as read back from its text.
+/// A problem parsed back from its text.
 struct Read<'a> {
     /// Declared symbols, by kind.
     declared: BTreeMap<&'a str, Vec<&'a str>>,
@@ -25,7 +25,7 @@ impl<'a> Read<'a> {
         Read { declared, facts: facts.map(|fact| fact.split(' ').collect()).collect(), goal: words(goal) }
     }
 
-    /// The arguments of every fact of this predicate.
+    /// Returns the arguments of every fact of this predicate.
     fn all(&self, predicate: &str) -> impl Iterator<Item = &[&'a str]> {
         self.facts.iter().filter(move |fact| fact[0] == predicate).map(|fact| &fact[1..])
     }
@@ -35,7 +35,7 @@ impl<'a> Read<'a> {
     }
 }
 
-/// The text with every run of white space as one space, and none at a parenthesis.
+/// Reduces every run of white space to one space, and puts one around parentheses.
 fn words(text: &str) -> String {
     let text = text.replace('(', " ( ").replace(')', " ) ");
     text.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -70,7 +70,7 @@ fn every_game_is_sound_can_be_won_and_is_not_won_yet() {
             Size::Real => assert!((27..=31).contains(&receptacles) && (40..=60).contains(&things), "{context}"),
         }
 
-        // What lies where: it fits, or it is carried there by what it is inside of.
+        // Every object is where it fits, or came along inside another object.
         let object_type: BTreeMap<_, _> = read.pairs("objectType").into_iter().collect();
         let receptacle_type: BTreeMap<_, _> = read.pairs("receptacleType").into_iter().collect();
         let fits: HashSet<_> = read.pairs("canContain").into_iter().collect();
@@ -82,7 +82,7 @@ fn every_game_is_sound_can_be_won_and_is_not_won_yet() {
             assert!(at_home || along || object_type[object] == "DeskLampType", "{object} in {receptacle}: {context}");
         }
 
-        // The goal, as the folder's name and traj_data.json have it.
+        // The goal agrees with the folder's name and traj_data.json.
         let parts: Vec<&str> = game.name.split('-').collect();
         let [task, object, "None", target, scene] = parts[..] else { panic!("{context}") };
         assert_eq!(task, game.task_type.name());
@@ -165,13 +165,13 @@ fn the_goals_are_many() {
     }
 }
 
-/// The quoted names of a Python dictionary of sets, by key.
+/// Returns the quoted names of a Python dictionary of sets, by key.
 fn python_sets(text: &str, name: &str) -> BTreeMap<String, BTreeSet<String>> {
     let (_, body) = text.split_once(&format!("\n{name} = {{")).unwrap();
     let (body, _) = body.split_once("\n}").unwrap();
     let mut sets: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut key = String::new();
-    // Between quotes and not, in turn.
+    // The pieces are between quotes and outside them, in turn.
     let pieces: Vec<&str> = body.split('\'').collect();
     for pair in pieces[1..].chunks_exact(2) {
         if pair[1].starts_with(':') {
@@ -208,7 +208,7 @@ fn the_tables_are_the_packages() {
     assert_eq!(ours(tables::SLICEABLE), actions["Sliceable"]);
 }
 
-/// One task's entry in `gen/goal_library.py`.
+/// Returns one task's entry in `gen/goal_library.py`.
 fn library_entry<'a>(library: &'a str, task: &str) -> (String, Vec<&'a str>) {
     let (_, entry) = library.split_once(&format!("gdict[\"{task}\"]")).unwrap();
     let pddl = entry.split("'''").nth(1).unwrap();
@@ -256,7 +256,7 @@ fn a_written_game_has_the_packages_texts_and_its_own_task() {
 }
 
 #[test]
-fn a_missing_package_says_how_to_get_it() {
+fn the_error_of_a_missing_package_has_the_remedy() {
     let error = format!("{:#}", Package::read(Path::new("/nowhere")).unwrap_err());
     assert!(error.contains("/nowhere/data/alfred.pddl") && error.contains("alfworld==0.4.2"), "{error}");
     assert!(!error.contains('\n'), "{error}");

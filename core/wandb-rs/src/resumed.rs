@@ -1,42 +1,42 @@
-//! The earlier life of a run that goes on.
+//! The earlier part of a resumed run.
 //!
-//! One file per run is what makes every row arrive once: the rows of a file have their places on the server, counted from
-//! the file's first row, so that uploading the file again puts each row where it was, and new rows over those that were cut
-//! off. The rows of a second file with the same id would be counted from the first again.
+//! One file per run ensures that every row arrives once. The server numbers a file's rows from its first row. Uploading
+//! the file again therefore puts each row where it was, and new rows over those that were cut off. The rows of a second
+//! file with the same id would be counted from the first again.
 
 use crate::error::Tried;
 use crate::live;
 use crate::log_file::{self, LogFile};
-use crate::metrics::Metrics;
+use crate::metrics::RunMetrics;
 use crate::record::Kind;
 use crate::{Error, Resume};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What an earlier life left behind, up to the step to go on from.
-pub(crate) struct Past {
+/// State of the earlier part, up to the step to resume from.
+pub(crate) struct Resumed {
     /// The run's directory.
     pub dir: PathBuf,
     /// The run's file.
     pub path: PathBuf,
-    /// The same, open behind the last record that was kept.
+    /// The same file, open behind the last kept record.
     pub log: LogFile,
-    pub metrics: Metrics,
+    pub metrics: RunMetrics,
     pub last_step: Option<u64>,
-    /// How long it had run at its last row.
+    /// Run time at its last row.
     pub runtime: Duration,
 }
 
-impl Past {
-    /// Opens the newest file of the run in `dir`, and cuts off all that came after the step: rows, a torn record, the exit
+impl Resumed {
+    /// Opens the newest file of the run in `dir`, and cuts off everything after the step: rows, a torn record, the exit
     /// record.
     pub fn open(dir: &Path, resume: &Resume) -> Result<Self, Error> {
         let nothing = |why| Error::NothingToResume { id: resume.id.clone(), dir: dir.into(), why };
         let found = newest_dir(dir, &resume.id).ok_or_else(|| nothing("no run file"))?;
         let dir = found.canonicalize().tried("find", &found)?;
         let path = dir.join(format!("run-{}.wandb", resume.id));
-        let mut metrics = Metrics::default();
+        let mut metrics = RunMetrics::default();
         let (mut last_step, mut runtime, mut has_run) = (None, 0.0, false);
         let position = log_file::read(&path, |record| {
             match &record.kind {
@@ -61,7 +61,7 @@ impl Past {
             return Err(nothing("its file was cut off before the run's own record"));
         }
         let log = LogFile::reopen(&path, position).tried("open", &path)?;
-        // With it, `wandb sync` would leave the file alone.
+        // With the marker, `wandb sync` would skip the file.
         let marker = live::marker(&path);
         if marker.exists() {
             fs::remove_file(&marker).tried("remove", &marker)?;
@@ -71,7 +71,7 @@ impl Past {
     }
 }
 
-/// The newest directory in `dir` that holds a file of this run; the names begin with the date.
+/// Returns the newest directory in `dir` with a file of this run; the names begin with the date.
 fn newest_dir(dir: &Path, id: &str) -> Option<PathBuf> {
     let entries = fs::read_dir(dir).ok()?.flatten().map(|entry| entry.path());
     entries.filter(|path| path.join(format!("run-{id}.wandb")).is_file()).max()

@@ -1,4 +1,4 @@
-//! KL in the reward: every token pays for its distance from the reference before advantages are estimated
+//! KL in the reward: each token's reward is reduced by a KL penalty against the reference before advantages are estimated
 //! (Ziegler et al. 2019, arXiv:1909.08593, section 2.2).
 
 use serde::{Deserialize, Serialize};
@@ -8,12 +8,12 @@ use super::loss::kl;
 use crate::data::Batch;
 use crate::recipe::KlInReward;
 
-/// The coefficient, which an adaptive one moves towards its target. Part of a checkpoint.
+/// The coefficient of the penalty, which may adapt to reach a target KL. Part of a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct KlCoefficient(pub f64);
 
 impl KlCoefficient {
-    /// After an iteration of `steps` rows whose KL was `kl`.
+    /// Adapts the coefficient after an iteration of `steps` rows whose mean KL was `kl`.
     pub fn update(&mut self, section: &KlInReward, kl: f64, steps: usize) {
         if let Some(adaptive) = &section.adaptive {
             let error = (kl / adaptive.target - 1.0).clamp(-0.2, 0.2);
@@ -22,8 +22,8 @@ impl KlCoefficient {
     }
 }
 
-/// Takes `coefficient` times the KL estimate of old log-probs against the reference's off the tokens' rewards; gives the
-/// estimate's mean over rows of the means over their tokens.
+/// Subtracts `coefficient` times the KL estimate of old log-probs against the reference's from the tokens' rewards. Returns
+/// the estimate's mean over rows of the means over their tokens.
 pub fn subtract_kl(batch: &mut Batch, section: &KlInReward, coefficient: KlCoefficient) -> f64 {
     let Some(reference) = &batch.rows.ref_logprobs else { return 0.0 };
     let (x, y) = (Tensor::from_slice(batch.old_logprobs()), Tensor::from_slice(reference));

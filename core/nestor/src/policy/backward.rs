@@ -1,0 +1,210 @@
+//! Forward and backward passes over packed sequences, block by block.
+//!
+//! The forward pass runs without gradients and keeps each block's input; the head runs only on the states that are read.
+//! The backward pass walks the blocks in reverse: it computes a block again with gradients on a detached input, and passes
+//! it the gradient that came from above. That is activation checkpointing, written as a loop. Blocks whose activations fit
+//! into memory keep their graph instead ([`blocks_to_recompute`]).
+//!
+//! With sharded weights a unit is all-gathered before use, while the unit before it computes, and freed after use; that is
+//! FSDP's schedule. Collectives take all ranks, so a rank that has no micro-batch left takes part in them too
+//! ([`idle_forward`], [`idle_backward`]).
+
+use anyhow::Result;
+use nestor_torch::fused;
+use tch::{Kind, Tensor, no_grad};
+
+use super::packing::Packed;
+use crate::model::qwen2::{BlockWeights, ForwardInput, OuterWeights, WeightSource};
+use crate::model::{Architecture, Config, Model};
+use crate::recipe::Recompute;
+use crate::shard::{GradientSums, HeldUnits, UnitReader};
+
+/// Share of a device's free memory that kept activations may take; the rest is for logits, gradients and other needs.
+const ACTIVATION_SHARE: f64 = 0.5;
+
+/// One block between its forward and its backward pass.
+enum SavedBlock {
+    /// The input (T, E): the block is computed again.
+    Input(Tensor),
+    Graph(Box<BlockGraph>),
+}
+
+/// A block's output, with the leaves that it was computed from.
+struct BlockGraph {
+    /// (T, E).
+    input: Tensor,
+    weights: BlockWeights,
+    output: Tensor,
+}
+
+/// The states that are read (N, E), before the final norm and without gradients. Prefetches the first unit.
+pub fn states(model: &Model, packed: &Packed, reader: &mut UnitReader) -> Result<Tensor> {
+    let input =
+        ForwardInput { tokens: &packed.tokens, positions: &packed.packing.positions, read: Some(&packed.predictors) };
+    no_grad(|| model.forward(WeightSource::Read(reader), &input, |_, q, k, v| packed.packing.attend(q, k, v)))
+}
+
+/// Inputs of a head in [`accumulate_gradients`].
+pub struct HeadInputs<'a> {
+    /// The states that are read (N, E), without gradients.
+    pub states: &'a Tensor,
+    /// Final norm and head; leaves that require gradients where they are trained.
+    pub outer: &'a OuterWeights,
+    /// Gradient sums of the same weights, to be added to; none where they are not trained.
+    pub sum: Option<OuterWeights>,
+}
+
+/// Forward and backward pass of one micro-batch: adds the gradient to `sums`. `head` adds the gradient of its own weights
+/// and returns that of the states (N, E).
+pub fn accumulate_gradients<M>(
+    model: &Model,
+    packed: &Packed,
+    recompute: Recompute,
+    mut sums: GradientSums,
+    head: impl FnOnce(HeadInputs) -> (Tensor, M),
+) -> Result<M> {
+    let mut reader = model.reader();
+    let rope = model.rope(&packed.packing.positions);
+    let again = blocks_to_recompute(model, packed.packing.tokens(), recompute);
+    // The last block computes only the states that are read.
+    let block = |layer: usize, weights: &BlockWeights, x: &Tensor| {
+        let read = (layer + 1 == model.blocks()).then_some(&packed.predictors);
+        model.block(weights, x, &rope, read, |q, k, v| packed.packing.attend(q, k, v))
+    };
+
+    let outer = model.outer_weights(&mut reader, false)?;
+    let mut x = no_grad(|| model.embed(&outer, &packed.tokens));
+    drop(outer);
+    let mut saved = Vec::with_capacity(model.blocks());
+    for layer in 0..model.blocks() {
+        let weights = model.block_weights(&mut reader, layer, layer >= again)?;
+        reader.prefetch(model.unit_after(layer))?;
+        if layer < again {
+            let output = no_grad(|| block(layer, &weights, &x));
+            saved.push(SavedBlock::Input(std::mem::replace(&mut x, output)));
+        } else {
+            let input = x.detach().set_requires_grad(true);
+            let output = block(layer, &weights, &input);
+            x = output.detach();
+            saved.push(SavedBlock::Graph(Box::new(BlockGraph { input, weights, output })));
+        }
+    }
+
+    let outer = model.outer_weights(&mut reader, sums.trains_outer())?;
+    if let Some(last) = again.checked_sub(1).filter(|last| last + 1 == model.blocks()) {
+        reader.prefetch(1 + last)?;
+    }
+    let sum = sums.outer().map(|flat| OuterWeights::new(&model.config, flat, false));
+    let (mut grad, metrics) = head(HeadInputs { states: &x, outer: &outer, sum });
+    drop((outer, x)); // the gradient is (N, E), from the last block's input on (T, E)
+
+    for (layer, saved) in saved.into_iter().enumerate().rev() {
+        let BlockGraph { input, weights, output } = match saved {
+            SavedBlock::Graph(graph) => *graph,
+            SavedBlock::Input(x) => {
+                let weights = model.block_weights(&mut reader, layer, true)?;
+                if layer > 0 {
+                    reader.prefetch(layer)?; // the unit of the block before
+                }
+                let input = x.set_requires_grad(true);
+                let output = block(layer, &weights, &input);
+                BlockGraph { input, weights, output }
+            }
+        };
+        let mut sources = vec![&input];
+        sources.extend(weights.tensors());
+        let mut gradients = fused::gradients(&output, &grad, &sources);
+        let own = gradients.split_off(1);
+        drop((weights, output));
+        sums.add_block(layer, &own)?;
+        grad = gradients.remove(0);
+    }
+    if let Some(flat) = sums.outer() {
+        no_grad(|| {
+            let mut embedding = OuterWeights::new(&model.config, flat, false).embedding;
+            let _ = embedding.index_add_(0, &packed.tokens, &grad.to_kind(Kind::Float));
+        });
+    }
+    sums.finish()?;
+    Ok(metrics)
+}
+
+/// Takes part in the collectives of [`states`] and a head, for a rank without a micro-batch.
+pub fn idle_forward(model: &Model) -> Result<()> {
+    let mut reader = model.reader();
+    // In the order that the pass asks for them: the first unit, each block, the first unit again.
+    for unit in (0..=model.blocks()).chain([0]) {
+        drop(reader.unit(unit)?);
+    }
+    Ok(())
+}
+
+/// Takes part in the collectives of [`accumulate_gradients`], for a rank without a micro-batch.
+pub fn idle_backward(model: &Model, recompute: Recompute, mut sums: GradientSums) -> Result<()> {
+    idle_forward(model)?;
+    let again = blocks_to_recompute(model, 0, recompute);
+    let mut reader = model.reader();
+    if again == model.blocks() {
+        reader.prefetch(again)?;
+    }
+    for layer in (0..model.blocks()).rev() {
+        if layer < again {
+            drop(reader.unit(1 + layer)?);
+            if layer > 0 {
+                reader.prefetch(layer)?;
+            }
+        }
+        sums.add_nothing(layer)?;
+    }
+    sums.finish()
+}
+
+/// The number of first blocks that are computed again for a micro-batch of this many tokens.
+fn blocks_to_recompute(model: &Model, tokens: i64, recompute: Recompute) -> usize {
+    let blocks = model.blocks();
+    match recompute {
+        // A graph would keep the gathered weights of its block; and all ranks must gather the same.
+        Recompute::Auto if matches!(model.units, HeldUnits::Sharded { .. }) => blocks,
+        Recompute::All => blocks,
+        Recompute::None => 0,
+        Recompute::Blocks(n) => n.min(blocks),
+        Recompute::Auto => {
+            // Without a figure from the system, memory is taken to be scarce.
+            let free = fused::free_bytes(model.device()).unwrap_or(0);
+            blocks_without_room(blocks, tokens as u64 * activation_bytes(&model.config, model.kind()), free)
+        }
+    }
+}
+
+/// Bytes for each token that the graph of one block keeps for its backward pass.
+///
+/// These are the tensors that the operations of [`Model::block`] save: two normed inputs with their scales and the sum
+/// between them; queries, keys and values, before and after the attention's own layout (which repeats keys and values for
+/// the heads that share them); its output likewise; gate and up, and their product.
+pub fn activation_bytes(c: &Config, kind: Kind) -> u64 {
+    let (q, kv) = (c.num_attention_heads * c.head_dim(), c.num_key_value_heads * c.head_dim());
+    let attention = (q + 2 * kv) + 3 * q + 2 * q;
+    let head_norms = if c.architecture == Architecture::Qwen3 { q + kv } else { 0 };
+    let elements = 4 * c.hidden_size + attention + head_norms + 3 * c.intermediate_size;
+    let float32 = 2 + c.num_attention_heads; // scales of the norms, log-sums of the attention
+    elements as u64 * kind.elt_size_in_bytes() as u64 + 4 * float32 as u64
+}
+
+/// Number of `blocks` whose activations, `each` bytes, do not fit into their share of `free` bytes.
+pub fn blocks_without_room(blocks: usize, each: u64, free: u64) -> usize {
+    let room = (free as f64 * ACTIVATION_SHARE / each.max(1) as f64) as usize;
+    blocks.saturating_sub(room)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_blocks_are_computed_again_as_have_no_room() {
+        assert_eq!(blocks_without_room(24, 100, 4800), 0);
+        assert_eq!(blocks_without_room(24, 100, 4799), 1);
+        assert_eq!(blocks_without_room(24, 100, 450), 22);
+        assert_eq!(blocks_without_room(24, 100, 0), 24);
+    }
+}

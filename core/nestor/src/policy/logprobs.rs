@@ -1,0 +1,128 @@
+//! Log-probs without gradients, by the same passes that the update runs: of a batch as a ragged column, and of token files
+//! (`nestor score`).
+
+use std::path::Path;
+
+use anyhow::Result;
+use serde_json::{Value, json};
+use tch::{Device, Kind, Tensor};
+
+use super::backward::idle_forward;
+use super::batching::{advance, balanced_micro_batches};
+use super::lm_head::token_stats;
+use super::packing::{Packed, Packing, packed_tokens};
+use crate::data::{Batch, Sequence};
+use crate::dist::Reduce;
+use crate::files::read_tokens;
+use crate::model::{Model, weights};
+use crate::shard::Ranks;
+
+/// Tokens of one forward pass of `nestor score`, unless a single row is longer: bounds the memory.
+const PASS_TOKENS: usize = 8192;
+
+/// Log-probs of every response token of a batch under a network, as a ragged column; the ranks share the work.
+pub fn ragged_logprobs(
+    ranks: &Ranks,
+    model: &Model,
+    batch: &Batch,
+    micro_batch_tokens: usize,
+    temperature: f64,
+) -> Result<Vec<f32>> {
+    ragged_column(ranks, model, batch, micro_batch_tokens, |sequences, column| {
+        let packed = Packed::new(sequences, &batch.rows, model.device());
+        packed.put(&token_stats(model, &packed, temperature)?.logprobs, column);
+        Ok(())
+    })
+    .map(|column| column[..response_tokens(batch)].to_vec())
+}
+
+/// A ragged column with an entry for each response token and each row. The ranks fill it micro-batch by micro-batch, and
+/// all get all of it. A signal ends it between two micro-batches.
+pub fn ragged_column(
+    ranks: &Ranks,
+    model: &Model,
+    batch: &Batch,
+    micro_batch_tokens: usize,
+    fill: impl Fn(&[&Sequence], &mut [f32]) -> Result<()>,
+) -> Result<Vec<f32>> {
+    let mut column = vec![0f32; response_tokens(batch) + batch.rows.len()];
+    let all: Vec<usize> = (0..batch.sequences.len()).collect();
+    let micro_batches = balanced_micro_batches(ranks, batch, &all, micro_batch_tokens);
+    ranks.progress.set_total(micro_batches.iter().flatten().map(Vec::len).sum());
+    for micro in micro_batches {
+        ranks.check_stop()?;
+        let Some(micro) = micro else {
+            idle_forward(model)?;
+            continue;
+        };
+        let sequences: Vec<_> = micro.iter().map(|&i| &batch.sequences[i]).collect();
+        fill(&sequences, &mut column)?;
+        advance(ranks, &sequences);
+    }
+    let comm = &ranks.comm;
+    if !comm.is_alone() {
+        // Entries that other ranks computed are zero here.
+        let sum = Tensor::from_slice(&column).to_device(comm.device());
+        comm.all_reduce(&sum, Reduce::Sum)?;
+        let count = column.len();
+        sum.to_device(Device::Cpu).copy_data(&mut column, count);
+    }
+    Ok(column)
+}
+
+/// Number of response tokens of a batch.
+fn response_tokens(batch: &Batch) -> usize {
+    batch.rows.token_offsets.last().map_or(0, |&end| end as usize)
+}
+
+/// Scores the rows of a tokens file (`{"rows": [[ids…], …]}`): `{"logprobs": [[…one number fewer than ids…], …]}`.
+pub fn score(dir: &Path, tokens: &Path, kind: Kind, device: Device) -> Result<Value> {
+    let rows = read_tokens(tokens)?;
+    let model = weights::load(dir, kind, device)?;
+    model.config.check_tokens(&format!("{}: row", tokens.display()), &rows)?;
+    Ok(json!({ "logprobs": logprobs(&model, &rows)? }))
+}
+
+/// Log-probs of every token but the first of each row.
+pub fn logprobs(model: &Model, rows: &[Vec<u32>]) -> Result<Vec<Vec<f32>>> {
+    let mut out = Vec::with_capacity(rows.len());
+    let mut rest = rows;
+    while !rest.is_empty() {
+        let mut tokens = 0;
+        let fits = rest.iter().take_while(|row| {
+            tokens += row.len();
+            tokens <= PASS_TOKENS
+        });
+        let (now, later) = rest.split_at(fits.count().max(1));
+        out.extend(one_pass(model, now)?);
+        rest = later;
+    }
+    Ok(out)
+}
+
+fn one_pass(model: &Model, rows: &[Vec<u32>]) -> Result<Vec<Vec<f32>>> {
+    // A row of one token has nothing to predict.
+    let scored: Vec<&[u32]> = rows.iter().map(Vec::as_slice).filter(|row| row.len() > 1).collect();
+    let lengths: Vec<usize> = scored.iter().map(|row| row.len()).collect();
+    let (mut predictors, mut targets, mut start) = (Vec::new(), Vec::new(), 0);
+    for row in &scored {
+        predictors.extend((start..start + row.len() - 1).map(|t| t as i64));
+        targets.extend(row[1..].iter().map(|&id| i64::from(id)));
+        start += row.len();
+    }
+    let mut values = Vec::new();
+    if !scored.is_empty() {
+        let device = model.device();
+        let packed = Packed {
+            tokens: packed_tokens(scored.iter().copied(), device),
+            packing: Packing::new(&lengths, device),
+            predictors: Tensor::from_slice(&predictors).to_device(device),
+            targets: Tensor::from_slice(&targets).to_device(device),
+            token_index: Vec::new(),
+            lengths: Vec::new(),
+        };
+        values = Vec::<f32>::try_from(token_stats(model, &packed, 1.0)?.logprobs.to_device(Device::Cpu))?;
+    }
+    let mut values = values.into_iter();
+    Ok(rows.iter().map(|row| values.by_ref().take(row.len().saturating_sub(1)).collect()).collect())
+}

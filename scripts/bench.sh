@@ -12,7 +12,7 @@ if ! [ -x target/release/nestor ] || ! .venv/bin/python -c 'import transformers'
     scripts/setup.sh --test
 fi
 
-# It sees the packages of .venv too, so that both sides have the same torch.
+# Packages of .venv are visible in it, so that both sides have the same torch.
 venv=.venv-bench
 stamp=$venv/bench.installed
 if ! cmp -s pyproject.toml "$stamp"; then

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks Nestor on a machine with a CUDA GPU and torch 2.11, without compiler or cargo, and prints one table.
-#   scripts/gpu_check.sh --pack           where it was built: strips the program, its plugins and what the check drives
+#   scripts/gpu_check.sh --pack           where it was built: strips the program, its plugins and the driver of the check
 #                                         into target/gpu_check (under 60 MB); carry that folder with a checkout
 #   scripts/gpu_check.sh [--out DIR]      on the GPU machine; DIR gets table.md and the runs
 #   scripts/gpu_check.sh --device cpu     a rehearsal on small shapes, without a GPU

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes .venv with the pinned torch and builds the binary and the bundled plugins. Run again it does nothing.
+# Makes .venv with the pinned torch and builds the binary and the bundled plugins. A second run changes nothing.
 #   scripts/setup.sh [--test]     --test also installs what only the tests need
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -13,7 +13,7 @@ case "${1-}" in
     *) fail "unknown argument $1; usage: scripts/setup.sh [--test]" ;;
 esac
 
-# A rustup that was just installed is not on PATH yet.
+# A new rustup is not on PATH yet.
 command -v cargo >/dev/null || export PATH="$HOME/.cargo/bin:$PATH"
 command -v cargo >/dev/null || fail "cargo is missing; install Rust 1.88 or newer from https://rustup.rs"
 "${CXX:-c++}" --version >/dev/null 2>&1 || fail "a C++ compiler is missing; install g++ (or set CXX)"
@@ -53,7 +53,7 @@ if $with_tests && [ -z "${CHROMIUM-}" ] && ! command -v chromium >/dev/null; the
     DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes --no-install-recommends chromium fonts-liberation >/dev/null
 fi
 
-# Cargo finds torch (.cargo/config.toml) and recipes find ALFWorld's texts here, whatever the version of Python.
+# Links without a Python version in their path: .cargo/config.toml finds torch there, and recipes find ALFWorld's texts.
 link() {
     local name=$1 holds=$2 site
     [ ! -e ".venv/$name/$holds" ] || return 0
@@ -64,7 +64,7 @@ link() {
 link torch lib/libtorch.so
 link alfworld data/alfred.twl2
 
-# Another libtorch that the environment names must not win.
+# A libtorch named by the environment must not take precedence.
 unset LIBTORCH LIBTORCH_LIB LIBTORCH_INCLUDE LIBTORCH_USE_PYTORCH LIBTORCH_STATIC
 [ -x target/release/nestor ] || echo "setup: building (libtorch's bindings are large: about 10 minutes on 2 cores)"
 cargo build --quiet --locked --release --workspace

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets up what is missing and runs every check: format, lints, Rust tests, Python tests against references.
+# Runs every check after installing what is missing: format, words, lints, Rust tests, Python tests against references.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 command -v cargo >/dev/null || export PATH="$HOME/.cargo/bin:$PATH"
@@ -14,10 +14,29 @@ stage() {
     report+=$(printf '%-8s %4d s' "$name" $((SECONDS - begin)))$'\n'
 }
 
+# Builds all that the tests need. The build lints (scripts/lint.sh), and a warning is an error here.
+build() {
+    local log
+    log=$(mktemp)
+    cargo build --quiet --locked --release --workspace --all-targets 2>&1 | tee "$log"
+    if grep -q '^warning' "$log"; then return 1; fi
+}
+
+words() {
+    local own
+    # Spelling; then the phrases of tests/words.txt, each with a plainer one.
+    git ls-files -z | xargs -0 .venv/bin/codespell
+    own=$(sed 's/->.*//; s/[].[*^$+?(){}|\\]/\\&/g' tests/words.txt | paste -sd '|')
+    git ls-files -z | xargs -0 .venv/bin/codespell --dictionary tests/words.txt --regex "(?<!\w)(?:$own)(?!\w)"
+    .venv/bin/md-dead-link-check # between our files
+}
+
 stage setup scripts/setup.sh --test
 stage format cargo fmt --all --check
-stage lints cargo clippy --quiet --locked --release --workspace --all-targets -- -D warnings
+stage words words
+stage build build
 stage rust cargo test --quiet --locked --release --workspace
-# Two at a time: most of them wait for one program that runs on one core.
-stage python .venv/bin/python -m pytest -q -n 2 --dist loadfile tests/python
+# More at a time than there are cores: most tests wait, for a start, a heartbeat or a server.
+workers=$((2 * $(nproc) < 8 ? 2 * $(nproc) : 8))
+stage python .venv/bin/python -m pytest -q -n $workers --dist loadfile --no-loadscope-reorder --durations=10 tests/python
 printf '== all passed\n%s' "$report"

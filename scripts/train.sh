@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets up what is missing and trains.
+# Installs and builds what is missing, then trains.
 #   scripts/train.sh RECIPE [--set key.path=value]... [--run-dir DIR] [--resume]
 set -euo pipefail
 [ $# -gt 0 ] || { echo "usage: scripts/train.sh RECIPE [--set key.path=value]... [--run-dir DIR] [--resume]" >&2; exit 2; }

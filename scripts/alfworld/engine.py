@@ -7,7 +7,7 @@ Reads one JSON object per line on standard input and answers each with one on st
     {"op": "reset"}                     -> {"record": RECORD, "seconds": ..}
     {"op": "step", "command": TEXT}     -> {"record": RECORD, "seconds": ..}
 or {"error": TEXT}. A RECORD holds command (null for a reset), observation, admissible_commands (sorted), won, reward and
-done. `seconds` is what the engine itself took, without the pipe.
+done. `seconds` is the time in the engine itself, without the pipe.
 """
 import json
 import os
@@ -48,7 +48,7 @@ class Engine:
         return self.ask(op="versions")
 
     def load(self, game):
-        """Reads a game file; gives the seconds that it took."""
+        """Reads a game file; returns the seconds that it took."""
         return self.ask(op="load", game=str(game))["seconds"]
 
     def reset(self):

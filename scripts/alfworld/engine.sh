@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes .venv-alfworld with the Python ALFWorld engine, which tests/slow/alfworld_differential.py and scripts/alfworld/bench.py run beside the
-# plugin. Two of its parts are compiled (about 3 minutes on 2 cores). Run again it does nothing. Nothing else needs it.
+# plugin. Two of its parts are compiled (about 3 minutes on 2 cores). A second run changes nothing. Nothing else needs it.
 #   scripts/alfworld/engine.sh
 set -euo pipefail
 cd "$(dirname "$0")/../.."

@@ -1,4 +1,4 @@
-"""What alfworld_differential.py and bench_alfworld.py share: games made by the plugin's tool, and result blocks."""
+"""Shared by tests/slow/alfworld_differential.py and bench.py: games made by the plugin's tool, and result blocks."""
 import json
 import subprocess
 import sys
@@ -21,7 +21,7 @@ class Game:
 
 
 def program(path, how):
-    """The absolute path of a program that must exist; `how` says how to make it."""
+    """The absolute path of a program that must exist. `how` is the remedy in the error message."""
     path = Path(path)
     if not path.is_file():
         sys.exit(f"{path} is missing; {how}")
@@ -29,8 +29,8 @@ def program(path, how):
 
 
 def make_games(args, folder, size, count):
-    """`count` games of a size, the six types in turn, made in `folder` unless they are there already. Of `args` the options
-    --tool, --engine (whose package has domain and grammar) and --seed."""
+    """`count` games of a size, the six types in turn, made in `folder` unless it has them. Uses the options --tool, --engine
+    (whose package has domain and grammar) and --seed of `args`."""
     per_type = -(-count // len(TASK_TYPES))
     if not folder.exists():
         package = next(args.engine.glob("lib/python*/site-packages/alfworld"), None)
@@ -52,7 +52,7 @@ def make_games(args, folder, size, count):
 
 
 def run(command):
-    """Runs a program to its end and gives what it wrote; its failure ends this program with its message."""
+    """Runs a program to its end and returns its output; its failure ends this program with its message."""
     words = [str(word) for word in command]
     done = subprocess.run(words, capture_output=True, text=True, encoding="utf-8")
     if done.returncode != 0:
@@ -61,7 +61,7 @@ def run(command):
 
 
 def around_block(path, name):
-    """What stands before and after the text between `<!-- name -->` and the next `<!-- end -->` of a Markdown file."""
+    """The text before and after the block between `<!-- name -->` and the next `<!-- end -->` of a Markdown file."""
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     before, start, rest = text.partition(f"<!-- {name} -->")
     _, end, after = rest.partition("<!-- end -->")

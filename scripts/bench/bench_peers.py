@@ -1,12 +1,12 @@
-"""Measures Nestor beside what a user would pick instead, row by row of the table in docs/benchmarks.md: transformers' generate, a
+"""Measures Nestor beside its alternatives, one row of the table in docs/benchmarks.md at a time: transformers' generate, a
 plain PyTorch update, verl-agent's lock-step rollout on transformers, TRL's GRPOTrainer. Both sides have the same random
-weights, type, lengths or script, and number of threads; their runs alternate and never overlap.
+weights, type, lengths or script, and number of threads. Their runs alternate and never overlap.
 
 usage: scripts/bench.sh ROW... | all [--repeat R] [--threads N] [--write FILE] [--small]
-    --repeat R     alternated runs, of which the median counts (5)
+    --repeat R     alternated runs; the row shows their median (5)
     --threads N    threads of each side (2)
-    --write FILE   puts the table of all rows measured so far between the marks of a Markdown file
-    --small        a rehearsal on a tiny model: shows that a row works, its figures mean nothing and are not kept
+    --write FILE   writes the table of all rows measured so far between the marks of a Markdown file
+    --small        a rehearsal on a tiny model, whose figures mean nothing and are not kept
 rows: generate-0.5b generate-27m update-0.5b update-ragged-27m rollout-27m iteration-27m logprob-diff deterministic
 """
 import argparse
@@ -32,8 +32,7 @@ DTYPE = "bfloat16"
 
 
 def alternate(repeat, ours, theirs):
-    """Seconds of both, in turn, each first in every other round; the peer's first run does not count, as Nestor's own
-    does not."""
+    """Measures both in turn; the two take turns to be first. A warm-up run of the peer precedes, as Nestor has its own."""
     theirs_once = lambda: timed(theirs)
     theirs_once()
     mine, other = [], []
@@ -56,7 +55,7 @@ def bench(what, folder, *args, dtype=DTYPE):
 
 
 def compared(row, work, peer, target, seconds, notes=(), sound=True):
-    """A row that compares seconds."""
+    """Makes a row that compares seconds."""
     mine, theirs = seconds
     times = ratio(mine, theirs)
     return Result(row, work, peer, spread(mine), spread(theirs), f"{times:.2f} ×", f"{target} ×",
@@ -79,7 +78,7 @@ def generate(row, a, shape, batch, prompt, new, target):
                         "--dtype", "float32", "--device", "cpu")["tokens"]
     note, sound = play.compare_greedy(models.load(folder, "float32"), sample, greedy)
     model, prompts = models.load(folder, DTYPE), random_prompts(folder, batch, prompt)
-    # Ours is a new process each time and the peer is warm: of a short run, the median of three after a first one counts.
+    # Nestor is a new process each time and the peer is warm, so a short run is the median of three after a warm-up.
     sizes = ["--batch", batch, "--prompt", prompt, "--new", new, "--repeats", 3 if shape == "27m" else 1]
     seconds = alternate(a.repeat, lambda: bench("generate", folder, *sizes)["seconds"],
                         lambda: play.generate(model, prompts, new))
@@ -101,7 +100,7 @@ def update_ragged(row, a, shape, batch, prompt, new, target):
     shape, batch, prompt, new = ("tiny", 4, 16, 8) if a.small else (shape, batch, prompt, new)
     folder = models.folder(shape)
     sizes = ["--batch", batch, "--prompt", prompt, "--new", new, "--ragged", "--repeats", 1]
-    lengths = bench("update", folder, *sizes)["lengths"]  # of prompt and response of each sequence
+    lengths = bench("update", folder, *sizes)["lengths"]  # (prompt, response) of each sequence
     peer = learn.PlainUpdate(models.load(folder, DTYPE), lengths)
     seconds = alternate(a.repeat, lambda: bench("update", folder, *sizes)["seconds"], peer)
     tokens = sum(p + r for p, r in lengths)
@@ -110,7 +109,7 @@ def update_ragged(row, a, shape, batch, prompt, new, target):
 
 
 class Scripted:
-    """The multi-turn workload: its script as Nestor writes it, checked by a greedy rollout of it in float32."""
+    """The multi-turn workload: the script that Nestor writes, checked by a greedy rollout in float32."""
 
     def __init__(self, a):
         self.folder = models.folder("tiny" if a.small else "27m")

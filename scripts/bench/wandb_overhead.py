@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What live tracking costs a run: seconds of an iteration while W&B's server answers, is dead, takes 30 s for every answer, or
-answers 500.
+"""Measures the cost of live tracking: seconds of an iteration while W&B's server answers, is dead, takes 30 s for every
+answer, or answers 500.
 
-On a machine that others use two runs differ by more than what is looked for. So in one run the uploading child is stopped and
-let go on in turn, every few seconds, and iterations next to each other in time are compared: printed are the median over all
-such pairs of stretches, and the quartiles. What the run itself does for tracking is left over then: writing a row, some 40 us
-(tests/slow/wandb_many_rows.py), and a sample of the machine every 15 s. Some 10 minutes, not in CI.
+On a shared machine two runs differ by more than this cost. So the script stops and resumes the uploading child of one run
+every few seconds, and compares adjacent intervals. It prints the median ratio over all such pairs, and the quartiles. The
+ratio excludes the run's own tracking: writing a row, some 40 us (tests/slow/wandb_many_rows.py), and a sample of the machine
+every 15 s. Takes some 10 minutes; not in CI.
 
     .venv/bin/python scripts/bench/wandb_overhead.py [--seconds 120]
 """
@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT / "tests/python"))
 from wandb_server import KEY, serve  # noqa: E402
 
 STRETCH = 3.0
-# Weights stay nearly as they are, so that all iterations have the same work.
+# The weights hardly change, so all iterations have the same work.
 SETS = ["iterations=1000000", "checkpoint.every=0", "eval.every=0", "update.lr=1e-9", "wandb={mode: live}"]
 
 
@@ -40,7 +40,8 @@ def cpu_seconds(pids):
 
 
 def ratios(mode, seconds):
-    """Iteration time beside the uploader over that without it, for each pair of stretches; the uploader's share of a core."""
+    """Returns the ratio of iteration time with and without the uploader for each pair of intervals, the uploader's share of a
+    core, and the number of iterations."""
     with tempfile.TemporaryDirectory() as folder, serve(mode) as server, open(Path(folder) / "out", "w") as out:
         run_dir = Path(folder) / "run"
         env = os.environ | {"OMP_NUM_THREADS": "1", "WANDB_BASE_URL": server.url, "WANDB_API_KEY": KEY}
@@ -59,7 +60,7 @@ def ratios(mode, seconds):
             on = len(stretches) % 2 == 0
             for pid in descendants(run.pid):
                 os.kill(pid, signal.SIGCONT if on else signal.SIGSTOP)
-            first = count() + 1  # the iteration under way has a share in both
+            first = count() + 1  # the current iteration belongs to both intervals
             time.sleep(STRETCH)
             stretches.append((first, count()))
         pids = descendants(run.pid)
@@ -70,7 +71,7 @@ def ratios(mode, seconds):
         run.wait()
         took = [json.loads(line)["time/iteration_s"] for line in rows.read_text().splitlines()]
         medians = [statistics.median(took[first:last]) for first, last in stretches]
-        # Each stretch against the mean of its two neighbours, so that a drift of the machine cancels.
+        # Each interval against the mean of its two neighbours, which cancels a drift of the machine.
         pairs = []
         for i in range(1, len(medians) - 1):
             ratio = medians[i] / ((medians[i - 1] + medians[i + 1]) / 2)

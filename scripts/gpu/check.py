@@ -12,7 +12,8 @@ from pathlib import Path
 
 import torch
 
-# Two devices add in different orders. Float32: what was seen between CPU and reference, with room; bfloat16 has 8 bits.
+# Two devices add in different orders. Float32: the largest difference seen between CPU and reference, with a margin; bfloat16
+# has 8 bits.
 LOGPROB_LIMIT = {"float32": 1e-3, "bfloat16": 0.25}
 GRADIENT_LIMIT = 1e-4
 
@@ -41,7 +42,7 @@ def nestor(*words):
 
 
 def check(name):
-    """Runs a check, which gives its figure and whether it is good; an error is a failed check, and the next goes on."""
+    """Runs a check, which returns its figure and whether it is good. An error is a failed check; the next one runs."""
     def run(body):
         try:
             figure, good = body()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes docs/img/*.png: what `nestor view` shows of a run, on a desktop and a phone, in both themes.
+"""Makes docs/img/*.png: the page of `nestor view` for a run, on a desktop and a phone, in both themes.
 
     scripts/view/shots.py RUN... [--out docs/img] [--page PAGE]     --page takes a page already made instead of runs
 

@@ -1,4 +1,5 @@
 """Fixtures of all Python tests: the program as a user calls it, and the examples that tests drive."""
+import itertools
 import json
 import os
 import socket
@@ -10,10 +11,20 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-# Small tensors: threads would only get into each other's way.
+# Seconds after which a test gives up waiting. A hang is the only thing that this may find: no test measures a duration.
+PATIENCE = 900
+# Tensors are small here, so more threads would only slow each other down.
 QUIET = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
 os.environ.update(QUIET)
 sys.path.insert(0, str(ROOT / "tests/slow"))
+
+# The files that take longest come first, so that no worker ends long after the others (`--no-loadscope-reorder`).
+LONGEST = ["test_model", "test_resume", "test_kills", "test_wandb", "test_ranks", "test_run", "test_checkpoint_faults", "test_bench",
+           "test_launch", "test_docs", "test_console", "test_tracking", "test_lora", "test_tokenizer", "test_refusals", "test_cli"]
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
 
 
 @pytest.fixture(scope="session")
@@ -33,7 +44,7 @@ def nestor():
 @pytest.fixture(scope="session")
 def failpoints():
     """Runs the variant of the program that kills or stops itself at a failpoint (tests/drivers)."""
-    def call(failpoint, *args, timeout=300, **kwargs):
+    def call(failpoint, *args, timeout=PATIENCE, **kwargs):
         path = ROOT / "target/release/nestor_failpoints"
         assert path.exists(), "build first: scripts/setup.sh"
         env = {**os.environ, "NESTOR_FAILPOINT": failpoint}
@@ -44,8 +55,8 @@ def failpoints():
 
 @pytest.fixture(scope="session")
 def run(nestor):
-    """Runs the program; gives returncode, stdout and stderr (text). Keyword arguments go to subprocess.run."""
-    def call(*args, timeout=300, **kwargs):
+    """Runs the program and returns its exit code, stdout and stderr (text). Keyword arguments go to subprocess.run."""
+    def call(*args, timeout=PATIENCE, **kwargs):
         command = [str(nestor), *map(str, args)]
         return subprocess.run(command, capture_output=True, text=True, timeout=timeout, **kwargs)
     return call
@@ -53,7 +64,7 @@ def run(nestor):
 
 @pytest.fixture(scope="session")
 def run_json(run):
-    """Runs the program, which must succeed, and gives what it prints as JSON."""
+    """Runs the program, which must succeed, and returns the JSON that it prints."""
     def call(*args, **kwargs):
         done = run(*args, **kwargs)
         assert done.returncode == 0, done.stderr
@@ -63,22 +74,37 @@ def run_json(run):
 
 @pytest.fixture(scope="session")
 def driver():
-    """Runs a program of tests/drivers, which must succeed, and gives its output."""
+    """Runs a program of tests/drivers, which must succeed, and returns its output."""
     def call(name, *args):
         path = ROOT / "target/release" / name
         assert path.exists(), "build first: scripts/setup.sh"
-        done = subprocess.run([str(path), *map(str, args)], capture_output=True, text=True, timeout=300)
+        done = subprocess.run([str(path), *map(str, args)], capture_output=True, text=True, timeout=PATIENCE)
         assert done.returncode == 0, done.stderr
         return done.stdout
     return call
 
 
-def run_ranks(world, command, timeout=300):
-    """Runs a command as so many ranks, with torchrun's variables, all of which must succeed; gives rank 0's output."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    outputs = [tempfile.TemporaryFile("w+") for _ in range(2 * world)]  # a pipe that nobody reads would fill up
+# Ports below those that the kernel assigns (ip_local_port_range), from 32768 on: no other program is given one of them. Each
+# process of pytest begins elsewhere.
+PORTS = itertools.cycle(range(20_000, 32_000))
+next(itertools.islice(PORTS, 97 * os.getpid() % 12_000, None))
+
+
+def free_port():
+    """A port on loopback that nobody uses and that this process gives out once."""
+    for port in PORTS:
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                pass
+
+
+def run_ranks(world, command, timeout=PATIENCE):
+    """Runs a command as `world` ranks with torchrun's variables. All must succeed; returns the output of rank 0."""
+    port = free_port()
+    outputs = [tempfile.TemporaryFile("w+") for _ in range(2 * world)]  # pipes that nobody reads would fill up
     ranks = []
     for rank in range(world):
         place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 
 
 def mini_batches(sequences, turns):
-    """Cut in order where the next sequence would bring more turns than this."""
+    """Cuts in order, before the sequence that would exceed the number of turns."""
     cut, used = [], turns
     for sequence in sequences:
         if used + len(sequence) > turns:
@@ -42,8 +42,8 @@ def shard(model):
 
 
 def local_loss(model, sequences, tokens):
-    """What this rank's sequences add to (total, policy, kl) of a mini-batch of so many response tokens."""
-    if not sequences:  # takes part in what the ranks do together
+    """This rank's part of (total, policy, kl) for a mini-batch of `tokens` response tokens."""
+    if not sequences:  # takes part in the collectives
         nothing = model(torch.zeros(1, 1, dtype=torch.long), use_cache=False).logits.sum() * 0.0
         return nothing, nothing.double(), nothing.double()
     rows = sum(sequences, [])
@@ -69,10 +69,10 @@ def main():
             norm = torch.nn.utils.clip_grad_norm_(model.parameters(), update["grad_clip"]).full_tensor()
             optimizer.step()
             optimizer.zero_grad()
-            told = torch.stack([loss.detach().double() for loss in losses])
-            dist.all_reduce(told)
+            sums = torch.stack([loss.detach().double() for loss in losses])
+            dist.all_reduce(sums)
             if rank == 0:
-                print(json.dumps(dict(zip(("total", "policy", "kl"), told.tolist()), norm=norm.item())), flush=True)
+                print(json.dumps(dict(zip(("total", "policy", "kl"), sums.tolist()), norm=norm.item())), flush=True)
     whole = {name: p.full_tensor() for name, p in model.named_parameters()}
     if rank == 0:
         save_file(whole, out)

@@ -1,8 +1,8 @@
 """Rebuilds Qwen2.5's tokenizer.json without a download from the model hub.
 
 The byte-pair ranks come from the PyPI package dashscope (resources/qwen.tiktoken, Apache-2.0). A rank file lists
-tokens in the order of their merges but not what was merged; the two halves of a token are found by running byte-pair
-encoding on it with only the ranks below its own. The result's ids are checked against known ones.
+tokens in the order of their merges but not their two halves. Those are found by byte-pair encoding of the token with only the
+ranks below its own. The result's ids are checked against known ones.
 
 usage: make_qwen_tokenizer.py OUT/tokenizer.json [qwen.tiktoken]
 """
@@ -72,10 +72,10 @@ def main():
     if len(sys.argv) == 3:
         rank_file = Path(sys.argv[2])
     else:
-        # Found, not imported: the package imports much that is not needed here.
+        # Found, not imported: importing the package takes long.
         package = importlib.util.find_spec("dashscope")
         if package is None:
-            sys.exit("make_qwen_tokenizer.py: the package dashscope is missing; pip install -r the group test of pyproject.toml")
+            sys.exit("make_qwen_tokenizer.py: the package dashscope is missing; install the group test of pyproject.toml (scripts/setup.sh --test)")
         rank_file = Path(package.origin).parent / "resources" / "qwen.tiktoken"
     out = Path(sys.argv[1])
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""One recipe at several numbers of ranks, and how far two such runs are apart."""
+"""One recipe at several numbers of ranks, and the differences between two such runs."""
 import json
 import subprocess
 from pathlib import Path
@@ -10,8 +10,8 @@ from safetensors.torch import load_file
 NESTOR = ROOT / "target/release/nestor"
 # A gradient's norm is relative, a loss absolute, parameters relative by L2.
 TARGETS = {"norm": 1e-5, "loss": 1e-7, "parameters": 1e-6}
-# Sums in another order round differently, and AdamW carries that on: steps are those of fine-tuning, and mini-batches and
-# the entropy bonus large enough that no gradient is next to nothing.
+# Sums in another order round differently, and AdamW amplifies that. So steps are as small as in fine-tuning, and mini-batches
+# and the entropy bonus are large enough that no gradient is almost zero.
 SETTINGS = ["deterministic=true", "device=cpu", "dtype=float32", "rollout.tasks=8", "update.mini_batch=64",
             "update.short_mini_batch=reference", "update.micro_batch_tokens=512", "update.lr=1e-5", "update.entropy=0.02",
             "eval.every=0"]
@@ -25,13 +25,13 @@ def train(world, sharding, recipe, run_dir, iterations, *settings):
 
 
 def warm_start(world, run_dir):
-    """The smoke model as the warm start leaves it; it says at once what runs that begin with it are to be told."""
+    """The smoke model after its warm start; returns the settings of runs that begin with it."""
     train(world, "full", "gigpo.yaml", run_dir, 1)
     return [f"model.path={export(run_dir, 0)}", "model.new=null", "warm_start=null", "checkpoint.every=0"]
 
 
 def export(run_dir, iteration, *which):
-    """A checkpoint in Hugging Face form; `which` says what of it."""
+    """A checkpoint in Hugging Face form; `which` are options of `nestor export`."""
     folder = run_dir / "-".join(["exported", str(iteration), *which])
     if not folder.exists():
         checkpoint = run_dir / f"checkpoints/iteration-{iteration:06}"
@@ -44,7 +44,7 @@ def rows(path):
 
 
 def episodes(run_dir):
-    """What was played, iteration by iteration, without what the last bits of weights and of the update's sums make of it."""
+    """The episodes of each iteration, without the numbers that depend on the last bits of weights and sums."""
     played = [rows(path) for path in sorted((run_dir / "rollouts").glob("iteration-*.jsonl"))]
     for step in (step for iteration in played for episode in iteration for step in episode["steps"]):
         del step["advantage"], step["logprobs"]
@@ -52,7 +52,7 @@ def episodes(run_dir):
 
 
 def parameters_apart(folder, other, without=()):
-    """Relative difference (L2) of all parameters but those of these names."""
+    """Relative difference (L2) of all parameters, those with the endings `without` excepted."""
     def vector(folder):
         tensors = {name: t for file in folder.glob("*.safetensors") for name, t in load_file(file).items()}
         return torch.cat([tensors[name].flatten().double() for name in sorted(tensors) if not name.endswith(without)])
@@ -61,7 +61,7 @@ def parameters_apart(folder, other, without=()):
 
 
 def apart(run_dir, other, *which):
-    """The largest differences of two runs over all optimiser steps, and that of their final parameters."""
+    """The largest differences between two runs over all optimiser steps, and between their final parameters."""
     # The critic's steps have no rows of their own.
     pairs = [("steps", "loss/total", "grad/norm"), ("steps", "loss/policy", None), ("steps", "loss/kl", None),
              ("metrics", "loss/value", "value/grad_norm")]

@@ -4,6 +4,7 @@ import json
 import subprocess
 
 import pytest
+from conftest import PATIENCE
 
 PUBLISHED = ["gigpo_qwen2.5_1.5b", "grpo_qwen2.5_1.5b", "rloo_qwen2.5_1.5b", "ppo_qwen2.5_1.5b", "gigpo_qwen2.5_7b"]
 
@@ -20,7 +21,7 @@ def texts(root):
 def tool(root):
     def call(*args):
         command = [root / "target/release/nestor-alfworld", *map(str, args)]
-        return subprocess.run(command, capture_output=True, text=True, cwd=root, timeout=300)
+        return subprocess.run(command, capture_output=True, text=True, cwd=root, timeout=PATIENCE)
     return call
 
 
@@ -38,7 +39,7 @@ def games(tool, tmp_path_factory):
 
 @pytest.fixture
 def play(run, tmp_path):
-    """`nestor play alfworld`: one object per step, or what it said when it failed."""
+    """`nestor play alfworld`: one object per step, or the error."""
     def call(config, commands, *args):
         (tmp_path / "config.json").write_text(json.dumps(config))
         (tmp_path / "commands.jsonl").write_text("".join(json.dumps(c) + "\n" for c in commands))

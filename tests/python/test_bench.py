@@ -1,5 +1,5 @@
-"""`nestor bench` on scripts, and scripts/bench/bench_peers.py beside it, on a tiny model: that the work is what it says, that the
-peer's run is the same work, and that wrong input is one message."""
+"""`nestor bench` on scripts and scripts/bench/bench_peers.py on a tiny model: both do the work of the script, and wrong input
+gives one message."""
 import json
 import os
 import subprocess
@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from conftest import PATIENCE
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 SMALL = ["--envs", 8, "--group-size", 4, "--turns", 3]
@@ -20,9 +21,9 @@ def model(run, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def bench(run_json, model):
+def bench(run_json, model, root):
     def call(what, *args):
-        return run_json("bench", what, "--model", model, "--device", "cpu", "--json", *args)
+        return run_json("bench", what, "--model", model, "--device", "cpu", "--json", *args, cwd=root)
     return call
 
 
@@ -42,7 +43,7 @@ def test_a_rollout_is_its_script(history, bench, tmp_path):
     assert measured["prompt_tokens"] == prompts == measured["prefilled"] + measured["shared"]
     assert measured["tokens"] == sum(turn["response"] for turns in episodes for turn in turns)
     assert measured["turns"] == sum(map(len, episodes)) and measured["seconds"] > 0
-    # Environments that take their time change when things happen, not what.
+    # Slow environments change the times and nothing else.
     waited = bench("rollout", *args, "--env-ms", 10, "--slots", 3)
     assert all(waited[key] == measured[key] for key in ("tokens", "turns", "prompt_tokens"))
     assert any(turn["env_ms"] > 10 for e in json.loads(script.read_text())["episodes"] for turn in e["turns"])
@@ -61,6 +62,17 @@ def test_an_iteration_trains_on_all_of_its_script(workload, phases, bench, tmp_p
     assert measured["tokens"] == sum(len(turn["prompt"]) + turn["response"] for turn in turns)
     assert measured["optimizer_steps"] == -(-len(turns) // 12)
     assert len(measured["seconds_all"]) == 2 and 0 < measured["logprob_diff_max"] < 1e-4
+
+
+def test_a_workload_is_a_file(run, root, bench, tmp_path):
+    text = (root / "recipes/bench/multi-turn.yaml").read_text()
+    own = tmp_path / "own.yaml"
+    own.write_text(text.replace("envs: 32", "envs: 8"))
+    measured = bench("rollout", "--workload", own, "--group-size", 4, "--repeats", 1, "--warm-up", 0)
+    assert measured["envs"] == 8 and measured["turns"] == 8 * 5
+    own.write_text(text.replace("envs: 32", "environments: 8"))
+    done = run("bench", "rollout", "--workload", own, "--model", tmp_path)
+    assert done.returncode == 2 and f"{own}:4:1: unknown key `environments`" in done.stderr, done.stderr
 
 
 def test_the_logprob_difference_shows_what_bfloat16_costs(run_json, tmp_path):
@@ -84,12 +96,14 @@ def test_the_logprob_difference_shows_what_bfloat16_costs(run_json, tmp_path):
     (["rollout", "--model", "MODEL", "--temperature", "nan"], ["--temperature"]),
     (["rollout", "--model", "MODEL", "--turns", 900, "--history", "transcript"], ["max_position_embeddings", "--turns"]),
     (["iteration", "--workload", "multi-turn"], ["--model"]),
+    (["iteration", "--workload", "nothing", "--model", "MODEL"], ["recipes/bench/nothing.yaml", "alfworld-1.5b, multi-turn"]),
+    (["rollout", "--workload", "./none.yaml", "--model", "MODEL"], ["--workload ./none.yaml", "path"]),
     (["iteration", "--workload", "multi-turn", "--model", "MODEL", "--mini-batch", 0], ["--mini-batch"]),
     (["iteration", "--workload", "multi-turn", "--model", "MODEL", "--kl=-1"], ["--kl"]),
     (["logprob-diff", "--model", "MODEL", "--new", 0], ["--new"]),
 ], ids=lambda value: " ".join(map(str, value[1:])) if "--" in str(value) else "")
-def test_wrong_input_is_one_message(args, parts, run, model):
-    done = run("bench", *[model if arg == "MODEL" else arg for arg in args])
+def test_wrong_input_is_one_message(args, parts, run, model, root):
+    done = run("bench", *[model if arg == "MODEL" else arg for arg in args], cwd=root)
     lines = done.stderr.strip().splitlines()
     assert done.returncode == 2 and len(lines) == 1 and lines[0].startswith("error: "), done.stderr
     assert all(part in lines[0] for part in parts), lines[0]
@@ -99,7 +113,7 @@ def test_rows_of_the_table_beside_their_peers(root):
     """A rehearsal of every row that needs no more than the tests do (TRL's does)."""
     rows = ["generate-27m", "rollout-27m", "logprob-diff", "deterministic"]
     done = subprocess.run([sys.executable, root / "scripts/bench/bench_peers.py", *rows, "--small", "--repeat", "1", "--threads",
-                           "1"], capture_output=True, text=True, timeout=300, env=os.environ)
+                           "1"], capture_output=True, text=True, timeout=PATIENCE, env=os.environ)
     assert done.returncode == 0, done.stderr
     for row in rows:
         assert f"{row}: " in done.stdout
@@ -124,14 +138,13 @@ def test_the_greedy_check_finds_a_wrong_token(root, monkeypatch):
     assert not sound and "prompts [1] DIFFER" in text
 
 
-def test_the_soak_measures_a_slope(root, monkeypatch):
-    monkeypatch.syspath_prepend(root / "scripts")
+def test_the_soak_measures_a_slope():
     from soak import slope
     assert slope([(i, 1000 + i) for i in range(1, 1000)]) == pytest.approx(1e5 / 1500)
 
 
 def test_lockstep_keeps_finished_rows_and_pads_left(root, monkeypatch):
-    """Greedy, the lock-step batch gives the tokens of each prompt by itself."""
+    """Greedily decoded, the lock-step batch has the tokens of each prompt alone."""
     monkeypatch.syspath_prepend(root / "scripts/bench")
     from peers import play
     torch.manual_seed(1)
@@ -175,7 +188,7 @@ def test_the_table_goes_between_its_marks(root, monkeypatch, tmp_path):
 
 
 def test_the_padded_update_has_the_gradient_of_the_sequences(root, monkeypatch):
-    """Padding is work for the peer, and nothing else: every sequence by itself, without padding, gives the same sum."""
+    """Padding only costs the peer work: each sequence alone, without padding, adds up to the same gradient."""
     monkeypatch.syspath_prepend(root / "scripts/bench")
     from peers.learn import PlainUpdate
     torch.manual_seed(2)

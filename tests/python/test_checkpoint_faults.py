@@ -1,13 +1,14 @@
-"""Every n-th write of a save fails: the checkpoint before is still there and whole, and one line names file and cause.
+"""Every n-th write of a save fails: the previous checkpoint remains intact, and one line names file and cause.
 
-The disk is real but for one call: a small library (fixtures/failing_disk.c), loaded by LD_PRELOAD, counts what changes the
-folder `checkpoints/` and fails the n-th. By default each n gets one kind of failure, in turn; with NESTOR_ALL_FAULTS=1 all.
+A small library (fixtures/failing_disk.c), loaded by LD_PRELOAD, counts the calls that change the folder `checkpoints/` and
+fails the n-th. By default each n gets one kind of failure, in turn; with NESTOR_ALL_FAULTS=1 all.
 """
 import json
 import os
 import subprocess
 
 import pytest
+from conftest import PATIENCE
 
 KINDS = {"enospc": "No space left on device", "eio": "Input/output error", "short": "No space left on device"}
 
@@ -24,7 +25,7 @@ def disk(root, tmp_path_factory):
 
 def names_its_place(error, run_dir, kind):
     assert "\n" not in error and KINDS[kind] in error and f"{run_dir}/checkpoints" in error, error
-    # The very file, not only the checkpoint that was to be saved.
+    # The file itself, not only the new checkpoint.
     assert error.count(f"{run_dir}/checkpoints") > 1 or error.startswith("making"), error
     if kind != "eio":
         assert "the disk is full" in error, error
@@ -37,7 +38,7 @@ def test_every_write_of_a_save_fails(world, disk, run, root, tmp_path):
     (model / "tokenizer.json").write_text("{}")
     program = root / "target/release/failing_saves"
     kinds = KINDS if os.environ.get("NESTOR_ALL_FAULTS") else [",".join(KINDS)]
-    done = subprocess.run([program, tmp_path, str(world), *kinds], capture_output=True, text=True, timeout=600, env=disk())
+    done = subprocess.run([program, tmp_path, str(world), *kinds], capture_output=True, text=True, timeout=PATIENCE, env=disk())
     assert done.returncode == 0, done.stderr
     attempts = [json.loads(line) for line in done.stdout.splitlines()]
     *failed, last = attempts
@@ -48,23 +49,23 @@ def test_every_write_of_a_save_fails(world, disk, run, root, tmp_path):
         assert attempt["sound"] and not attempt["warnings"], attempt
         error, left, newest = attempt["error"], attempt["left"], attempt["newest"]
         if error is None:
-            # A call that only tidies up may fail unseen; one that writes may not.
+            # A call that only tidies up may fail silently; one that writes may not.
             assert newest == "iteration-000003" and "iteration-000002" in left, attempt
             saved += 1
             continue
         names_its_place(error, tmp_path, attempt["kind"])
         whole = {"iteration-000001", "iteration-000002", newest}
         assert newest in ("iteration-000002", "iteration-000003"), attempt
-        # What could not be removed, because removing it is what failed, keeps another name.
+        # A folder whose removal failed keeps another name.
         assert whole - {"iteration-000001"} <= set(left), attempt
         assert all(name in whole or name.endswith(".tmp") for name in left), attempt
-        # Only what a killed run left may still be there, where the save ended before or while it cleared that.
+        # The remains of a killed run may be there only if the save ended before they were removed.
         assert "iteration-000003.tmp" not in left or "removing" in error or "making" in error, attempt
     assert saved <= len(kinds), saved
 
 
 @pytest.mark.parametrize("n, kind", [(3, "eio"), (170, "enospc")])
-def test_a_run_ends_with_one_line_and_goes_on(n, kind, disk, run, root, tmp_path):
+def test_a_run_ends_with_one_line_and_resumes(n, kind, disk, run, root, tmp_path):
     recipe, run_dir = root / "recipes/smoke/gigpo.yaml", tmp_path / "run"
     sets = ["--set", "device=cpu", "--set", "iterations=2", "--set", "checkpoint.every=1", "--set", "eval.tasks=2",
             "--run-dir", run_dir]

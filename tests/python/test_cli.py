@@ -1,4 +1,4 @@
-"""What users see when their input is wrong: one message with place, cause and remedy, and the exit code."""
+"""Wrong input of users: one message with place, cause and remedy, and the exit code."""
 import os
 import re
 import shutil

@@ -1,4 +1,4 @@
-"""`nestor eval`: the same number as the run wrote, no trace of evaluation in a run, and what it refuses."""
+"""`nestor eval`: the same numbers as the run wrote, no trace of evaluation in a run, and its refusals."""
 import json
 import math
 
@@ -61,7 +61,7 @@ def wilson(won, n):
 
 @pytest.mark.parametrize("finished", ["float32"], indirect=True)
 def test_by_type_with_intervals(finished, root, run, run_json, tmp_path):
-    """The scripted environment has three kinds of tasks, in turn, and tells what was won. A Hugging Face folder and a
+    """The scripted environment has three kinds of tasks, in turn, and reports each win. A Hugging Face folder and a
     model that the recipe names are evaluated too."""
     plugin, log = root / "target/release/examples/libscripted.so", tmp_path / "log"
     sets = ["--set", f"env={{plugin: {plugin}, config: {{log: {log}}}}}", "--set", "rollout.template=null"]

@@ -76,7 +76,7 @@ def test_an_environment_that_fails_in_a_step(fault, words, faulty, run, tmp_path
 
 
 def test_an_environment_that_fails_now_and_then(faulty, root, run, tmp_path):
-    """Resets and steps that fail are survived as often as the recipe says, counted, and named."""
+    """A run survives failing resets and steps as often as the recipe allows, counts them and names them."""
     made = run("train", root / "recipes/smoke/gigpo.yaml", "--set", "iterations=0", "--run-dir", tmp_path / "made")
     assert made.returncode == 0, made.stderr
     recipe = tmp_path / "recipe.yaml"
@@ -86,9 +86,9 @@ def test_an_environment_that_fails_now_and_then(faulty, root, run, tmp_path):
     done = run("train", recipe, "--run-dir", tmp_path / "survives")
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in (tmp_path / "survives/metrics.jsonl").read_text().splitlines()]
-    told = [line for line in done.stderr.splitlines() if "fails (failure" in line]
-    assert sum(row["env/errors"] for row in rows) == len(told) > 0, done.stderr
-    assert all(line.startswith("warning: plugin faulty: ") and " of 9)" in line for line in told)
+    warnings = [line for line in done.stderr.splitlines() if "fails (failure" in line]
+    assert sum(row["env/errors"] for row in rows) == len(warnings) > 0, done.stderr
+    assert all(line.startswith("warning: plugin faulty: ") and " of 9)" in line for line in warnings)
     episodes = [json.loads(line) for line in (tmp_path / "survives/rollouts/iteration-000001.jsonl").open()]
     assert len(episodes) == 2 and all(1 <= len(e["steps"]) <= 3 and e["steps"][-1]["truncated"] for e in episodes)
 

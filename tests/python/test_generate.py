@@ -1,7 +1,7 @@
 """`nestor generate` with its KV cache against transformers' generate, greedy, float32, on ragged prompts.
 
-Weights are random with projections four times larger than the usual initialisation, so that what a prompt says decides
-what follows. transformers continues one prompt at a time; nestor all of them at once, more than it has slots for.
+Weights are random with projections four times larger than the usual initialisation, so that the continuation
+depends on the prompt. transformers continues one prompt at a time; nestor all of them at once, more than it has slots.
 """
 import json
 

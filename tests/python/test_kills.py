@@ -1,4 +1,4 @@
-"""Runs that lose ranks by SIGKILL go on to the same end (`tests/slow/kills.py` does it 200 times)."""
+"""Runs that lose ranks by SIGKILL reach the same end (`tests/slow/kills.py` kills 200 ranks)."""
 import subprocess
 
 import kills

@@ -85,7 +85,7 @@ def largest(got, want):
     return max(abs(g - w) for gs, ws in zip(got, want) for g, w in zip(gs, ws))
 
 
-# What the faults touch is a small file of its own, so that a faulty model shares the large one.
+# The tensors that the faults change have a small file of their own, so that a faulty model shares the large one.
 DAMAGED, WHOLE = "damaged.safetensors", "whole.safetensors"
 TOUCHED = re.compile(r"(q_proj\.bias|[qk]_norm\.weight|[kv]_proj\.(weight|bias))$")
 

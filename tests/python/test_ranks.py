@@ -8,7 +8,7 @@ from rank_runs import TARGETS, apart, episodes, export, parameters_apart, rows, 
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory):
-    """What makes a run begin with the smoke model after its warm start."""
+    """Settings with which a run begins with the smoke model after its warm start."""
     return warm_start(1, tmp_path_factory.mktemp("start") / "run")
 
 
@@ -42,6 +42,6 @@ def test_a_warm_start_shared_by_ranks(tmp_path):
     one, two = (rows(tmp_path / str(world) / "metrics.jsonl")[0]["warm_start/loss"] for world in (1, 2))
     assert one == pytest.approx(two, abs=TARGETS["loss"], rel=0)
     folders = [export(tmp_path / str(world), 0) for world in (1, 2)]
-    # A bias of keys that rope turns slowly moves all scores of a query alike: its gradient is rounding, of which AdamW
-    # makes whole steps.
+    # A key's bias that RoPE turns slowly moves all scores of a query alike. Its gradient is rounding, which AdamW scales to
+    # whole steps.
     assert parameters_apart(*folders, without=("k_proj.bias",)) <= TARGETS["parameters"]

@@ -1,4 +1,4 @@
-"""What is wrong with a model's files, a checkpoint or the disk is said on one line, with the place and the exit code."""
+"""Faults of a model's files, a checkpoint or the disk: one line with the place, and the exit code."""
 import hashlib
 import json
 import resource
@@ -138,7 +138,7 @@ def test_a_checkpoint_of_another_model(model, train, run, tmp_path):
 
 
 class Disk:
-    """A disk of a given size; where none can be mounted, a limit on the size of a file stands for it."""
+    """A disk of a given size; where none can be mounted, a limit on the size of a file replaces it."""
     def __init__(self, path, kilobytes):
         self.path, self.kilobytes = path, kilobytes
         path.mkdir()

@@ -58,7 +58,7 @@ def kill_and_resume(run, recipe, run_dir, failpoint, settings, want):
 
 @pytest.mark.parametrize("failpoint", ["mid-mini-batch:1", "mid-mini-batch:5", "mid-mini-batch:8", "mid-rollout:150"])
 def test_stopped_by_a_signal_and_resumed(failpoint, whole, run, root, tmp_path):
-    """An update that is under way is kept as far as it came; what is played is given up."""
+    """A started update is saved with the mini-batches done; a started rollout is discarded."""
     recipe, run_dir = root / "recipes/smoke/gigpo.yaml", tmp_path / "run"
     stopped = train(run, recipe, run_dir, failpoint=f"{failpoint}=term")
     assert stopped.returncode == 130, stopped.stderr

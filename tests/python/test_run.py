@@ -1,4 +1,4 @@
-"""Whole runs of the smoke recipes through the program: what a run writes, what of it goes on, and how it stops."""
+"""Whole runs of the smoke recipes through the program: the files of a run, how they are used afterwards, and how a run stops."""
 import json
 import math
 import re
@@ -10,10 +10,11 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 import torch
+from conftest import PATIENCE
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, AutoTokenizer
 
-# The names that other programs rely on, in the rows of reinforcement learning.
+# Names that other programs rely on, in the rows of reinforcement learning.
 NAMES = {"eval/success", "episode/success", "episode/return", "episode/length", "loss/policy", "loss/kl",
          "policy/clip_fraction", "policy/entropy", "grad/norm", "rollout/logprob_diff_mean", "rollout/tokens_per_s",
          "update/tokens_per_s", "time/rollout_s", "time/update_s", "time/evaluate_s", "time/iteration_s"}
@@ -74,9 +75,17 @@ def test_metrics(estimator, finished, root):
     assert [name for name in sorted(emitted) if not any(k.fullmatch(name) for k in table(root))] == []
     for row in rows:
         phases = sum(value for name, value in row.items() if name.startswith("time/") and name != "time/iteration_s")
-        assert 0.99 * row["time/iteration_s"] <= phases <= 1.0001 * row["time/iteration_s"]
-        if row["iteration"] > 0:
-            assert 0 < row["perf/mfu"] < row["update/mfu"] * 2 < 4 and row["perf/peak_flops"] > 1e8
+        assert phases == pytest.approx(row["time/iteration_s"], rel=1e-6), "phases leave no gap"
+    # Utilisation, in FLOPs again: those of the update are at least 6 for each weight of a matrix and token, and a part
+    # of the iteration's.
+    config = json.loads((run_dir / "model/config.json").read_text())
+    weights = config["num_hidden_layers"] * config["hidden_size"] * (3 * config["hidden_size"] + 3 * config["intermediate_size"])
+    for row in rows[1:]:
+        update = row["update/mfu"] * row["perf/peak_flops"] * row["time/update_s"]
+        whole = row["perf/mfu"] * row["perf/peak_flops"] * row["time/iteration_s"]
+        tokens = row["update/tokens_per_s"] * row["time/update_s"]
+        assert 6 * weights * tokens < update < 3 * 6 * weights * tokens, (update, weights, tokens)
+        assert update < whole
 
 
 def table(root):
@@ -152,8 +161,8 @@ def test_every_loss_trains(keys, run, root, tmp_path):
         assert row["grad/norm"] > 0 and math.isfinite(row["loss/total"])
         assert row["rollout/logprob_diff_max"] < 1e-4
     if "kl=null" in keys:
-        # In the first iteration the policy is the reference; then it is not, and the coefficient has moved: at most by a
-        # fifth for every 100 of the iteration's steps.
+        # In the first iteration the policy is the reference. Afterwards it differs, and the coefficient has moved by at most
+        # a fifth for every 100 steps of the iteration.
         assert first["reward/kl"] == pytest.approx(0, abs=1e-5) and abs(second["reward/kl"]) > 1e-4
         assert first["reward/kl_coef"] == 0.5 and 0 < second["reward/kl_coef"] < 0.5
 
@@ -188,7 +197,7 @@ def starts(episodes):
 
 
 def test_held_out_tasks_start_no_episode(finished, run, root, tmp_path):
-    """One iteration over all tasks of a split tells its pairs of target and start; the two splits share none."""
+    """One iteration over all tasks of a split shows its pairs of target and start; the two splits share none."""
     def all_starts(split, tasks):
         run_dir = tmp_path / split
         done = run("train", root / "recipes/smoke/gigpo.yaml", "--run-dir", run_dir, "--set", "warm_start=null",
@@ -290,20 +299,20 @@ def test_deterministic_runs_are_bit_identical(run, root, tmp_path):
 def test_stopped_by_a_signal_and_resumed(nestor, run, root, tmp_path):
     run_dir, recipe = tmp_path / "run", root / "recipes/smoke/gigpo.yaml"
     settings = ["--run-dir", run_dir, "--set", "eval.every=0", "--set", "checkpoint.every=0"]
-    with subprocess.Popen([nestor, "train", recipe, *settings, "--set", "iterations=200"], stderr=subprocess.PIPE,
+    with subprocess.Popen([nestor, "train", recipe, *settings, "--set", "iterations=100000"], stderr=subprocess.PIPE,
                           stdout=subprocess.DEVNULL, text=True) as process:
-        deadline = time.monotonic() + 60
-        # Row 1, not row 0: reinforcement learning is under way.
+        deadline = time.monotonic() + PATIENCE
+        # Row 1: reinforcement learning is under way.
         metrics = run_dir / "metrics.jsonl"
         while process.poll() is None and not (metrics.exists() and metrics.read_text().count("\n") > 1):
             assert time.monotonic() < deadline
             time.sleep(0.02)
         process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, errors
     stopped = len(read_rows(run_dir)) - 1
-    assert 1 <= stopped < 200
-    # The recipe asks for no checkpoints on the way: this one is the signal's.
+    assert 1 <= stopped
+    # The recipe asks for no checkpoints, so the signal caused this one.
     assert [path.name for path in checkpoints(run_dir)] == [f"iteration-{stopped:06}"]
 
     again = run("train", recipe, *settings)
@@ -324,10 +333,10 @@ def tiny(run, tmp_path_factory):
     return folder
 
 
-# What `tokens_per_s` counts: generated tokens, or all tokens that went through.
+# `tokens_per_s` counts generated tokens, or all tokens processed.
 @pytest.mark.parametrize("work, tokens", [("generate", 4 * 8), ("score", 4 * 24), ("update", 4 * 24)])
 def test_bench(work, tokens, tiny, run_json):
     report = run_json("bench", work, "--model", tiny, "--batch", 4, "--prompt", 16, "--new", 8, "--repeats", 2,
                       "--dtype", "float32", "--device", "cpu", "--json")
-    assert 0 < report["seconds"] < 60
+    assert report["seconds"] > 0
     assert report["tokens_per_s"] == pytest.approx(tokens / report["seconds"], rel=1e-3)

@@ -27,7 +27,7 @@ eval: {{tasks: 1}}
 
 @pytest.fixture
 def play(root, run, tmp_path):
-    """Runs the recipe; gives the rows of metrics, each iteration's saved episodes, and all that was played."""
+    """Runs the recipe; returns the rows of metrics, each iteration's saved episodes, and all episodes played."""
     def call(name, iterations, more=""):
         plugin = root / "target/release/examples/libscripted.so"
         assert plugin.exists(), "build first: cargo build --release --examples --workspace"
@@ -65,7 +65,7 @@ def test_200_iterations_train_on_the_exact_number_of_groups(play):
         dropped = {key: returns for key, returns in groups.items() if key not in trained}
         assert all(len(set(returns)) == 1 for returns in dropped.values())
 
-        # The same selection, made here from what was played.
+        # The same selection, made here from all episodes played.
         kept, left, rounds = {}, list(groups.items()), 0
         while len(kept) < TASKS:
             rounds += 1

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATE = ROOT / "core/nestor/src/tokenizer" / "qwen2.5_chat_template.jinja"
 QWEN3_TEMPLATE = ROOT / "core/nestor/src/tokenizer" / "qwen3_chat_template.jinja"
-# What Qwen3's tokenizer has beyond Qwen2.5's, by its published tokenizer_config.json.
+# Tokens that Qwen3 adds to Qwen2.5's, from its published tokenizer_config.json.
 QWEN3_ADDED = ["<tool_response>", "</tool_response>", "<think>", "</think>"]
 THOUGHTS = [
     chat("Which way?", "<think>\nThe box is left.\n</think>\n\ngo left", "And now?"),
@@ -57,7 +57,7 @@ def by_transformers(folder, chats, **switches):
 
 
 def render(driver, folder, chats, scratch, *thinking):
-    """Ids of many chats by what `nestor tokenize` calls for one."""
+    """Ids of many chats, by the function that `nestor tokenize` calls."""
     file = scratch / "chats.json"
     file.write_text(json.dumps(chats))
     return json.loads(driver("tokens", "--chats", folder, file, *thinking))
@@ -72,7 +72,7 @@ def inspect(driver, folder, texts, scratch):
 def test_twenty_chats_are_transformers_token_for_token(qwen, tmp_path, driver, run_json):
     assert len(CHATS) == 20
     want = by_transformers(qwen, CHATS)
-    for chat, ours, theirs in zip(CHATS, render(example, qwen, CHATS, tmp_path), want, strict=True):
+    for chat, ours, theirs in zip(CHATS, render(driver, qwen, CHATS, tmp_path), want, strict=True):
         assert ours == theirs, chat
     (tmp_path / "chat.json").write_text(json.dumps(CHATS[3]))
     assert run_json("tokenize", qwen, "--chat", tmp_path / "chat.json", "--json")["ids"] == want[3]
@@ -83,7 +83,7 @@ def test_thinking_is_switched_as_in_transformers(qwen3, tmp_path, driver, run_js
     for words, switches in (((), {}), (("true",), {"enable_thinking": True}), (("false",), {"enable_thinking": False})):
         want = by_transformers(qwen3, chats, **switches)
         rendered[words] = want
-        for chat, ours, theirs in zip(chats, render(example, qwen3, chats, tmp_path, *words), want, strict=True):
+        for chat, ours, theirs in zip(chats, render(driver, qwen3, chats, tmp_path, *words), want, strict=True):
             assert ours == theirs, (words, chat)
     assert rendered[()] == rendered[("true",)] != rendered[("false",)]
     assert rendered[("false",)][0][-4:] == [151667, 271, 151668, 271]  # <think>, two lines, </think>, two lines
@@ -114,7 +114,7 @@ def test_other_templates_render_as_in_transformers(qwen, template, tmp_path, dri
     for file in ("tokenizer.json", "tokenizer_config.json"):
         (tmp_path / file).write_bytes((qwen / file).read_bytes())
     (tmp_path / "chat_template.jinja").write_text(template)
-    assert render(example, tmp_path, CHATS, tmp_path) == by_transformers(tmp_path, CHATS)
+    assert render(driver, tmp_path, CHATS, tmp_path) == by_transformers(tmp_path, CHATS)
 
 
 def test_a_template_that_refuses_a_chat_says_why(qwen, tmp_path, run):
@@ -126,7 +126,7 @@ def test_a_template_that_refuses_a_chat_says_why(qwen, tmp_path, run):
 
 
 def test_encoding_and_decoding_equal_tokenizers(qwen, tmp_path, driver):
-    ours = inspect(example, qwen, TEXTS, tmp_path)
+    ours = inspect(driver, qwen, TEXTS, tmp_path)
     theirs = AutoTokenizer.from_pretrained(qwen)
     for text, got in zip(TEXTS, ours["texts"], strict=True):
         ids = theirs.encode(text, add_special_tokens=False)
@@ -150,7 +150,7 @@ def test_a_new_model_takes_the_tokenizer_if_it_fits(qwen, tmp_path, driver, run)
     config, generation = AutoConfig.from_pretrained(folder), GenerationConfig.from_pretrained(folder)
     assert (config.eos_token_id, generation.eos_token_id, generation.pad_token_id) == (499, [499, 497], 497)
     assert AutoTokenizer.from_pretrained(folder).chat_template == TEMPLATE.read_text()
-    assert render(example, folder, CHATS, tmp_path) == by_transformers(folder, CHATS)
+    assert render(driver, folder, CHATS, tmp_path) == by_transformers(folder, CHATS)
 
 
 def test_a_new_qwen3_model_has_its_template(qwen3, tmp_path, driver, run, run_json):
@@ -180,7 +180,7 @@ def test_a_trained_tokenizer_is_the_same_in_transformers(tmp_path, driver):
     folder.mkdir()
     (tmp_path / "corpus.json").write_text(json.dumps(TEXTS * 3))
     driver("tokens", "--train", folder, tmp_path / "corpus.json", 500)
-    ours = inspect(example, folder, TEXTS, tmp_path)
+    ours = inspect(driver, folder, TEXTS, tmp_path)
     theirs = AutoTokenizer.from_pretrained(folder)
     assert theirs.convert_tokens_to_ids(["<|endoftext|>", "<|im_start|>", "<|im_end|>"]) == [497, 498, 499]
     assert (ours["eos"], ours["vocab_size"]) == ([499, 497], 500)
@@ -189,7 +189,7 @@ def test_a_trained_tokenizer_is_the_same_in_transformers(tmp_path, driver):
         ids = theirs.encode(text, add_special_tokens=False)
         assert got["ids"] == ids, text
         assert got["decoded"] == theirs.decode(ids), text
-    assert render(example, folder, CHATS, tmp_path) == by_transformers(folder, CHATS)
+    assert render(driver, folder, CHATS, tmp_path) == by_transformers(folder, CHATS)
     again = tmp_path / "again"
     again.mkdir()
     driver("tokens", "--train", again, tmp_path / "corpus.json", 500)

@@ -1,10 +1,11 @@
-"""`nestor view` in headless Chromium: the page of made-up runs shows what their files hold, and nothing of them runs."""
+"""`nestor view` in headless Chromium: the page of made-up runs shows the contents of their files, and executes none of them."""
 import json
 import math
 import os
 import shutil
 
 import pytest
+from conftest import PATIENCE
 from playwright.sync_api import expect, sync_playwright
 from view_runs import read_rollouts, write_run
 
@@ -19,7 +20,8 @@ def browser():
     path = os.environ.get("CHROMIUM") or shutil.which("chromium")
     assert path, "install Chromium: apt install chromium (or set CHROMIUM)"
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"], timeout=1000 * PATIENCE)
+        expect.set_options(timeout=1000 * PATIENCE)
         yield browser
         browser.close()
 
@@ -50,12 +52,13 @@ def document(runs, driver, tmp_path_factory):
 
 @pytest.fixture
 def open_page(browser, document):
-    """Opens the page; at the end of the test it must have asked for nothing and complained of nothing."""
+    """Opens the page. It must make no request and log no complaint until the end of the test."""
     complaints, contexts = [], []
 
     def call(address="", viewport=DESKTOP, theme="light", path=document):
         context = browser.new_context(viewport=viewport, color_scheme=theme, has_touch=viewport is PHONE)
         contexts.append(context)
+        context.set_default_timeout(1000 * PATIENCE)
         page = context.new_page()
         page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
@@ -151,7 +154,7 @@ def test_a_turn_shows_what_the_rollout_file_holds(open_page, runs):
         assert fact in facts
 
     new = turn.locator("mark").all_inner_texts()
-    assert any(episode["steps"][1]["action"] in text for text in new), "what was done last is new"
+    assert any(episode["steps"][1]["action"] in text for text in new), "the last action is new"
     while turn.locator(".fold").count():
         turn.locator(".fold").first.click()
     assert turn.locator("pre").first.text_content() == step["prompt"]
@@ -228,12 +231,14 @@ def test_what_is_left_out_is_said(open_page, runs, driver, tmp_path):
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
-def test_every_view_fits_and_can_be_read(open_page, viewport, theme):
+def test_every_view_fits_and_can_be_read(open_page, runs, viewport, theme):
     page = open_page(viewport=viewport, theme=theme)
     assert page.evaluate("document.documentElement.dataset.theme") == theme
-    for address in ("#/curves", "#/recipes", "#/rollouts/0/12", "#/rollouts/0/12/0/0/2", "#/rollouts/1/8/1/5"):
+    seed = read_rollouts(runs[1], 8)[5]["seed"]
+    for address, shown in (("#/curves", "#charts[data-drawn]"), ("#/recipes", ".differences"), ("#/rollouts/0/12", ".episode"),
+                           ("#/rollouts/0/12/0/0/2", "#turn-1.open"), ("#/rollouts/1/8/1/5", f".facts:has-text('{seed}')")):
         page.evaluate(f"location.hash = '{address}'")
-        page.wait_for_timeout(150)
+        page.wait_for_selector(shown)
         assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"], address
         if viewport is PHONE:
             low = page.evaluate(LINKS + """.filter(e => e.offsetParent && e.getBoundingClientRect().height < 43.5
@@ -244,7 +249,7 @@ def test_every_view_fits_and_can_be_read(open_page, viewport, theme):
     assert page.evaluate("document.documentElement.dataset.theme") != theme
 
 
-# Visible texts whose contrast with what is painted behind them is under 4.5 (WCAG AA).
+# Visible texts whose contrast with their background is under 4.5 (WCAG AA).
 CONTRAST = """(() => {
   const canvas = new OffscreenCanvas(1, 1).getContext('2d', {willReadFrequently: true});
   const paint = (colours) => {

@@ -1,6 +1,6 @@
 """Run files of wandb-rs, uploaded by W&B's own program to a server on loopback (wandb_server.py).
 
-The example `wandb_script` of the crate writes the runs; it takes commands on its standard input.
+The driver `wandb_script` writes the runs; it takes commands on its standard input.
 """
 import json
 import math
@@ -15,15 +15,16 @@ import zlib
 from pathlib import Path
 
 import pytest
+from conftest import PATIENCE
 from google.protobuf import unknown_fields
 from wandb.proto import wandb_internal_pb2
-from wandb_server import KEY, serve
+from wandb_server import KEY, SLOW, serve
 
 WANDB = Path(sys.executable).parent / "wandb"
 
 
 def environment(server=None, **more):
-    """What a child sees: this server and key, or neither."""
+    """The environment of a child: with this server and key, or without either."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("WANDB")}
     if server:
         env |= {"WANDB_BASE_URL": server.url, "WANDB_API_KEY": KEY, "WANDB_ERROR_REPORTING": "false"}
@@ -43,7 +44,7 @@ class Writer:
         self.id, self.dir = self.started.get("id"), Path(self.started.get("dir") or ".")
 
     def tell(self, *command):
-        """Gives a command to the program, and what it answers."""
+        """Sends a command to the program and returns its answer."""
         self.process.stdin.write(json.dumps(command) + "\n")
         self.process.stdin.flush()
         return json.loads(self.process.stdout.readline())
@@ -51,7 +52,7 @@ class Writer:
     def finish(self, code=0):
         done = self.tell("finish", code)
         self.process.stdin.close()
-        assert self.process.wait(10) == 0
+        assert self.process.wait(PATIENCE) == 0
         return done
 
     def kill(self):
@@ -63,7 +64,7 @@ class Writer:
 def writer(root, tmp_path):
     """Starts programs that track a run in a directory of the test."""
     program = Path(os.environ.get("NESTOR_DRIVERS", root / "target/release")) / "wandb_script"
-    assert program.exists(), "build first: cargo build --release --examples"
+    assert program.exists(), "build first: cargo build --release --workspace"
     assert WANDB.exists(), "install first: the group run of pyproject.toml"
     started = []
 
@@ -79,15 +80,15 @@ def writer(root, tmp_path):
 
 
 def sync(server, run_dir):
-    """`wandb sync` as a user calls it; gives what it prints."""
+    """Calls `wandb sync` as a user does and returns its output."""
     env = environment(server, WANDB_DIR=str(run_dir.parent))
-    done = subprocess.run([WANDB, "sync", run_dir], env=env, cwd=run_dir, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([WANDB, "sync", run_dir], env=env, cwd=run_dir, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
 
 
 def uploaders(run_dir):
-    """Command lines of the processes that were started for live upload of a run, W&B's own children included."""
+    """Command lines of the processes that upload a run live, including W&B's own children."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -98,8 +99,8 @@ def uploaders(run_dir):
     return found
 
 
-def wait_for(condition, seconds, what):
-    end = time.monotonic() + seconds
+def wait_for(condition, what):
+    end = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < end, what
         time.sleep(0.05)
@@ -131,7 +132,8 @@ def test_everything_arrives_and_the_key_nowhere(writer, tmp_path):
         assert "holds the API key" in run.tell("file", str(secret), "secret.txt")["error"]
         assert "relative path" in run.tell("file", str(recipe), "../up.yaml")["error"]
         assert "steps must rise" in run.tell("log", 8, {})["error"]
-        time.sleep(0.5)
+        file = run.dir / f"run-{run.id}.wandb"
+        wait_for(lambda: b"proc.memory.rssMB" in file.read_bytes(), "no numbers of the machine")
         done = run.finish(3)
         assert done["says"] == f"wandb: upload with: wandb sync {run.dir}"
         sync(server, run.dir)
@@ -240,7 +242,8 @@ def test_a_killed_writer_keeps_all_whole_rows(writer):
             run.tell("log", step, {"x": step})
         run.process.stdin.write(json.dumps(["rows", 50, 10**7, 60]) + "\n")
         run.process.stdin.flush()
-        time.sleep(0.3)
+        file = run.dir / f"run-{run.id}.wandb"
+        wait_for(lambda: file.stat().st_size > 10**6, "no rows")
         run.kill()
         sync(server, run.dir)
         rows = server.rows(run.id)
@@ -249,7 +252,7 @@ def test_a_killed_writer_keeps_all_whole_rows(writer):
 
 
 def test_resume_delivers_every_row_once(writer):
-    """Rows behind the step to go on from, a torn record and an exit record are cut off, on the server too."""
+    """Rows after the step to resume from, a torn record and an exit record are cut off, on the server too."""
     with serve() as server:
         run = writer(server, id="again")
         for step in range(2000):
@@ -272,7 +275,7 @@ def test_resume_delivers_every_row_once(writer):
         third.tell("log", 1601, {"life": 3})
         third.finish(0)
         sync(server, run.dir)
-        # The server holds lines behind the new end until new rows come to their places.
+        # The server keeps lines after the new end until new rows replace them.
         rows = server.rows("again")[:1602]
         assert [row["_step"] for row in rows] == list(range(1602))
         assert [row["life"] for row in rows] == [1] * 1501 + [2] * 100 + [3]
@@ -280,12 +283,12 @@ def test_resume_delivers_every_row_once(writer):
         assert rows[1601]["_runtime"] >= rows[1500]["_runtime"] and server.exit_code("again") == 0
 
 
-def test_live_rows_arrive_while_the_run_goes_on(writer, tmp_path):
+def test_live_rows_arrive_while_the_run_is_open(writer, tmp_path):
     with serve() as server:
         run = writer(server, mode="live", id="live")
         for step in range(3):
             run.tell("log", step, {"x": step, "text": KEY})
-        wait_for(lambda: "live" in server.streams, 30, "no row arrived")
+        wait_for(lambda: "live" in server.streams, "no row arrived")
         assert server.exit_code("live") is None and len(uploaders(run.dir)) >= 2
         niceness = [int(Path("/proc", pid, "stat").read_text().rsplit(")", 1)[1].split()[16])
                     for pid in children(run.process.pid)]
@@ -311,21 +314,22 @@ def test_the_uploader_ends_with_a_killed_writer(writer, mode):
     with serve(mode) as server:
         run = writer(server, mode="live")
         run.tell("log", 0, {"x": 0})
-        wait_for(lambda: server.streams or mode == "slow" and server.requests, 30, "nothing arrived")
+        wait_for(lambda: server.streams or mode == "slow" and server.requests, "nothing arrived")
         assert len(uploaders(run.dir)) >= 2
         run.kill()
-        wait_for(lambda: not uploaders(run.dir), 5, "the uploader lives on")
+        wait_for(lambda: not uploaders(run.dir), "the uploader lives on")
 
 
 @pytest.mark.parametrize("mode", ["dead", "500", "slow"])
 def test_a_broken_server_stalls_nobody(writer, mode):
     with serve(mode) as server:
         run = writer(server, mode="live", finish_timeout=2)
-        wait_for(lambda: server.requests or mode == "dead" and len(uploaders(run.dir)) >= 2, 30, "nothing was tried")
-        assert run.tell("rows", 0, 999, 60)["median_us"] < 1000
+        wait_for(lambda: server.requests or mode == "dead" and len(uploaders(run.dir)) >= 2, "nothing was tried")
+        # A row takes as long as without an upload, and the end does not wait for an answer, which takes SLOW seconds.
+        assert run.tell("rows", 0, 999, 60)["median_us"] < 10 * writer().tell("rows", 0, 999, 60)["median_us"]
         start = time.monotonic()
         done = run.finish(0)
-        assert time.monotonic() - start < 6
+        assert time.monotonic() - start < SLOW / 2
         assert done["finish"].startswith("Left") and done["command"] == f"wandb sync {run.dir}"
         assert uploaders(run.dir) == []
     with serve() as server:
@@ -333,14 +337,14 @@ def test_a_broken_server_stalls_nobody(writer, mode):
         assert len(server.rows(run.id)) == 1000 and server.exit_code(run.id) == 0
 
 
-def test_the_run_goes_on_when_the_uploader_dies(writer):
+def test_the_run_continues_when_the_uploader_dies(writer):
     with serve() as server:
         run = writer(server, mode="live")
         os.kill(int(children(run.process.pid)[0]), signal.SIGKILL)
         run.tell("log", 0, {"x": 0})
         done = run.finish(0)
         assert "ended early" in done["says"] and "wandb sync" in done["says"]
-        wait_for(lambda: not uploaders(run.dir), 5, "its children live on")
+        wait_for(lambda: not uploaders(run.dir), "its children live on")
         sync(server, run.dir)
         assert len(server.rows(run.id)) == 1
 

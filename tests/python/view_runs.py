@@ -61,7 +61,7 @@ def metrics(iteration, rng, names=60):
 
 
 def write_run(path, iterations=3, episodes=8, group_size=4, turns=4, tokens=12, seed=1, recipe="seed: 1\n"):
-    """Writes a run directory and gives its path."""
+    """Writes a run directory and returns its path."""
     rng = random.Random(seed)
     (path / "rollouts").mkdir(parents=True)
     (path / "recipe.yaml").write_text(recipe)
@@ -75,5 +75,5 @@ def write_run(path, iterations=3, episodes=8, group_size=4, turns=4, tokens=12, 
 
 
 def read_rollouts(path, iteration):
-    """The episodes of an iteration as the run directory has them."""
+    """The episodes of an iteration, read from the run directory."""
     return [json.loads(line) for line in open(path / f"rollouts/iteration-{iteration:06}.jsonl")]

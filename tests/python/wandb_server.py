@@ -1,6 +1,6 @@
-"""A W&B server for tests: answers what `wandb sync` asks on loopback, and keeps what arrives.
+"""A W&B server for tests: answers the requests of `wandb sync` on loopback, and keeps all that it receives.
 
-Modes: "ok"; "slow" (every answer takes 30 s); "500" (every answer is an error); "dead" (nothing listens on the port).
+Modes: "ok"; "slow" (every answer takes SLOW seconds); "500" (every answer is an error); "dead" (nothing listens on the port).
 """
 import json
 import re
@@ -11,18 +11,20 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
+# Longer than any program that only has to give up, on any machine.
+SLOW = 300
 KEY = "local-" + "0123456789abcdef" * 2 + "01234567"  # the form of a key of a local server
 
 
 @dataclass
 class Received:
-    """What a server was sent. The lines of a stream have places, and a line that is sent again takes its place again."""
+    """All that a server received. A stream's lines are numbered; a line with the same number replaces the one before."""
     url: str = ""
     streams: dict = field(default_factory=dict)  # run id -> file name -> place -> line
     finals: dict = field(default_factory=dict)  # run id -> the last message of its stream
     files: dict = field(default_factory=dict)  # path -> bytes
     queries: list = field(default_factory=list)  # (query, variables)
-    bodies: list = field(default_factory=list)  # every byte that came, but for headers
+    bodies: list = field(default_factory=list)  # every byte received, headers excepted
     arrivals: list = field(default_factory=list)  # (time, number of history lines) of each stream message
     requests: int = 0
 
@@ -41,7 +43,7 @@ class Received:
         return json.loads(self.lines(run, "wandb-summary.json")[-1])
 
     def exit_code(self, run):
-        """The exit code; None while the run goes on."""
+        """The exit code; None while the run continues."""
         return self.finals.get(run, {}).get("exitcode")
 
     def variables(self, word):
@@ -82,7 +84,7 @@ def _handler(received, mode, lock):
                 received.requests += 1
                 received.bodies.append(self.path.encode() + b" " + body)
             if mode == "slow":
-                time.sleep(30)
+                time.sleep(SLOW)
             if mode == "500":
                 return self.reply(500, b"{}")
             path = urlsplit(self.path).path
@@ -128,12 +130,12 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request, client_address):
-        """A client that is killed leaves its connections; that is no news."""
+        """A client that is killed leaves its connections open; that is expected."""
 
 
 @contextmanager
 def serve(mode="ok"):
-    """A server in one of the modes; gives what it receives, and its address as `url`."""
+    """A server in one of the modes: yields all that it receives, with its address as `url`."""
     received = Received()
     server = _Server(("127.0.0.1", 0), _handler(received, mode, threading.Lock()))
     received.url = f"http://127.0.0.1:{server.server_port}"

@@ -10,8 +10,8 @@ turn by `mixed` (these, with random steps and commands that the game must not un
 (admissible commands) until its share of the steps is used up. An episode ends when it is won.
 
 Prints one line per difference and a summary; the exit code is 0 only without a difference. The engine makes 10 to 40 steps a
-second: 20,000 take about 20 minutes on two idle cores. With --keep, the games and what the engine answered stay in DIR: a run
-that was stopped goes on there, and --replay DIR compares the plugin with it again, without the engine.
+second: 20,000 take about 20 minutes on two idle cores. With --keep, the games and the engine's answers stay in DIR: an
+interrupted run resumes there, and --replay DIR compares the plugin with them again, without the engine.
 """
 import argparse
 import itertools
@@ -27,8 +27,9 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from engine import Engine, EngineError
-from tools import ROOT, TASK_TYPES, around_block, make_games, program, write_block
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts/alfworld"))
+from engine import Engine, EngineError  # noqa: E402
+from tools import ROOT, TASK_TYPES, around_block, make_games, program, write_block  # noqa: E402
 
 REAL_SHARE = 0.3
 WIN = 10  # the plugin's reward where the engine's is 1
@@ -37,7 +38,7 @@ WIN = 10  # the plugin's reward where the engine's is 1
 NONSENSE = ["", " ", "\t\n", "go to", "take from", "examine", "wait", "help me", "go to {r}", "look\nlook", "look\0",
             "\ufefflook", '"look"', "<action>look</action>", "/look", "去 冰箱 1", "\U0001f34e", "\x1b[31mlook", "look " * 2000]
 
-# Ways to spoil or dress up an admissible command. White space around it does not matter to the engine, also not Unicode's.
+# Ways to spoil or decorate an admissible command. The engine ignores white space around it, Unicode's included.
 TWISTS = [
     str.upper, str.title, lambda c: f"  {c} ", lambda c: f"\t{c}\r\n", lambda c: f"\u00a0{c}\u2003",
     lambda c: f"\x1c{c}\x1f", lambda c: f"\x85{c}\u2028", lambda c: f"\u200b{c}", lambda c: f"\0{c}",
@@ -86,7 +87,7 @@ class Policies:
         return self.draw.choice(NONSENSE)
 
     def expert(self, ahead, admissible):
-        """The next command of the walkthrough; where random steps led away from it, its last walk comes first."""
+        """The next command of the walkthrough, after its last walk if random steps led away from it."""
         if ahead[0] not in admissible:
             done = self.walkthrough[:len(self.walkthrough) - len(ahead)]
             walks = [command for command in done if command.startswith("go to")]
@@ -96,7 +97,7 @@ class Policies:
 
 
 def play(engine, choose, limit):
-    """Plays the engine's game from a reset until it is won, for at most `limit` steps; gives the records."""
+    """Plays the engine's game from a reset until it is won, for at most `limit` steps; returns the records."""
     records = [engine.reset()]
     while len(records) <= limit and not records[-1]["done"]:
         records.append(engine.step(choose(records[-1]["admissible_commands"])))
@@ -122,7 +123,7 @@ def recording_of(folder, game):
 
 
 def record_all(games, folder, args, python):
-    """Plays what is not recorded yet, in --jobs processes of the engine."""
+    """Plays games without a recording, in --jobs processes of the engine."""
     todo = queue.SimpleQueue()
     # The large ones first, so that no process ends long after the others.
     missing = [game for game in games if not recording_of(folder, game).exists()]
@@ -142,7 +143,7 @@ def record_all(games, folder, args, python):
                 try:
                     episodes = record_game(engine, game, share, args.seed)
                 except EngineError as error:
-                    while not todo.empty():  # the other processes end after the games that they are at
+                    while not todo.empty():  # the other processes end after their current games
                         todo.get_nowait()
                     raise EngineError(f"{game.path}: {error}") from None
                 path = recording_of(folder, game)
@@ -158,7 +159,7 @@ def record_all(games, folder, args, python):
 
 
 def play_plugin(args, game, commands):
-    """The plugin's records of the same commands, or one line that says why there are none."""
+    """The plugin's records of the same commands, or one line with the reason why there are none."""
     with tempfile.TemporaryDirectory() as place:
         config = Path(place, "config.json")
         config.write_text(json.dumps({"games": str(game.path), "raw_commands": True}))
@@ -172,7 +173,7 @@ def play_plugin(args, game, commands):
 
 
 def differences(theirs, ours):
-    """What differs between two records: the field and both values."""
+    """The differences between two records: field and both values."""
     pairs = [("observation", theirs["observation"], ours["observation"]),
              ("admissible", theirs["admissible_commands"], sorted(ours["admissible"])),
              ("won", theirs["won"], ours["won"]), ("done", theirs["done"], ours["done"]),
@@ -181,7 +182,7 @@ def differences(theirs, ours):
 
 
 def show(field, engine, plugin):
-    """Both values of a difference: of lists what only one has, of long texts what follows their first difference."""
+    """Both values of a difference: elements that only one list has, or long texts from their first difference on."""
     if field == "admissible":
         only_engine, only_plugin = [c for c in engine if c not in plugin], [c for c in plugin if c not in engine]
         return f"only engine {json.dumps(only_engine)}, only plugin {json.dumps(only_plugin)}"
@@ -192,7 +193,7 @@ def show(field, engine, plugin):
 
 
 def compare_game(args, folder, game):
-    """Plays a recording in the plugin. Gives the lines to print and the counts for the summary."""
+    """Plays a recording in the plugin. Returns the lines to print and the counts for the summary."""
     lines, counts = [], Counter(games=1)
     episodes = json.loads(recording_of(folder, game).read_text(encoding="utf-8"))
     if not episodes[0]["records"][-1]["won"]:
@@ -217,7 +218,7 @@ def compare_game(args, folder, game):
 
 
 def compare_all(args, folder, games):
-    """Prints every difference; gives the counts of each type and size."""
+    """Prints every difference; returns the counts of each type and size."""
     counts = {(task_type, size): Counter() for task_type in TASK_TYPES for size in ("small", "real")}
     with ThreadPoolExecutor(args.jobs) as pool:
         for game, (lines, count) in zip(games, pool.map(lambda game: compare_game(args, folder, game), games)):
@@ -242,7 +243,7 @@ def summary(run, counts, seconds):
 
 
 def prepare(args, folder):
-    """Makes the games and plays them in the engine; gives the games and what the run is (run.json)."""
+    """Makes the games and plays them in the engine; returns the games and the run's description (run.json)."""
     python = program(args.engine / "bin/python", "run scripts/alfworld/engine.sh")
     with Engine(python) as engine:
         run = {"games": args.games, "steps": args.steps, "seed": args.seed, "versions": engine.versions()}
@@ -288,7 +289,7 @@ def parse_args():
     parser.add_argument("--plugin", default="alfworld", help="id or file of the plugin")
     parser.add_argument("--write-result", type=Path, metavar="FILE", help="put the summary into FILE's differential block")
     place = parser.add_mutually_exclusive_group()
-    place.add_argument("--keep", type=Path, metavar="DIR", help="keep games and recordings; go on with a stopped run")
+    place.add_argument("--keep", type=Path, metavar="DIR", help="keep games and recordings; resume an interrupted run")
     place.add_argument("--replay", type=Path, metavar="DIR", help="compare with the recordings of an earlier --keep")
     return parser.parse_args()
 

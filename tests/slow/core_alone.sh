@@ -8,7 +8,7 @@ trap 'rm -rf "$copy"' EXIT
 git ls-files -z | xargs -0 cp --parents -t "$copy"
 find "$copy/plugins" -mindepth 1 -maxdepth 1 ! -name sdk -exec rm -r {} +
 ln -s "$PWD/.venv" "$copy/.venv"
-cp -a target "$copy/target"    # what is compiled already
+cp -a target "$copy/target"    # compiled dependencies
 rm -f "$copy"/target/release/libnestor_*.so
 cd "$copy"
 cargo test --quiet --release --workspace

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Fuzzes the readers of recipes, of model files and of ALFWorld's game files, each for the given time. Needs a nightly
 # Rust and cargo-fuzz (cargo install cargo-fuzz --locked); builds for some minutes the first time. It leaves a failing
-# input in tests/fuzz/artifacts: mend the reader and add the input to the archive in tests/fuzz/seeds, which the tests replay.
+# input in tests/fuzz/artifacts: fix the reader and add the input to the archive in tests/fuzz/seeds, which the tests replay.
 #   tests/slow/fuzz.sh [SECONDS [TARGET…]]     default: 1800 seconds; the targets recipe, safetensors and game
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -25,7 +25,7 @@ for target in "${targets[@]}"; do
     tar -xzf "seeds/$target.tar.gz" -C "$corpus"
     seeds=()
     [ "$target" != recipe ] || seeds=(../../recipes)
-    # Leaks are not looked for: libtorch keeps what it allocates at its start.
+    # No search for leaks: libtorch keeps its allocations until the end.
     nice -n 10 cargo +nightly fuzz run --fuzz-dir . --target-dir "$place" "$target" "$corpus" "${seeds[@]}" -- \
         -max_total_time="$seconds" -max_len=16384 -timeout=10 -detect_leaks=0 >"$place/$target.log" 2>&1 &
     echo "fuzz: $target for $seconds s, log $place/$target.log"

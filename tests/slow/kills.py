@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Kills ranks of a sharded run at random moments and compares what it ends with.
+"""Kills ranks of a sharded run at random moments and compares its end with an undisturbed run's.
 
 A run of the smoke recipe (`deterministic: true`) on several ranks under `nestor launch --restarts` loses a random rank by
 SIGKILL again and again: while it starts, plays, updates or saves. It must end by itself, with parameters, moments and state
-bit for bit those of a run that nobody disturbed, and the same metrics but for times.
+bit-identical to those of an uninterrupted run, and with the same metrics except times.
 
     tests/slow/kills.py [--kills 200] [--nproc 2] [--sharding full|grad_op] [--seed 0]
 """
@@ -33,7 +33,7 @@ def command(run_dir, nproc, sharding, iterations, restarts):
 
 
 def outcome(run_dir):
-    """What the newest checkpoint and the metrics hold."""
+    """The contents of the newest checkpoint and of the metrics."""
     last = sorted((run_dir / "checkpoints").glob("iteration-*"))[-1]
     files = {path.name: path.read_bytes() for path in [*last.glob("*.safetensors"), last / "state.json"]}
     rows = [json.loads(line) for name in ("metrics.jsonl", "steps.jsonl")
@@ -51,7 +51,7 @@ def ranks_of(launcher):
 
 
 def disturb(run, random_numbers, most, longest):
-    """Kills a random rank after a random time, again and again; gives the number of kills."""
+    """Kills a random rank after a random time, again and again; returns the number of kills."""
     kills = 0
     while run.poll() is None and kills < most:
         time.sleep(random_numbers.uniform(0, longest))
@@ -66,7 +66,7 @@ def disturb(run, random_numbers, most, longest):
 
 
 def kills(total, nproc, sharding, seed, folder, iterations=24, longest=5.0, say=lambda line: None):
-    """Disturbs runs until `total` ranks were killed; every run must end as the undisturbed one."""
+    """Disturbs runs until `total` ranks were killed; every run must end like the undisturbed one."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     quiet = {"env": environment, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     whole = subprocess.run(command(folder / "whole", nproc, sharding, iterations, 0), **quiet)
@@ -81,7 +81,7 @@ def kills(total, nproc, sharding, seed, folder, iterations=24, longest=5.0, say=
         log = (folder / f"run-{number}.log").open("w+")
         run = subprocess.Popen(command(run_dir, nproc, sharding, iterations, 10_000), **{**quiet, "stderr": log})
         killed = disturb(run, numbers, min(total - done, 25), longest)
-        code = run.wait(timeout=600)
+        code = run.wait(timeout=900)
         log.seek(0)
         assert code == 0, f"run {number} ended with {code}:\n{log.read()[-4000:]}"
         got = outcome(run_dir)

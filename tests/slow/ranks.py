@@ -1,4 +1,4 @@
-"""Trains a smoke recipe at 1, 2 and 4 ranks and shows how far the runs are apart (a minute or two; not in CI).
+"""Trains a smoke recipe at 1, 2 and 4 ranks and prints the differences between the runs (a minute or two; not in CI).
 
 usage: .venv/bin/python tests/slow/ranks.py [RECIPE.yaml of recipes/smoke] [--iterations 20] [--set KEY=VALUE]...
 Exit code 1 if episodes differ, or a number by more than its target.
@@ -27,8 +27,8 @@ def main():
                 other = train(world, sharding, a.recipe, Path(scratch) / f"{world}-{sharding}", a.iterations, *settings)
                 same, figures = episodes(one) == episodes(other), apart(one, other)
                 met &= same and all(figures[name] <= TARGETS[name] for name in TARGETS)
-                told = ", ".join(f"{name} {figures[name]:.1e} (target {TARGETS[name]:.0e})" for name in TARGETS)
-                print(f"{world} ranks, {sharding}: {'the same' if same else 'OTHER'} episodes, apart: {told}", flush=True)
+                printed = ", ".join(f"{name} {figures[name]:.1e} (target {TARGETS[name]:.0e})" for name in TARGETS)
+                print(f"{world} ranks, {sharding}: {'the same' if same else 'OTHER'} episodes, apart: {printed}", flush=True)
     sys.exit(not met)
 
 

@@ -1,7 +1,7 @@
-"""Runs many iterations of a smoke recipe and shows whether the process's memory grows (some minutes; not in CI).
+"""Runs many iterations of a smoke recipe and reports whether the process's memory grows (some minutes; not in CI).
 
 usage: .venv/bin/python tests/slow/soak.py [RECIPE] [--iterations 3000] [--burn-in 1000] [--run-dir DIR]
-Evaluation, rollouts and checkpoints are off, so that only the loop is seen; the heap takes up to 900 iterations to settle.
+Evaluation, rollouts and checkpoints are off, to measure the loop alone; the heap takes up to 900 iterations to settle.
 Prints the slope of memory/rss_bytes by least squares over the iterations after the burn-in, in percent of its mean per 1,000
 iterations; exit code 1 if it is not under the target, 0.1 %.
 """
@@ -25,7 +25,7 @@ def slope(rows):
 
 
 def main():
-    p = argparse.ArgumentParser(usage=__doc__.split("usage: ")[1])
+    p = argparse.ArgumentParser(usage=__doc__.split("usage: ")[1].replace("%", "%%"))
     p.add_argument("recipe", nargs="?", default=ROOT / "recipes/smoke/gigpo.yaml")
     p.add_argument("--iterations", type=int, default=3000)
     p.add_argument("--burn-in", type=int, default=1000)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How fast the page of a long run opens: 200 iterations of 128 episodes, each of about 10 turns with 80 tokens or more.
+"""Times the page of a long run: 200 iterations of 128 episodes, each of about 10 turns with 80 tokens or more.
 
 Writes the run, makes its page, and opens it in Chromium: once at the curves, once at an episode list, and then goes to an
 episode's turns. Exits with 1 unless each opens in under 3 s and the page is under 30 MB. The run takes 1.2 GB of disk.
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/python"))
 from view_runs import write_run  # noqa: E402
 
-# Set when the canvases of all curves, or the rows of the list, are there and the browser has painted them.
+# Set once the browser has painted the canvases of all curves, or the rows of the list.
 WATCH = """new MutationObserver(() => {
   const root = document.documentElement;
   const there = root.dataset.ready && (location.hash ? document.querySelector('.episode') : document.querySelector('.plot canvas'));

@@ -1,24 +1,32 @@
-//! From a tree to a [`Recipe`]: unknown keys, wrong types and values out of range, each with the place it was written.
+//! Turns a tree into a struct such as [`Recipe`]: unknown keys, wrong types and values out of range, each with its
+//! location.
 
 use anyhow::Result;
 use serde_path_to_error::Segment;
 
-use super::keys::{Key, alternatives, keys};
-use super::tree::{Node, Place};
+use super::keys::{Key, alternatives, keys_of};
+use super::tree::{Location, Node};
 use super::*;
 
-/// Builds the recipe, or says what is wrong with the first bad key. `start` is named for keys that stand nowhere.
-pub(super) fn read(root: &Node, start: &Place) -> Result<Recipe> {
-    let recipe: Recipe = serde_path_to_error::deserialize(root.to_json()).map_err(|error| {
+/// The path of a value out of range, and the rest of a sentence that starts with it, such as "must be at least 1".
+pub type Problem = (String, String);
+
+/// Builds the struct, or explains the first bad key. Errors about a missing key name `start`.
+pub(super) fn read<T>(root: &Node, start: &Location, problem: impl Fn(&T) -> Option<Problem>) -> Result<T>
+where
+    T: DeserializeOwned + JsonSchema,
+{
+    let value: T = serde_path_to_error::deserialize(root.to_json()).map_err(|error| {
         let path: Vec<String> = error.path().iter().filter_map(name).collect();
-        explain(root, start, path, &error.into_inner().to_string())
+        let keys = keys_of(&schemars::schema_for!(T).to_value());
+        explain(root, start, &keys, path, &error.into_inner().to_string())
     })?;
-    match problem(&recipe) {
+    match problem(&value) {
         Some((path, message)) => {
             let parts: Vec<String> = path.split('.').map(str::to_string).collect();
-            Err(input_error!("{}: `{path}` {message}", place_of(root, start, &parts)))
+            Err(input_error!("{}: `{path}` {message}", locate(root, start, &parts)))
         }
-        None => Ok(recipe),
+        None => Ok(value),
     }
 }
 
@@ -30,59 +38,62 @@ fn name(segment: &Segment) -> Option<String> {
     }
 }
 
-/// Where the deepest part of `path` that was written stands.
-fn place_of(root: &Node, start: &Place, path: &[String]) -> Place {
-    let mut place = start;
+/// The location of the deepest part of `path` that the document has.
+fn locate(root: &Node, start: &Location, path: &[String]) -> Location {
+    let mut location = start;
     let mut node = root;
     for part in path {
         let next = match node {
-            Node::Map(map) => map.iter().find(|e| e.key == *part).map(|e| (&e.place, &e.node)),
-            Node::List(items) => part.parse().ok().and_then(|i: usize| items.get(i)).map(|(place, node)| (place, node)),
+            Node::Map(map) => map.iter().find(|e| e.key == *part).map(|e| (&e.location, &e.node)),
+            Node::List(items) => {
+                part.parse().ok().and_then(|i: usize| items.get(i)).map(|(location, node)| (location, node))
+            }
             Node::Scalar(_) => None,
         };
         let Some(next) = next else { break };
-        (place, node) = next;
+        (location, node) = next;
     }
-    place.clone()
+    location.clone()
 }
 
-/// Turns serde's message about the value at `path` into one that names place, key and remedy.
-fn explain(root: &Node, start: &Place, mut path: Vec<String>, message: &str) -> anyhow::Error {
-    let keys = keys();
+/// Turns serde's message about the value at `path` into one that names location, key and remedy.
+fn explain(root: &Node, start: &Location, keys: &[Key], mut path: Vec<String>, message: &str) -> anyhow::Error {
     if message.starts_with("unknown field") {
         let mut names = quoted(message);
         let unknown = if names.is_empty() { String::new() } else { names.remove(0) };
         if path.last() != Some(&unknown) {
             path.push(unknown.clone());
         }
-        let place = place_of(root, start, &path);
-        let hint = suggest(&keys, &path[..path.len() - 1], &unknown, &names);
-        return input_error!("{place}: unknown key `{}`; {hint}", path.join("."));
+        let location = locate(root, start, &path);
+        let hint = suggest(keys, &path[..path.len() - 1], &unknown, &names);
+        return input_error!("{location}: unknown key `{}`; {hint}", path.join("."));
     }
-    let place = place_of(root, start, &path);
+    let location = locate(root, start, &path);
     if message.starts_with("missing field") {
         path.extend(quoted(message).into_iter().next());
         let dotted = path.join(".");
-        let takes =
-            keys.iter().find(|k| k.path == dotted).map_or(String::new(), |k| format!(" ({}: {})", k.kind, k.doc));
-        return input_error!("{place}: the key `{dotted}` is missing{takes}");
+        let takes = keys
+            .iter()
+            .find(|k| k.path == dotted)
+            .map_or(String::new(), |k| format!(" ({})", [k.kind.as_str(), &k.doc].join(": ").trim_end_matches(": ")));
+        return input_error!("{location}: the key `{dotted}` is missing{takes}");
     }
     let dotted = path.join(".");
     let found = describe(root, &path);
     let key = path.iter().rposition(|part| part.parse::<usize>().is_err()).map(|last| path[..=last].join("."));
     match keys.iter().find(|k| Some(&k.path) == key.as_ref()) {
-        Some(key) if key.path == dotted => input_error!("{place}: `{dotted}` must be {}, but is {found}", key.kind),
-        Some(key) => input_error!("{place}: `{}` must be {}; item {dotted} is {found}", key.path, key.kind),
-        None => input_error!("{place}: `{dotted}`: {message}"),
+        Some(key) if key.path == dotted => input_error!("{location}: `{dotted}` must be {}, but is {found}", key.kind),
+        Some(key) => input_error!("{location}: `{}` must be {}; item {dotted} is {found}", key.path, key.kind),
+        None => input_error!("{location}: `{dotted}`: {message}"),
     }
 }
 
-/// The names in backticks.
+/// Extracts the names in backticks.
 fn quoted(message: &str) -> Vec<String> {
     message.split('`').skip(1).step_by(2).map(str::to_string).collect()
 }
 
-/// The likeliest key for an unknown one: near by name in its section, of the same name in another, or all there are.
+/// Suggests a key for an unknown one: a similar name in its section, the same name in another, or all known names.
 fn suggest(keys: &[Key], section: &[String], unknown: &str, known: &[String]) -> String {
     let dotted = |key: &str| section.iter().map(String::as_str).chain([key]).collect::<Vec<_>>().join(".");
     let near = known
@@ -105,7 +116,7 @@ fn suggest(keys: &[Key], section: &[String], unknown: &str, known: &[String]) ->
     }
 }
 
-/// The value at `path` in words.
+/// Describes the value at `path`.
 fn describe(root: &Node, path: &[String]) -> String {
     let node = path.iter().try_fold(root, |node, part| match node {
         Node::Map(map) => map.iter().find(|e| e.key == *part).map(|e| &e.node),
@@ -124,11 +135,10 @@ fn describe(root: &Node, path: &[String]) -> String {
     }
 }
 
-/// What the tokenizer of a new model needs at least.
+/// Smallest vocabulary of a new model's tokenizer: 256 bytes and three special tokens.
 const SMALLEST_VOCABULARY: i64 = 259;
 
-/// Beyond any request or thread count that a machine holds: a number with a digit too many is refused here, where its
-/// key can be named, and not when memory runs out.
+// Limits beyond any machine: a number with a digit too many fails here, with its key, and not when memory runs out.
 const MOST_SLOTS: usize = 1 << 16;
 const MOST_ENV_THREADS: usize = 1 << 10;
 const MOST_TOKENS: usize = 1 << 24;
@@ -136,10 +146,8 @@ const MOST_EPISODES: usize = 1 << 20;
 const MOST_RANK: i64 = 1 << 12;
 const MOST_SECONDS: u64 = 7 * 24 * 3600;
 
-type Problem = (String, String);
-
-/// The first value out of range, with its path and what it must be.
-fn problem(recipe: &Recipe) -> Option<Problem> {
+/// Finds the first value out of range.
+pub(super) fn problem(recipe: &Recipe) -> Option<Problem> {
     let r = recipe;
     None.or_else(|| model(&r.model))
         .or_else(|| least("env.plugin", r.env.plugin.len(), 1, "must name a plugin"))
@@ -257,7 +265,7 @@ fn dynamic_sampling(r: &Rollout, d: &DynamicSampling) -> Option<Problem> {
         })
 }
 
-/// Whether an iteration's steps fill a mini-batch, and a sequence fits into a micro-batch.
+/// An iteration's steps must fill a mini-batch, and a sequence must fit into a micro-batch.
 fn batches(r: &Rollout, u: &Update) -> Option<Problem> {
     let steps = u64::from(r.tasks) * u64::from(r.group_size) * u64::from(r.max_steps);
     let sequence = r.max_tokens();
@@ -278,7 +286,7 @@ fn batches(r: &Rollout, u: &Update) -> Option<Problem> {
     })
 }
 
-/// What belongs to one mode of history alone, and what a transcript needs.
+/// Keys that only one mode of history allows, and keys that a transcript requires.
 fn transcript(recipe: &Recipe) -> Option<Problem> {
     let r = &recipe.rollout;
     let problem = |path: &str, message: String| Some((path.to_string(), message));
@@ -346,12 +354,12 @@ fn update(u: &Update, iterations: u64) -> Option<Problem> {
         .or_else(|| if u.loss == PolicyLoss::Gspo { gspo(u) } else { None })
 }
 
-/// What GSPO's ratio of whole responses needs.
+/// Keys that GSPO's ratio of whole responses requires.
 fn gspo(u: &Update) -> Option<Problem> {
     let needs = |good: bool, key: &str, message: &str| {
         (!good).then(|| (format!("update.{key}"), format!("{message} with `update.loss: gspo`")))
     };
-    // Its clip range is about 3e-4: the engine's log-probs differ from the update's by more than that.
+    // The difference between the engine's log-probs and the update's exceeds GSPO's clip range of about 3e-4.
     needs(u.old_logprobs == OldLogprobs::Recompute, "old_logprobs", "must be `recompute`")
         .or_else(|| {
             needs(u.aggregation == Aggregation::SeqMeanTokenMean, "aggregation", "must be `seq-mean-token-mean`")

@@ -1,4 +1,4 @@
-//! What a recipe may say, read from the structs: the JSON schema, and the list of keys for errors and documentation.
+//! The keys of a recipe, read from the structs: the JSON schema, and the list of keys for errors and documentation.
 
 use std::fmt::Write;
 
@@ -6,47 +6,46 @@ use serde_json::Value;
 
 use super::Recipe;
 
-/// One key of a recipe.
+/// One key of a YAML or JSON document.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Key {
     /// Its path, such as `update.lr`.
     pub path: String,
-    /// What it takes, in words.
+    /// The values it takes, in words.
     pub kind: String,
-    /// Its value where a recipe does not name it; none if it must be named.
+    /// Its value if it is left out, as Markdown; `None` for a required key.
     pub default: Option<String>,
-    /// What it means.
     pub doc: String,
 }
 
-/// The JSON schema of a recipe file, for editors. No key is required, since a file may leave any to the one it extends.
+/// The JSON schema of a recipe file, for editors. No key is required, since a file may inherit any key.
 pub fn json_schema() -> Value {
     let mut schema = raw_schema();
     forget_required(&mut schema);
     schema["properties"]["extends"] = serde_json::json!({
-        "description": "Another recipe, relative to this file, that this one is laid on.",
+        "description": "Another recipe, relative to this file, that this one extends.",
         "type": "string",
     });
     schema
 }
 
-/// All keys in the order of the structs.
+/// All keys of a recipe in the order of the structs.
 pub fn keys() -> Vec<Key> {
-    let schema = raw_schema();
+    keys_of(&raw_schema())
+}
+
+/// All keys of a JSON schema as schemars writes it, sections before the keys in them.
+pub fn keys_of(schema: &Value) -> Vec<Key> {
     let mut keys = Vec::new();
-    Schema { root: &schema }.collect("", &schema, &mut keys);
+    Schema { root: schema }.collect("", schema, &mut keys);
     keys
 }
 
-/// The keys as a Markdown table.
-pub fn markdown() -> String {
+/// Keys as a Markdown table.
+pub fn table(keys: &[Key]) -> String {
     let mut table = String::from("| key | takes | default | meaning |\n|---|---|---|---|\n");
-    for key in keys() {
-        let default = match key.default.as_deref() {
-            None => "required".to_string(),
-            Some(word @ ("none" | "see below")) if key.kind != "`none`" => word.to_string(),
-            Some(value) => format!("`{value}`"),
-        };
+    for key in keys {
+        let default = key.default.as_deref().unwrap_or("required");
         let kind = key.kind.replace('|', "\\|");
         writeln!(table, "| `{}` | {kind} | {default} | {} |", key.path, key.doc.replace('|', "\\|"))
             .expect("a string takes what is written");
@@ -69,13 +68,13 @@ fn forget_required(schema: &mut Value) {
     }
 }
 
-/// A schema whose references are looked up in `root`.
+/// A schema whose references are resolved in `root`.
 struct Schema<'a> {
     root: &'a Value,
 }
 
 impl<'a> Schema<'a> {
-    /// The keys of a section and of the sections in it.
+    /// Appends the keys of a section and of the sections in it.
     fn collect(&self, path: &str, schema: &'a Value, keys: &mut Vec<Key>) {
         let Some(properties) = schema["properties"].as_object() else { return };
         let required = schema["required"].as_array();
@@ -86,8 +85,7 @@ impl<'a> Schema<'a> {
             let default = match &property["default"] {
                 Value::Null => "none".to_string(),
                 Value::Object(_) if target["properties"].is_object() => "see below".to_string(),
-                Value::String(text) => text.clone(),
-                value => value.to_string(),
+                value => format!("`{}`", bare(value)),
             };
             keys.push(Key {
                 path: path.clone(),
@@ -96,10 +94,11 @@ impl<'a> Schema<'a> {
                 doc: describe(property) + &self.options(target),
             });
             self.collect(&path, target, keys);
+            self.collect(&format!("{path}[]"), self.resolve(&target["items"]), keys);
         }
     }
 
-    /// Follows references, and takes what an optional value is when it is there.
+    /// Follows references, and unwraps an optional value.
     fn resolve(&self, schema: &'a Value) -> &'a Value {
         if let Some(name) = schema["$ref"].as_str().and_then(|r| r.strip_prefix("#/$defs/")) {
             return self.resolve(&self.root["$defs"][name]);
@@ -112,14 +111,14 @@ impl<'a> Schema<'a> {
         }
     }
 
-    /// What the options of an enumeration mean.
+    /// The meanings of an enumeration's options.
     fn options(&self, schema: &'a Value) -> String {
         let options = schema["oneOf"].as_array().or(schema["anyOf"].as_array()).into_iter().flatten();
         let texts: Vec<_> = options.map(|o| format!(" {}: {}", self.kind(o), describe(o))).collect();
         if texts.len() > 1 { texts.concat() } else { String::new() }
     }
 
-    /// What a value must be, in words.
+    /// The values that a schema admits, in words.
     fn kind(&self, schema: &'a Value) -> String {
         let schema = self.resolve(schema);
         if let Some(options) = schema["oneOf"].as_array().or(schema["anyOf"].as_array()) {

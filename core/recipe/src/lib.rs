@@ -1,7 +1,7 @@
-//! The YAML of a run: structs, merging, and errors that say where.
+//! The YAML of a run: structs, merging, and errors with file, line and column.
 //!
-//! A recipe is read in four steps: parsed with the place of every key (`tree`), laid on the recipe it `extends`,
-//! changed by `--set` arguments, and turned into [`Recipe`] with every key checked (`check`).
+//! [`load`] reads a recipe in four steps: it parses the file with the location of every key (`tree`), lays the result on
+//! the recipe that it `extends`, applies `--set` arguments, and checks every key (`check`).
 
 mod check;
 mod error;
@@ -16,18 +16,21 @@ mod update;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
 
+pub use check::Problem;
 pub use error::InputError;
-pub use keys::{Key, json_schema, keys, markdown};
+pub use keys::{Key, json_schema, keys, keys_of, table};
 pub use recompute::Recompute;
 pub use schema::*;
-use tree::{Node, Place};
+use tree::{Location, Node};
 pub use update::*;
 
-/// Most recipes in a chain of `extends`.
+/// Longest chain of `extends`.
 const MAX_EXTENDS: usize = 16;
 
-/// Gives the text of a file, and the one path it is known by however it was named.
+/// Returns a file's canonical path and its text.
 pub type ReadText<'a> = &'a dyn Fn(&Path) -> std::io::Result<(PathBuf, String)>;
 
 /// Reads a recipe, lays it on those it extends, applies `--set key.path=value` arguments and checks every key.
@@ -35,20 +38,35 @@ pub fn load(path: &Path, sets: &[String]) -> Result<Recipe> {
     load_with(path, sets, &|path| Ok((path.canonicalize()?, std::fs::read_to_string(path)?)))
 }
 
-/// [`load`] from files that need not lie on a disk.
+/// [`load`] with files from any source, such as a map in memory.
 pub fn load_with(path: &Path, sets: &[String], read_text: ReadText) -> Result<Recipe> {
     let mut root = read_file(path, None, read_text, &mut Vec::new())?;
     tree::set_all(&mut root, sets)?;
-    check::read(&root, &Place::start_of(&path.display().to_string()))
+    check::read(&root, &Location::start_of(&path.display().to_string()), check::problem)
+}
+
+/// Reads a YAML file of another kind than a recipe, such as a benchmark's workload, as strictly and with the same errors.
+/// `problem` returns the path of the first value out of range and the end of the sentence that starts with that path.
+pub fn load_as<T>(path: &Path, problem: impl Fn(&T) -> Option<Problem>) -> Result<T>
+where
+    T: DeserializeOwned + JsonSchema,
+{
+    let start = Location::start_of(&path.display().to_string());
+    let text = std::fs::read_to_string(path).map_err(|error| input_error!("{}: {error}", path.display()))?;
+    let root = tree::parse(&text, &start)?;
+    if !matches!(root, Node::Map(_)) {
+        return Err(input_error!("{start}: this file must be a map of keys"));
+    }
+    check::read(&root, &start, problem)
 }
 
 impl Recipe {
-    /// The resolved recipe; loading it gives the same recipe again.
+    /// The resolved recipe as YAML, which loads to the same recipe.
     pub fn to_yaml(&self) -> Result<String> {
         serde_yaml::to_string(self).context("could not write the recipe as YAML")
     }
 
-    /// Combinations that are allowed but rarely meant.
+    /// Combinations that are allowed but rarely intended.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         let truncated = self.rollout.top_k > 0 || self.rollout.top_p < 1.0;
@@ -74,27 +92,27 @@ impl Recipe {
 }
 
 impl Rollout {
-    /// Whether an episode is one conversation.
+    /// True if an episode is one conversation.
     pub fn is_transcript(&self) -> bool {
         self.history.mode == HistoryMode::Transcript
     }
 
-    /// Steps of history that a prompt template gets: none in a transcript.
+    /// Number of past steps that a prompt template receives: 0 in a transcript.
     pub fn history_length(&self) -> usize {
         if self.is_transcript() { 0 } else { self.history.length.unwrap_or(2) }
     }
 
-    /// Longest sequence in tokens, the last response included.
+    /// Longest sequence in tokens, including the last response.
     pub fn max_tokens(&self) -> usize {
         self.max_sequence_tokens.unwrap_or(self.max_prompt_tokens.saturating_add(self.max_response_tokens))
     }
 }
 
-/// One file with everything it extends; `open` holds the files that are being read, outermost first.
-fn read_file(path: &Path, from: Option<&Place>, read_text: ReadText, open: &mut Vec<PathBuf>) -> Result<Node> {
+/// Reads one file and the recipes that it extends; `open` holds the files being read, outermost first.
+fn read_file(path: &Path, from: Option<&Location>, read_text: ReadText, open: &mut Vec<PathBuf>) -> Result<Node> {
     let name = path.display().to_string();
-    let start = Place::start_of(&name);
-    let mention = from.map_or(String::new(), |place| format!("{place}: "));
+    let start = Location::start_of(&name);
+    let mention = from.map_or(String::new(), |location| format!("{location}: "));
     let (real, text) = read_text(path).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => input_error!("{mention}there is no recipe {name}"),
         _ => input_error!("{mention}could not read the recipe {name}: {error}"),
@@ -103,7 +121,7 @@ fn read_file(path: &Path, from: Option<&Place>, read_text: ReadText, open: &mut 
         return Err(input_error!("{mention}{name} extends itself"));
     }
     if open.len() == MAX_EXTENDS {
-        return Err(input_error!("{mention}{MAX_EXTENDS} recipes extend each other; lay some of them together"));
+        return Err(input_error!("{mention}{MAX_EXTENDS} recipes extend each other; merge some of them"));
     }
     open.push(real);
 
@@ -114,10 +132,10 @@ fn read_file(path: &Path, from: Option<&Place>, read_text: ReadText, open: &mut 
     let mut node = Node::Map(map);
     if let Some(extends) = extends {
         let Node::Scalar(serde_json::Value::String(other)) = extends.node else {
-            return Err(input_error!("{}: `extends` must be the path of one recipe", extends.place));
+            return Err(input_error!("{}: `extends` must be the path of one recipe", extends.location));
         };
         let base = path.parent().unwrap_or(Path::new("")).join(other);
-        node = tree::merge(read_file(&base, Some(&extends.place), read_text, open)?, node);
+        node = tree::merge(read_file(&base, Some(&extends.location), read_text, open)?, node);
     }
     open.pop();
     Ok(node)

@@ -1,13 +1,13 @@
-//! The choice of blocks that the backward pass computes again, with its hand-written reading.
+//! The choice of blocks that the backward pass recomputes, with its hand-written deserialisation.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Which blocks are computed again in the backward pass: `auto`, `all`, `none`, or the number of first blocks.
+/// Blocks that the backward pass recomputes: `auto`, `all`, `none`, or the number of first blocks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Recompute {
-    /// As many first blocks as the device's free memory asks.
+    /// As many first blocks as the device's free memory requires.
     #[default]
     Auto,
     /// Every block: least memory.
@@ -34,7 +34,7 @@ impl std::str::FromStr for Recompute {
     }
 }
 
-/// By hand, because serde's untagged form loses what is wrong.
+/// By hand, because serde's untagged form loses the cause of an error.
 impl<'de> Deserialize<'de> for Recompute {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Visitor;

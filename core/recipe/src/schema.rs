@@ -1,4 +1,4 @@
-//! What a recipe may say: one struct per section, one doc line per key.
+//! The keys of a recipe: one struct per section, one doc comment per key. docs/recipe.md is generated from them.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -12,31 +12,31 @@ pub struct Recipe {
     /// Seed of weights, tasks, environments and sampling.
     #[serde(default)]
     pub seed: u64,
-    /// Bit-identical runs: fixed row counts and order of admission. Slower.
+    /// Makes runs bit-identical by fixed row counts and a fixed order of admission; slower.
     #[serde(default)]
     pub deterministic: bool,
-    /// How parameters are spread over ranks; with one rank it makes no difference.
+    /// Sharding of parameters over ranks; no effect on one rank.
     #[serde(default)]
     pub sharding: Sharding,
-    /// Where to compute; `auto` takes a GPU if there is one.
+    /// The device to compute on.
     #[serde(default)]
     pub device: DeviceChoice,
-    /// The compute type; master weights and optimiser are float32 always.
+    /// The compute type; master weights and optimiser state are always float32.
     #[serde(default)]
     pub dtype: Dtype,
     /// Number of iterations of reinforcement learning.
     pub iterations: u64,
-    /// The policy to start from.
+    /// The initial policy: `path` or `new`.
     pub model: ModelSource,
     /// The environment plugin.
     pub env: PluginChoice,
     /// The advantage estimator plugin.
     pub estimator: PluginChoice,
-    /// How episodes are played.
+    /// Playing of episodes.
     pub rollout: Rollout,
-    /// How the policy is updated.
+    /// Update of the policy.
     pub update: Update,
-    /// The critic, for estimators that ask for values: the policy's network with a head to one number, trained beside it
+    /// The critic, for estimators that need values: the policy's network with a scalar head. It is trained beside the policy
     /// with the betas, weight decay, aggregation and mini-batches of `update`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub critic: Option<Critic>,
@@ -45,33 +45,33 @@ pub struct Recipe {
     pub warm_start: Option<WarmStart>,
     /// Evaluation on a fixed task list.
     pub eval: Eval,
-    /// When the run is saved.
+    /// Intervals at which the run is saved.
     #[serde(default)]
     pub checkpoint: Checkpoint,
-    /// How long ranks wait for each other.
+    /// Timeouts of ranks that wait for each other.
     #[serde(default)]
     pub dist: Dist,
-    /// Tracking in Weights & Biases; without the section there is none.
+    /// Tracking in Weights & Biases; without this section there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wandb: Option<Wandb>,
 }
 
-/// How parameters are spread over ranks.
+/// Sharding of parameters over ranks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "clap", clap(rename_all = "snake_case"))]
 pub enum Sharding {
-    /// Each rank holds a part of weights, gradients and optimiser; a unit is gathered whole while it is used.
+    /// Shards weights, gradients and optimiser state; each unit is all-gathered for use.
     #[default]
     Full,
-    /// Each rank holds all weights in the compute type, and a part of gradients and optimiser.
+    /// Shards gradients and optimiser state; each rank holds all weights in the compute type.
     GradOp,
-    /// One rank holds everything.
+    /// Shards nothing; for one rank.
     None,
 }
 
-/// Where to compute.
+/// The device to compute on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "snake_case")]
@@ -81,7 +81,7 @@ pub enum DeviceChoice {
     Auto,
     /// The CPU.
     Cpu,
-    /// A GPU; an error if there is none.
+    /// A GPU; fails if there is none.
     Cuda,
 }
 
@@ -97,29 +97,29 @@ pub enum Dtype {
     Bfloat16,
 }
 
-/// The policy to start from: `path`, or `new`.
+/// The initial policy: `path` or `new`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModelSource {
-    /// A Hugging Face folder.
+    /// A model folder in Hugging Face form.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
     /// A model with random weights and a tokenizer trained on the environment's texts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub new: Option<NewModel>,
-    /// Trains every linear projection of the blocks through low-rank adapters, W0 + alpha / rank * B A, and nothing else
-    /// of the policy; without it all weights are trained.
+    /// Trains only low-rank adapters of the blocks' linear projections, W0 + alpha / rank * B A; without this section all
+    /// weights are trained.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lora: Option<Lora>,
 }
 
-/// Low-rank adapters (arXiv 2106.09685), as peft has them without dropout.
+/// Low-rank adapters (arXiv 2106.09685), equal to peft's without dropout.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Lora {
     /// Rows of A and columns of B.
     pub rank: i64,
-    /// B A counts alpha / rank times.
+    /// Scale: B A is multiplied by alpha / rank.
     pub alpha: f64,
 }
 
@@ -137,7 +137,7 @@ pub struct NewModel {
     pub heads: i64,
     /// Number of key-value heads.
     pub kv_heads: i64,
-    /// Size of the tokenizer's vocabulary, special tokens included.
+    /// Size of the tokenizer's vocabulary, including special tokens.
     pub vocab_size: i64,
     /// Standard deviation of the random weights.
     #[serde(default = "default_initializer_range")]
@@ -148,14 +148,14 @@ pub struct NewModel {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PluginChoice {
-    /// Id of a plugin found beside the binary, or path of a plugin file.
+    /// Id of an installed plugin, or path of a plugin file.
     pub plugin: String,
-    /// Handed to the plugin, which checks it.
+    /// The plugin's own keys, which the plugin checks.
     #[serde(default = "empty_map")]
     pub config: serde_json::Value,
 }
 
-/// How episodes are played.
+/// Playing of episodes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Rollout {
@@ -163,103 +163,105 @@ pub struct Rollout {
     pub tasks: u32,
     /// Episodes per task.
     pub group_size: u32,
-    /// Trains only on groups whose episodes differ in return: others are dropped and further tasks played.
+    /// Drops groups whose episodes all have the same return, and plays further tasks in their place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dynamic_sampling: Option<DynamicSampling>,
-    /// Steps after which an episode is cut.
+    /// Longest episode in steps; longer ones are cut.
     pub max_steps: u32,
-    /// Longest prompt in tokens; in a transcript, the longest new part of it.
+    /// Longest prompt in tokens; in a transcript, the most tokens that a step adds.
     pub max_prompt_tokens: usize,
     /// Longest response in tokens.
     pub max_response_tokens: usize,
-    /// Longest conversation in tokens; `history.mode: transcript` needs it, and ends an episode that has no room left.
+    /// Longest conversation in tokens, required by `history.mode: transcript`; an episode without room left ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_sequence_tokens: Option<usize>,
     /// Sampling temperature.
     #[serde(default = "one")]
     pub temperature: f64,
-    /// Sample among the k likeliest tokens; 0 is off.
+    /// Samples among the k likeliest tokens; 0 disables the limit.
     #[serde(default)]
     pub top_k: i64,
-    /// Sample among the likeliest tokens that hold this much probability; 1 is off.
+    /// Samples among the likeliest tokens up to this total probability; 1 disables the limit.
     #[serde(default = "one")]
     pub top_p: f64,
     /// Requests decoded at once.
     #[serde(default = "default_slots")]
     pub slots: usize,
-    /// Tokens whose keys and values are kept at most; when there is no room, requests wait. Without it as many as `slots` requests may need.
+    /// Capacity of the KV cache in tokens; requests wait for room. By default the largest need of `slots` requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_tokens: Option<usize>,
     /// Threads that step environments.
     #[serde(default = "default_env_threads")]
     pub env_threads: usize,
-    /// Failures of the environment that an iteration survives at each rank: the episode ends with the step that failed, a failed reset is tried again.
+    /// Environment failures that an iteration tolerates at each rank. A failed step ends its episode; a failed reset is
+    /// repeated.
     #[serde(default)]
     pub env_errors: u64,
-    /// What of the episode so far a prompt holds.
+    /// The past steps in a prompt.
     #[serde(default)]
     pub history: History,
-    /// Replaces the environment's prompt template (minijinja).
+    /// Prompt template (minijinja) in place of the environment's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
-    /// Whether the chat template asks the model to think before it answers; without it the template's default. The template must have the switch `enable_thinking`, as Qwen3's has.
+    /// Makes the chat template ask the model to think first, or not; by default the template decides. The template must
+    /// have the switch `enable_thinking`, as Qwen3's does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thinking: Option<bool>,
-    /// What to do with a prompt over `max_prompt_tokens`.
+    /// Treatment of prompts over `max_prompt_tokens`.
     #[serde(default)]
     pub truncation: Truncation,
-    /// Subtracted from the reward of a step whose response the environment could not read.
+    /// Penalty for a step whose response the environment could not parse; subtracted from its reward.
     #[serde(default = "default_penalty")]
     pub invalid_action_penalty: f64,
-    /// Split of the environment that training tasks come from.
+    /// The environment's split of training tasks.
     #[serde(default = "train_split")]
     pub split: String,
 }
 
-/// Replacing groups whose episodes all have the same return, penalties left out.
+/// Replaces groups whose episodes all have the same return before penalties.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DynamicSampling {
-    /// Rounds of an iteration at most; the last is kept as it is, so that `tasks` groups are trained on in any case.
+    /// Most rounds of an iteration. The last round drops no group, so that an iteration always trains on `tasks` groups.
     pub rounds: u32,
 }
 
-/// What of the episode so far a prompt holds.
+/// The past steps in a prompt.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct History {
-    /// How a prompt is built from an episode.
+    /// The way in which an episode becomes prompts.
     #[serde(default)]
     pub mode: HistoryMode,
-    /// Steps of history in a prompt, 2 if left out; for `mode: window`, since a transcript holds them all.
+    /// Past steps in a prompt, 2 if left out. Only for `mode: window`; a transcript holds all steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub length: Option<usize>,
 }
 
-/// How a prompt is built from an episode.
+/// The way in which an episode becomes prompts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "snake_case")]
 pub enum HistoryMode {
-    /// Each step's prompt is built afresh with the last steps (the paper's way).
+    /// Each step has a new prompt with the last steps (as in the paper).
     #[default]
     Window,
-    /// An episode is one conversation: what was sampled stays in it as it is, and each step adds a turn.
+    /// An episode is one conversation: sampled responses stay in it unchanged, and each step adds a turn.
     Transcript,
 }
 
-/// What to do with a prompt that is too long.
+/// Treatment of prompts that are too long.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Truncation {
-    /// End the run with an error that names the step.
+    /// Ends the run with an error that names the step.
     #[default]
     Error,
-    /// Keep the last tokens.
+    /// Keeps the last tokens.
     Left,
-    /// Keep the first tokens.
+    /// Keeps the first tokens.
     Right,
-    /// Keep the first and the last half.
+    /// Keeps the first and the last tokens, half of the limit each.
     Middle,
 }
 
@@ -267,7 +269,7 @@ pub enum Truncation {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WarmStart {
-    /// Optimiser steps.
+    /// Number of optimiser steps.
     pub steps: u64,
     /// Environment steps per optimiser step.
     pub batch: usize,
@@ -282,30 +284,30 @@ pub struct WarmStart {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Eval {
-    /// Iterations between evaluations; 0 evaluates only before and after.
+    /// Iterations between evaluations; 0 evaluates only before and after training.
     #[serde(default)]
     pub every: u64,
-    /// Number of tasks, from the first of the split.
+    /// Number of tasks, from the start of the split.
     pub tasks: u32,
     /// Sampling temperature; 0 is greedy.
     #[serde(default = "one")]
     pub temperature: f64,
-    /// Split of the environment that evaluation tasks come from.
+    /// The environment's split of evaluation tasks.
     #[serde(default = "eval_split")]
     pub split: String,
 }
 
-/// When the run is saved.
+/// Intervals at which the run is saved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Checkpoint {
     /// Iterations between checkpoints; 0 saves only at the end.
     #[serde(default)]
     pub every: u64,
-    /// Checkpoints kept.
+    /// Number of checkpoints kept.
     #[serde(default = "default_keep")]
     pub keep: usize,
-    /// Iterations between saved rollouts (the episodes trained on, as JSONL); 0 saves none.
+    /// Iterations between saved rollouts (the training episodes as JSONL); 0 saves none.
     #[serde(default = "one_u64")]
     pub rollouts_every: u64,
 }
@@ -316,14 +318,14 @@ impl Default for Checkpoint {
     }
 }
 
-/// How long ranks wait for each other.
+/// Timeouts of ranks that wait for each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Dist {
-    /// Seconds after which a collective, or the meeting of the ranks, fails.
+    /// Seconds after which a collective operation, or the initial rendezvous, fails.
     #[serde(default = "default_timeout_s")]
     pub timeout_s: u64,
-    /// Seconds without a sign of life after which a rank counts as dead, and all others end.
+    /// Seconds without a heartbeat after which a rank counts as dead and all others end.
     #[serde(default = "default_silence_s")]
     pub silence_s: u64,
 }
@@ -338,43 +340,43 @@ impl Default for Dist {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Wandb {
-    /// Where rows go.
+    /// Destination of the metrics.
     #[serde(default)]
     pub mode: WandbMode,
-    /// The project.
+    /// W&B project.
     #[serde(default = "default_project")]
     pub project: String,
-    /// The team or user; without it the key's own.
+    /// W&B team or user; by default that of the API key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entity: Option<String>,
-    /// The run's name; without it the run directory's.
+    /// Name of the run; by default that of the run directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// The group that the run is listed under.
+    /// Group of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// Tags.
+    /// Tags of the run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
-    /// Free text.
+    /// Free text about the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notes: Option<String>,
-    /// Iterations between two tables of episodes, turn by turn; 0 writes none.
+    /// Iterations between two tables of episodes, one row per turn; 0 writes none.
     #[serde(default = "default_table_every")]
     pub table_every: u64,
-    /// Episodes in such a table: whole groups as far as they fit.
+    /// Most episodes in such a table, rounded down to whole groups.
     #[serde(default = "default_table_episodes")]
     pub table_episodes: usize,
 }
 
-/// Where the rows of a tracked run go.
+/// Destination of the metrics of a tracked run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WandbMode {
-    /// Into a run file, which `wandb sync` uploads later.
+    /// A run file, which `wandb sync` uploads later.
     #[default]
     Offline,
-    /// Into a run file, which the `wandb` program uploads while the run goes on.
+    /// A run file, which the `wandb` program uploads during the run.
     Live,
     /// Nowhere.
     Disabled,

@@ -1,4 +1,4 @@
-//! YAML as a tree that remembers where every key was written, so that errors can say it after merging.
+//! YAML as a tree that keeps the location of every key, so that errors can name it after merging.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,27 +8,26 @@ use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Span, StrInpu
 
 use crate::input_error;
 
-/// Nesting deeper than this is refused rather than risked on the stack.
+/// Deeper nesting is refused, since the reader is recursive.
 const MAX_DEPTH: usize = 64;
 
-/// More values than this from aliases are refused: aliases of aliases grow a short text without bound.
+/// Most values that aliases may copy: aliases of aliases grow a short text without bound.
 const MAX_COPIES: usize = 10_000;
 
-/// Where something was written: a place in a file, or a `--set` argument.
+/// The origin of a key or item: a line of a file, or a `--set` argument.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Place {
+pub(super) struct Location {
     source: Arc<str>,
-    /// Line and column from 1; none for a `--set` argument.
+    /// Line and column from 1; `None` for a `--set` argument.
     position: Option<(usize, usize)>,
 }
 
-impl Place {
-    /// The first place of a file.
+impl Location {
+    /// The first character of a file.
     pub(super) fn start_of(source: &str) -> Self {
         Self { source: source.into(), position: Some((1, 1)) }
     }
 
-    /// A `--set` argument.
     pub(super) fn argument(argument: &str) -> Self {
         Self { source: format!("--set {argument}").into(), position: None }
     }
@@ -38,7 +37,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.position {
             Some((line, column)) => write!(f, "{}:{line}:{column}", self.source),
@@ -47,30 +46,26 @@ impl fmt::Display for Place {
     }
 }
 
-/// A YAML node.
 #[derive(Debug, Clone)]
 pub(super) enum Node {
-    /// Text, a number, true, false or null.
+    /// Text, a number, `true`, `false` or `null`.
     Scalar(serde_json::Value),
-    /// A list with the place of every item.
-    List(Vec<(Place, Node)>),
-    /// Keys in the order written.
+    List(Vec<(Location, Node)>),
     Map(Map),
 }
 
 /// Keys in the order written.
-pub(super) type Map = Vec<Entry>;
+pub(super) type Map = Vec<MapEntry>;
 
-/// A key and its value.
 #[derive(Debug, Clone)]
-pub(super) struct Entry {
+pub(super) struct MapEntry {
     pub(super) key: String,
-    pub(super) place: Place,
+    pub(super) location: Location,
     pub(super) node: Node,
 }
 
 impl Node {
-    /// The node without its places.
+    /// Drops the locations.
     pub(super) fn to_json(&self) -> serde_json::Value {
         match self {
             Node::Scalar(value) => value.clone(),
@@ -79,12 +74,12 @@ impl Node {
         }
     }
 
-    /// Number of values, itself included.
+    /// Number of values, including this one.
     fn size(&self) -> usize {
         self.children().map(Node::size).sum::<usize>() + 1
     }
 
-    /// Number of values inside one another, itself included.
+    /// Depth of nesting, including this node.
     fn height(&self) -> usize {
         self.children().map(Node::height).max().unwrap_or(0) + 1
     }
@@ -102,9 +97,9 @@ impl Node {
     }
 }
 
-/// Parses one YAML document; `origin` is the place of its first character.
-pub(super) fn parse(text: &str, origin: &Place) -> Result<Node> {
-    let mut reader = Reader { parser: Parser::new_from_str(text), origin, anchors: Vec::new(), copies: 0 };
+/// Parses one YAML document; `origin` is the location of its first character.
+pub(super) fn parse(text: &str, origin: &Location) -> Result<Node> {
+    let mut reader = TreeReader { parser: Parser::new_from_str(text), origin, anchors: Vec::new(), copies: 0 };
     let mut root = Node::Scalar(serde_json::Value::Null);
     let mut documents = 0;
     loop {
@@ -121,15 +116,15 @@ pub(super) fn parse(text: &str, origin: &Place) -> Result<Node> {
     }
 }
 
-struct Reader<'a> {
+struct TreeReader<'a> {
     parser: Parser<'a, StrInput<'a>>,
-    origin: &'a Place,
+    origin: &'a Location,
     anchors: Vec<(usize, Node)>,
-    /// Values that came from aliases so far.
+    /// Values copied from aliases so far.
     copies: usize,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> TreeReader<'a> {
     fn next(&mut self) -> Result<(Event<'a>, Span)> {
         match self.parser.next_event() {
             Some(Ok(next)) => Ok(next),
@@ -197,17 +192,17 @@ impl<'a> Reader<'a> {
                 Event::Scalar(text, ..) => text.into_owned(),
                 _ => return Err(self.fail(&span, "a key must be text")),
             };
-            let place = self.origin.moved(&span.start);
+            let location = self.origin.moved(&span.start);
             if let Some(first) = map.iter().find(|e| e.key == key) {
-                return Err(input_error!("{place}: key `{key}` stands here a second time (first: {})", first.place));
+                return Err(input_error!("{location}: key `{key}` appears a second time (first: {})", first.location));
             }
             let (event, span) = self.next()?;
             let node = self.node(event, &span, depth + 1)?;
-            map.push(Entry { key, place, node });
+            map.push(MapEntry { key, location, node });
         }
     }
 
-    /// Plain scalars are read as serde_yaml reads them, so that what it writes is read back as the same value.
+    /// Reads plain scalars as serde_yaml does, so that a recipe that serde_yaml wrote loads to the same values.
     fn scalar(&self, text: &str, style: ScalarStyle, span: &Span) -> Result<serde_json::Value> {
         if style != ScalarStyle::Plain {
             return Ok(text.into());
@@ -226,8 +221,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Lays `over` on `base`: maps are merged key by key, everything else is replaced. A section that names another
-/// `plugin` than the one below it does not inherit that plugin's `config`.
+/// Lays `over` on `base`: merges maps key by key and replaces everything else. A section that names a `plugin` other
+/// than that of `base` does not inherit its `config`.
 pub(super) fn merge(base: Node, over: Node) -> Node {
     let (mut base, over) = match (base, over) {
         (Node::Map(base), Node::Map(over)) => (base, over),
@@ -244,7 +239,7 @@ pub(super) fn merge(base: Node, over: Node) -> Node {
             Some(slot) => {
                 let below = std::mem::replace(&mut slot.node, Node::Scalar(serde_json::Value::Null));
                 slot.node = merge(below, entry.node);
-                slot.place = entry.place;
+                slot.location = entry.location;
             }
             None => base.push(entry),
         }
@@ -252,70 +247,70 @@ pub(super) fn merge(base: Node, over: Node) -> Node {
     Node::Map(base)
 }
 
-/// Applies `--set` arguments. An argument replaces the value at its path and makes the sections on the way; naming
-/// another plugin drops the `config` written for the old one, whatever the order of the arguments.
+/// Applies `--set` arguments. An argument replaces the value at its path and creates missing sections. Naming another
+/// plugin drops the `config` of the old one, in any order of the arguments.
 pub(super) fn set_all(root: &mut Node, arguments: &[String]) -> Result<()> {
-    let mut sets = arguments.iter().map(|argument| Set::parse(argument)).collect::<Result<Vec<_>>>()?;
+    let mut sets = arguments.iter().map(|argument| SetArgument::parse(argument)).collect::<Result<Vec<_>>>()?;
     sets.sort_by_key(|set| set.path.last().is_none_or(|key| key != "plugin"));
     sets.into_iter().try_for_each(|set| set.apply(root))
 }
 
-struct Set {
+struct SetArgument {
     path: Vec<String>,
-    place: Place,
+    location: Location,
     value: Node,
 }
 
-impl Set {
+impl SetArgument {
     fn parse(argument: &str) -> Result<Self> {
-        let place = Place::argument(argument);
-        let form = || input_error!("{place}: expected `--set key.path=value`, for example `--set update.lr=1e-5`");
+        let location = Location::argument(argument);
+        let form = || input_error!("{location}: expected `--set key.path=value`, for example `--set update.lr=1e-5`");
         let (path, value) = argument.split_once('=').ok_or_else(form)?;
         let path: Vec<String> = path.split('.').map(|key| key.trim().to_string()).collect();
         if path.iter().any(String::is_empty) {
             return Err(form());
         }
         if path.len() > MAX_DEPTH {
-            return Err(input_error!("{place}: nested too deeply"));
+            return Err(input_error!("{location}: nested too deeply"));
         }
-        let value = parse(value, &place)?;
-        Ok(Self { path, place, value })
+        let value = parse(value, &location)?;
+        Ok(Self { path, location, value })
     }
 
     fn apply(self, root: &mut Node) -> Result<()> {
-        let Set { path, place, value } = self;
+        let SetArgument { path, location, value } = self;
         let (last, sections) = path.split_last().expect("split gives at least one part");
         let mut node = root;
         for (depth, key) in sections.iter().enumerate() {
-            let map = section(node, &path[..depth], &place)?;
-            node = &mut entry(map, key, &place).node;
+            let map = section(node, &path[..depth], &location)?;
+            node = &mut entry(map, key, &location).node;
         }
-        let map = section(node, sections, &place)?;
+        let map = section(node, sections, &location)?;
         if last == "plugin" && map.iter().any(|e| e.key == "plugin" && e.node.to_json() != value.to_json()) {
             map.retain(|e| e.key != "config");
         }
-        let slot = entry(map, last, &place);
+        let slot = entry(map, last, &location);
         slot.node = value;
-        slot.place = place;
+        slot.location = location;
         Ok(())
     }
 }
 
-/// The node as a map; an absent (null) section becomes an empty one.
-fn section<'a>(node: &'a mut Node, path: &[String], place: &Place) -> Result<&'a mut Map> {
+/// Returns the node as a map; an absent (null) section becomes an empty one.
+fn section<'a>(node: &'a mut Node, path: &[String], location: &Location) -> Result<&'a mut Map> {
     if node.is_null() {
         *node = Node::Map(Map::new());
     }
     match node {
         Node::Map(map) => Ok(map),
-        _ => Err(input_error!("{place}: `{}` holds one value, not keys of its own", path.join("."))),
+        _ => Err(input_error!("{location}: `{}` holds one value, not keys of its own", path.join("."))),
     }
 }
 
-fn entry<'a>(map: &'a mut Map, key: &str, place: &Place) -> &'a mut Entry {
+fn entry<'a>(map: &'a mut Map, key: &str, location: &Location) -> &'a mut MapEntry {
     let index = map.iter().position(|e| e.key == key).unwrap_or_else(|| {
         let node = Node::Scalar(serde_json::Value::Null);
-        map.push(Entry { key: key.to_string(), place: place.clone(), node });
+        map.push(MapEntry { key: key.to_string(), location: location.clone(), node });
         map.len() - 1
     });
     &mut map[index]

@@ -6,36 +6,36 @@ use serde::{Deserialize, Serialize};
 use super::Recompute;
 use super::schema::one;
 
-/// How the policy is updated.
+/// Update of the policy.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Update {
-    /// Steps per optimiser step, over all ranks.
+    /// Environment steps per optimiser step, over all ranks.
     pub mini_batch: usize,
     /// Tokens per forward and backward pass.
     #[serde(default = "default_micro_batch_tokens")]
     pub micro_batch_tokens: usize,
-    /// Passes over the iteration's steps.
+    /// Number of passes over the iteration's steps.
     #[serde(default = "one_u32")]
     pub epochs: u32,
-    /// Shuffle steps before cutting mini-batches.
+    /// Shuffles the steps before they are cut into mini-batches.
     #[serde(default)]
     pub shuffle: bool,
-    /// How a short last mini-batch is normalised.
+    /// Normalisation of a short last mini-batch.
     #[serde(default)]
     pub short_mini_batch: ShortMiniBatch,
     /// Peak learning rate.
     pub lr: f64,
-    /// Iterations over which the learning rate rises from `lr` * `min_lr_ratio` to `lr`.
+    /// Iterations in which the learning rate rises from `lr` * `min_lr_ratio` to `lr`.
     #[serde(default)]
     pub warmup: u64,
-    /// Learning rate after the warm-up.
+    /// The learning rate after the warm-up.
     #[serde(default)]
     pub schedule: Schedule,
-    /// Lowest learning rate, as a share of `lr`: where the warm-up begins, and where a cosine schedule ends.
+    /// Lowest learning rate, as a share of `lr`: the start of the warm-up and the end of a cosine schedule.
     #[serde(default)]
     pub min_lr_ratio: f64,
-    /// AdamW's decay.
+    /// AdamW's weight decay.
     #[serde(default = "default_weight_decay")]
     pub weight_decay: f64,
     /// AdamW's betas.
@@ -44,7 +44,7 @@ pub struct Update {
     /// Largest global gradient norm.
     #[serde(default = "one")]
     pub grad_clip: f64,
-    /// The policy loss.
+    /// The policy loss on a token.
     #[serde(default)]
     pub loss: PolicyLoss,
     /// Clip range below 1.
@@ -53,29 +53,29 @@ pub struct Update {
     /// Clip range above 1.
     #[serde(default = "default_clip")]
     pub clip_high: f64,
-    /// Bound on the loss for negative advantages, over 1 (dual clip); `gspo` has none.
+    /// Dual clip: bound on the ratio for negative advantages, greater than 1; unused with `gspo`.
     #[serde(default = "default_dual_clip")]
     pub dual_clip: f64,
     /// Weight of the entropy bonus.
     #[serde(default = "default_entropy")]
     pub entropy: f64,
-    /// KL loss against the frozen reference; without it (and without `kl_in_reward`) no reference is kept.
+    /// KL loss against the frozen reference. Without this section and `kl_in_reward` there is no reference.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kl: Option<KlLoss>,
-    /// KL against the frozen reference, taken off every token's reward before advantages are estimated.
+    /// KL against the frozen reference, subtracted from each token's reward before advantages are estimated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kl_in_reward: Option<KlInReward>,
-    /// How token losses become one number.
+    /// Reduction of token losses to one number.
     #[serde(default)]
     pub aggregation: Aggregation,
-    /// Which log-probs count as old.
+    /// Source of the old log-probs of the ratio.
     #[serde(default)]
     pub old_logprobs: OldLogprobs,
-    /// Truncated importance weights: the largest weight. With `old_logprobs: recompute` the clipped loss is multiplied by
-    /// the ratio of old to engine probability, with `rollout` that of policy to engine takes the place of the clip.
+    /// Cap of truncated importance weights. With `old_logprobs: recompute` the clipped loss is multiplied by the ratio of
+    /// old to engine probability; with `rollout` the ratio of policy to engine probability replaces the clip.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub importance_cap: Option<f64>,
-    /// Which blocks are computed again in the backward pass.
+    /// Blocks that the backward pass recomputes.
     #[serde(default)]
     pub recompute: Recompute,
 }
@@ -84,66 +84,66 @@ pub struct Update {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KlLoss {
-    /// Its weight.
+    /// Weight of the KL loss.
     pub coef: f64,
-    /// Its estimator.
+    /// Estimator of the KL, from log-probs x (policy) and y (reference).
     #[serde(default)]
     pub kind: KlKind,
 }
 
-/// KL against the reference in the reward.
+/// KL against the reference as a part of the reward.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KlInReward {
-    /// Its coefficient; the first one where it is adaptive.
+    /// Coefficient of the KL; the initial one if `adaptive` is set.
     #[serde(default = "default_kl_in_reward")]
     pub coef: f64,
-    /// Its estimator, of old log-probs against the reference's.
+    /// Estimator of the KL, from log-probs x (old) and y (reference).
     #[serde(default = "k1")]
     pub kind: KlKind,
-    /// Moves the coefficient after each iteration, so that the KL comes near a target.
+    /// Adapts the coefficient after each iteration towards a target KL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub adaptive: Option<AdaptiveKl>,
 }
 
-/// An adaptive KL coefficient: it is multiplied by 1 + clip(KL / target - 1, -0.2, 0.2) * steps / horizon.
+/// An adaptive KL coefficient, multiplied by 1 + clip(KL / target - 1, -0.2, 0.2) * steps / horizon.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AdaptiveKl {
-    /// The KL aimed at, in nats per token.
+    /// Target KL in nats per token.
     #[serde(default = "default_kl_target")]
     pub target: f64,
-    /// Environment steps over which the coefficient moves.
+    /// Time constant of the adaptation, in environment steps.
     #[serde(default = "default_kl_horizon")]
     pub horizon: u64,
 }
 
-/// The critic of estimators that ask for values.
+/// The critic of estimators that need values.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Critic {
-    /// Its learning rate, the same in every iteration.
+    /// Constant learning rate of the critic.
     #[serde(default = "default_critic_lr")]
     pub lr: f64,
-    /// How far a value may move from the one before the update.
+    /// Most that a value may differ from its value before the update.
     #[serde(default = "default_value_clip")]
     pub clip: f64,
     /// Largest global gradient norm.
     #[serde(default = "one")]
     pub grad_clip: f64,
-    /// First iterations, in which the critic learns and the policy stays.
+    /// Number of first iterations that train only the critic.
     #[serde(default)]
     pub warmup: u64,
 }
 
-/// The policy loss on a token, see `importance_cap` for a third.
+/// The policy loss on a token; `importance_cap` is a third.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PolicyLoss {
-    /// PPO's clipped ratio of each token.
+    /// PPO's clipped ratio per token.
     #[default]
     Clip,
-    /// GSPO's clipped ratio of the whole response.
+    /// GSPO's clipped ratio per response.
     Gspo,
 }
 
@@ -162,7 +162,7 @@ pub enum KlKind {
     Abs,
 }
 
-/// How token losses become one number.
+/// Reduction of token losses to one number.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Aggregation {
@@ -177,33 +177,33 @@ pub enum Aggregation {
     SeqMeanTokenSumNorm,
 }
 
-/// Which log-probs the ratio is taken against.
+/// Source of the old log-probs of the ratio.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OldLogprobs {
-    /// Those the engine recorded while sampling.
+    /// The engine's log-probs, recorded while sampling.
     #[default]
     Rollout,
-    /// The update's own forward pass, before the first optimiser step.
+    /// The update's own forward pass before the first optimiser step.
     Recompute,
 }
 
-/// How a short last mini-batch is normalised.
+/// Normalisation of a short last mini-batch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ShortMiniBatch {
-    /// By its own count.
+    /// Divides by its own count.
     #[default]
     Mean,
-    /// As if it were full: a proportionally smaller gradient, as the reference implementation has it.
+    /// Divides by the count of a full one: a proportionally smaller gradient, as in the reference implementation.
     Reference,
 }
 
-/// Learning rate after the warm-up.
+/// The learning rate after the warm-up.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Schedule {
-    /// Stays.
+    /// Stays at `lr`.
     #[default]
     Constant,
     /// Falls along half a cosine to `min_lr_ratio`.

@@ -4,6 +4,7 @@
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use nestor_plugin::{Environment, Expert, Instance, Observation, Start};
@@ -27,6 +28,9 @@ struct Scripted {
 struct ScriptedConfig {
     /// A file that receives a line of JSON for each episode: split, task, seed and return.
     log: PathBuf,
+    /// Milliseconds that each step takes, apart from the expert's: makes a rollout last.
+    #[serde(default)]
+    delay_ms: u64,
 }
 
 impl Environment for Scripted {
@@ -96,6 +100,7 @@ impl Instance for Play {
     fn step(&mut self, world: &Scripted, response: &str) -> Result<Observation> {
         let reward = self.outcome(response);
         if response != EXPERT {
+            std::thread::sleep(Duration::from_millis(world.config.delay_ms));
             let Play { split, task, seed } = self;
             let line = json!({ "split": split, "task": task, "seed": seed, "return": reward }).to_string() + "\n";
             let log = OpenOptions::new().create(true).append(true).open(&world.config.log);

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::Rows;
 
@@ -14,7 +14,7 @@ use crate::Rows;
 pub const EPSILON: f64 = 1e-6;
 
 /// Selects the division of differences from a group's mean by its standard deviation.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Norm {
     /// Divide by the standard deviation (n - 1) plus 1e-6.
@@ -25,7 +25,7 @@ pub enum Norm {
 }
 
 /// Selects the scores that a group's mean and standard deviation count.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Weighting {
     /// Every step, copies too: a long episode counts more (the reference implementation).

@@ -1,1 +1,1 @@
-"""What scripts/bench/bench_peers.py measures Nestor beside, and what it needs for that."""
+"""The peers of scripts/bench/bench_peers.py, and its tools."""

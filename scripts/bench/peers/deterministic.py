@@ -1,4 +1,4 @@
-"""Two runs of a recipe with `deterministic: true` that differ only in the threads of the environment pool."""
+"""Compares two runs of a recipe with `deterministic: true` that differ only in the threads of the environment pool."""
 import json
 import sys
 import tempfile
@@ -23,14 +23,15 @@ def metrics(folder):
 
 
 def files(folder):
-    """Every file of the rollouts and of the newest checkpoint, by name."""
+    """Returns every file of the rollouts and of the newest checkpoint, by name."""
     newest = max((path for path in (folder / "checkpoints").iterdir() if path.is_dir()), key=lambda path: path.name)
     paths = [*(folder / "rollouts").rglob("*"), *newest.rglob("*")]
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths if path.is_file()}
 
 
 def compare(*sets):
-    """Two runs with further settings of the recipe: whether they agree in everything but MEASURED, what was compared, and what differs."""
+    """Makes two runs with further settings of the recipe. Returns whether they agree in everything but MEASURED, a description
+    of the comparison, and the names that differ."""
     with tempfile.TemporaryDirectory() as scratch:
         one, other = (train(Path(scratch) / f"{threads}", ["deterministic=true", f"rollout.env_threads={threads}", *sets])
                       for threads in (1, 4))

@@ -17,7 +17,7 @@ class PlainUpdate:
     in the model's type. Sequences of different lengths are padded to the longest one of all."""
 
     def __init__(self, model, lengths):
-        """`lengths`: of prompt and response of each sequence."""
+        """`lengths` holds (prompt, response) of each sequence."""
         self.model = model.train()
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True)
         longest = max(prompt + response for prompt, response in lengths)
@@ -46,7 +46,7 @@ class PlainUpdate:
 
 
 def tokenizer(vocab_size):
-    """A word for each id: the trainer wants a tokenizer, though no text is ever made into tokens here."""
+    """Makes a tokenizer with one word per id. The trainer requires one, though this benchmark tokenizes no text."""
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
     words = {f"t{i}": i for i in range(vocab_size)}
@@ -55,10 +55,10 @@ def tokenizer(vocab_size):
 
 
 def iterations_of_trl(model, script, repeat, before, micro_batch=MICRO_BATCH):
-    """Whole iterations of TRL's GRPOTrainer, whose rollout function plays the script in lock-step; the first does not
-    count, and `before` is called before each of the others. Every turn is a sample, in as many groups as the script has;
-    all of them make one optimiser step (so the trainer needs no old log-probs); no KL, no checkpointing of activations,
-    fused AdamW in the model's type. Gives seconds of the iterations and of the rollouts in them."""
+    """Runs whole iterations of TRL's GRPOTrainer, whose rollout function plays the script in lock-step. The first is a
+    warm-up; `before` is called before each of the others. Every turn is a sample, in as many groups as the script has. All of
+    them make one optimiser step, so the trainer needs no old log-probs. There is no KL and no activation checkpointing; AdamW
+    is fused, in the model's type. Returns the seconds of the iterations and of their rollouts."""
     os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
     warnings.simplefilter("ignore", FutureWarning)
     try:
@@ -71,7 +71,7 @@ def iterations_of_trl(model, script, repeat, before, micro_batch=MICRO_BATCH):
     turns = sum(len(episode["turns"]) for episode in script["episodes"])
     groups = len(script["episodes"]) // script["group_size"]
     tokens = sum(len(turn["prompt"]) + turn["response"] for episode in script["episodes"] for turn in episode["turns"])
-    # The trainer wants groups of equal size.
+    # The trainer requires groups of equal size.
     assert turns % groups == 0 and turns % micro_batch == 0, f"{turns} turns do not split into {groups} groups"
     rewards = [sum(turn["reward"] for turn in episode["turns"]) for episode in script["episodes"]]
     seconds, rollouts = [], []

@@ -1,4 +1,4 @@
-"""Models with random weights of a fixed seed in Hugging Face form: what both sides load."""
+"""The models that both sides load: random weights of a fixed seed in Hugging Face form."""
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -22,15 +22,15 @@ def load(folder, dtype):
 
 @torch.no_grad()
 def logit_std(model):
-    """Standard deviation over the vocabulary, mean over the positions of random rows."""
+    """Returns the standard deviation over the vocabulary, averaged over the positions of random rows."""
     rows = torch.randint(0, model.config.vocab_size, (4, 128), generator=torch.Generator().manual_seed(1))
     return model(rows, use_cache=False).logits.float().std(-1).mean().item()
 
 
 @torch.no_grad()
 def folder(shape, sharp=False):
-    """A folder of bfloat16 weights. A sharp one has the final norm scaled, which all logits are proportional to, so that
-    their standard deviation is SHARP: trained models are like that, and a rounded logit then costs more."""
+    """Returns a folder of bfloat16 weights. A sharp model has its final norm scaled so that the standard deviation of its
+    logits is SHARP, as in trained models. Rounding a logit then costs more."""
     path = ROOT / "target/bench" / (shape + ("-sharp" if sharp else ""))
     if (path / "model.safetensors").exists():
         return path

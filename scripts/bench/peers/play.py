@@ -1,4 +1,4 @@
-"""transformers' generate as a peer: forced lengths, multi-turn rollouts in lock-step, greedy tokens to compare with."""
+"""transformers' generate as a peer: forced lengths, multi-turn rollouts in lock-step, and greedy tokens as a reference."""
 import time
 
 import torch
@@ -9,7 +9,7 @@ NEAR_TIE = 1e-4
 
 
 def settings(new, **more):
-    """The whole distribution at temperature 1; nothing ends a response but its length."""
+    """Samples from the whole distribution at temperature 1; a response ends only by its length."""
     return GenerationConfig(**dict(max_new_tokens=new, do_sample=True, temperature=1.0, top_k=0, top_p=1.0,
                                    eos_token_id=None, bos_token_id=None, pad_token_id=0) | more)
 
@@ -22,8 +22,8 @@ def generate(model, prompts, new):
 
 
 class ForcedLengths(StoppingCriteria):
-    """Each row ends at a length of its own. As with an end-of-sequence token, generate goes on computing a row that has
-    ended until the longest one has."""
+    """Ends each row at its own length. As with an end-of-sequence token, generate keeps computing a finished row until the
+    longest row ends."""
 
     def __init__(self, prompt, lengths):
         self.prompt, self.lengths = prompt, torch.tensor(lengths)
@@ -34,10 +34,10 @@ class ForcedLengths(StoppingCriteria):
 
 @torch.no_grad()
 def lockstep(model, script):
-    """Plays a script as verl-agent does: every turn is one left-padded batch of all environments and takes as long as the
-    longest response in it. Episodes that are over stay in the batch (with their last turn) until the last one is over,
-    and every turn begins with an empty cache. Environments of a turn answer at the same time, so the slowest counts.
-    Gives for each episode its (prompt, response) pairs."""
+    """Plays a script as verl-agent does: every turn is one left-padded batch of all environments and lasts as long as its
+    longest response. Finished episodes stay in the batch, with their last turn, until all are finished, and every turn starts
+    with an empty cache. The environments of a turn answer at the same time, so the slowest counts. Returns the
+    (prompt, response) pairs of each episode."""
     episodes = [episode["turns"] for episode in script["episodes"]]
     transcript = script["history"] == "transcript"
     played = [[] for _ in episodes]
@@ -62,8 +62,8 @@ def lockstep(model, script):
 
 @torch.no_grad()
 def compare_greedy(model, prompts, responses):
-    """Compares greedy responses with transformers' own on the same weights (float32), each prompt by itself: a sentence, and
-    whether they agree. Where a token differs and the two were nearly tied, the rest of that response is not compared."""
+    """Compares greedy responses with transformers' own on the same weights (float32), one prompt at a time. Returns a sentence,
+    and whether they agree. After a near-tie the rest of the response is not compared."""
     tokens = ties = 0
     wrong = []
     for number, (prompt, ours) in enumerate(zip(prompts, responses)):
@@ -86,7 +86,7 @@ def compare_greedy(model, prompts, responses):
 
 @torch.no_grad()
 def logprob_difference(model, prompts, new):
-    """Mean and largest difference between the log-probs of sampled tokens in cached decoding and in a full pass."""
+    """Returns the mean and the largest difference between log-probs of sampled tokens in cached decoding and a full pass."""
     out = model.generate(prompts, attention_mask=torch.ones_like(prompts),
                          generation_config=settings(new, output_logits=True, return_dict_in_generate=True))
     sampled = out.sequences[:, prompts.shape[1]:]

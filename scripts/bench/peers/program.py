@@ -13,12 +13,12 @@ class Failed(Exception):
 
 
 def nestor(*args):
-    """What `nestor ARGS --json` prints. The program computes on the CPU, in as many threads as this process."""
+    """Returns the JSON that `nestor ARGS --json` prints. It computes on the CPU, in as many threads as this process."""
     return json.loads(run([NESTOR, *args, "--json"]))
 
 
 def run(command, **environment):
-    """Runs a command, which must succeed, and gives what it prints."""
+    """Runs a command, which must succeed, and returns its output."""
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, cwd=ROOT,
                           env=os.environ | environment)
     if done.returncode:

@@ -1,4 +1,4 @@
-"""What a row printed, kept and put into docs/benchmarks.md."""
+"""Prints rows, keeps them, and writes their table into docs/benchmarks.md."""
 import json
 import os
 import re
@@ -38,7 +38,7 @@ class Result:
 
 
 def spread(seconds):
-    """Median and, of several, the smallest and the largest."""
+    """Formats the median, and of several values the smallest and the largest."""
     middle = f"{statistics.median(seconds):.2f} s"
     return middle if len(seconds) == 1 else f"{middle} ({min(seconds):.2f} to {max(seconds):.2f})"
 
@@ -48,7 +48,7 @@ def ratio(ours, theirs):
 
 
 def machine(threads):
-    """The machine and what ran on it."""
+    """Describes the machine and the versions of the programs."""
     import importlib.metadata as metadata
     import torch
     text = open("/proc/cpuinfo").read()
@@ -62,7 +62,7 @@ def machine(threads):
         except metadata.PackageNotFoundError:
             versions.append(f"{package} not installed")
     commit = run(["git", "rev-parse", "--short", "HEAD"]).strip()
-    # Documents do not change what was measured.
+    # Documents do not affect a measurement.
     changed = run(["git", "status", "--porcelain", "--untracked-files=no", "--", "core", "plugins", "scripts", "Cargo.lock"])
     commit += " with changes" if changed.strip() else ""
     return (f"{cpu}{amx}, {os.cpu_count()} cores, {memory:.0f} GiB; {threads} threads; {', '.join(versions)}; "
@@ -70,7 +70,7 @@ def machine(threads):
 
 
 def table(results):
-    """The table in Markdown, what was checked and where it was measured."""
+    """Returns the table in Markdown, with the checks and the machines of its rows."""
     lines = ["| work | peer | Nestor | peer's figure | ratio | target | |", "|---|---|---|---|---|---|---|"]
     for r in results:
         met = "met" if r["met"] else "missed"
@@ -85,7 +85,7 @@ def table(results):
 
 
 def write(path, order):
-    """Puts the table of all rows that were kept between the marks of a Markdown file."""
+    """Writes the table of all kept rows between the marks of a Markdown file."""
     kept = {row: json.loads((RESULTS / f"{row}.json").read_text()) for row in order
             if (RESULTS / f"{row}.json").exists()}
     text = path.read_text()

@@ -3,6 +3,7 @@
 use anyhow::Result;
 use minijinja::value::Serde;
 use minijinja::{Environment, UndefinedBehavior};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::data::Step;
@@ -19,7 +20,7 @@ pub struct PromptTemplate {
 }
 
 /// The variables of a template; docs/recipe.md lists them with these comments.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct PromptVariables<'a> {
     /// The current observation.
     pub observation: &'a str,
@@ -39,7 +40,7 @@ pub struct PromptVariables<'a> {
 }
 
 /// A step of the history.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct HistoryStep<'a> {
     /// Its number in the episode, from 1.
     pub step: usize,

@@ -1,5 +1,5 @@
-//! `nestor bench logprob-diff`: how far the engine's log-probs are from those of the update's own pass over the same
-//! tokens under the same weights.
+//! `nestor bench logprob-diff`: the difference between the engine's log-probs and those of the update's own pass, over the
+//! same tokens under the same weights.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -11,8 +11,8 @@ use crate::policy::update::{UpdateSettings, gradients};
 use crate::recipe::Update;
 use crate::shard::Ranks;
 
-/// Samples `new` tokens after each prompt, takes the gradient of a loss on them as an update does, and compares the
-/// log-probs that both saw.
+/// Samples `new` tokens after each prompt, computes the gradient of a loss on them as an update does, and compares the
+/// log-probs of both.
 pub fn logprob_diff(options: &BenchOptions) -> Result<Value> {
     let model = load(options)?;
     let prompts = random_rows(&model, options.batch, options.prompt);

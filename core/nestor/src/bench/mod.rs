@@ -1,10 +1,10 @@
-//! `nestor bench`: seconds and tokens per second of stated work, the median of some repetitions after a first one
-//! that does not count.
+//! `nestor bench`: seconds and tokens per second of defined work, as the median of repetitions after a warm-up.
 
 mod iteration;
 mod logprob_diff;
 mod rollout;
 pub mod script;
+mod workload;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -32,44 +32,36 @@ use crate::recipe::{Dist, Recompute, Sharding, Update};
 use crate::shard::Ranks;
 use crate::track::peak_bytes;
 
-/// The work.
 #[derive(Debug, Clone)]
 pub struct BenchOptions {
-    /// The model folder.
     pub dir: PathBuf,
-    /// Sequences at once.
     pub batch: usize,
     /// Tokens of each prompt.
     pub prompt: usize,
     /// Tokens of each response.
     pub new: usize,
-    /// The compute type.
     pub kind: Kind,
-    /// Where to compute.
     pub device: Device,
-    /// Repetitions that count.
+    /// Repetitions after the warm-up.
     pub repeats: usize,
-    /// Which blocks an update computes again in its backward pass.
+    /// Blocks that an update recomputes in its backward pass.
     pub recompute: Recompute,
-    /// An update's sequences are 10 to 100 % of prompt and response long.
+    /// Gives an update's sequences 10 to 100 % of the length of prompt and response.
     pub ragged: bool,
-    /// How an update's weights are spread over ranks.
     pub sharding: Sharding,
 }
 
-/// How a script is played and measured.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub struct RunArgs {
     /// Requests decoded at once; by default one per environment
     #[arg(long, value_name = "N")]
     pub slots: Option<usize>,
-    /// Repetitions, of which the median counts
+    /// Repetitions; the median is reported
     #[arg(long, value_name = "R", default_value_t = 3)]
     pub repeats: usize,
-    /// Repetitions before them, which do not count
+    /// Unreported repetitions before them
     #[arg(long, value_name = "R", default_value_t = 1)]
     pub warm_up: usize,
-    /// How to compute.
     #[command(flatten)]
     pub compute: Compute,
     /// Print JSON
@@ -86,7 +78,7 @@ impl RunArgs {
     }
 }
 
-/// Generation of exactly `new` tokens at temperature 1 after each prompt; `tokens_per_s` counts those.
+/// Samples exactly `new` tokens at temperature 1 after each prompt; `tokens_per_s` counts those.
 pub fn generate(options: &BenchOptions) -> Result<Value> {
     let model = load(options)?;
     let prompts = random_rows(&model, options.batch, options.prompt);
@@ -94,7 +86,7 @@ pub fn generate(options: &BenchOptions) -> Result<Value> {
     report("generate", options, options.batch * options.new, seconds)
 }
 
-/// Responses of exactly `new` tokens to each prompt, in their order.
+/// Samples responses of exactly `new` tokens, in the order of the prompts.
 fn complete(model: &Model, prompts: &[Vec<u32>], new: usize) -> Result<Vec<Completion>> {
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
     let mut engine =
@@ -115,7 +107,7 @@ fn complete(model: &Model, prompts: &[Vec<u32>], new: usize) -> Result<Vec<Compl
     Ok(done)
 }
 
-/// Log-probs of whole sequences of `prompt + new` tokens; `tokens_per_s` counts all of them.
+/// Computes the log-probs of sequences of `prompt + new` tokens; `tokens_per_s` counts all of them.
 pub fn score(options: &BenchOptions) -> Result<Value> {
     let model = load(options)?;
     let length = options.prompt + options.new;
@@ -124,10 +116,10 @@ pub fn score(options: &BenchOptions) -> Result<Value> {
     report("score", options, options.batch * length, seconds)
 }
 
-/// One optimiser step of the clipped policy loss on sequences of `prompt + new` tokens, or with `ragged` of 10 to 100 % of
-/// that, with random advantages, in micro-batches of a recipe's default size; `tokens_per_s` counts all tokens. Ranks of
-/// torchrun's variables do it together, on `batch` sequences each; rank 0 reports, and the largest memory that each of
-/// them ever had.
+/// Makes one optimiser step of the clipped policy loss on sequences of `prompt + new` tokens (10 to 100 % of that with
+/// `ragged`), with random advantages, in micro-batches of a recipe's default size. `tokens_per_s` counts all tokens. The
+/// ranks of torchrun's variables share the step, with `batch` sequences each; rank 0 reports, with every rank's peak
+/// memory.
 pub fn update(options: &BenchOptions) -> Result<Value> {
     let place = Rendezvous::of_environment()?;
     let device = if options.device.is_cuda() { Device::Cuda(place.local_rank) } else { Device::Cpu };
@@ -183,8 +175,8 @@ pub fn update(options: &BenchOptions) -> Result<Value> {
     Ok(if place.rank == 0 { report } else { Value::Null })
 }
 
-/// Tokens of each sequence's prompt and response: all alike, or 10 to 100 % of that in equal steps, the same in every run and
-/// in no order of length; a response is the same share of each.
+/// Returns the tokens of each sequence's prompt and response: all equal, or 10 to 100 % of that in equal steps. The order is
+/// mixed but the same in every run; the response is the same share of every sequence.
 fn lengths(options: &BenchOptions) -> Vec<(usize, usize)> {
     let BenchOptions { batch, prompt, new, .. } = *options;
     if !options.ragged {
@@ -203,21 +195,18 @@ fn lengths(options: &BenchOptions) -> Vec<(usize, usize)> {
     (0..batch).map(|i| (part(prompt, i), part(new, i))).collect()
 }
 
-/// What `nestor bench collective` measures.
 #[derive(Debug, Clone, Copy)]
 pub struct CollectiveOptions {
-    /// The library.
     pub backend: Backend,
     /// Size of the float32 tensor.
     pub mib: usize,
-    /// Repetitions that count.
     pub repeats: usize,
-    /// How long ranks wait for each other.
+    /// Timeouts of the ranks.
     pub patience: Dist,
 }
 
-/// All-reduce of a tensor over the ranks of torchrun's or srun's variables, or a group of one; the sum is checked.
-/// Only rank 0 has something to report.
+/// All-reduces a tensor over the ranks of torchrun's or srun's variables, or a group of one, and checks the sum. Only rank 0
+/// reports; the others return null.
 pub fn collective(options: &CollectiveOptions) -> Result<Value> {
     let CollectiveOptions { backend, mib, repeats, patience } = *options;
     if mib == 0 || repeats == 0 {
@@ -245,10 +234,10 @@ pub fn collective(options: &CollectiveOptions) -> Result<Value> {
     }))
 }
 
-/// Median duration of an all-reduce of so many MiB.
+/// Median duration of an all-reduce of `mib` MiB.
 fn sums(comm: &dyn Comm, mib: usize, repeats: usize) -> Result<f64> {
     let mut tensor = Tensor::zeros([(mib << 18) as i64], (Kind::Float, comm.device()));
-    // Reading a number waits for the GPU.
+    // Reading an element synchronises with the GPU.
     let finish = |tensor: &Tensor| tensor.get(0).double_value(&[]);
     median_seconds_of(repeats, || {
         let _ = tensor.fill_((comm.rank() + 1) as f64);
@@ -264,8 +253,8 @@ fn sums(comm: &dyn Comm, mib: usize, repeats: usize) -> Result<f64> {
     })
 }
 
-/// One row per sequence (tokens, and how many of them are the prompt), everything after the prompt a response; old log-probs
-/// are those of a uniform policy.
+/// Makes a batch of one row per sequence, given as its tokens and the length of its prompt; all tokens after the prompt are
+/// the response. Old log-probs are constant.
 fn random_batch(sequences: impl Iterator<Item = (Vec<u32>, usize)>) -> Batch {
     let mut rows = Rows { token_offsets: vec![0], ..Rows::default() };
     let mut packed = Vec::new();
@@ -289,7 +278,7 @@ fn load(options: &BenchOptions) -> Result<Model> {
     weights::load(&options.dir, options.kind, options.device)
 }
 
-/// Rows of random tokens, no two alike, the same in every run.
+/// Distinct rows of random tokens, the same in every run.
 fn random_rows(model: &Model, rows: usize, length: usize) -> Vec<Vec<u32>> {
     let row = |row: usize| {
         let mut rng = NoiseKey { episode: row as u32, ..NoiseKey::default() }.rng(0, 0);
@@ -298,7 +287,6 @@ fn random_rows(model: &Model, rows: usize, length: usize) -> Vec<Vec<u32>> {
     (0..rows).map(row).collect()
 }
 
-/// Median duration of the work.
 fn median_seconds(repeats: usize, mut work: impl FnMut() -> Result<()>) -> Result<f64> {
     median_seconds_of(repeats, || {
         let begin = Instant::now();
@@ -307,24 +295,22 @@ fn median_seconds(repeats: usize, mut work: impl FnMut() -> Result<()>) -> Resul
     })
 }
 
-/// Median of what the work measures; its first run does not count.
+/// Median of the durations that `work` returns, after one warm-up run.
 fn median_seconds_of(repeats: usize, mut work: impl FnMut() -> Result<f64>) -> Result<f64> {
     work()?;
     Ok(median((0..repeats).map(|_| work()).collect::<Result<_>>()?))
 }
 
-/// Durations, as JSON.
 fn seconds_of(seconds: &[f64]) -> Value {
     seconds.iter().copied().collect()
 }
 
-/// Of at least one duration.
 fn median(mut seconds: Vec<f64>) -> f64 {
     seconds.sort_by(f64::total_cmp);
     seconds[seconds.len() / 2]
 }
 
-/// What a benchmark prints.
+/// The report of a benchmark.
 fn report(work: &str, options: &BenchOptions, tokens: usize, seconds: f64) -> Result<Value> {
     Ok(json!({
         "work": work,

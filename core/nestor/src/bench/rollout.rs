@@ -1,5 +1,5 @@
-//! `nestor bench rollout`: plays a script. Every episode goes on its own: its next turn is submitted as soon as the
-//! environment has answered the one before, and the engine never waits for an environment while it has work.
+//! `nestor bench rollout`: plays a script. Episodes are independent: each submits its next turn as soon as its environment
+//! has answered, and the engine never waits for an environment while it has work.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::script::{Script, ScriptArgs, Workload};
+use super::script::{Script, ScriptArgs};
+use super::workload::Workload;
 use super::{RunArgs, median, seconds_of};
 use crate::data::{Episode, Step};
 use crate::engine::{Engine, EngineOptions, NoiseKey, Request, Sampling, Weights, noise};
@@ -16,16 +17,13 @@ use crate::input_error;
 use crate::model::{Model, StoredType, device, kind, weights};
 use crate::recipe::HistoryMode;
 
-/// What `nestor bench rollout` measures.
 #[derive(Debug, Clone, clap::Args)]
 pub struct RolloutArgs {
     /// A model in Hugging Face form
     #[arg(long, value_name = "DIR")]
     pub model: PathBuf,
-    /// The script.
     #[command(flatten)]
     pub script: ScriptArgs,
-    /// How it is played.
     #[command(flatten)]
     pub run: RunArgs,
     /// Sampling temperature; 0 is greedy
@@ -36,14 +34,15 @@ pub struct RolloutArgs {
     pub responses_out: Option<PathBuf>,
 }
 
-/// Plays the multi-turn script; `tokens_per_s` counts the tokens generated.
+/// Plays a script; `tokens_per_s` counts the generated tokens.
 pub fn rollout(args: &RolloutArgs) -> Result<Value> {
     if !(args.temperature.is_finite() && args.temperature >= 0.0) {
         return Err(input_error!("--temperature must be a number from 0 (greedy), not {}", args.temperature));
     }
     args.run.check()?;
+    let workload = Workload::load(&args.script.workload)?;
     let model = weights::load(&args.model, kind(args.run.compute.dtype), device(args.run.compute.device)?)?;
-    let script = Script::open(Workload::MultiTurn, &args.script, &model.config)?;
+    let script = Script::open(&workload, &args.script, &model.config)?;
     let sampling = Sampling { temperature: args.temperature, ..Sampling::default() };
     let mut stage = Stage::new(&script, args.run.slots, sampling);
     let (mut seconds, mut last) = (Vec::new(), None);
@@ -74,7 +73,7 @@ pub fn rollout(args: &RolloutArgs) -> Result<Value> {
     Ok(report)
 }
 
-/// What a script is, and how it is played.
+/// The fields that all reports on a script share.
 pub fn describe(script: &Script, run: &RunArgs) -> Result<Value> {
     Ok(json!({
         "work": "",
@@ -90,21 +89,19 @@ pub fn describe(script: &Script, run: &RunArgs) -> Result<Value> {
     }))
 }
 
-/// Episodes as the training loop gets them.
+/// Episodes as the training loop receives them.
 #[derive(Debug)]
 pub struct Played {
     /// In the order of the script.
     pub episodes: Vec<Episode>,
-    /// Tokens of all prompts that were asked for, shared ones included.
+    /// Tokens of all prompts, including those shared through the cache.
     pub prompt_tokens: u64,
 }
 
 /// A script and the engine that plays it.
 pub struct Stage<'a> {
     script: &'a Script,
-    /// Tells what was generated and computed.
     pub engine: Engine,
-    /// Requests decoded at once.
     pub slots: usize,
     sampling: Sampling,
 }
@@ -118,13 +115,13 @@ impl<'a> Stage<'a> {
         Self { script, engine: Engine::new(options), slots, sampling }
     }
 
-    /// Plays all episodes, and drops the cache as an update would have it.
+    /// Plays all episodes, then drops the cache as an update does.
     pub fn play(&mut self, model: &Model, iteration: u64) -> Result<Played> {
         let begin = Instant::now();
         let weights = Weights::new(model)?;
         let all = &self.script.episodes;
         let mut played = Played { episodes: Vec::new(), prompt_tokens: 0 };
-        // Environments that have not answered yet, and when they do.
+        // Environments that have yet to answer, with the time of their answer.
         let mut thinking: Vec<(Instant, usize)> = Vec::new();
         for (index, scripted) in all.iter().enumerate() {
             let (group, episode) = (scripted.group, index as u32);
@@ -172,7 +169,7 @@ impl<'a> Stage<'a> {
         Ok(played)
     }
 
-    /// The next turn of an episode.
+    /// The request for an episode's next turn.
     fn request(&self, episode: &Episode, iteration: u64) -> Request {
         let step = episode.steps.len();
         let turn = &self.script.episodes[episode.episode as usize].turns[step];

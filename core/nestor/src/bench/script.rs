@@ -1,59 +1,51 @@
-//! A scripted multi-turn environment: what every prompt says, how long every response is and when an episode ends
-//! stands in a script that is drawn from a seed. The work then does not depend on what was sampled, and a peer can do the
-//! very same (`--script-out` writes it as JSON).
+//! A scripted multi-turn environment. The script, drawn from a workload and a seed, fixes every prompt, the length of every
+//! response and the end of every episode. The work is then independent of the sampled tokens, and a peer can repeat it
+//! exactly (`--script-out` writes the script as JSON).
 //!
-//! A prompt of window history is what verl-agent builds: an instruction that all share, the task of the group, the last
-//! two turns (observation and action), the observation, and what can be done now. All of it is random tokens; siblings of
-//! a group share their first prompt. In a transcript a turn holds only what it adds to the conversation.
+//! A window-history prompt is built as verl-agent does: the common instruction, the group's task, the last two turns
+//! (observation and action), the observation, and the admissible actions. All parts are random tokens; the episodes of a
+//! group share their first prompt. In a transcript a turn holds only the tokens that it adds to the conversation.
 
 use std::path::PathBuf;
 
 use anyhow::Result;
-use clap::ValueEnum;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use serde::Serialize;
 
+use super::workload::{PromptParts, Span, Workload};
 use crate::files::write_whole;
 use crate::input_error;
 use crate::model::Config;
 use crate::recipe::HistoryMode;
 
-/// Turns of the past in a prompt of window history.
+/// Past turns in a window-history prompt.
 const HISTORY: usize = 2;
-/// What a won episode pays with its last turn, as verl-agent has it.
+/// Reward of a won episode's last turn, as in verl-agent.
 const WON: f64 = 10.0;
 
-/// Work that has a name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Workload {
-    /// 32 environments, 2 to 8 turns, prompts of 128 to 200 tokens, responses of 8 to 96 (32 on average).
-    MultiTurn,
-    /// The published shape of GiGPO on ALFWorld: 128 environments, 4,322 turns, 521 prompt and 81 response tokens on
-    /// average.
-    #[value(name = "alfworld-1.5b")]
-    Alfworld,
-}
-
-/// Which script.
+/// Options that select a script.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ScriptArgs {
-    /// Environments (a multiple of the group size); by default the workload's, else it is scaled
+    /// The workload: a name (recipes/bench/NAME.yaml, from the root of the repository), or the path of a YAML file
+    #[arg(long, value_name = "NAME|FILE", default_value = "multi-turn")]
+    pub workload: String,
+    /// Environments, a multiple of the group size; another number than the workload's scales it
     #[arg(long, value_name = "N")]
     pub envs: Option<usize>,
     /// Environments that play the same task
     #[arg(long, value_name = "N", default_value_t = 8)]
     pub group_size: usize,
-    /// Turns of an episode at most; by default the workload's
+    /// Longest episode in turns; by default the workload's
     #[arg(long, value_name = "T")]
     pub turns: Option<usize>,
     /// Seed of the script and of the samples
     #[arg(long, value_name = "S", default_value_t = 0)]
     pub seed: u64,
-    /// What a prompt holds of the episode so far
+    /// The way in which an episode becomes prompts
     #[arg(long, value_enum, default_value = "window")]
     pub history: HistoryMode,
-    /// How long an environment takes for its answer, in milliseconds on average (0 to twice as long)
+    /// Mean response time of an environment in milliseconds, uniform from 0 to twice the mean
     #[arg(long, value_name = "MS", default_value_t = 0)]
     pub env_ms: u32,
     /// Write the script as JSON
@@ -61,120 +53,48 @@ pub struct ScriptArgs {
     pub script_out: Option<PathBuf>,
 }
 
-/// Lengths from `least` to `most`.
-#[derive(Debug, Clone, Copy)]
-struct Span {
-    least: usize,
-    most: usize,
-}
-
-impl Span {
-    fn middle(self) -> f64 {
-        (self.least + self.most) as f64 / 2.0
-    }
-}
-
-/// What a workload's script is drawn from; lengths are in tokens.
-#[derive(Debug, Clone, Copy)]
-struct Shape {
-    envs: usize,
-    turns: Span,
-    /// Turns of an episode on average; the total is exact.
-    mean_turns: f64,
-    instruction: usize,
-    task: usize,
-    observation: Span,
-    action: Span,
-    /// What can be done now; not repeated in later prompts.
-    admissible: Span,
-    /// Tokens of a prompt on average (window history), made exact by the length of `admissible`.
-    mean_prompt: Option<f64>,
-    response: Span,
-    /// Tokens of a response on average; the total is exact.
-    mean_response: f64,
-}
-
-impl Workload {
-    fn shape(self) -> Shape {
-        let span = |least, most| Span { least, most };
-        match self {
-            Self::MultiTurn => Shape {
-                envs: 32,
-                turns: span(2, 8),
-                mean_turns: 5.0,
-                instruction: 60,
-                task: 20,
-                observation: span(16, 24),
-                action: span(4, 8),
-                admissible: span(32, 40),
-                mean_prompt: None,
-                response: span(8, 96),
-                mean_response: 32.0,
-            },
-            Self::Alfworld => Shape {
-                envs: 128,
-                turns: span(5, 50),
-                mean_turns: 4322.0 / 128.0,
-                instruction: 150,
-                task: 20,
-                observation: span(30, 60),
-                action: span(6, 14),
-                admissible: span(60, 340),
-                mean_prompt: Some(521.0),
-                response: span(24, 256),
-                mean_response: 81.0,
-            },
-        }
-    }
-}
-
-/// One turn: a prompt, how long the response to it is, and what comes of it.
+/// One turn: a prompt, the length of its response, and the outcome.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Turn {
-    /// Token ids: the whole prompt, or in a transcript what the turn adds to the conversation.
+pub struct ScriptedTurn {
+    /// Token ids: the whole prompt, or in a transcript the tokens that the turn adds.
     pub prompt: Vec<u32>,
     /// Tokens of the response.
     pub response: usize,
-    /// Number of the state inside the group that the turn is taken in.
+    /// Number of the turn's state inside the group.
     pub state: u32,
-    /// The environment's reward of the turn.
     pub reward: f64,
-    /// Milliseconds that the environment takes before it shows the prompt.
+    /// Milliseconds until the environment shows the prompt.
     pub env_ms: u32,
 }
 
 /// One scripted episode.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ScriptedEpisode {
-    /// Its group.
     pub group: u32,
-    /// Its turns, at least one.
-    pub turns: Vec<Turn>,
+    /// At least one.
+    pub turns: Vec<ScriptedTurn>,
 }
 
 /// All episodes of an iteration, group by group.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Script {
-    /// Tokens are below this.
+    /// All token ids are smaller.
     pub vocab_size: i64,
-    /// Where it was drawn from.
     pub seed: u64,
-    /// Whether a turn's prompt is whole or goes on from the turns before.
+    /// `window`: each turn has a complete prompt. `transcript`: it continues the previous turns.
     pub history: HistoryMode,
-    /// Episodes of a group.
     pub group_size: usize,
-    /// The episodes.
     pub episodes: Vec<ScriptedEpisode>,
 }
 
 impl Script {
-    /// Draws the script that is meant for a model, and writes it where that is asked for.
-    pub fn open(workload: Workload, args: &ScriptArgs, config: &Config) -> Result<Self> {
+    /// Draws the script for a model, and writes it to `--script-out`.
+    pub fn open(workload: &Workload, args: &ScriptArgs, config: &Config) -> Result<Self> {
         let script = Self::draw(workload, args, config.vocab_size)?;
         let (longest, most) = (script.longest(), config.max_position_embeddings);
         if longest as i64 > most {
             return Err(input_error!(
-                "the longest prompt with its response has {longest} tokens, but the model's max_position_embeddings is {most}: \
+                "the longest prompt with its response has {longest} tokens, but the model's max_position_embeddings is {most}; \
                  lower --turns"
             ));
         }
@@ -184,11 +104,9 @@ impl Script {
         Ok(script)
     }
 
-    /// Draws a script.
-    pub fn draw(workload: Workload, args: &ScriptArgs, vocab_size: i64) -> Result<Self> {
-        let shape = workload.shape();
-        let envs = args.envs.unwrap_or(shape.envs);
-        let most = args.turns.unwrap_or(shape.turns.most);
+    pub fn draw(workload: &Workload, args: &ScriptArgs, vocab_size: i64) -> Result<Self> {
+        let envs = args.envs.unwrap_or(workload.envs);
+        let most = args.turns.unwrap_or(workload.turns.most);
         if args.group_size == 0 || envs == 0 || !envs.is_multiple_of(args.group_size) {
             return Err(input_error!(
                 "--envs is {envs}: it must be a multiple of --group-size ({}), and both at least 1",
@@ -198,16 +116,16 @@ impl Script {
         if most == 0 {
             return Err(input_error!("--turns must be at least 1"));
         }
-        let turns = Span { least: shape.turns.least.min(most), most };
-        let mean = shape.mean_turns * most as f64 / shape.turns.most as f64;
+        let turns = Span { least: workload.turns.least.min(most), most };
+        let mean = workload.turns.mean * most as f64 / workload.turns.most as f64;
         let total = ((mean * envs as f64).round() as usize).clamp(turns.least * envs, turns.most * envs);
         let mut rng = ChaCha8Rng::seed_from_u64(args.seed);
         let counts = lengths(&mut rng, envs, turns, total);
-        let responses = (shape.mean_response * total as f64).round() as usize;
+        let responses = (workload.response.mean * total as f64).round() as usize;
         let mut draft = Draft {
-            responses: lengths(&mut rng, total, shape.response, responses).into_iter(),
+            responses: lengths(&mut rng, total, workload.response.span(), responses).into_iter(),
             rng,
-            shape,
+            workload,
             vocab_size,
             env_ms: args.env_ms,
         };
@@ -220,12 +138,12 @@ impl Script {
         Ok(Self { vocab_size, seed: args.seed, history: args.history, group_size: args.group_size, episodes })
     }
 
-    /// Turns of all episodes.
-    pub fn turns(&self) -> impl Iterator<Item = &Turn> {
+    /// The turns of all episodes.
+    pub fn turns(&self) -> impl Iterator<Item = &ScriptedTurn> {
         self.episodes.iter().flat_map(|episode| &episode.turns)
     }
 
-    /// Tokens of the longest prompt and its response: what an engine needs room for.
+    /// Tokens of the longest prompt with its response: the capacity that an engine needs.
     pub fn longest(&self) -> usize {
         let whole = |episode: &ScriptedEpisode| {
             let sums = episode.turns.iter().map(|turn| turn.prompt.len() + turn.response);
@@ -235,17 +153,17 @@ impl Script {
     }
 }
 
-/// What one turn is made of, before its prompt is put together.
+/// The parts of one turn, before its prompt is built.
 #[derive(Debug, Clone)]
 struct Part {
     observation: Vec<u32>,
     admissible: Vec<u32>,
-    /// The action that later prompts say was taken, whatever the response was.
+    /// The action that later prompts repeat, whatever the response was.
     action: Vec<u32>,
-    turn: Turn,
+    turn: ScriptedTurn,
 }
 
-/// An episode before its prompts are put together.
+/// An episode before its prompts are built.
 #[derive(Debug)]
 struct Outline {
     group: u32,
@@ -263,18 +181,18 @@ impl Outline {
                 prompt.extend(self.past(number).iter().flat_map(|past| past.observation.iter().chain(&past.action)));
             }
             prompt.extend(part.observation.iter().chain(&part.admissible));
-            Turn { prompt, ..part.turn.clone() }
+            ScriptedTurn { prompt, ..part.turn.clone() }
         };
         let turns = self.parts.iter().enumerate().map(|(number, part)| prompt(number, part)).collect();
         ScriptedEpisode { group: self.group, turns }
     }
 
-    /// The turns that a window prompt repeats.
+    /// The turns that a window-history prompt repeats.
     fn past(&self, number: usize) -> &[Part] {
         &self.parts[number.saturating_sub(HISTORY)..number]
     }
 
-    /// Tokens of a turn's window prompt without what can be done.
+    /// Tokens of a turn's window-history prompt without the admissible actions.
     fn base(&self, number: usize) -> usize {
         let past: usize = self.past(number).iter().map(|part| part.observation.len() + part.action.len()).sum();
         self.preamble.len() + past + self.parts[number].observation.len()
@@ -282,23 +200,23 @@ impl Outline {
 }
 
 /// Draws the content of a script.
-struct Draft {
+struct Draft<'a> {
     rng: ChaCha8Rng,
-    shape: Shape,
+    workload: &'a Workload,
     vocab_size: i64,
     env_ms: u32,
     responses: std::vec::IntoIter<usize>,
 }
 
-impl Draft {
-    /// The episodes of one group, with as many turns as `counts` says. What can be done is there in first turns only.
+impl Draft<'_> {
+    /// Draws the episodes of one group with the given numbers of turns. Only first turns get their admissible actions.
     fn group(&mut self, group: u32, counts: &[usize]) -> Vec<Outline> {
-        let Shape { instruction, task, observation, action, admissible, .. } = self.shape;
-        // The same for all groups, so from a generator of its own.
+        let PromptParts { instruction, task, observation, action, admissible, .. } = self.workload.prompt;
+        // All groups share the instruction, so it has its own generator.
         let mut preamble = tokens(&mut ChaCha8Rng::seed_from_u64(0), instruction, self.vocab_size);
         preamble.extend(self.tokens(task));
-        // States come again, in one episode and in its siblings: estimators that compare equal states find some.
-        let states: Vec<Vec<u32>> = (0..self.shape.turns.most).map(|_| self.tokens_of(observation)).collect();
+        // States recur within and across the episodes of a group, so that estimators find equal states.
+        let states: Vec<Vec<u32>> = (0..self.workload.turns.most).map(|_| self.tokens_of(observation)).collect();
         let first = self.tokens_of(admissible);
         let episode = |&count: &usize| {
             let won = below(&mut self.rng, 2) == 1;
@@ -306,13 +224,13 @@ impl Draft {
                 let state = if number == 0 { 0 } else { below(&mut self.rng, states.len()) };
                 let reward = if won && number + 1 == count { WON } else { 0.0 };
                 let env_ms = below(&mut self.rng, 2 * self.env_ms as usize + 1) as u32;
-                let response = self.responses.next().unwrap_or(self.shape.response.least);
+                let response = self.responses.next().unwrap_or(self.workload.response.least);
                 let length = between(&mut self.rng, action);
                 Part {
                     observation: states[state].clone(),
                     admissible: if number == 0 { first.clone() } else { Vec::new() },
                     action: tokens(&mut self.rng, length, self.vocab_size),
-                    turn: Turn { prompt: Vec::new(), response, state: state as u32, reward, env_ms },
+                    turn: ScriptedTurn { prompt: Vec::new(), response, state: state as u32, reward, env_ms },
                 }
             };
             Outline { group, preamble: preamble.clone(), parts: (0..count).map(part).collect() }
@@ -320,13 +238,13 @@ impl Draft {
         counts.iter().map(episode).collect()
     }
 
-    /// Fills in what can be done after the first turns, as long as the mean prompt asks.
+    /// Draws the admissible actions of all later turns; their lengths make the mean prompt exact.
     fn list_admissible(&mut self, episodes: &mut [Outline], turns: usize) {
         let later = turns - episodes.len();
         let first: usize = episodes.iter().map(|episode| episode.base(0) + episode.parts[0].admissible.len()).sum();
         let base: usize = episodes.iter().flat_map(|e| (1..e.parts.len()).map(|number| e.base(number))).sum();
-        let span = self.shape.admissible;
-        let total = match self.shape.mean_prompt {
+        let span = self.workload.prompt.admissible;
+        let total = match self.workload.prompt.mean {
             Some(mean) => ((mean * turns as f64).round() as usize).saturating_sub(first + base),
             None => (span.middle() * later as f64).round() as usize,
         };
@@ -346,8 +264,8 @@ impl Draft {
     }
 }
 
-/// Lengths inside a span that sum to `total` (or to what is nearest to it). They are ragged and skewed: least +
-/// (most - least) u^k, u uniform, where k gives the mean.
+/// Draws lengths inside a span whose sum is `total`, or the nearest possible sum. They are skewed: least +
+/// (most - least) u^k, with u uniform and k chosen for the mean.
 fn lengths(rng: &mut ChaCha8Rng, count: usize, span: Span, total: usize) -> Vec<usize> {
     let (least, width) = (span.least as f64, (span.most - span.least) as f64);
     let total = total.clamp(span.least * count, span.most * count);
@@ -355,7 +273,7 @@ fn lengths(rng: &mut ChaCha8Rng, count: usize, span: Span, total: usize) -> Vec<
     let power = (width / excess - 1.0).max(0.0);
     let mut drawn: Vec<usize> = (0..count).map(|_| (least + width * unit(rng).powf(power)).round() as usize).collect();
     let mut sum: usize = drawn.iter().sum();
-    // Chance and rounding leave the sum a little off.
+    // Corrects the sum for chance and rounding.
     while sum != total {
         for length in &mut drawn {
             if sum < total && *length < span.most {
@@ -391,59 +309,67 @@ fn tokens(rng: &mut ChaCha8Rng, count: usize, vocab_size: i64) -> Vec<u32> {
 mod tests {
     use std::collections::HashSet;
 
+    use super::super::workload::tests::{bundled, workload};
     use super::*;
 
     fn args(envs: Option<usize>, seed: u64, history: HistoryMode) -> ScriptArgs {
-        ScriptArgs { envs, group_size: 8, turns: None, seed, history, env_ms: 0, script_out: None }
+        let workload = String::new();
+        ScriptArgs { workload, envs, group_size: 8, turns: None, seed, history, env_ms: 0, script_out: None }
     }
 
-    fn draw(workload: Workload, envs: Option<usize>, seed: u64) -> Script {
+    fn draw(workload: &Workload, envs: Option<usize>, seed: u64) -> Script {
         Script::draw(workload, &args(envs, seed, HistoryMode::Window), 8192).expect("a script")
     }
 
-    /// Turns, and tokens of prompts and responses.
+    /// The workload with the published totals: 128 environments, 4322 turns.
+    fn published() -> Workload {
+        let mut all = bundled().into_iter().map(|(name, _)| workload(&name));
+        all.find(|workload| workload.envs == 128).expect("the published workload")
+    }
+
+    /// Number of turns, and tokens of prompts and responses.
     fn totals(script: &Script) -> (usize, usize, usize) {
         script.turns().fold((0, 0, 0), |(n, p, r), turn| (n + 1, p + turn.prompt.len(), r + turn.response))
     }
 
     #[test]
     fn the_published_shape_has_exact_totals_and_scales() {
-        let script = draw(Workload::Alfworld, None, 0);
+        let published = published();
+        let script = draw(&published, None, 0);
         assert_eq!(script.episodes.len(), 128);
         assert_eq!(totals(&script), (4322, 4322 * 521, 4322 * 81));
         assert!(script.episodes.iter().all(|e| (5..=50).contains(&e.turns.len())));
         assert_eq!(script.episodes.last().expect("episodes").group, 15);
-        assert_eq!(totals(&draw(Workload::Alfworld, Some(16), 3)), (540, 540 * 521, 540 * 81));
+        assert_eq!(totals(&draw(&published, Some(16), 3)), (540, 540 * 521, 540 * 81));
     }
 
     #[test]
     fn lengths_are_ragged_and_inside_their_bounds() {
-        for (workload, prompts) in [(Workload::MultiTurn, 128..=210), (Workload::Alfworld, 240..=700)] {
-            let script = draw(workload, None, 1);
-            let shape = workload.shape();
+        for (workload, prompts) in [(workload("multi-turn"), 128..=210), (published(), 240..=700)] {
+            let script = draw(&workload, None, 1);
             let distinct = |lengths: Vec<usize>| lengths.into_iter().collect::<HashSet<_>>().len();
             assert!(distinct(script.episodes.iter().map(|e| e.turns.len()).collect()) >= 6);
             assert!(distinct(script.turns().map(|t| t.response).collect()) > 30);
             for turn in script.turns() {
-                assert!((shape.response.least..=shape.response.most).contains(&turn.response));
+                assert!((workload.response.least..=workload.response.most).contains(&turn.response));
                 assert!(prompts.contains(&turn.prompt.len()), "{}", turn.prompt.len());
             }
         }
         // Skewed: most responses are shorter than the mean.
-        let script = draw(Workload::MultiTurn, None, 1);
+        let script = draw(&workload("multi-turn"), None, 1);
         assert_eq!((totals(&script).0, totals(&script).2), (160, 160 * 32));
         assert!(script.turns().filter(|turn| turn.response < 32).count() > 90);
     }
 
     #[test]
     fn the_seed_decides_everything() {
-        assert_eq!(draw(Workload::MultiTurn, None, 7), draw(Workload::MultiTurn, None, 7));
-        assert_ne!(draw(Workload::MultiTurn, None, 7).episodes, draw(Workload::MultiTurn, None, 8).episodes);
+        assert_eq!(draw(&workload("multi-turn"), None, 7), draw(&workload("multi-turn"), None, 7));
+        assert_ne!(draw(&workload("multi-turn"), None, 7).episodes, draw(&workload("multi-turn"), None, 8).episodes);
     }
 
     #[test]
-    fn prompts_share_what_siblings_and_turns_share() {
-        let script = draw(Workload::MultiTurn, None, 2);
+    fn prompts_of_a_group_share_their_common_parts() {
+        let script = draw(&workload("multi-turn"), None, 2);
         let groups: Vec<_> = script.episodes.chunks(8).collect();
         for group in &groups {
             assert!(group.iter().all(|episode| episode.turns[0].prompt == group[0].turns[0].prompt));
@@ -463,10 +389,10 @@ mod tests {
     }
 
     #[test]
-    fn a_transcript_holds_only_what_a_turn_adds() {
-        let window = draw(Workload::MultiTurn, None, 4);
+    fn a_transcript_turn_holds_only_its_own_tokens() {
+        let window = draw(&workload("multi-turn"), None, 4);
         let transcript =
-            Script::draw(Workload::MultiTurn, &args(None, 4, HistoryMode::Transcript), 8192).expect("a script");
+            Script::draw(&workload("multi-turn"), &args(None, 4, HistoryMode::Transcript), 8192).expect("a script");
         for (w, t) in window.turns().zip(transcript.turns()) {
             assert!(w.prompt.ends_with(&t.prompt) && w.response == t.response);
         }
@@ -478,10 +404,10 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_the_users_error() {
+    fn impossible_sizes_are_the_users_error() {
         let refused = |envs, group_size, turns| {
             let args = ScriptArgs { envs: Some(envs), group_size, turns, ..args(None, 0, HistoryMode::Window) };
-            Script::draw(Workload::MultiTurn, &args, 64).expect_err("refused").to_string()
+            Script::draw(&workload("multi-turn"), &args, 64).expect_err("refused").to_string()
         };
         for (envs, group_size) in [(12, 8), (0, 8), (8, 0)] {
             assert!(refused(envs, group_size, None).starts_with("--envs is"));

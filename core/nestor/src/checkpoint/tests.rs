@@ -2,6 +2,7 @@
 //! are cut into many pieces.
 
 use std::net::TcpListener;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use nestor_torch::Backend;
 use serde_json::json;
@@ -17,12 +18,24 @@ use crate::model::stored::to_bytes;
 use crate::recipe::Dist;
 use crate::shard::{Adapters, Partition};
 
+/// A free port that this process uses once. It is below those that Linux assigns, so that no other program gets it.
+fn free_port() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let number = std::process::id().wrapping_mul(97).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let port = 15_000 + (number % 5_000) as u16;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
 /// Runs `play` at every rank and returns the results in order of rank.
 fn ranks<T: Send>(world: usize, play: impl Fn(&dyn Comm) -> T + Sync) -> Vec<T> {
     if world == 1 {
         return vec![play(&Solo { device: Device::Cpu })];
     }
-    let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its address").port();
+    let port = free_port();
     let (host, prefix) = ("127.0.0.1".to_string(), "test".to_string());
     let place = |rank| Rendezvous {
         rank,

@@ -254,8 +254,8 @@ mod tests {
         assert!(write(&many, Dtype::F32).expect_err("too long").contains("too long"));
     }
 
-    /// Every damage is refused with its message, and within 10 ms of an optimised build. The fastest of many tries counts,
-    /// because other work on the machine only adds time.
+    /// Every damage is refused with its message, and no slower than a sound header of about the largest size is read. Other
+    /// work on the machine only adds time, so the fastest of many tries counts, of either.
     #[test]
     fn damage_is_refused_at_once() {
         let one = |entry: String| file(format!(r#"{{"a":{entry}}}"#), 8);
@@ -302,20 +302,28 @@ mod tests {
             ("trailing text", file("{}{}", 0), "trailing"),
             ("many tensors", file(format!("{{{full}"), 0), "EOF"),
         ];
+        let timed = |bytes: &[u8]| {
+            let begin = Instant::now();
+            let entries = read(&mut &bytes[..], bytes.len() as u64);
+            (begin.elapsed(), entries)
+        };
+        let sound = file(format!("{{{}}}", full.trim_end_matches(',')), 4 * 7_000);
+        assert_eq!(timed(&sound).1.map(|entries| entries.len()), Ok(7_000));
+        let limit = 2 * (0..20).map(|_| timed(&sound).0).min().expect("20 tries");
         for (what, bytes, part) in cases {
             let mut fastest = Duration::MAX;
             for _ in 0..100 {
-                let begin = Instant::now();
-                let message = read(&mut &bytes[..], bytes.len() as u64).expect_err(what);
-                fastest = fastest.min(begin.elapsed());
+                let (seconds, entries) = timed(&bytes);
+                let message = entries.expect_err(what);
+                fastest = fastest.min(seconds);
                 assert!(message.contains(part) && message.chars().count() < 400, "{what}: {message}");
                 assert!(!message.contains('\n'), "{what}: {message}");
-                if fastest < Duration::from_millis(10) {
+                if fastest <= limit {
                     break;
                 }
             }
-            println!("{what}: {fastest:?}");
-            assert!(fastest < Duration::from_millis(10), "{what}: {fastest:?}");
+            println!("{what}: {fastest:?} of {limit:?}");
+            assert!(fastest <= limit, "{what}: {fastest:?}, but a sound header takes {limit:?} / 2");
         }
     }
 }

@@ -444,3 +444,28 @@ fn silu_mul(x: &Tensor) -> Tensor {
     let half = x.size()[1] / 2;
     x.narrow(1, 0, half).silu() * x.narrow(1, half, half)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_views_cover_their_units() -> Result<()> {
+        let heads = [(Output::Tokens, true), (Output::Tokens, false), (Output::Value, true)];
+        for (shape, (output, tie_word_embeddings)) in
+            ["tiny", "qwen3-tiny"].into_iter().flat_map(|s| heads.map(|h| (s, h)))
+        {
+            let config = Config { output, tie_word_embeddings, ..Config::shape(shape)? };
+            let model = Model::empty(config, Kind::Float, Device::Cpu);
+            let mut reader = model.reader();
+            let numel = |tensors: &[&Tensor]| tensors.iter().map(|t| t.numel() as i64).sum::<i64>();
+            let block = model.block_weights(&mut reader, 0, false)?;
+            assert_eq!(numel(&block.tensors()), model.layouts[1].numel(), "{shape}");
+            let outer = model.outer_weights(&mut reader, false)?;
+            let embedding =
+                if outer.head.weight.data_ptr() == outer.embedding.data_ptr() { 0 } else { numel(&[&outer.embedding]) };
+            assert_eq!(embedding + numel(&outer.head_tensors()), model.layouts[0].numel(), "{shape}, {output:?}");
+        }
+        Ok(())
+    }
+}

@@ -1,9 +1,9 @@
-//! What a rank computes on and how ranks are joined: rates that were measured or published, and assumptions.
+//! The device of a rank and the links between ranks: measured or published rates, and assumptions.
 
 use serde::Serialize;
 use tch::Kind;
 
-/// Where a plan's ranks compute.
+/// The device of each rank in a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
 pub enum Gpu {
     /// NVIDIA H100, 80 GB
@@ -19,39 +19,38 @@ pub enum Gpu {
     Cpu,
 }
 
-/// Rates and sizes of one rank.
+/// Rates and sizes of one rank's device.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Hardware {
-    /// Which.
     pub gpu: Gpu,
-    /// Its memory in bytes, the machine's free memory on a CPU (that all ranks on it share).
+    /// Memory in bytes; on a CPU the machine's free memory, which its ranks share.
     pub memory: u64,
-    /// Multiplications and additions a second that large matrix products reach.
+    /// FLOP/s of large matrix products.
     pub flops: f64,
-    /// Bytes a second read from memory.
+    /// Bytes per second read from memory.
     pub memory_rate: f64,
-    /// Bytes a second between ranks of one node, each way.
+    /// Bytes per second between ranks of one node, each way.
     pub link_rate: f64,
-    /// Bytes a second that a rank adds to its node's connection to others.
+    /// Bytes per second that each rank adds to its node's network connection.
     pub network_rate: f64,
-    /// Seconds that a collective takes whatever its size: once, for each hop inside a node, for each between nodes.
+    /// Seconds of a collective independent of its size: once, per hop inside a node, and per hop between nodes.
     pub latency: [f64; 3],
-    /// Seconds in which a block's kernels of a decoding pass are launched.
+    /// Seconds to launch one block's kernels in a decoding pass.
     pub launch: f64,
-    /// The process before it holds a tensor: code and heap of libtorch, on a GPU its context.
+    /// Bytes of the process before it holds a tensor: code and heap of libtorch, on a GPU its context.
     pub process: u64,
-    /// Memory that the allocator cannot use.
+    /// Bytes that the allocator cannot use.
     pub fragments: u64,
 }
 
-/// Share of the measured rate of matrix products that a whole pass reaches on a GPU.
+/// Rate of a whole pass on a GPU, as a share of the rate of matrix products.
 pub const EFFICIENCY: f64 = 0.4;
 
 impl Gpu {
-    /// The hardware when computing in this type.
+    /// The rates for a compute type.
     pub fn hardware(self, kind: Kind) -> Hardware {
         let wide = kind == Kind::Float;
-        // 798 and 790 TFLOP/s of bfloat16 products, 3.0 and 4.3 TB/s were measured; a float32 product has no tensor cores.
+        // Measured: 798 and 790 TFLOP/s of bfloat16 products, 3.0 and 4.3 TB/s. float32 products use no tensor cores.
         let card = |memory, flops, memory_rate| Hardware {
             gpu: self,
             memory,
@@ -59,7 +58,7 @@ impl Gpu {
             memory_rate,
             link_rate: 450e9,
             network_rate: 50e9,
-            // NCCL's own tuning model, ring and protocol Simple.
+            // From NCCL's tuning model for rings with the protocol Simple.
             latency: [8.4e-6, 3.4e-6, 14e-6],
             launch: 12.0 * 4.5e-6,
             process: 2_000_000_000,
@@ -84,33 +83,32 @@ impl Gpu {
         }
     }
 
-    /// Its assumptions, one a line.
+    /// The assumptions behind these rates, one a line.
     pub fn assumptions(self) -> Vec<String> {
         match self {
             Self::Cpu => vec![
-                "matrix products at 400 GFLOP/s (float32 140), memory at 6 GB/s, ranks joined at 1 GB/s: orders of \
-                 magnitude, machines differ"
+                "matrix products at 400 GFLOP/s (float32 140), memory at 6 GB/s, links of 1 GB/s: orders of magnitude, \
+                 since machines differ"
                     .into(),
-                "0.52 GB of the process before it holds a tensor (measured)".into(),
+                "0.52 GB for the process before it holds a tensor (measured)".into(),
             ],
             Self::H100 | Self::H200 => vec![
-                format!("passes reach {:.0} % of 798 TFLOP/s (H200: 790; float32: 60)", 100.0 * EFFICIENCY),
-                "memory read at 3.0 TB/s (H200: 4.3); a decoding pass takes at least 12 launches of 4.5 us a block".into(),
-                "ranks of a node joined at 450 GB/s each way, nodes at 50 GB/s for each GPU in them".into(),
-                "a collective takes 8.4 us, and 3.4 us for each hop inside a node, 14 us between nodes (NCCL's model of \
-                 its rings)"
+                format!("passes run at {:.0} % of 798 TFLOP/s (H200: 790; float32: 60)", 100.0 * EFFICIENCY),
+                "memory reads at 3.0 TB/s (H200: 4.3); a decoding pass takes at least 12 launches of 4.5 us a block".into(),
+                "links of 450 GB/s each way inside a node, 50 GB/s per GPU between nodes".into(),
+                "a collective takes 8.4 us, plus 3.4 us per hop inside a node and 14 us per hop between nodes (NCCL's \
+                 model of its rings)"
                     .into(),
-                "2 GB of CUDA context, libraries and NCCL's buffers, 2 GB that the allocator cannot use (not measured)"
+                "2 GB for CUDA context, libraries and NCCL's buffers, and 2 GB that the allocator cannot use (not measured)"
                     .into(),
             ],
         }
     }
 }
 
-/// Ranks on nodes.
+/// The ranks and their distribution over nodes.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Cluster {
-    /// Ranks.
     pub ranks: u64,
     /// Ranks on one node.
     pub per_node: u64,
@@ -121,12 +119,12 @@ impl Cluster {
         self.ranks.div_ceil(self.per_node)
     }
 
-    /// Bytes that each rank sends, and receives, when `bytes` are gathered or reduced over all ranks in a ring.
+    /// Bytes that each rank sends (and receives) to gather or reduce `bytes` over all ranks in a ring.
     pub fn share(self, bytes: u64) -> u64 {
         (u128::from(bytes) * u128::from(self.ranks - 1) / u128::from(self.ranks)) as u64
     }
 
-    /// Seconds in which `bytes` are gathered or reduced in so many calls. What enters a node passes its connection once.
+    /// Seconds to gather or reduce `bytes` in `calls` calls. Data that enters a node passes its connection once.
     pub fn seconds(self, hardware: &Hardware, bytes: u64, calls: u64) -> f64 {
         if self.ranks == 1 {
             return 0.0;

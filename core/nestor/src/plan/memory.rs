@@ -1,8 +1,8 @@
 //! Memory of one rank, item by item.
 //!
-//! b: bytes of the compute type, N: parameters, W: ranks. The optimiser's float32 tensors (master_weights, gradient sums, two
-//! moments) are dealt over the ranks in every mode. With `full` and W > 1 so are the weights, and a unit is gathered while
-//! it computes; otherwise every rank holds all of them. Rank 0's parts are the largest, since units are padded.
+//! b: bytes of the compute type, N: parameters, W: ranks. Every mode shards the optimiser's float32 tensors (master weights,
+//! gradient sums, two moments). With W > 1 `full` also shards the weights and all-gathers each unit for use; otherwise every
+//! rank holds all weights. Units are padded, so rank 0's shards are the largest.
 
 use nestor_torch::PAGE;
 use serde::Serialize;
@@ -17,13 +17,12 @@ use crate::policy::lm_head::{CHUNK_BYTES, PIECE_ELEMENTS};
 use crate::recipe::{Lora, Recompute, Sharding};
 use crate::shard::Layout;
 
-/// Bytes of the float32 numbers of a gathered or reduced slice.
+/// Bytes of one gathered or reduced slice, in float32.
 pub const SLICE_BYTES: u64 = 64 << 20;
 
-/// One thing that takes memory.
+/// One consumer of memory.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Item {
-    /// What it is.
     pub name: &'static str,
     /// Bytes at each moment.
     pub bytes: Vec<u64>,
@@ -32,11 +31,11 @@ pub struct Item {
 /// Memory of a rank at some moments of an iteration.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Memory {
-    /// The moments: what fills the columns.
+    /// The names of the moments: the columns.
     pub moments: Vec<&'static str>,
-    /// The items: rows.
+    /// The rows.
     pub items: Vec<Item>,
-    /// Blocks that the update computes again in its backward pass.
+    /// Number of blocks that the update recomputes in its backward pass.
     pub recomputed: u64,
 }
 
@@ -50,13 +49,13 @@ impl Memory {
         (0..self.moments.len()).map(|moment| self.items.iter().map(|item| item.bytes[moment]).sum()).collect()
     }
 
-    /// The moment that takes most, and its bytes.
+    /// The moment with the largest total, and its bytes.
     pub fn peak(&self) -> (&'static str, u64) {
         let totals = self.totals().into_iter().zip(&self.moments);
         totals.max_by_key(|(bytes, _)| *bytes).map_or(("", 0), |(bytes, moment)| (*moment, bytes))
     }
 
-    /// The item's bytes at each moment; none where it is not held.
+    /// An item's bytes at each moment; `None` if it takes no memory.
     pub fn item(&self, name: &str) -> Option<&[u64]> {
         self.items.iter().find(|item| item.name == name).map(|item| &item.bytes[..])
     }
@@ -69,43 +68,39 @@ impl Memory {
     }
 }
 
-/// What the memory of an update depends on.
+/// Inputs of an update's memory.
 #[derive(Debug, Clone, Copy)]
 pub struct UpdateSetup<'a> {
-    /// The network.
     pub config: &'a Config,
     /// The compute type.
     pub kind: Kind,
-    /// On a CPU, whose operations hold less beside their results than a GPU's.
+    /// True on a CPU, whose operations need fewer temporaries than a GPU's.
     pub cpu: bool,
-    /// Ranks.
     pub ranks: u64,
-    /// How parameters are spread over them.
     pub sharding: Sharding,
-    /// Adapters, where these alone are trained.
+    /// The adapters, if only they are trained.
     pub lora: Option<&'a Lora>,
     /// Tokens of one rank's micro-batch.
     pub micro_batch_tokens: u64,
     /// Response tokens among them.
     pub response_tokens: u64,
-    /// Which blocks are computed again.
+    /// Blocks that the backward pass recomputes.
     pub recompute: Recompute,
-    /// A device's memory in bytes, of which `recompute: auto` uses what is left.
+    /// Memory of the device in bytes; `recompute: auto` uses the free part.
     pub memory: u64,
     /// Bytes of the process before it holds a tensor.
     pub process: u64,
 }
 
-/// Sizes of a network's units in elements, and what of them a rank holds.
+/// Sizes of a network's units in elements, and of a rank's shards of them.
 #[derive(Debug, Clone)]
-pub struct Units {
+pub struct UnitSizes {
     /// Elements of each unit.
     pub numel: Vec<u64>,
     ranks: u64,
 }
 
-impl Units {
-    /// Those of a network.
+impl UnitSizes {
     pub fn new(config: &Config, ranks: u64) -> Self {
         Self::of(&qwen2::layouts(config), ranks)
     }
@@ -114,12 +109,12 @@ impl Units {
         Self { numel: layouts.iter().map(|layout| layout.numel() as u64).collect(), ranks }
     }
 
-    /// Number of elements N.
+    /// Elements of all units, N.
     pub fn all(&self) -> u64 {
         self.numel.iter().sum()
     }
 
-    /// Elements of a rank's parts.
+    /// Elements of a rank's shards.
     pub fn shard(&self) -> u64 {
         self.numel.iter().map(|n| n.div_ceil(self.ranks)).sum()
     }
@@ -135,17 +130,17 @@ impl Units {
     }
 }
 
-/// Elements of the adapters, one unit per block.
-pub fn adapter_units(config: &Config, lora: &Lora, ranks: u64) -> Units {
+/// The adapters' units, one per block.
+pub fn adapter_units(config: &Config, lora: &Lora, ranks: u64) -> UnitSizes {
     let of_block = |block: &Layout| -> i64 {
         let matrices = block.params.iter().filter(|param| param.shape.len() == 2);
         matrices.map(|param| lora.rank * (param.shape[0] + param.shape[1])).sum()
     };
-    Units { numel: qwen2::layouts(config)[1..].iter().map(|block| of_block(block) as u64).collect(), ranks }
+    UnitSizes { numel: qwen2::layouts(config)[1..].iter().map(|block| of_block(block) as u64).collect(), ranks }
 }
 
 impl UpdateSetup<'_> {
-    /// Whether units are gathered for use.
+    /// True if units are all-gathered for use.
     pub fn gathers(&self) -> bool {
         self.ranks > 1 && self.sharding == Sharding::Full
     }
@@ -154,25 +149,25 @@ impl UpdateSetup<'_> {
         self.kind.elt_size_in_bytes() as u64
     }
 
-    /// What a rank holds of a network that is trained, at any time: weights, master_weights, gradient sums, moments.
-    fn state(&self, units: &Units) -> [u64; 4] {
+    /// Bytes that a rank always holds of a trained network: weights, master weights, gradient sums, moments.
+    fn state(&self, units: &UnitSizes) -> [u64; 4] {
         let shard = units.shard();
         let weights = match (self.gathers(), self.kind, self.ranks) {
-            (_, Kind::Float, 1) | (true, Kind::Float, _) => 0, // they are the master_weights
+            (_, Kind::Float, 1) | (true, Kind::Float, _) => 0, // they are the master weights
             (true, _, _) => self.bytes() * shard,
             (false, _, _) => self.bytes() * units.all(),
         };
         [weights, 4 * shard, 4 * shard, 8 * shard]
     }
 
-    /// What a rank holds of a network that only computes.
-    fn frozen(&self, units: &Units) -> u64 {
+    /// Bytes that a rank holds of a network that is not trained.
+    fn frozen(&self, units: &UnitSizes) -> u64 {
         self.bytes() * if self.gathers() { units.shard() } else { units.all() }
     }
 
-    /// Names and bytes of what a rank holds of the policy at any time.
+    /// Names and bytes of the tensors that a rank always holds of the policy.
     fn policy(&self) -> Vec<(&'static str, u64)> {
-        let units = Units::new(self.config, self.ranks);
+        let units = UnitSizes::new(self.config, self.ranks);
         let [own, master_weights, sums, moments] = match self.lora {
             None => self.state(&units),
             Some(lora) => {
@@ -189,15 +184,15 @@ impl UpdateSetup<'_> {
         vec![
             ("weights", own),
             ("frozen base of the adapters", base),
-            ("master_weights", master_weights),
+            ("master weights", master_weights),
             ("gradient sums", sums),
             ("moments of AdamW", moments),
         ]
     }
 }
 
-/// Memory of an update alone: what `nestor bench update` holds. The moments are the head (every checkpointed input lies
-/// there, and logits) and the backward pass over the blocks.
+/// Memory of an update alone, as in `nestor bench update`. The moments are the head, with all checkpointed inputs and the
+/// logits, and the backward pass over the blocks.
 pub fn update_memory(setup: &UpdateSetup) -> Memory {
     let mut memory = Memory::new(vec!["update: head", "update: blocks"]);
     for (name, bytes) in setup.policy() {
@@ -208,18 +203,18 @@ pub fn update_memory(setup: &UpdateSetup) -> Memory {
     memory
 }
 
-/// Adds what an update's passes hold for a while, in the last two moments of `memory`.
+/// Adds the temporary memory of an update's passes to the last two moments of `memory`.
 fn passes(setup: &UpdateSetup, memory: &mut Memory) {
     let c = setup.config;
     let (b, tokens, responses) = (setup.bytes(), setup.micro_batch_tokens, setup.response_tokens);
-    let units = Units::new(c, setup.ranks);
+    let units = UnitSizes::new(c, setup.ranks);
     let (outer, block, blocks) = (units.outer(), units.block(), c.num_hidden_layers as u64);
     let (hidden, ffn, vocabulary) = (c.hidden_size as u64, c.intermediate_size as u64, c.vocab_size as u64);
     let before = memory.moments.len() - 2;
     let at = |head: u64, blocks: u64| [vec![0; before], vec![head, blocks]].concat();
 
-    // Gradients of one block's weights in the compute type, or with adapters of their products; then what is reduced: one
-    // block's while the next one's is filled, and the first unit's, which both its ends add to.
+    // Gradients of one block's weights in the compute type, or with adapters of their products. Then the buffers to reduce:
+    // one block's while the next one's is filled, and the first unit's, to which embedding and head both add.
     let own = setup.lora.map(|lora| adapter_units(c, lora, setup.ranks));
     let reduced = own.as_ref().map_or(block, |own| own.numel[0]);
     let widened = own.as_ref().map_or(0, |_| 4 * 2 * ffn * hidden); // the largest product's gradient, in float32
@@ -228,11 +223,11 @@ fn passes(setup: &UpdateSetup, memory: &mut Memory) {
         (_, None) => (4 * outer, 8 * reduced),
         (_, Some(_)) => (0, 8 * reduced),
     };
-    // The shim adds the head's gradient inside the product; elsewhere it is made first.
+    // On a CPU the shim adds the head's gradient inside the product; elsewhere it is a tensor of its own.
     let head_gradient = if setup.cpu || own.is_some() { 0 } else { b * vocabulary * hidden };
     let gradients = b * block + widened;
 
-    // Logits of one chunk, in float32 piece by piece where no fused operation reads them.
+    // Logits of one chunk; without a fused operation also pieces of them in float32.
     let logits = (responses * vocabulary * b).min(CHUNK_BYTES as u64);
     let pieces = if setup.cpu { 0 } else { 5 * 4 * (PIECE_ELEMENTS as u64).min(logits / b) };
     let states = 3 * responses * hidden * b;
@@ -265,20 +260,19 @@ fn passes(setup: &UpdateSetup, memory: &mut Memory) {
     }
 }
 
-/// What the memory of a whole iteration depends on.
+/// Inputs of a whole iteration's memory.
 #[derive(Debug, Clone, Copy)]
 pub struct IterationSetup<'a> {
-    /// The update.
     pub update: UpdateSetup<'a>,
-    /// Whether a frozen reference is kept.
+    /// True if there is a frozen reference.
     pub reference: bool,
-    /// Whether a critic is trained.
+    /// True if a critic is trained.
     pub critic: bool,
-    /// Requests decoded at once by one rank.
+    /// Requests that one rank decodes at once.
     pub slots: u64,
     /// Longest request in tokens.
     pub longest: u64,
-    /// Tokens that the cache keeps at most.
+    /// Capacity of the cache in tokens.
     pub cache_tokens: u64,
     /// Bytes of the batch and the episodes on the host.
     pub batch: u64,
@@ -294,11 +288,11 @@ pub fn iteration_memory(setup: &IterationSetup) -> Memory {
         memory.push(name, [bytes; 3]);
     }
     if setup.reference {
-        memory.push("reference", [update.frozen(&Units::new(update.config, update.ranks)); 3]);
+        memory.push("reference", [update.frozen(&UnitSizes::new(update.config, update.ranks)); 3]);
     }
     if setup.critic {
         let config = Config { output: Output::Value, ..update.config.clone() };
-        let state = update.state(&Units::new(&config, update.ranks)).iter().sum::<u64>();
+        let state = update.state(&UnitSizes::new(&config, update.ranks)).iter().sum::<u64>();
         memory.push("critic and its optimiser", [state; 3]);
     }
     memory.push("process", [update.process; 3]);
@@ -316,7 +310,7 @@ fn generation(setup: &IterationSetup, memory: &mut Memory) {
     let (c, b) = (update.config, update.bytes());
     let at = |bytes: u64| [bytes, 0, 0];
     if update.gathers() {
-        memory.push("whole copy for rollout", at(b * Units::new(c, update.ranks).all()));
+        memory.push("whole copy for rollout", at(b * UnitSizes::new(c, update.ranks).all()));
     }
     if update.cpu {
         let matrices = c.num_hidden_layers as u64 * block_matrices(c) + (c.vocab_size * c.hidden_size) as u64;
@@ -327,15 +321,15 @@ fn generation(setup: &IterationSetup, memory: &mut Memory) {
 
     let (heads, kv, dim) = (c.num_attention_heads as u64, c.num_key_value_heads as u64, c.head_dim() as u64);
     let row = b * (4 * c.hidden_size as u64 + 3 * c.intermediate_size as u64 + (3 * heads + 2 * kv) * dim);
-    // In float32 where no fused operation draws: logits, log-probs, probabilities, their sums.
+    // Without a fused sampler, in float32: logits, log-probs, probabilities, their sums.
     let copies = if update.cpu { 0 } else { 4 * 4 };
     let logits = slots * c.vocab_size as u64 * (b + copies);
-    // There the cache's pages are gathered for every pass too, and repeated for the heads that share them.
+    // A GPU also gathers the cache's pages for every pass, and repeats them for the heads that share them.
     let seen = if update.cpu { 0 } else { slots * longest * b * (dim * (2 * heads + kv) + 1) };
     memory.push("passes of generation", at(pass_rows(slots as usize) as u64 * row + logits + seen));
 }
 
-/// Bytes of the cache for each token. A CPU's kernels take heads of a multiple of 32.
+/// Bytes of the cache per token. A CPU's kernels round the head size up to a multiple of 32.
 pub fn cache_bytes(c: &Config, kind: Kind, cpu: bool) -> u64 {
     let dim = if cpu { (c.head_dim() as u64).next_multiple_of(32) } else { c.head_dim() as u64 };
     2 * (c.num_hidden_layers * c.num_key_value_heads) as u64 * dim * kind.elt_size_in_bytes() as u64

@@ -1,7 +1,7 @@
-//! `nestor plan`: checks a recipe and says what it takes before a run: memory per rank, communication, time per phase, and
-//! the smallest world that fits. It makes no tensor: a network's `config.json` (or its shape) is all it reads.
+//! `nestor plan`: checks a recipe and estimates its needs before a run: memory per rank, communication, time per phase, and
+//! the smallest cluster that fits. It allocates no tensor and reads only the network's `config.json` (or its shape).
 //!
-//! A plan is arithmetic on the sizes that the trainer allocates (`memory`) and on stated rates (`hardware`, `time`).
+//! A plan is arithmetic on the sizes that the trainer allocates (`memory`) and on assumed rates (`hardware`, `time`).
 
 mod hardware;
 mod memory;
@@ -16,21 +16,20 @@ use anyhow::Result;
 use serde::Serialize;
 use serde_json::Value;
 
-pub use self::hardware::{Gpu, Hardware, Cluster};
+pub use self::hardware::{Cluster, Gpu, Hardware};
 pub use self::memory::{Item, IterationSetup, Memory, UpdateSetup, iteration_memory, update_memory};
 use self::time::TimeSetup;
-pub use self::time::{Collective, Iteration, Phase, Workload};
+pub use self::time::{Collective, Iteration, PlannedPhase, PlannedWork};
 use crate::engine::PAGE;
 use crate::input_error;
 use crate::model::{Config, config::SHAPES, kind};
 use crate::recipe::{self, DeviceChoice, OldLogprobs, Recipe, Sharding};
 
-/// Worlds that every plan shows.
+/// Numbers of ranks that every plan shows.
 const SHOWN: [u64; 4] = [1, 2, 4, 8];
-/// The largest world that is looked at.
+/// The largest number of ranks considered.
 const LARGEST: u64 = 4096;
 
-/// What `nestor plan` is asked.
 #[derive(Debug, Clone, clap::Args)]
 pub struct PlanArgs {
     /// The recipe
@@ -38,13 +37,13 @@ pub struct PlanArgs {
     /// Replace one value of the recipe; the value is YAML
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub sets: Vec<String>,
-    /// Ranks; by default those of the variable WORLD_SIZE, else 1
+    /// Ranks; by default WORLD_SIZE, else 1
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=LARGEST))]
     pub gpus: Option<u64>,
     /// Ranks on one node
     #[arg(long, value_name = "M", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=LARGEST))]
     pub gpus_per_node: u64,
-    /// What a rank computes on; by default cpu for a recipe with `device: cpu`, else h100-80gb
+    /// Device of each rank; by default cpu for a recipe with `device: cpu`, else h100-80gb
     #[arg(long, value_enum)]
     pub gpu: Option<Gpu>,
     /// Shape of the network in place of the recipe's model folder, as `nestor model new` names it
@@ -53,7 +52,8 @@ pub struct PlanArgs {
     /// Mean steps of an episode; by default two thirds of rollout.max_steps
     #[arg(long, value_name = "N")]
     pub steps: Option<f64>,
-    /// Mean tokens of a prompt (of its new part in a transcript); by default a quarter of rollout.max_prompt_tokens
+    /// Mean tokens of a prompt (in a transcript, of the part that a step adds); by default a quarter of
+    /// rollout.max_prompt_tokens
     #[arg(long, value_name = "N")]
     pub prompt: Option<f64>,
     /// Mean tokens of a response; by default a sixth of rollout.max_response_tokens
@@ -64,90 +64,78 @@ pub struct PlanArgs {
     pub json: bool,
 }
 
-/// What a recipe takes.
 #[derive(Debug, Serialize)]
 pub struct Plan {
     /// The recipe's file.
     pub recipe: String,
-    /// The network.
-    pub model: Network,
-    /// The world asked for.
-    pub world: Cluster,
-    /// What a rank computes on.
+    pub model: PlannedModel,
+    /// The requested cluster.
+    #[serde(rename = "world")]
+    pub cluster: Cluster,
     pub hardware: Hardware,
-    /// The mode that the recipe names, or `full` for the worlds that `none` cannot have.
+    /// The recipe's mode; `full` in place of `none`, which only one rank can have.
     pub sharding: Sharding,
-    /// The work that the times are of.
-    pub workload: Workload,
-    /// Memory and time in the world asked for, under the recipe's mode.
+    pub workload: PlannedWork,
+    /// Memory in the requested cluster, under the recipe's mode.
     pub here: Fit,
-    /// Its time and communication.
+    /// Time and communication in the requested cluster.
     pub iteration: Iteration,
-    /// The world asked for under `full` and under `grad_op`.
+    /// The requested cluster under `full` and under `grad_op`.
     pub modes: Vec<Fit>,
-    /// Worlds of 1, 2, 4 and 8 under the recipe's mode.
-    pub worlds: Vec<Fit>,
-    /// The smallest world that fits; none where none up to 4096 does.
+    /// Clusters of 1, 2, 4 and 8 ranks under the recipe's mode.
+    #[serde(rename = "worlds")]
+    pub clusters: Vec<Fit>,
+    /// Ranks of the smallest cluster that fits; `None` if none up to 4096 ranks does.
     pub smallest: Option<u64>,
     /// Bytes of batch and episodes on the host of every rank.
     pub host_bytes: u64,
-    /// The same batch in larger worlds, up to the one asked for.
+    /// The same batch on more and more ranks, up to the requested number.
     pub scaling: Vec<Iteration>,
-    /// The smallest of these whose communication is no longer hidden.
+    /// The fewest of these ranks whose communication is no longer hidden.
     pub exposed_from: Option<u64>,
-    /// What the numbers stand on.
     pub assumptions: Vec<String>,
-    /// What is allowed but rarely meant.
     pub warnings: Vec<String>,
 }
 
 /// The network of a plan.
 #[derive(Debug, Serialize)]
-pub struct Network {
-    /// Its folder or shape.
+pub struct PlannedModel {
+    /// Folder or shape.
     pub name: String,
-    /// Parameters.
     pub parameters: u64,
-    /// Blocks.
     pub blocks: u64,
-    /// The compute type, as libtorch calls it.
     pub dtype: recipe::Dtype,
 }
 
-/// Memory of a rank in one world.
+/// Memory of a rank in one cluster.
 #[derive(Debug, Serialize)]
 pub struct Fit {
-    /// Ranks.
     pub ranks: u64,
-    /// How parameters are spread.
     pub sharding: Sharding,
-    /// The items.
     pub memory: Memory,
-    /// The moment that takes most.
+    /// The moment with the largest total.
     pub peak_phase: &'static str,
-    /// And its bytes.
+    /// The bytes at that moment.
     pub peak_bytes: u64,
-    /// What a rank may take.
+    /// The bytes that a rank may take.
     pub capacity: u64,
-    /// Whether it does not take more.
     pub fits: bool,
 }
 
-/// Everything that a plan is computed from.
+/// The inputs of a plan.
 #[derive(Debug)]
 struct Planner {
     recipe: Recipe,
     config: Config,
     hardware: Hardware,
     per_node: u64,
-    workload: Workload,
+    workload: PlannedWork,
 }
 
 /// Plans a recipe.
 ///
 /// # Errors
-/// When the recipe is wrong, its model folder is missing and no shape is named, or it asks for more than one rank without
-/// sharding.
+/// If the recipe is wrong, if its model folder is missing and no shape is given, or for several ranks without sharding.
 pub fn plan(args: &PlanArgs) -> Result<Plan> {
     let recipe = recipe::load(&args.recipe, &args.sets)?;
     let ranks = match args.gpus {
@@ -156,7 +144,7 @@ pub fn plan(args: &PlanArgs) -> Result<Plan> {
     };
     if recipe.sharding == Sharding::None && ranks > 1 {
         return Err(input_error!(
-            "recipe key `sharding`: `none` is for one rank, and {ranks} are asked for; set it to full or grad_op"
+            "recipe key `sharding`: `none` is for one rank, not for {ranks}; set it to full or grad_op"
         ));
     }
     let (config, name) = network(&recipe, args.shape.as_deref())?;
@@ -167,7 +155,7 @@ pub fn plan(args: &PlanArgs) -> Result<Plan> {
     Ok(planner.plan(args.recipe.display().to_string(), name, ranks))
 }
 
-/// The number of ranks that torchrun's variable says.
+/// The number of ranks in torchrun's variable.
 fn world_size() -> Result<u64> {
     let Ok(text) = std::env::var("WORLD_SIZE") else { return Ok(1) };
     match text.parse() {
@@ -176,12 +164,12 @@ fn world_size() -> Result<u64> {
     }
 }
 
-/// The recipe's network, or the shape in its place, and what to call it.
+/// The recipe's network, or the given shape, and its name.
 fn network(recipe: &Recipe, shape: Option<&str>) -> Result<(Config, String)> {
     let source = &recipe.model;
     if let Some(new) = &source.new {
         if shape.is_some() {
-            return Err(input_error!("--shape stands in for `model.path`, but the recipe makes its own `model.new`"));
+            return Err(input_error!("--shape replaces `model.path`, but the recipe has a `model.new`"));
         }
         let config = Config::of_new(new, new.vocab_size, recipe.rollout.max_tokens() as i64);
         config.check()?;
@@ -193,7 +181,7 @@ fn network(recipe: &Recipe, shape: Option<&str>) -> Result<(Config, String)> {
     let folder = source.path.as_deref().unwrap_or_default();
     if !Path::new(folder).join("config.json").exists() {
         return Err(input_error!(
-            "recipe key `model.path`: there is no {folder}/config.json here; name the network's shape instead, with \
+            "recipe key `model.path`: there is no {folder}/config.json here; give the network's shape instead, with \
              --shape {}",
             SHAPES.join("|")
         ));
@@ -201,16 +189,16 @@ fn network(recipe: &Recipe, shape: Option<&str>) -> Result<(Config, String)> {
     Ok((Config::load(Path::new(folder))?, folder.into()))
 }
 
-/// An iteration's work. The default means are near those of the published ALFWorld run: 34 of 50 steps, prompts of 521 of
+/// The work of an iteration. The default means are close to the published ALFWorld run: 34 of 50 steps, prompts of 521 of
 /// 2048 tokens, responses of 81 of 512.
-fn workload(recipe: &Recipe, args: &PlanArgs) -> Result<Workload> {
+fn workload(recipe: &Recipe, args: &PlanArgs) -> Result<PlannedWork> {
     let (r, u) = (&recipe.rollout, &recipe.update);
     let mean = |flag: &str, given: Option<f64>, share: f64, most: f64| match given {
         None => Ok((share * most).max(1.0)),
         Some(mean) if (1.0..=most).contains(&mean) => Ok(mean),
         Some(mean) => Err(input_error!("{flag} must be from 1 to {most}, the recipe's limit, not {mean}")),
     };
-    let mut workload = Workload {
+    let mut workload = PlannedWork {
         tasks: u64::from(r.tasks),
         group_size: u64::from(r.group_size),
         steps: mean("--steps", args.steps, 2.0 / 3.0, f64::from(r.max_steps))?,
@@ -252,25 +240,25 @@ impl Planner {
         let cpu = self.hardware.gpu == Gpu::Cpu;
         Plan {
             recipe,
-            model: Network {
+            model: PlannedModel {
                 name,
-                parameters: memory::Units::new(&self.config, 1).all(),
+                parameters: memory::UnitSizes::new(&self.config, 1).all(),
                 blocks: self.config.num_hidden_layers as u64,
                 dtype: self.recipe.dtype,
             },
-            world: Cluster { ranks, per_node: self.per_node },
+            cluster: Cluster { ranks, per_node: self.per_node },
             hardware: self.hardware,
             sharding: mode,
             workload: self.workload,
             modes: [Sharding::Full, Sharding::GradOp].map(|mode| self.fit(ranks, mode)).into(),
-            worlds: SHOWN.map(|ranks| self.fit(ranks, mode)).into(),
-            // More ranks on one machine do not make its memory larger.
+            clusters: SHOWN.map(|ranks| self.fit(ranks, mode)).into(),
+            // All ranks on a CPU share one machine's memory.
             smallest: match cpu {
                 true => SHOWN.into_iter().find(|&ranks| self.fit(ranks, mode).fits),
                 false => candidates.find(|&ranks| self.fit(ranks, mode).fits),
             },
             host_bytes: self.workload.host_bytes(),
-            exposed_from: scaling.iter().find(|world| world.ranks > 1 && !world.hidden()).map(|world| world.ranks),
+            exposed_from: scaling.iter().find(|point| point.ranks > 1 && !point.hidden()).map(|point| point.ranks),
             scaling,
             here,
             iteration,
@@ -282,7 +270,7 @@ impl Planner {
     fn update_setup(&self, ranks: u64, sharding: Sharding) -> UpdateSetup<'_> {
         let rollout = &self.recipe.rollout;
         let tokens = self.recipe.update.micro_batch_tokens as u64;
-        // The most that can be responses: every one at its limit, behind the shortest share of prompts that is planned.
+        // The largest share of responses: each at its limit, after a prompt of the planned mean.
         let response = rollout.max_response_tokens as f64;
         let share = response / (response + self.workload.prompt);
         UpdateSetup {
@@ -333,17 +321,17 @@ impl Planner {
             recomputed: fit.memory.recomputed,
             workload: self.workload,
             hardware: self.hardware,
-            world: Cluster { ranks: fit.ranks, per_node: self.per_node },
+            cluster: Cluster { ranks: fit.ranks, per_node: self.per_node },
         }
         .iteration()
     }
 
     fn warnings(&self, ranks: u64) -> Vec<String> {
         let mut warnings = self.recipe.warnings();
-        let Workload { tasks, mini_batch, .. } = self.workload;
+        let PlannedWork { tasks, mini_batch, .. } = self.workload;
         if ranks > tasks {
             warnings.push(format!(
-                "rollout.tasks is {tasks}, and groups stay whole: {} of {ranks} ranks play nothing",
+                "rollout.tasks is {tasks}, and groups are not split: {} of {ranks} ranks play nothing",
                 ranks - tasks
             ));
         }
@@ -358,14 +346,14 @@ impl Planner {
 }
 
 impl Plan {
-    /// As JSON, with the totals of what it lists.
+    /// The plan as JSON, with totals of its lists.
     pub fn to_json(&self) -> Result<Value> {
         let mut json = serde_json::to_value(self)?;
         json["iteration"]["seconds"] = self.iteration.seconds().into();
         json["iteration"]["hidden"] = self.iteration.hidden().into();
-        for (json, world) in json["scaling"].as_array_mut().into_iter().flatten().zip(&self.scaling) {
-            json["seconds"] = world.seconds().into();
-            json["hidden"] = world.hidden().into();
+        for (json, point) in json["scaling"].as_array_mut().into_iter().flatten().zip(&self.scaling) {
+            json["seconds"] = point.seconds().into();
+            json["hidden"] = point.hidden().into();
         }
         Ok(json)
     }

@@ -3,10 +3,10 @@
 use std::fmt::{self, Display, Formatter};
 
 use super::memory::SLICE_BYTES;
-use super::{Fit, Gpu, Iteration, Phase, Plan};
+use super::{Fit, Gpu, Iteration, Plan, PlannedPhase};
 use crate::recipe::{Dtype, Sharding};
 
-/// Bytes as gigabytes.
+/// Formats bytes as gigabytes.
 fn gb(bytes: u64) -> String {
     match bytes as f64 / 1e9 {
         0.0 => "-".into(),
@@ -15,7 +15,7 @@ fn gb(bytes: u64) -> String {
     }
 }
 
-/// Seconds, with as many digits as they are worth.
+/// Formats seconds with their significant digits.
 fn seconds(s: f64) -> String {
     match s {
         0.0 => "-".into(),
@@ -36,7 +36,7 @@ fn ranks(n: u64) -> String {
     if n == 1 { "1 rank".into() } else { format!("{n} ranks") }
 }
 
-/// Rows of a table: a name, then cells.
+/// Writes the rows of a table: a name, then cells.
 fn table(f: &mut Formatter, width: usize, cell: usize, rows: &[(String, Vec<String>)]) -> fmt::Result {
     for (name, cells) in rows {
         let cells: String = cells.iter().map(|text| format!(" {text:>cell$}")).collect();
@@ -47,7 +47,7 @@ fn table(f: &mut Formatter, width: usize, cell: usize, rows: &[(String, Vec<Stri
 
 impl Display for Plan {
     fn fmt(&self, f: &mut Formatter) -> fmt::Result {
-        let Plan { model, world, workload: w, .. } = self;
+        let Plan { model, cluster, workload: w, .. } = self;
         writeln!(
             f,
             "{}: {}, {:.2} G parameters in {} blocks, {}, sharding {}, {} of {}",
@@ -57,7 +57,7 @@ impl Display for Plan {
             model.blocks,
             if model.dtype == Dtype::Float32 { "float32" } else { "bfloat16" },
             mode(self.here.sharding),
-            ranks(world.ranks),
+            ranks(cluster.ranks),
             self.hardware.gpu
         )?;
         for warning in &self.warnings {
@@ -65,7 +65,7 @@ impl Display for Plan {
         }
         writeln!(f)?;
         memory(f, &self.here)?;
-        self.worlds(f)?;
+        self.clusters(f)?;
         writeln!(
             f,
             "One iteration: {} episodes of {:.0} steps, prompts of {:.0} and responses of {:.0} tokens on average \
@@ -80,11 +80,11 @@ impl Display for Plan {
         self.large(f)?;
         writeln!(
             f,
-            "Every rank holds the whole batch and all episodes on its host: {} GB, {} GB on a node of {}; both grow with \
-             the episodes, not with the ranks.\n",
+            "Every rank holds the whole batch and all episodes on its host: {} GB, or {} GB on a node of {}. Both grow \
+             with the episodes, not with the ranks.\n",
             gb(self.host_bytes),
-            gb(self.host_bytes * world.per_node.min(world.ranks)),
-            world.per_node.min(world.ranks)
+            gb(self.host_bytes * cluster.per_node.min(cluster.ranks)),
+            cluster.per_node.min(cluster.ranks)
         )?;
         writeln!(f, "Assumed:")?;
         for line in &self.assumptions {
@@ -92,14 +92,14 @@ impl Display for Plan {
         }
         write!(
             f,
-            "  cache of keys and values full, responses at their limit; units travel in slices of {} MiB of float32; \
-             prompts computed without shared prefixes",
+            "  a full cache of keys and values, responses at their limit, units in slices of {} MiB of float32, prompts \
+             without shared prefixes",
             SLICE_BYTES >> 20
         )
     }
 }
 
-/// Memory of one rank, by item and moment.
+/// Writes the memory of one rank by item and moment.
 fn memory(f: &mut Formatter, fit: &Fit) -> fmt::Result {
     let mut rows = vec![("GB per rank".to_string(), fit.memory.moments.iter().map(|m| m.to_string()).collect())];
     for item in &fit.memory.items {
@@ -109,7 +109,7 @@ fn memory(f: &mut Formatter, fit: &Fit) -> fmt::Result {
     table(f, 30, 14, &rows)?;
     writeln!(
         f,
-        "The peak is {} GB in {}: {} in {} GB. Blocks computed again in the backward pass: {}.\n",
+        "The peak is {} GB in {}: {} in {} GB. Blocks recomputed in the backward pass: {}.\n",
         gb(fit.peak_bytes),
         fit.peak_phase,
         if fit.fits { "it fits" } else { "it does not fit" },
@@ -118,7 +118,7 @@ fn memory(f: &mut Formatter, fit: &Fit) -> fmt::Result {
     )
 }
 
-/// Bytes of an item over a moment or two.
+/// Largest bytes of an item over a range of moments.
 fn largest(fit: &Fit, name: &str, moments: std::ops::Range<usize>) -> u64 {
     fit.memory.item(name).map_or(0, |bytes| bytes[moments].iter().copied().max().unwrap_or(0))
 }
@@ -138,18 +138,18 @@ fn communication(f: &mut Formatter, iteration: &Iteration) -> fmt::Result {
         let cells = [p.compute, p.communication, p.exposed, p.seconds()].map(seconds).to_vec();
         rows.push((p.name.to_string(), cells));
     }
-    let sum = |of: fn(&Phase) -> f64| seconds(iteration.phases.iter().map(of).sum());
-    let cells = vec![sum(|p| p.compute), sum(|p| p.communication), sum(|p| p.exposed), sum(Phase::seconds)];
+    let sum = |of: fn(&PlannedPhase) -> f64| seconds(iteration.phases.iter().map(of).sum());
+    let cells = vec![sum(|p| p.compute), sum(|p| p.communication), sum(|p| p.exposed), sum(PlannedPhase::seconds)];
     rows.push(("total".into(), cells));
     table(f, 16, 14, &rows)
 }
 
 impl Plan {
-    /// Worlds of 1, 2, 4 and 8 side by side, and which one fits.
-    fn worlds(&self, f: &mut Formatter) -> fmt::Result {
+    /// Writes clusters of 1, 2, 4 and 8 ranks side by side, and the smallest that fits.
+    fn clusters(&self, f: &mut Formatter) -> fmt::Result {
         let moments = [0..1, 1..3];
         let header = |text: &dyn Fn(&Fit, usize) -> String| -> Vec<String> {
-            self.worlds.iter().flat_map(|fit| [0, 1].map(|column| text(fit, column))).collect()
+            self.clusters.iter().flat_map(|fit| [0, 1].map(|column| text(fit, column))).collect()
         };
         let mut rows = vec![
             (
@@ -158,9 +158,9 @@ impl Plan {
             ),
             (String::new(), header(&|_, column| ["rollout", "update"][column].to_string())),
         ];
-        // A name may be absent in one world, such as gathered units on one rank.
+        // A cluster may lack an item, such as gathered units on one rank.
         let mut names: Vec<&str> = Vec::new();
-        for item in self.worlds.iter().rev().flat_map(|fit| &fit.memory.items) {
+        for item in self.clusters.iter().rev().flat_map(|fit| &fit.memory.items) {
             if !names.contains(&item.name) {
                 names.push(item.name);
             }
@@ -169,7 +169,7 @@ impl Plan {
             rows.push((name.to_string(), header(&|fit, column| gb(largest(fit, name, moments[column].clone())))));
         }
         let total = |fit: &Fit, column: usize| fit.memory.totals()[moments[column].clone()].iter().copied().max();
-        rows.push(("total, at the worst moment".into(), header(&|fit, column| gb(total(fit, column).unwrap_or(0)))));
+        rows.push(("total at the worst moment".into(), header(&|fit, column| gb(total(fit, column).unwrap_or(0)))));
         rows.push((
             "fits".into(),
             header(&|fit, column| match (column, fit.fits) {
@@ -180,9 +180,11 @@ impl Plan {
         ));
         table(f, 30, 8, &rows)?;
         match self.smallest {
-            Some(world) => writeln!(f, "The smallest world that fits {}: {}.\n", self.hardware.gpu, ranks(world)),
+            Some(fewest) => {
+                writeln!(f, "The smallest cluster of {} that fits: {}.\n", self.hardware.gpu, ranks(fewest))
+            }
             None => {
-                let last = &self.worlds[self.worlds.len() - 1];
+                let last = &self.clusters[self.clusters.len() - 1];
                 let mut items: Vec<_> = last.memory.items.iter().map(|i| (i.bytes.iter().max(), i.name)).collect();
                 items.sort_by(|a, b| b.cmp(a));
                 let most: Vec<String> = items
@@ -192,8 +194,8 @@ impl Plan {
                     .collect();
                 writeln!(
                     f,
-                    "No world fits {}. Most GB on {}: {}. Smaller: rollout.slots or cache_tokens, update.micro_batch_tokens, \
-                     sharding: full, recompute: all, model.lora.\n",
+                    "No cluster of {} fits. The largest items on {}, in GB: {}. To save memory: rollout.slots or cache_tokens, \
+                     update.micro_batch_tokens, sharding: full, recompute: all, model.lora.\n",
                     self.hardware.gpu,
                     ranks(last.ranks),
                     most.join(", ")
@@ -202,7 +204,7 @@ impl Plan {
         }
     }
 
-    /// The same batch in larger worlds, where there is more than a node.
+    /// Writes the times of the same batch on more and more ranks.
     fn large(&self, f: &mut Formatter) -> fmt::Result {
         if self.scaling.len() < 2 {
             return Ok(());
@@ -210,39 +212,39 @@ impl Plan {
         let header =
             ["tokens a rank", "hidden from", "hidden", "playing", "rollout s", "update s", "not hidden", "iteration s"];
         let mut rows = vec![("the same batch on".to_string(), header.map(String::from).to_vec())];
-        for world in &self.scaling {
-            let update = world.phase("update");
+        for point in &self.scaling {
+            let update = point.phase("update");
             let [whole, exposed] = update.map_or([0.0; 2], |p| [p.seconds(), p.exposed]);
             let cells = vec![
-                format!("{:.0}", world.micro_batch_tokens),
-                format!("{:.0}", world.hidden_from),
-                if world.hidden() { "yes" } else { "no" }.to_string(),
-                world.playing.to_string(),
-                seconds(world.phase("rollout").map_or(0.0, Phase::seconds)),
+                format!("{:.0}", point.micro_batch_tokens),
+                format!("{:.0}", point.hidden_from),
+                if point.hidden() { "yes" } else { "no" }.to_string(),
+                point.playing.to_string(),
+                seconds(point.phase("rollout").map_or(0.0, PlannedPhase::seconds)),
                 seconds(whole),
                 seconds(exposed),
-                seconds(world.seconds()),
+                seconds(point.seconds()),
             ];
-            rows.push((ranks(world.ranks), cells));
+            rows.push((ranks(point.ranks), cells));
         }
         table(f, 18, 13, &rows)?;
         let last = &self.scaling[self.scaling.len() - 1];
-        let hidden = match self.exposed_from.and_then(|size| self.scaling.iter().find(|world| world.ranks == size)) {
-            None => format!("Communication stays hidden behind the update's arithmetic up to {}.", ranks(last.ranks)),
-            Some(world) => format!(
-                "Communication stops being hidden at {}: a rank computes {:.0} tokens a micro-batch there, and hides it \
-                 from {:.0} on ({:.0} if calls took no time but for their bytes).",
-                ranks(world.ranks),
-                world.micro_batch_tokens,
-                world.hidden_from,
-                world.hidden_from_without_latency
+        let hidden = match self.exposed_from.and_then(|size| self.scaling.iter().find(|point| point.ranks == size)) {
+            None => format!("The update's computation hides its communication up to {}.", ranks(last.ranks)),
+            Some(point) => format!(
+                "Communication stops being hidden at {}: a rank computes {:.0} tokens a micro-batch there, and hiding takes \
+                 {:.0} ({:.0} without latency).",
+                ranks(point.ranks),
+                point.micro_batch_tokens,
+                point.hidden_from,
+                point.hidden_from_without_latency
             ),
         };
         writeln!(
             f,
-            "{hidden} The batch is the recipe's in every row, so more ranks get fewer tokens each, at least one sequence; \
-             a mini-batch has {:.0} sequences, and {} groups are played. On {} hiding it takes {:.0} tokens a micro-batch \
-             and {:.1} million a mini-batch ({:.1} without the calls' own time).\n",
+            "{hidden} Every row has the recipe's batch, so more ranks get fewer tokens each, at least one sequence. A \
+             mini-batch has {:.0} sequences, and an iteration plays {} groups. On {} hiding takes {:.0} tokens a \
+             micro-batch and {:.1} million a mini-batch ({:.1} without latency).\n",
             self.workload.sequences(),
             self.workload.tasks,
             ranks(last.ranks),

@@ -1,6 +1,6 @@
-use super::hardware::{Gpu, Cluster};
-use super::memory::{Units, update_memory};
-use super::time::{TimeSetup, Workload};
+use super::hardware::{Cluster, Gpu};
+use super::memory::{UnitSizes, update_memory};
+use super::time::{PlannedWork, TimeSetup};
 use super::*;
 use crate::error::InputError;
 use crate::recipe::{Lora, Recompute};
@@ -45,7 +45,7 @@ fn recipe(more: &str) -> std::path::PathBuf {
     static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     let path = std::env::temp_dir().join(format!("nestor-plan-{}-{number}.yaml", std::process::id()));
-    let text = "iterations: 1\nmodel: {path: no/such/folder}\nenv: {plugin: numberline}\nestimator: {plugin: grpo}\n\
+    let text = "iterations: 1\nmodel: {path: no/such/folder}\nenv: {plugin: maze}\nestimator: {plugin: stars}\n\
                 rollout: {tasks: 16, group_size: 8, max_steps: 50, max_prompt_tokens: 2048, max_response_tokens: 512}\n\
                 update: {mini_batch: 256, lr: 1.0e-6, kl: {coef: 0.01}}\neval: {tasks: 4}\n";
     std::fs::write(&path, format!("{text}{more}")).expect("a recipe");
@@ -67,9 +67,9 @@ fn args(more: &str, gpus: u64, shape: Option<&str>) -> PlanArgs {
     }
 }
 
-/// By hand, from what sharded AdamW is known to take: 16 bytes a parameter over the ranks for weights, gradients and
-/// optimiser, 2 for a whole bfloat16 copy, and 2 over the ranks for the reference. Qwen2.5-7B has 7.616 G parameters and
-/// 14B has 14.770 G. (Ours is 18 over the ranks: bfloat16 weights, and float32 master_weights, gradients and two moments.)
+/// Derived by hand from the needs of sharded AdamW: 16 bytes a parameter over the ranks for weights, gradients and optimiser,
+/// 2 for a whole bfloat16 copy, and 2 over the ranks for the reference. Qwen2.5-7B has 7.616 G parameters and 14B has
+/// 14.770 G. (Ours is 18 over the ranks: bfloat16 weights, and float32 master weights, gradients and two moments.)
 #[test]
 fn seven_and_fourteen_billion_agree_with_the_derivation_by_hand() {
     for (shape, parameters, ranks, [state, copy, reference]) in [
@@ -82,9 +82,10 @@ fn seven_and_fourteen_billion_agree_with_the_derivation_by_hand() {
             assert!((got as f64 / wanted - 1.0).abs() < by, "{shape} on {ranks}: {what} {got}, not {wanted}");
         };
         let config = Config::shape(shape).expect(shape);
-        close("parameters", Units::new(&config, 1).all(), parameters, 1e-3);
+        close("parameters", UnitSizes::new(&config, 1).all(), parameters, 1e-3);
         let memory = iteration_memory(&iteration(update(&config, ranks, Sharding::Full)));
-        let optimiser = ["master_weights", "gradient sums", "moments of AdamW"].map(|name| bytes(&memory, name)).iter().sum();
+        let optimiser =
+            ["master weights", "gradient sums", "moments of AdamW"].map(|name| bytes(&memory, name)).iter().sum();
         let [weights, whole] = ["weights", "whole copy for rollout"].map(|name| bytes(&memory, name));
         let frozen = bytes(&memory, "reference");
         close("optimiser", optimiser, state, 0.01);
@@ -94,7 +95,7 @@ fn seven_and_fourteen_billion_agree_with_the_derivation_by_hand() {
     }
 }
 
-/// VmHWM of `nestor bench update --model 0.5b --batch 4 --prompt 256 --new 64 --dtype bfloat16` on one thread, as it was
+/// VmHWM of `nestor bench update --model 0.5b --batch 4 --prompt 256 --new 64 --dtype bfloat16` on one thread, as
 /// measured: 9.605 GB with `--recompute all`, 10.701 GB with `none`.
 #[test]
 fn one_rank_takes_what_was_measured() {
@@ -123,10 +124,13 @@ fn totals_are_sums_and_fall_with_the_ranks() {
                 let by_item = memory.items.iter().flat_map(|item| &item.bytes).sum::<u64>();
                 assert_eq!(memory.totals().iter().sum::<u64>(), by_item);
                 assert_eq!(memory.peak().1, *memory.totals().iter().max().expect("a moment"));
-                ["master_weights", "gradient sums", "moments of AdamW"].map(|name| bytes(&memory, name)).iter().sum::<u64>()
+                ["master weights", "gradient sums", "moments of AdamW"]
+                    .map(|name| bytes(&memory, name))
+                    .iter()
+                    .sum::<u64>()
             });
             assert!(peaks.is_sorted_by(|a, b| a > b), "{shape} {mode:?}: {peaks:?}");
-            // From two ranks on, where buffers of what is gathered and reduced are there.
+            // From two ranks on, which have buffers for all-gather and reduction.
             let updates = [2, 4, 8, 64].map(|ranks| update_memory(&update(&config, ranks, mode)).peak().1);
             assert!(updates.is_sorted_by(|a, b| a > b), "{shape} {mode:?}: {updates:?}");
         }
@@ -163,7 +167,7 @@ fn adapters_have_small_optimisers_and_a_second_base() {
 #[test]
 fn communication_hides_where_the_rates_say() {
     let config = Config::shape("7b").expect("shape");
-    let workload = Workload {
+    let workload = PlannedWork {
         tasks: 16,
         group_size: 8,
         steps: 33.0,
@@ -180,44 +184,44 @@ fn communication_hides_where_the_rates_say() {
     let on = |ranks, latency| {
         let hardware = Hardware { latency, ..Gpu::H100.hardware(Kind::BFloat16) };
         let update = update(&config, ranks, Sharding::Full);
-        let world = Cluster { ranks, per_node: 8 };
-        TimeSetup { update, recomputed: 28, workload, hardware, world }.iteration()
+        let cluster = Cluster { ranks, per_node: 8 };
+        TimeSetup { update, recomputed: 28, workload, hardware, cluster }.iteration()
     };
     assert!((on(8, [0.0; 3]).hidden_from / 620.0 - 1.0).abs() < 0.01, "{}", on(8, [0.0; 3]).hidden_from);
     let slower = on(8, [8.4e-6, 3.4e-6, 14e-6]);
     assert!(slower.hidden_from > 620.0);
     assert_eq!(slower.hidden_from_without_latency, on(8, [0.0; 3]).hidden_from);
-    for world in [slower, on(1024, [8.4e-6, 3.4e-6, 14e-6])] {
+    for point in [slower, on(1024, [8.4e-6, 3.4e-6, 14e-6])] {
         assert!(
-            world.phases.iter().all(|phase| phase.exposed <= phase.communication * 1.000_001),
+            point.phases.iter().all(|phase| phase.exposed <= phase.communication * 1.000_001),
             "{:?}",
-            world.phases
+            point.phases
         );
     }
     assert_eq!(on(1, [1.0; 3]).hidden_from, 0.0);
     assert!(on(1, [1.0; 3]).collectives.is_empty());
     // 7 / 8 of every gather comes from others: 28 blocks twice, first unit twice, in 17 mini-batches of 1 micro-batch.
-    let units = Units::new(&config, 8);
+    let units = UnitSizes::new(&config, 8);
     let gathered = on(8, [0.0; 3]).collectives.into_iter().find(|c| c.what == "units in the update").expect("gathers");
     assert_eq!(gathered.bytes, 17 * (2 * (2 * units.outer() + 56 * units.block()) * 7 / 8));
 }
 
 #[test]
-fn a_plan_finds_the_smallest_world_and_says_where_hiding_ends() {
+fn a_plan_finds_the_smallest_cluster_and_the_end_of_hiding() {
     let plan = plan(&args("", 1024, Some("7b"))).expect("a plan");
-    let smallest = plan.smallest.expect("some world fits");
-    assert!(plan.worlds.iter().all(|fit| fit.fits == (fit.ranks >= smallest)), "{smallest}");
+    let smallest = plan.smallest.expect("some cluster fits");
+    assert!(plan.clusters.iter().all(|fit| fit.fits == (fit.ranks >= smallest)), "{smallest}");
     assert!(smallest > 1 && smallest <= 8, "{smallest}");
     let exposed = plan.exposed_from.expect("256 steps do not feed 1024 ranks");
-    assert!(plan.scaling.iter().all(|world| world.ranks >= exposed || world.hidden()));
+    assert!(plan.scaling.iter().all(|point| point.ranks >= exposed || point.hidden()));
     assert_eq!(plan.iteration.playing, 16);
     assert!(plan.warnings.iter().any(|line| line.contains("rollout.tasks is 16")), "{:?}", plan.warnings);
     let text = plan.to_string();
-    assert!(text.contains("Communication stops being hidden at") && text.contains("smallest world"), "{text}");
+    assert!(text.contains("Communication stops being hidden at") && text.contains("smallest cluster"), "{text}");
 }
 
 #[test]
-fn what_is_wrong_is_the_users_to_mend() {
+fn wrong_input_is_the_users_error() {
     let refused = |args: &PlanArgs| {
         let error = super::plan(args).expect_err("refused");
         assert!(error.is::<InputError>(), "{error:#}");

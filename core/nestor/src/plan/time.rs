@@ -1,30 +1,28 @@
-//! Communication of an iteration, and the seconds of its phases: what hides behind what.
+//! Communication of an iteration, and the seconds of its phases, with the overlap of the two.
 //!
-//! With `full` a unit is gathered while the one before it computes, and a block's gradient is reduced while the next
-//! block's is computed; what takes longer than its cover is exposed, and so are the first gather and the last reduction.
+//! With `full` each unit is all-gathered while the previous one computes, and a block's gradient is reduced while the next
+//! block's is computed. Communication beyond that computation is exposed, and so are the first gather and last reduction.
 
 use serde::Serialize;
 
-use super::hardware::{Hardware, Cluster};
-use super::memory::{SLICE_BYTES, Units, UpdateSetup, adapter_units, cache_bytes};
+use super::hardware::{Cluster, Hardware};
+use super::memory::{SLICE_BYTES, UnitSizes, UpdateSetup, adapter_units, cache_bytes};
 use crate::model::Config;
 use crate::model::config::Output;
 use crate::model::flops::{block_flops, head_flops};
 
-/// What is played and trained on in one iteration; counts of steps and tokens are means.
+/// The work of one iteration; counts of steps and tokens are means.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub struct Workload {
-    /// Groups.
+pub struct PlannedWork {
     pub tasks: u64,
-    /// Episodes of a group.
     pub group_size: u64,
     /// Steps of an episode.
     pub steps: f64,
-    /// Tokens of a prompt; in a transcript of its new part.
+    /// Tokens of a prompt; in a transcript of the part that a step adds.
     pub prompt: f64,
     /// Tokens of a response.
     pub response: f64,
-    /// Whether an episode is one sequence.
+    /// True if an episode is one sequence.
     pub transcript: bool,
     /// Steps per optimiser step.
     pub mini_batch: u64,
@@ -34,13 +32,13 @@ pub struct Workload {
     pub micro_batch_tokens: u64,
     /// Requests decoded at once.
     pub slots: u64,
-    /// Forward passes of the policy and of a reference for log-probs alone.
+    /// Forward passes of policy and reference that only compute log-probs.
     pub logprob_passes: u64,
-    /// Whether a critic is trained.
+    /// True if a critic is trained.
     pub critic: bool,
 }
 
-impl Workload {
+impl PlannedWork {
     /// Steps of all episodes.
     pub fn all_steps(&self) -> f64 {
         (self.tasks * self.group_size) as f64 * self.steps
@@ -65,7 +63,7 @@ impl Workload {
         self.all_steps() * self.epochs as f64 / self.mini_batches() as f64 / self.sequence_steps()
     }
 
-    /// The micro-batches that the busiest of so many ranks computes of a mini-batch, and the sequences of one of them.
+    /// The micro-batches per mini-batch of the busiest rank, and the sequences of each.
     fn micro_batches(&self, ranks: u64) -> (f64, f64) {
         let sequences = (self.sequences() / ranks as f64).ceil();
         let most = (self.micro_batch_tokens as f64 / self.sequence_tokens()).floor().max(1.0);
@@ -73,8 +71,8 @@ impl Workload {
         (count, sequences / count)
     }
 
-    /// Bytes of batch and episodes on the host of every rank: ids twice and text, the columns of response tokens, and what a
-    /// row has beside them.
+    /// Bytes of batch and episodes on the host of every rank: token ids twice and text, the columns of response tokens, and
+    /// the other columns of a row.
     pub fn host_bytes(&self) -> u64 {
         (self.all_steps() * (12.0 * (self.prompt + self.response) + 36.0 * self.response + 400.0)) as u64
     }
@@ -83,11 +81,9 @@ impl Workload {
 /// One kind of collective in an iteration.
 #[derive(Debug, Clone, Serialize)]
 pub struct Collective {
-    /// The operation.
     pub operation: &'static str,
-    /// What goes through it.
+    /// The data that it transfers.
     pub what: &'static str,
-    /// Calls.
     pub calls: u64,
     /// Bytes that each rank sends.
     pub bytes: u64,
@@ -95,19 +91,18 @@ pub struct Collective {
 
 /// Seconds of one phase.
 #[derive(Debug, Clone, Serialize)]
-pub struct Phase {
-    /// Its name, as in the metrics.
+pub struct PlannedPhase {
+    /// Name as in the metrics.
     pub name: &'static str,
-    /// Computing.
     pub compute: f64,
-    /// Communicating, hidden or not.
+    /// Hidden and exposed communication.
     pub communication: f64,
-    /// The part of communication that nothing hides.
+    /// Communication that no computation hides.
     pub exposed: f64,
 }
 
-impl Phase {
-    /// From begin to end.
+impl PlannedPhase {
+    /// Computation and exposed communication.
     pub fn seconds(&self) -> f64 {
         self.compute + self.exposed
     }
@@ -116,70 +111,63 @@ impl Phase {
 /// An iteration on one number of ranks.
 #[derive(Debug, Clone, Serialize)]
 pub struct Iteration {
-    /// Ranks.
     pub ranks: u64,
-    /// Communication; empty on one rank.
+    /// Empty on one rank.
     pub collectives: Vec<Collective>,
-    /// Seconds.
-    pub phases: Vec<Phase>,
+    pub phases: Vec<PlannedPhase>,
     /// Ranks that play at least one group.
     pub playing: u64,
-    /// Tokens of a micro-batch of the busiest rank.
+    /// Tokens of the busiest rank's micro-batch.
     pub micro_batch_tokens: f64,
-    /// Tokens of a micro-batch from which on the communication of a block is hidden behind its arithmetic.
+    /// Fewest tokens of a micro-batch with which a block's computation hides its communication.
     pub hidden_from: f64,
-    /// The same if a collective took no time but for its bytes.
+    /// The same for collectives without latency.
     pub hidden_from_without_latency: f64,
 }
 
 impl Iteration {
-    /// Seconds of all phases.
     pub fn seconds(&self) -> f64 {
-        self.phases.iter().map(Phase::seconds).sum()
+        self.phases.iter().map(PlannedPhase::seconds).sum()
     }
 
-    /// Whether an update's communication is hidden, but for its ends.
+    /// True if an update's communication is hidden, except at its ends.
     pub fn hidden(&self) -> bool {
         self.micro_batch_tokens >= self.hidden_from
     }
 
-    /// One phase.
-    pub fn phase(&self, name: &str) -> Option<&Phase> {
+    pub fn phase(&self, name: &str) -> Option<&PlannedPhase> {
         self.phases.iter().find(|phase| phase.name == name)
     }
 }
 
-/// What an iteration's time depends on.
+/// Inputs of an iteration's time.
 #[derive(Debug, Clone, Copy)]
 pub struct TimeSetup<'a> {
-    /// The network and how it is spread; `ranks` is that of `world`.
+    /// The network and its sharding; its `ranks` are those of the cluster.
     pub update: UpdateSetup<'a>,
-    /// Blocks that the backward pass computes again.
+    /// Blocks that the backward pass recomputes.
     pub recomputed: u64,
-    /// The work.
-    pub workload: Workload,
-    /// The rates.
+    pub workload: PlannedWork,
     pub hardware: Hardware,
-    /// The ranks.
-    pub world: Cluster,
+    pub cluster: Cluster,
 }
 
-/// What one network's passes cost on a rank.
+/// Costs of one network's passes on a rank, in seconds.
 struct Costs {
-    /// Seconds of the forward pass of a block.
+    /// A block's forward pass.
     block: f64,
-    /// Seconds of the head's forward pass.
+    /// The head's forward pass.
     head: f64,
     /// Number of blocks.
     blocks: f64,
-    /// Seconds to gather the first unit, and a block.
+    /// All-gather of the first unit, and of a block.
     gather: [f64; 2],
-    /// Seconds to reduce the gradients of the first unit, and of a block.
+    /// Reduction of the gradients of the first unit, and of a block.
     reduce: [f64; 2],
 }
 
 impl Costs {
-    /// A forward pass alone.
+    /// Computation, communication and exposed communication of a forward pass.
     fn forward(&self) -> [f64; 3] {
         let [outer, block] = self.gather;
         let compute = self.blocks * self.block + self.head;
@@ -187,8 +175,8 @@ impl Costs {
         [compute, 2.0 * outer + self.blocks * block, exposed]
     }
 
-    /// A backward pass that computes the first so many blocks again. While a block computes, the one below it is gathered
-    /// and the gradient of the one above is reduced.
+    /// The same of a backward pass that recomputes the first `again` blocks. While a block computes, the block below is
+    /// gathered and the gradient of the block above is reduced.
     fn backward(&self, again: u64) -> [f64; 3] {
         let [_, gather] = self.gather;
         let [outer, reduce] = self.reduce;
@@ -207,7 +195,7 @@ impl Costs {
     }
 }
 
-/// What is left of a time behind another.
+/// The part of `time` beyond `cover`.
 fn over(time: f64, cover: f64) -> f64 {
     (time - cover).max(0.0)
 }
@@ -216,16 +204,15 @@ fn plus(a: [f64; 3], b: [f64; 3], times: f64) -> [f64; 3] {
     [0, 1, 2].map(|i| a[i] + times * b[i])
 }
 
-/// Calls in which a unit of so many elements goes.
+/// Number of calls that transfer a unit of `numel` elements.
 fn slices(numel: u64) -> u64 {
     (4 * numel).div_ceil(SLICE_BYTES)
 }
 
 impl TimeSetup<'_> {
-    /// The seconds and the communication of an iteration.
     pub fn iteration(&self) -> Iteration {
         let w = &self.workload;
-        let ranks = self.world.ranks;
+        let ranks = self.cluster.ranks;
         let (micro, sequences) = w.micro_batches(ranks);
         let steps = w.mini_batches() as f64;
         let costs = self.costs(self.update.config, sequences);
@@ -234,7 +221,7 @@ impl TimeSetup<'_> {
 
         let mut phases = vec![self.generation()];
         let mut phase = |name, [compute, communication, exposed]: [f64; 3]| {
-            phases.push(Phase { name, compute, communication, exposed });
+            phases.push(PlannedPhase { name, compute, communication, exposed });
         };
         if w.logprob_passes > 0 {
             // Every step once, whatever the epochs.
@@ -271,18 +258,18 @@ impl TimeSetup<'_> {
         gather.max(backward) / per_token
     }
 
-    /// What a network's passes cost on a micro-batch of so many sequences.
+    /// Costs of a network's passes on a micro-batch of `sequences`.
     fn costs(&self, c: &Config, sequences: f64) -> Costs {
         let w = &self.workload;
-        let units = Units::new(c, self.world.ranks);
+        let units = UnitSizes::new(c, self.cluster.ranks);
         let tokens = sequences * w.sequence_tokens();
         let responses = sequences * w.sequence_steps() * w.response;
         let head = head_flops(c) * responses;
         let gather = |numel: u64| match self.update.gathers() {
-            true => self.world.seconds(&self.hardware, self.bytes() * numel, slices(numel)),
+            true => self.cluster.seconds(&self.hardware, self.bytes() * numel, slices(numel)),
             false => 0.0,
         };
-        let reduce = |numel: u64| self.world.seconds(&self.hardware, 4 * numel, slices(numel));
+        let reduce = |numel: u64| self.cluster.seconds(&self.hardware, 4 * numel, slices(numel));
         let (outer, block) = self.reduced(&units, c);
         Costs {
             block: tokens * block_flops(c, w.sequence_tokens()) / self.hardware.flops,
@@ -293,10 +280,10 @@ impl TimeSetup<'_> {
         }
     }
 
-    /// Elements of the first unit's and of a block's gradient that are reduced; adapters have none of the first.
-    fn reduced(&self, units: &Units, c: &Config) -> (u64, u64) {
+    /// Reduced elements of the first unit's gradient and of a block's; adapters have none in the first unit.
+    fn reduced(&self, units: &UnitSizes, c: &Config) -> (u64, u64) {
         match self.update.lora {
-            Some(lora) if c.output == Output::Tokens => (0, adapter_units(c, lora, self.world.ranks).numel[0]),
+            Some(lora) if c.output == Output::Tokens => (0, adapter_units(c, lora, self.cluster.ranks).numel[0]),
             _ => (units.outer(), units.block()),
         }
     }
@@ -305,41 +292,41 @@ impl TimeSetup<'_> {
         self.update.kind.elt_size_in_bytes() as u64
     }
 
-    /// Bytes and calls gathered once an optimiser step is made: all weights where every rank holds them, or the adapters
-    /// that every rank merges into what it holds.
+    /// Bytes and calls of the all-gather after an optimiser step: all weights if every rank holds them, or the adapters, which
+    /// every rank merges into its weights.
     fn refreshed(&self, c: &Config) -> (u64, u64) {
-        let calls = |units: &Units| units.numel.iter().map(|&n| slices(n)).sum();
+        let calls = |units: &UnitSizes| units.numel.iter().map(|&n| slices(n)).sum();
         match self.update.lora {
             Some(lora) if c.output == Output::Tokens => {
-                let units = adapter_units(c, lora, self.world.ranks);
+                let units = adapter_units(c, lora, self.cluster.ranks);
                 (4 * units.all(), calls(&units))
             }
             _ if self.update.gathers() => (0, 0),
             _ => {
-                let units = Units::new(c, self.world.ranks);
+                let units = UnitSizes::new(c, self.cluster.ranks);
                 (self.bytes() * units.all(), calls(&units))
             }
         }
     }
 
-    /// The seconds of that.
+    /// Seconds of that all-gather.
     fn after_step(&self, c: &Config) -> [f64; 3] {
         let (bytes, calls) = self.refreshed(c);
-        let seconds = self.world.seconds(&self.hardware, bytes, calls);
+        let seconds = self.cluster.seconds(&self.hardware, bytes, calls);
         [0.0, seconds, seconds]
     }
 
-    /// Prompts are computed without what the cache may share.
-    fn generation(&self) -> Phase {
+    /// The rollout; assumes that the cache shares no prefixes.
+    fn generation(&self) -> PlannedPhase {
         let (w, h, c) = (&self.workload, &self.hardware, self.update.config);
-        let episodes = w.tasks.div_ceil(self.world.ranks) * w.group_size;
+        let episodes = w.tasks.div_ceil(self.cluster.ranks) * w.group_size;
         let steps = episodes as f64 * w.steps;
-        let units = Units::new(c, self.world.ranks);
+        let units = UnitSizes::new(c, self.cluster.ranks);
         let weights = (units.all() - units.outer()) + (c.vocab_size * c.hidden_size) as u64;
         let context = if w.transcript { w.sequence_tokens() / 2.0 } else { w.prompt + w.response / 2.0 };
         let prefill = steps * w.prompt * c.num_hidden_layers as f64 * block_flops(c, w.prompt) / h.flops;
         let at_once = w.slots.min(episodes) as f64;
-        // On a GPU keys and values are gathered for every pass, and repeated for the heads that share them.
+        // A GPU gathers keys and values for every pass, and repeats them for the heads that share them.
         let reads = match self.update.cpu {
             true => 1.0,
             false => 3.0 + 2.0 * c.num_attention_heads as f64 / c.num_key_value_heads as f64,
@@ -351,11 +338,11 @@ impl TimeSetup<'_> {
         let compute = prefill + steps * w.response / at_once * pass;
         let gathered = if self.update.gathers() {
             let calls = units.numel.iter().map(|&n| slices(n)).sum();
-            self.world.seconds(h, self.bytes() * units.all(), calls)
+            self.cluster.seconds(h, self.bytes() * units.all(), calls)
         } else {
             0.0
         };
-        Phase { name: "rollout", compute, communication: gathered, exposed: gathered }
+        PlannedPhase { name: "rollout", compute, communication: gathered, exposed: gathered }
     }
 
     fn collectives(&self, micro: f64) -> Vec<Collective> {
@@ -366,16 +353,16 @@ impl TimeSetup<'_> {
                 list.push(Collective { operation, what, calls, bytes });
             }
         };
-        if self.world.ranks == 1 {
+        if self.cluster.ranks == 1 {
             return list;
         }
-        let share = |bytes| self.world.share(bytes);
+        let share = |bytes| self.cluster.share(bytes);
         let c = self.update.config;
         let critic = w.critic.then(|| Config { output: Output::Value, ..c.clone() });
         let (blocks, steps, b) = (c.num_hidden_layers as u64, w.mini_batches(), self.bytes());
         let micro = micro as u64 * steps;
         for (config, log_probs) in std::iter::once((c, w.logprob_passes)).chain(critic.as_ref().map(|c| (c, 1))) {
-            let units = Units::new(config, self.world.ranks);
+            let units = UnitSizes::new(config, self.cluster.ranks);
             let (outer, block) = (units.outer(), units.block());
             let policy = config.output == Output::Tokens;
             if self.update.gathers() {

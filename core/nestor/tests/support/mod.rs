@@ -49,6 +49,12 @@ pub fn workspace() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
+/// The names of the folders in plugins/estimators or plugins/environments, which are the ids of their plugins.
+pub fn bundled_plugins(folder: &str) -> Vec<String> {
+    let entries = std::fs::read_dir(workspace().join("plugins").join(folder)).expect("a folder of plugins");
+    entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect()
+}
+
 /// The SDK's toy environment; its own limit of steps is 9.
 pub fn toy() -> SharedEnv {
     let file = example_plugins().join("libtoy.so");

@@ -21,7 +21,7 @@ use anyhow::{Context, Result, ensure};
 use nestor_plugin::stats::whiten;
 use nestor_plugin::{Estimator, Needs, Rows, Scores};
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 pub struct Ppo {
     config: Config,
@@ -43,7 +43,7 @@ pub struct Config {
 }
 
 /// Chain over which the estimate runs.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Horizon {
     /// The response tokens of one step.

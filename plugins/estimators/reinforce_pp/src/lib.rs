@@ -15,7 +15,7 @@ use anyhow::{Result, ensure};
 use nestor_plugin::stats::{Summary, group_by, row_scores, whiten};
 use nestor_plugin::{Estimator, Rows, Scores};
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 pub struct ReinforcePp {
     config: Config,
@@ -34,7 +34,7 @@ pub struct Config {
 }
 
 /// Baseline that is subtracted before whitening.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Baseline {
     /// No baseline.

@@ -1,0 +1,98 @@
+//! Core names no bundled estimator and no bundled environment: both are plugins, and all plugins are equal.
+//!
+//! The rule: no identifier and no string literal in core/nestor/src and core/recipe/src contains the name of a folder of
+//! plugins/estimators or plugins/environments. Comments may cite an algorithm's paper. `ppo` is exempt, since core has
+//! PPO's clipped loss.
+
+mod support;
+
+use std::path::{Path, PathBuf};
+
+const EXEMPT: &str = "ppo";
+
+/// The source without its comments.
+fn code(source: &str) -> String {
+    let mut code = String::new();
+    let mut rest = source;
+    while let Some(c) = rest.chars().next() {
+        let end = if rest.starts_with("//") {
+            rest.find('\n').unwrap_or(rest.len())
+        } else if rest.starts_with("/*") {
+            rest.find("*/").map_or(rest.len(), |at| at + 2)
+        } else {
+            let end = literal(rest).unwrap_or(c.len_utf8());
+            code.push_str(&rest[..end]);
+            end
+        };
+        rest = &rest[end..];
+    }
+    code
+}
+
+/// The length of the literal at the start of the source, if there is one that may hold `//` or `"`.
+fn literal(rest: &str) -> Option<usize> {
+    if ["'\"'", "'\\\"'", "'/'"].iter().any(|quote| rest.starts_with(quote)) {
+        return rest[1..].find('\'').map(|at| at + 2);
+    }
+    if let Some(raw) = rest.strip_prefix('r') {
+        let hashes = raw.chars().take_while(|c| *c == '#').count();
+        if raw[hashes..].starts_with('"') {
+            let close = format!("\"{}", "#".repeat(hashes));
+            let begin = 1 + hashes + 1;
+            return rest[begin..].find(&close).map(|at| begin + at + close.len());
+        }
+        return None;
+    }
+    let mut escaped = false;
+    let mut chars = rest.strip_prefix('"')?.char_indices();
+    chars.find_map(|(at, c)| {
+        let ends = c == '"' && !escaped;
+        escaped = c == '\\' && !escaped;
+        ends.then_some(at + 2)
+    })
+}
+
+/// The plugins that the source names outside comments.
+fn named<'a>(source: &str, plugins: &'a [String]) -> Vec<&'a str> {
+    let code = code(source).to_lowercase();
+    plugins.iter().map(String::as_str).filter(|plugin| code.contains(plugin)).collect()
+}
+
+fn rust_files(dir: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(dir).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let all = entries.flat_map(|path| if path.is_dir() { rust_files(&path) } else { vec![path] });
+    all.filter(|path| path.extension().is_some_and(|ending| ending == "rs")).collect()
+}
+
+#[test]
+fn core_names_no_plugin() {
+    let mut plugins = [support::bundled_plugins("estimators"), support::bundled_plugins("environments")].concat();
+    plugins.retain(|plugin| plugin != EXEMPT);
+    assert!(plugins.len() >= 7, "{plugins:?}");
+    let folders = ["core/nestor/src", "core/recipe/src"].map(|folder| support::workspace().join(folder));
+    let mut found = Vec::new();
+    for path in folders.iter().flat_map(|folder| rust_files(folder)) {
+        let source = std::fs::read_to_string(&path).expect("a source file");
+        found.extend(named(&source, &plugins).into_iter().map(|plugin| format!("{} names {plugin}", path.display())));
+    }
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
+fn comments_are_excepted_and_literals_are_not() {
+    let plugins = ["maze".to_string()];
+    for (source, names) in [
+        ("// a maze\nfn f() {}", false),
+        ("/// `maze`\n//! maze\nlet x = 1; // maze", false),
+        ("/* maze */ let x = 1;", false),
+        ("let x = \"maze\";", true),
+        ("let url = \"http://maze\";", true),
+        ("let x = \"a \\\" // maze\";", true),
+        ("let x = '\"'; // \" maze", false),
+        ("let x = r#\"a \" // maze\"#;", true),
+        ("struct Maze2;", true),
+        ("let x = \"a\"; // \" maze \"", false),
+    ] {
+        assert_eq!(!named(source, &plugins).is_empty(), names, "{source}");
+    }
+}

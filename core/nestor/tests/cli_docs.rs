@@ -11,8 +11,8 @@ const REMEDY: &str = "run NESTOR_WRITE_DOCS=1 cargo test --release -p nestor --t
 const INTRODUCTION: &str = "\
 # Command line
 
-Every command prints this text with `--help`. `cargo test --release -p nestor --test cli_docs` compares this page with the program.
-The examples run in the order of this page, from the root of the repository.
+`nestor COMMAND --help` prints the same text. `cargo test --release -p nestor --test cli_docs` compares this page with the
+program. The examples run in the order of this page, from the root of the repository.
 
 ";
 
@@ -51,7 +51,7 @@ fn row(arg: &Arg) -> String {
     if takes_value && !choices.is_empty() && !name.contains("true|false") {
         let _ = write!(meaning, " ({})", choices.join(", "));
     }
-    if matches!(arg.get_action(), ArgAction::Append) {
+    if matches!(arg.get_action(), ArgAction::Append) && arg.get_long().is_some() {
         meaning += "; may be repeated";
     }
     let cell = |text: &str| text.replace('|', "\\|");

@@ -155,7 +155,8 @@ impl C10d {
             StoreAddress { host: rendezvous.host.clone(), port: rendezvous.port, prefix: rendezvous.prefix.clone() };
         let store = Rc::new(Store::connect(&address, rendezvous.serves(), timeout)?);
         let watch = Rc::new(Watch::start(rendezvous, store.clone(), Duration::from_secs(patience.silence_s))?);
-        let group = ProcessGroup::join(backend, &store, &Member { rank: rendezvous.rank, world: rendezvous.world, timeout });
+        let group =
+            ProcessGroup::join(backend, &store, &Member { rank: rendezvous.rank, world: rendezvous.world, timeout });
         let group = group.map_err(|error| watch.explain(error))?;
         Ok(Self { rendezvous: rendezvous.clone(), device, group, watch, aborted: Cell::new(false), _store: store })
     }

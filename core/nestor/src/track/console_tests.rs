@@ -67,7 +67,7 @@ fn no_line_of_the_table_is_wider_than_the_terminal() {
 #[test]
 fn no_other_line_is_wider_than_the_terminal() {
     let said = [
-        "118272 parameters in float32 on cpu, environment numberline, estimator gigpo, run directory /tmp/some/where/runs/quickstart-12",
+        "118272 parameters in float32 on cpu, environment maze, estimator stars, run directory /tmp/some/where/runs/quickstart-12",
         "warning: 環境の説明はここにあります。とても長い行なので折り返す必要があります。 Übermäßig naïve façade 🙂🙂🙂🙂🙂🙂🙂🙂🙂🙂🙂🙂🙂🙂",
         "a\ttab, a\nnew line and an \x1b[31mescape",
         &"x".repeat(1000),
@@ -153,8 +153,8 @@ fn events_are_json_objects() {
         adapters: None,
         dtype: "float32",
         device: "cuda:1".into(),
-        environment: "numberline",
-        estimator: "gigpo",
+        environment: "maze",
+        estimator: "stars",
         iterations: 2,
         world: 1,
         resumed_from: None,
@@ -164,7 +164,7 @@ fn events_are_json_objects() {
             start,
             json!({
                 "event": "start", "run_dir": run_dir, "parameters": 3, "dtype": "float32", "device": "cuda:1",
-                "environment": "numberline", "estimator": "gigpo", "iterations": 2, "world": 1,
+                "environment": "maze", "estimator": "stars", "iterations": 2, "world": 1,
             }),
         ),
         (

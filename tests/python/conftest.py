@@ -42,6 +42,18 @@ def nestor():
 
 
 @pytest.fixture(scope="session")
+def failpoints():
+    """Runs the variant of the program that kills or stops itself at a failpoint (tests/drivers)."""
+    def call(failpoint, *args, timeout=PATIENCE, **kwargs):
+        path = ROOT / "target/release/nestor_failpoints"
+        assert path.exists(), "build first: scripts/setup.sh"
+        env = {**os.environ, "NESTOR_FAILPOINT": failpoint}
+        command = [str(path), *map(str, args)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=env, **kwargs)
+    return call
+
+
+@pytest.fixture(scope="session")
 def run(nestor):
     """Runs the program and returns its exit code, stdout and stderr (text). Keyword arguments go to subprocess.run."""
     def call(*args, timeout=PATIENCE, **kwargs):

@@ -271,9 +271,9 @@ def test_json_has_errors_too(run, root, tmp_path):
         assert event["event"] == "error" and done.stderr == f"error: {event['message']}\n"
 
 
-def test_a_killed_rank_is_reported_as_json(run, root, tmp_path):
+def test_a_killed_rank_is_reported_as_json(failpoints, root, tmp_path):
     command = train("", root, "--run-dir", tmp_path / "run", "--json")
-    done = run("launch", "--nproc", 2, *command[1:], env={**os.environ, "NESTOR_FAILPOINT": "mid-rollout:900@1"})
+    done = failpoints("mid-rollout:900@1", "launch", "--nproc", 2, *command[1:])
     assert done.returncode == 1 and "error: rank 1 was killed by signal 9" in done.stderr, done.stderr
     last = json.loads(done.stdout.splitlines()[-1])
     assert last["event"] == "error" and "rank 1 was killed by signal 9" in last["message"]

@@ -1,5 +1,4 @@
 """Runs that lose ranks by SIGKILL reach the same end (`tests/slow/kills.py` kills 200 ranks)."""
-import os
 import subprocess
 
 import kills
@@ -13,12 +12,12 @@ def test_twenty_ranks_are_killed_and_nothing_is_lost(nestor, tmp_path):
     kills.kills(20, 2, "full", 1, tmp_path, iterations=8, longest=2.5)
 
 
-def test_ranks_are_killed_inside_a_save(nestor, tmp_path):
+def test_ranks_are_killed_inside_a_save(failpoints, tmp_path):
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True, "timeout": 120}
 
     def launch(run_dir, failpoint=None, resume=()):
-        armed = {"NESTOR_FAILPOINT": failpoint} if failpoint else {}
-        return subprocess.run([*kills.command(run_dir, 2, "full", 4, 0), *resume], env={**os.environ, **armed}, **quiet)
+        command = [*kills.command(run_dir, 2, "full", 4, 0), *resume]
+        return failpoints(failpoint, *command[1:]) if failpoint else subprocess.run(command, **quiet)
 
     assert launch(tmp_path / "whole").returncode == 0
     want = kills.outcome(tmp_path / "whole")

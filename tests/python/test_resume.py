@@ -1,6 +1,5 @@
 """A run killed by SIGKILL at a named place and resumed ends with bit-identical parameters (deterministic, float32, CPU)."""
 import json
-import os
 import shutil
 import signal
 
@@ -16,12 +15,15 @@ FAILPOINTS = ["mid-rollout:3", "mid-rollout:70", "mid-mini-batch:5", "mid-checkp
               "before-rename:2", "before-rename:4", "after-rename:1", "after-rename:3"]
 
 
+@pytest.fixture(scope="module")
+def run(run, failpoints):
+    """Runs the program, or its variant with failpoints where one is armed."""
+    return lambda *args, failpoint=None: failpoints(failpoint, *args) if failpoint else run(*args)
+
+
 def train(run, recipe, run_dir, *args, failpoint=None, settings=SETTINGS):
     sets = [word for s in settings for word in ("--set", s)]
-    env = dict(os.environ)
-    if failpoint:
-        env["NESTOR_FAILPOINT"] = failpoint
-    return run("train", recipe, *sets, "--run-dir", run_dir, *args, env=env)
+    return run("train", recipe, *sets, "--run-dir", run_dir, *args, failpoint=failpoint)
 
 
 def outcome(run_dir):
@@ -127,6 +129,12 @@ def test_a_damaged_checkpoint_is_passed_over(whole, run, root, tmp_path):
     assert resumed.returncode == 0, resumed.stderr
     assert f"{newest.name}" in resumed.stderr and "checksum" in resumed.stderr
     assert outcome(run_dir)[0] == whole[0]
+
+
+def test_the_program_has_no_failpoints(nestor):
+    variable = b"NESTOR_FAILPOINT"
+    assert variable not in nestor.read_bytes()
+    assert variable in (nestor.parent / "nestor_failpoints").read_bytes()
 
 
 def test_resume_without_a_checkpoint_says_so(run, root, tmp_path):

@@ -1,5 +1,5 @@
-//! The plain structs that cross modules: what was played ([`Step`], [`Episode`]), what an estimator scores ([`Rows`])
-//! and what the update packs ([`Sequence`], [`Batch`]).
+//! The plain structs that cross modules: [`Step`] and [`Episode`] of the rollout, [`Rows`] for the estimator, and
+//! [`Sequence`] and [`Batch`] for the update.
 
 use std::ops::Range;
 
@@ -8,50 +8,47 @@ use serde::{Deserialize, Serialize};
 /// One environment step: one prompt, one response, one reward.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Step {
-    /// Token ids of the prompt, chat template included. In a transcript those that this step added to the conversation:
-    /// prompts and responses of an episode, in turn, are then the whole of it.
+    /// Token ids of the prompt, including the chat template. In a transcript only those that this step added: prompts
+    /// and responses of an episode, in turn, then make up the conversation.
     pub prompt: Vec<u32>,
-    /// Token ids the policy sampled, the end-of-sequence token included when it was sampled.
+    /// Token ids that the policy sampled, including the end-of-sequence token if it was sampled.
     pub response: Vec<u32>,
-    /// Log-probability of each response token under the policy that sampled it (untruncated distribution at the
-    /// sampling temperature); as long as `response`.
+    /// Behaviour log-prob of each response token (untruncated distribution at the sampling temperature); as long as
+    /// `response`.
     pub logprobs: Vec<f32>,
-    /// The observation the prompt was built from.
+    /// The observation that the prompt was built from.
     pub observation: String,
-    /// The actions that the environment named as admissible, where it names any.
+    /// The admissible actions, where the environment lists them.
     pub admissible: Vec<String>,
-    /// The response as text, special tokens left out: what the environment was given.
+    /// The response as text without special tokens, as the environment received it.
     pub response_text: String,
-    /// The action the environment read in the response.
+    /// The action that the environment parsed from the response.
     pub action: String,
-    /// Key of the state the step was taken in.
+    /// Key of the state in which the step was taken.
     pub anchor: Vec<u8>,
-    /// The environment's reward of this step.
     pub reward: f64,
-    /// Whether the environment accepted the form of the response.
+    /// True if the environment could parse the response.
     pub valid: bool,
-    /// The episode ended here by the environment's own rules.
+    /// The episode ended here by the environment's rules.
     pub terminated: bool,
-    /// The episode was cut here (step limit, no room in the conversation, or a limit of the environment).
+    /// The episode was cut here: step limit, full conversation, or a limit of the environment.
     pub truncated: bool,
 }
 
 /// One play of a task from reset to done.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Episode {
-    /// Number of the group inside the iteration, from 0.
+    /// Number of the group in the iteration, from 0.
     pub group: u32,
-    /// Number of the episode inside the iteration, from 0; groups are contiguous.
+    /// Number of the episode in the iteration, from 0; groups are contiguous.
     pub episode: u32,
-    /// The task of the environment's split.
+    /// Number of the task in the environment's split.
     pub task: u64,
-    /// The seed given to the environment's reset; one for the whole group.
+    /// Seed of the environment's reset, the same for all episodes of a group.
     pub seed: u64,
-    /// The steps in the order played.
     pub steps: Vec<Step>,
-    /// Whether the environment counts the episode as won.
     pub won: bool,
-    /// The environment's name for the kind of task, where it has kinds.
+    /// The environment's name for the kind of task, where it distinguishes kinds.
     pub task_type: Option<String>,
 }
 
@@ -62,50 +59,48 @@ impl Episode {
     }
 }
 
-/// Steps as an estimator sees them, one column per field, one row per step, and ragged columns per response token.
+/// Steps as an estimator sees them: one column per field, one row per step, and ragged columns per response token.
 ///
 /// `token_offsets` has B+1 entries: the tokens of row `i` are `token_offsets[i]..token_offsets[i + 1]` of
 /// `token_rewards`, `logprobs`, `ref_logprobs`, `advantages` and `returns`. `values` has one more entry per row
 /// (the value after the last token is not zero), so row `i` starts at `token_offsets[i] + i`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rows {
-    /// Number of the group.
     pub group: Vec<u32>,
-    /// Number of the episode, unique over all groups.
+    /// Number of the episode, unique in the iteration.
     pub episode: Vec<u32>,
-    /// Number of the step inside its episode, from 0.
+    /// Number of the step in its episode, from 0.
     pub step: Vec<u32>,
-    /// The sequence that holds the row's response.
+    /// Index of the sequence that holds the row's response.
     pub sequence: Vec<u32>,
     /// Position of the response's first token in the sequence.
     pub span_start: Vec<u32>,
-    /// The environment's reward of the step, before any penalty.
+    /// The environment's reward, before any penalty.
     pub reward: Vec<f64>,
-    /// What an invalid action costs in this row (0 for a valid one); already subtracted in `token_rewards`.
+    /// Penalty of an invalid action (0 for a valid one); already subtracted in `token_rewards`.
     pub penalty: Vec<f64>,
-    /// Whether the environment accepted the form of the response.
+    /// True if the environment could parse the response.
     pub valid: Vec<bool>,
-    /// The episode ended here by the environment's own rules.
+    /// The episode ended here by the environment's rules.
     pub terminated: Vec<bool>,
-    /// The episode was cut here.
     pub truncated: Vec<bool>,
-    /// Key of the state the step was taken in.
+    /// Key of the state in which the step was taken.
     pub anchor: Vec<Vec<u8>>,
-    /// The row this one is a copy of, or -1. A copy counts in group statistics and takes its source's step return.
+    /// The row that this one copies, or -1. A copy counts in group statistics and takes its source's step return.
     pub duplicate_of: Vec<i64>,
-    /// Where each row's tokens start; B+1 entries.
+    /// Start of each row's tokens (B+1).
     pub token_offsets: Vec<u64>,
-    /// Episode reward, penalty and KL-in-reward on their tokens.
+    /// Reward, penalty and KL in the reward, each on its token.
     pub token_rewards: Vec<f64>,
-    /// Critic values, where the estimator asks for them.
+    /// Critic values, where the estimator needs them.
     pub values: Option<Vec<f32>>,
     /// Behaviour log-probs.
     pub logprobs: Vec<f32>,
-    /// Reference log-probs, where asked for.
+    /// Reference log-probs, where the recipe or the estimator needs them.
     pub ref_logprobs: Option<Vec<f32>>,
-    /// Filled by the estimator, one per response token.
+    /// Set by the estimator, one per response token.
     pub advantages: Vec<f32>,
-    /// Filled by the estimator, one per response token.
+    /// Set by the estimator, one per response token.
     pub returns: Vec<f32>,
 }
 
@@ -115,42 +110,39 @@ impl Rows {
         self.group.len()
     }
 
-    /// Where a row's tokens stand in the token columns.
+    /// Range of a row's tokens in the token columns.
     pub fn response(&self, row: u32) -> Range<usize> {
         let row = row as usize;
         self.token_offsets[row] as usize..self.token_offsets[row + 1] as usize
     }
 
-    /// Whether there is no row.
     pub fn is_empty(&self) -> bool {
         self.group.is_empty()
     }
 }
 
-/// One packed sequence: a prompt and a response (window history), or a whole episode with several responses
-/// (transcript). `rows` are the rows whose responses lie in it, in order of their spans.
+/// One sequence to train on: a prompt and a response (window history), or a whole episode with several responses
+/// (transcript).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sequence {
-    /// All token ids.
+    /// Token ids.
     pub tokens: Vec<u32>,
-    /// The rows whose response spans lie in this sequence.
+    /// The rows whose responses are in this sequence, in order of their spans.
     pub rows: Vec<u32>,
 }
 
-/// What one iteration trains on.
+/// The training data of one iteration.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Batch {
-    /// The sequences in the order collected.
+    /// Sequences in the order collected.
     pub sequences: Vec<Sequence>,
-    /// Their rows.
     pub rows: Rows,
-    /// Log-probs of the response tokens under the policy before its first optimiser step, where the recipe has the
-    /// update compute them itself.
+    /// Log-probs of the response tokens recomputed before the first optimiser step, where the recipe asks for it.
     pub recomputed: Option<Vec<f32>>,
 }
 
 impl Batch {
-    /// The log-probs that ratios are taken against: recomputed ones, or those of the engine.
+    /// The denominators of the ratios: recomputed log-probs, or else those of the engine.
     pub fn old_logprobs(&self) -> &[f32] {
         self.recomputed.as_deref().unwrap_or(&self.rows.logprobs)
     }

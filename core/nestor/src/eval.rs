@@ -1,4 +1,4 @@
-//! Success on a recipe's fixed task list: while training, and as `nestor eval`.
+//! Evaluation on a recipe's fixed task list, during training and by `nestor eval`.
 
 use std::fmt::{self, Display, Formatter};
 use std::path::{Path, PathBuf};
@@ -23,10 +23,9 @@ use crate::track::{Progress, terminal};
 /// The normal quantile of a two-sided 95 % interval.
 const Z: f64 = 1.959963984540054;
 
-/// What the episodes of an evaluation came to.
+/// Results of the episodes of an evaluation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Evaluation {
-    /// Episodes won.
     pub success: Success,
     /// Mean undiscounted return.
     pub mean_return: f64,
@@ -34,7 +33,7 @@ pub struct Evaluation {
     pub mean_length: f64,
 }
 
-/// Plays the fixed task list. Its tasks, seeds and noise are its own, so that a run goes on as if it had not been played.
+/// Plays the fixed task list. Tasks, seeds and noise come from streams of their own, so that training is not affected.
 pub fn evaluate(comm: &dyn Comm, player: &mut Player, model: &Model, eval: &Eval, seed: u64) -> Result<Evaluation> {
     let plan = eval_plan(player.shared_env().tasks(&eval.split)?, eval.tasks, seed);
     let episodes = player.play_among(comm, model, &plan, &PlaySettings::eval(eval)).context("evaluating")?;
@@ -47,23 +46,22 @@ pub fn evaluate(comm: &dyn Comm, player: &mut Player, model: &Model, eval: &Eval
     })
 }
 
-/// What `nestor eval` evaluates.
+/// Options of `nestor eval`.
 #[derive(Debug, Clone, Default)]
 pub struct EvalArgs {
-    /// A run directory (its newest whole checkpoint), a checkpoint, or a Hugging Face folder; by default the recipe's.
+    /// A run directory (its newest undamaged checkpoint), a checkpoint, or a Hugging Face folder; by default the
+    /// recipe's.
     pub model: Option<PathBuf>,
     /// Replaces `eval.tasks`.
     pub episodes: Option<u32>,
 }
 
-/// A finished `nestor eval`.
+/// Report of `nestor eval`.
 #[derive(Debug, Clone)]
 pub struct EvalReport {
     /// The folder of the model.
     pub model: PathBuf,
-    /// What was played.
     pub settings: Eval,
-    /// What came of it.
     pub evaluation: Evaluation,
 }
 
@@ -91,13 +89,13 @@ pub fn eval(recipe: &Recipe, args: &EvalArgs) -> Result<EvalReport> {
     Ok(EvalReport { model: folder, settings, evaluation })
 }
 
-/// The folder of the model that is meant.
+/// The folder of the model to evaluate.
 fn folder(recipe: &Recipe, args: &EvalArgs) -> Result<PathBuf> {
     let Some(named) = &args.model else {
         return recipe.model.path.as_ref().map(PathBuf::from).ok_or_else(|| {
             input_error!(
-                "recipe key `model.new`: a run of this recipe makes its own model; name what to evaluate by --model (a \
-                 run directory, a checkpoint such as RUN/checkpoints/iteration-000100, or a Hugging Face folder)"
+                "recipe key `model.new`: a run of this recipe makes its own model; name the model to evaluate by \
+                 --model (a run directory, a checkpoint such as RUN/checkpoints/iteration-000100, or a Hugging Face folder)"
             )
         });
     };
@@ -116,7 +114,7 @@ fn folder(recipe: &Recipe, args: &EvalArgs) -> Result<PathBuf> {
     }
 }
 
-/// The policy of a checkpoint, or the model of a Hugging Face folder.
+/// Loads the policy of a checkpoint, or the model of a Hugging Face folder.
 fn load(folder: &Path, kind: Kind, device: Device) -> Result<Model> {
     if checkpoint::is_checkpoint(folder) {
         return checkpoint::load_model(folder, Output::Tokens, kind, device);
@@ -126,7 +124,7 @@ fn load(folder: &Path, kind: Kind, device: Device) -> Result<Model> {
 
 /// The 95 % interval of a success rate: Wilson's score interval (E. B. Wilson, "Probable inference, the law of
 /// succession, and statistical inference", JASA 22, 1927). With p = won / n and z = 1.96 it is
-/// (p + z²/2n ± z sqrt(p (1 - p) / n + z²/4n²)) / (1 + z²/n); of no episode it is everything.
+/// (p + z²/2n ± z sqrt(p (1 - p) / n + z²/4n²)) / (1 + z²/n); without episodes it is [0, 1].
 pub fn wilson(count: Count) -> [f64; 2] {
     if count.played == 0 {
         return [0.0, 1.0];

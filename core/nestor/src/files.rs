@@ -1,4 +1,4 @@
-//! Small files, read with one clear message when they are wrong and written whole or not at all; checksums of files.
+//! Reads small files with clear errors, writes files atomically, computes checksums.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use crate::input_error;
 
-/// The object in a JSON file, or `None` where there is no such file.
+/// Reads the object in a JSON file; none where the file does not exist.
 pub fn read_object(path: &Path) -> Result<Option<Map<String, Value>>> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
@@ -28,14 +28,13 @@ pub fn read_object(path: &Path) -> Result<Option<Map<String, Value>>> {
     }
 }
 
-/// What a tokens file holds.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Tokens {
     rows: Vec<Vec<u32>>,
 }
 
-/// The rows of a tokens file, `{"rows": [[ids…], …]}`.
+/// Reads the rows of a tokens file, `{"rows": [[ids…], …]}`.
 pub fn read_tokens(path: &Path) -> Result<Vec<Vec<u32>>> {
     let text = std::fs::read_to_string(path).map_err(|error| input_error!("{}: {error}", path.display()))?;
     let tokens: Tokens = serde_json::from_str(&text)
@@ -43,18 +42,18 @@ pub fn read_tokens(path: &Path) -> Result<Vec<Vec<u32>>> {
     Ok(tokens.rows)
 }
 
-/// Writes a JSON file.
+/// Writes a JSON file atomically.
 pub fn write_json(path: &Path, value: &Value) -> Result<()> {
     write_whole(path, serde_json::to_string_pretty(value)? + "\n")
 }
 
-/// Replaces a file in one move, so that a reader, or a run that was killed, never finds half of it.
+/// Replaces a file atomically: neither a reader nor a killed run sees half of it.
 pub fn write_whole(path: &Path, content: impl AsRef<[u8]>) -> Result<()> {
     let mut partial = path.as_os_str().to_owned();
     partial.push(".partial");
     let written = std::fs::write(&partial, content).and_then(|()| std::fs::rename(&partial, path));
     if written.is_err() {
-        // The first error is the one to report; on a full disk the leftover would only take room.
+        // Frees the room on a full disk. The first error is the one to report.
         let _ = std::fs::remove_file(&partial);
     }
     written.with_context(|| format!("cannot write {}", path.display()))
@@ -64,13 +63,12 @@ pub fn write_whole(path: &Path, content: impl AsRef<[u8]>) -> Result<()> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sum {
-    /// Its size.
     pub bytes: u64,
-    /// In hexadecimal.
+    /// Hexadecimal.
     pub sha256: String,
 }
 
-/// The sum of a file as it is now.
+/// Computes the sum of a file.
 pub fn sum(path: &Path) -> Result<Sum> {
     let context = || format!("reading {}", path.display());
     let mut file = File::open(path).with_context(context)?;
@@ -87,12 +85,12 @@ pub fn sum(path: &Path) -> Result<Sum> {
     }
 }
 
-/// A checksum as text.
+/// The checksum in hexadecimal.
 pub fn hex(hasher: Sha256) -> String {
     hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A new file whose sum is taken of what is written to it.
+/// A new file that computes its sum while it is written.
 #[derive(Debug)]
 pub struct SummedFile {
     path: PathBuf,
@@ -102,13 +100,13 @@ pub struct SummedFile {
 }
 
 impl SummedFile {
-    /// Makes the file, or empties it.
+    /// Creates or truncates the file.
     pub fn create(path: &Path) -> Result<Self> {
         let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
         Ok(Self { path: path.into(), file, hasher: Sha256::new(), bytes: 0 })
     }
 
-    /// Adds bytes at its end.
+    /// Appends bytes.
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.file.write_all(bytes).with_context(|| format!("cannot write {}", self.path.display()))?;
         self.hasher.update(bytes);
@@ -116,14 +114,14 @@ impl SummedFile {
         Ok(())
     }
 
-    /// Flushes the file to disk.
+    /// Flushes the file to disk and returns its sum.
     pub fn finish(self) -> Result<Sum> {
         self.file.sync_all().with_context(|| format!("flushing {}", self.path.display()))?;
         Ok(Sum { bytes: self.bytes, sha256: hex(self.hasher) })
     }
 }
 
-/// Flushes a file or a folder to disk.
+/// Flushes a file or a directory to disk.
 pub fn flush(path: &Path) -> Result<()> {
     File::open(path).and_then(|file| file.sync_all()).with_context(|| format!("flushing {}", path.display()))
 }

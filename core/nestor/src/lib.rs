@@ -1,12 +1,12 @@
 //! Nestor trains LLM agents by reinforcement learning over many turns.
 //!
-//! Modules stand below in reading order: a module uses those after it, never those before (`tests/layout.rs` checks
-//! it); the leaves at the end may be used by any.
+//! Modules are listed in reading order: a module uses those after it, never those before. The leaves at the end may be
+//! used by any. `tests/layout.rs` checks this, and that the files of a folder have no import cycle.
 //!
 //! **Vocabulary.** *task*: one start state of an environment. *group*: the episodes played from one task. *episode*:
 //! one play from reset to done. *step*: one environment step = one prompt, one response, one reward. *row*: a step as
-//! an estimator sees it. *sequence*: what the update packs. *anchor*: the key of the state a step was taken in.
-//! *rank*: one process, one GPU. *block*: one transformer layer. *unit*: parameters that are stored, gathered and
+//! an estimator sees it. *sequence*: tokens that the update packs. *anchor*: the key of a step's state.
+//! *rank*: one process, one GPU. *block*: one transformer layer. *unit*: parameters that are stored, all-gathered and
 //! updated as one flat tensor (a block, or embedding and head). *shard*: a rank's part of a unit.
 //!
 //! **Shapes** in comments: B rows, T tokens of the packed axis, L layers, H heads, K key-value heads, D head size,

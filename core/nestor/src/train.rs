@@ -1,4 +1,4 @@
-//! The training loop, and the few parts it names.
+//! The training loop.
 
 use anyhow::Result;
 
@@ -8,19 +8,20 @@ use crate::run::{Run, TrainArgs};
 use crate::shard::Ranks;
 use crate::track::Status;
 
-/// A run, until it is done or a signal stops it.
+/// Trains until all iterations are done or a signal asks to stop.
 pub fn train(recipe: Recipe, name: &str, args: &TrainArgs, ranks: &Ranks) -> Result<Status> {
     let mut run = Run::open(recipe, name, args, ranks)?;
     match iterate(&mut run) {
-        Err(error) if error.is::<Stopped>() => {} // what is done is saved when the run is closed
+        Err(error) if error.is::<Stopped>() => {} // closing the run saves its progress
         iterated => iterated.inspect_err(|error| run.fail(error))?,
     }
     run.close()
 }
 
-/// Algorithm 1 of GiGPO (arXiv 2505.10978), the estimator being a plugin.
+/// Algorithm 1 of GiGPO (arXiv 2505.10978) with the estimator as a plugin.
 fn iterate(run: &mut Run) -> Result<()> {
     run.begin()?; // warm start and first evaluation
+    run.finish_interrupted()?; // an update that a signal cut short: update, track, evaluate and save
     while let Some(step) = run.next_iteration() {
         let episodes = run.collect(step)?; // tasks x group size, many turns each, all in flight at once
         let mut batch = run.pack(&episodes)?; // sequences, response spans, behaviour log-probs, anchors

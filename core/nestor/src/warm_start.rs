@@ -1,7 +1,7 @@
-//! Warm start: imitation of the environment's expert, so that a small random model can begin.
+//! Warm start: imitation of the environment's expert, so that a random model wins often enough to learn from.
 //!
-//! Maximum likelihood on the responses of episodes that the expert plays, a share of its actions replaced by random
-//! valid ones: the policy then depends on the state but is far from greedy, and reinforcement has something to sharpen.
+//! Maximum likelihood on the responses of episodes that the expert plays. Random valid actions replace a share of the
+//! expert's: the policy then depends on the state but is far from greedy, and leaves room for reinforcement learning.
 
 use anyhow::Result;
 use tch::Kind;
@@ -14,34 +14,29 @@ use crate::policy::update::differentiate;
 use crate::policy::{Network, Packed, PassOptions, policy_gradients};
 use crate::recipe::{Rollout, Update, WarmStart};
 
-/// Episodes the expert plays at once.
+/// Number of episodes that the expert plays at once.
 const EPISODES: usize = 32;
 
 fn steps_of(episodes: &[Episode]) -> usize {
     episodes.iter().map(|e| e.steps.len()).sum()
 }
 
-/// What the warm start works with.
+/// Imitation learning from the expert. The ranks of `comm` share the work.
 pub struct Imitation<'a> {
-    /// The ranks, which share the work.
     pub comm: &'a dyn Comm,
-    /// Plays the expert.
     pub player: &'a mut Player,
-    /// Draws training tasks.
     pub tasks: TaskCursor,
-    /// Seed of environments and noise.
+    /// Seed of the environments and the noise.
     pub seed: u64,
-    /// The recipe's section.
     pub settings: &'a WarmStart,
-    /// The recipe's section on rollouts.
     pub rollout: &'a Rollout,
-    /// The recipe's section on updates: optimiser settings and micro-batches.
+    /// Optimiser settings and micro-batches.
     pub update: &'a Update,
 }
 
 impl Imitation<'_> {
-    /// Teaches the policy; `progress` gets each optimiser step (from 1) and its loss, and ends it by an error. The
-    /// optimiser's moments are fresh afterwards.
+    /// Trains the policy, then resets the optimiser. Calls `progress` with each optimiser step (from 1) and its loss;
+    /// an error of `progress` ends the training.
     pub fn teach(&mut self, policy: &mut Network, mut progress: impl FnMut(u64, f64) -> Result<()>) -> Result<()> {
         let mut played = Vec::new();
         let mut round = 0;
@@ -63,7 +58,7 @@ impl Imitation<'_> {
         Ok(())
     }
 
-    /// Some episodes that the expert plays: whole in a transcript, else in parts of one step each.
+    /// Episodes that the expert plays, for a transcript recipe; otherwise one episode per step.
     fn play(&mut self, round: u64) -> Result<Vec<Episode>> {
         let plan = plan(&self.tasks.next(EPISODES), 1, self.seed, round);
         let episodes = self.player.demonstrate_among(self.comm, &plan, self.settings.expert_noise, self.seed)?;
@@ -74,7 +69,7 @@ impl Imitation<'_> {
         Ok(episodes.into_iter().flat_map(|e| e.steps).map(part).collect())
     }
 
-    /// One optimiser step of maximum likelihood; gives the mean negative log-likelihood of a token.
+    /// Takes one optimiser step of maximum likelihood. Returns the mean negative log-likelihood per token.
     fn imitate(&self, policy: &mut Network, batch: &Batch) -> Result<f64> {
         let tokens = batch.rows.token_offsets.last().copied().unwrap_or(0);
         let options = PassOptions { temperature: 1.0, recompute: self.update.recompute };

@@ -1,4 +1,4 @@
-//! A thousand random damages to valid recipes, one key each: every one gives a recipe or one message that says where.
+//! A thousand valid recipes, each damaged at one random key, yield a recipe or one error that names the place.
 
 #![allow(clippy::unwrap_used)] // a test may fail so
 
@@ -17,10 +17,10 @@ use rand_chacha::ChaCha8Rng;
 use serde_yaml::{Mapping, Value};
 
 const DAMAGES: usize = 1_000;
-/// Every so many refused recipes one is given to the program too.
+/// The program reads one in this many refused recipes too.
 const SAMPLE: usize = 60;
 
-/// What a value is replaced by.
+/// Values that replace a value of the recipe.
 const GARBAGE: &[&str] = &[
     "null",
     "true",
@@ -48,13 +48,13 @@ const GARBAGE: &[&str] = &[
     "2026-01-01",
 ];
 
-/// Drops or renames a key, moves it to the top, or replaces its value.
+/// Drops or renames a random key, moves it to the top, or replaces its value. Returns a description.
 fn damage(recipe: &mut Value, rng: &mut ChaCha8Rng) -> String {
     let path = keys(recipe, &[]).choose(rng).unwrap().clone();
     let (key, section) = path.split_last().unwrap();
     let top = recipe.as_mapping_mut().unwrap();
     let map = section.iter().fold(top, |map, key| map[key].as_mapping_mut().unwrap());
-    let what = match rng.random_range(0..5) {
+    let damage = match rng.random_range(0..5) {
         0 => {
             map.remove(key);
             "dropped".to_string()
@@ -82,10 +82,10 @@ fn damage(recipe: &mut Value, rng: &mut ChaCha8Rng) -> String {
             format!("set to {garbage}")
         }
     };
-    format!("{path:?} {what}")
+    format!("{path:?} {damage}")
 }
 
-/// The path of every key.
+/// The paths of all keys.
 fn keys(value: &Value, path: &[Value]) -> Vec<Vec<Value>> {
     let empty = Mapping::new();
     let below = |(key, value): (&Value, &Value)| {
@@ -95,7 +95,7 @@ fn keys(value: &Value, path: &[Value]) -> Vec<Vec<Value>> {
     value.as_mapping().unwrap_or(&empty).iter().flat_map(below).collect()
 }
 
-/// One line, the user's fault.
+/// The message of an error, which must be one line and the user's mistake.
 fn refusal<T>(result: Result<T>, what: &str) -> Option<String> {
     let error = result.err()?;
     assert!(error.chain().any(|cause| cause.is::<InputError>()), "{what}: {error:#}");
@@ -117,9 +117,8 @@ fn a_damaged_recipe_gives_one_message_with_its_place() -> Result<()> {
         let text = serde_yaml::to_string(&yaml)?;
         let read: Result<Recipe> = load_with(&file, &[], &|path| Ok((path.into(), text.clone())));
         if let Ok(recipe) = &read {
-            let environment = refusal(plugins.environment(&recipe.env), &what);
-            plugins_refused +=
-                usize::from(environment.or(refusal(plugins.estimator(&recipe.estimator), &what)).is_some());
+            let env = refusal(plugins.environment(&recipe.env), &what);
+            plugins_refused += usize::from(env.or(refusal(plugins.estimator(&recipe.estimator), &what)).is_some());
         }
         let Some(text_of_error) = refusal(read, &what) else { continue };
         assert!(text_of_error.starts_with(&format!("{}:", file.display())), "{what}: {text_of_error}");
@@ -134,7 +133,7 @@ fn a_damaged_recipe_gives_one_message_with_its_place() -> Result<()> {
     Ok(())
 }
 
-/// The program says the same as the reader, and nothing else.
+/// The program prints the same message as the reader, and nothing else.
 fn by_the_program(recipe: &Path, text: &str) {
     let mut nestor = Command::new(env!("CARGO_BIN_EXE_nestor"));
     let out = nestor.arg("train").arg(recipe).arg("--run-dir").arg(recipe.with_extension("run")).output().unwrap();

@@ -1,4 +1,4 @@
-//! A directory that ranks fill together, and that appears whole or not at all.
+//! A directory that all ranks write together, and that appears complete or not at all.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -15,21 +15,26 @@ use crate::files::{Sum, flush, sum};
 use crate::model::stored::{of_shards, write_file};
 use crate::shard::Layout;
 
-/// Tensors that are stored together, each rank's in a file of its own.
+/// Tensors that are stored together: one file per rank, with that rank's shards.
 #[derive(Debug)]
-pub struct Set<'a> {
-    /// What the files are called.
+pub struct TensorSet<'a> {
+    /// Name of the files, without rank and extension.
     pub name: &'a str,
-    /// Units.
+    /// The layout of each unit.
     pub layouts: &'a [Layout],
-    /// This rank's shard of each.
+    /// This rank's shard of each unit.
     pub shards: Vec<Tensor>,
 }
 
-/// Writes sets of tensors, in float32, and what `add` puts beside them (at rank 0) into a directory. All files are on disk
-/// before the manifest is written, and the manifest before the directory gets its name. Where a rank fails, all of them
-/// fail with its error, and nothing is left.
-pub fn write_whole(comm: &dyn Comm, path: &Path, sets: &[Set], add: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+/// Writes sets of tensors in float32, and the files that `add` writes at rank 0, into a directory. Flushes all files to
+/// disk before it writes the manifest, and the manifest before it renames the directory. When one rank fails, all of
+/// them fail with its error and leave nothing behind.
+pub fn write_dir(
+    comm: &dyn Comm,
+    path: &Path,
+    sets: &[TensorSet],
+    add: impl FnOnce(&Path) -> Result<()>,
+) -> Result<()> {
     let context = || format!("saving {}", path.display());
     let root = comm.rank() == 0;
     let temporary = path.with_extension("tmp");
@@ -41,7 +46,7 @@ pub fn write_whole(comm: &dyn Comm, path: &Path, sets: &[Set], add: impl FnOnce(
         }
         Ok(sums)
     });
-    // From here on no rank writes but rank 0.
+    // From here on only rank 0 writes.
     let written = exchange(comm, own).and_then(|sums| {
         let files = sums.into_iter().flatten().collect();
         let ended = if root { end(comm.world(), path, &temporary, files) } else { Ok(()) };
@@ -56,7 +61,7 @@ pub fn write_whole(comm: &dyn Comm, path: &Path, sets: &[Set], add: impl FnOnce(
     written.with_context(context)
 }
 
-/// Makes the empty directory, and removes what interrupted runs left.
+/// Makes the empty directory, and removes temporary ones that interrupted runs left.
 fn begin(parent: &Path, temporary: &Path) -> Result<()> {
     fs::create_dir_all(parent).with_context(|| format!("making {}", parent.display()))?;
     for entry in fs::read_dir(parent).with_context(|| format!("listing {}", parent.display()))? {
@@ -68,13 +73,13 @@ fn begin(parent: &Path, temporary: &Path) -> Result<()> {
     fs::create_dir(temporary).with_context(|| format!("making {}", temporary.display()))
 }
 
-/// Half a checkpoint only takes room, which may be what was missing. The first error is the one to report.
+/// Frees the room of an incomplete checkpoint. Ignores its own error, because the first error is the one to report.
 fn clear(temporary: &Path) {
     let _ = fs::remove_dir_all(temporary);
 }
 
-/// Writes this rank's files.
-fn write_sets(comm: &dyn Comm, dir: &Path, sets: &[Set]) -> Result<Vec<(String, Sum)>> {
+/// Writes this rank's files and returns their checksums.
+fn write_sets(comm: &dyn Comm, dir: &Path, sets: &[TensorSet]) -> Result<Vec<(String, Sum)>> {
     let mut sums = Vec::new();
     for (number, set) in sets.iter().enumerate() {
         if number == 1 {
@@ -87,20 +92,20 @@ fn write_sets(comm: &dyn Comm, dir: &Path, sets: &[Set]) -> Result<Vec<(String, 
         let tensors = of_shards(set.layouts, comm, &set.shards);
         let written = write_file(&dir.join(&file), tensors, Kind::Float);
         let apart = written.is_err() && !dir.exists();
-        let note = || format!("{} is not there: all ranks must see one file system", dir.display());
+        let note = || format!("{} is missing: all ranks must share a file system", dir.display());
         let sum = if apart { written.with_context(note)? } else { written? };
         sums.push((file, sum));
     }
     Ok(sums)
 }
 
-/// Writes the manifest, and gives the directory its name.
+/// Writes the manifest and renames the directory.
 fn end(world: usize, path: &Path, temporary: &Path, mut files: BTreeMap<String, Sum>) -> Result<()> {
     for (name, sum) in &files {
         let size = fs::metadata(temporary.join(name)).map(|metadata| metadata.len());
         ensure!(
             size.is_ok_and(|size| size == sum.bytes),
-            "{}: rank 0 does not find what another rank wrote: all ranks must see one file system",
+            "{}: rank 0 does not find a file that another rank wrote: all ranks must share a file system",
             temporary.join(name).display()
         );
     }
@@ -123,7 +128,8 @@ fn end(world: usize, path: &Path, temporary: &Path, mut files: BTreeMap<String, 
     Ok(())
 }
 
-/// Removes a checkpoint, if it is there. It loses its name first, so that a part of it is never taken for one.
+/// Removes a checkpoint, if it exists. Renames it first, so that a partly removed one is never mistaken for a
+/// checkpoint.
 pub fn remove(path: &Path) -> Result<()> {
     if !path.exists() {
         return Ok(());

@@ -1,5 +1,5 @@
-//! Checkpoints as models: a policy or critic to compute with, or as a Hugging Face folder, or an adapter as peft's.
-//! One process does this, whatever the number of ranks that wrote the checkpoint.
+//! Loads the policy or critic of a checkpoint as a model, or exports it as a Hugging Face folder, or its adapters as a
+//! peft folder. One process suffices, whatever number of ranks wrote the checkpoint.
 
 use std::path::Path;
 
@@ -16,8 +16,8 @@ use crate::model::stored::{Expected, TensorFiles, of_files, write_file};
 use crate::model::{Config, Model, qwen2, weights};
 use crate::shard::{Adapters, Layout};
 
-/// Refuses what is no checkpoint, or a damaged one.
-fn whole(checkpoint: &Path) -> Result<Manifest> {
+/// The manifest of an undamaged checkpoint.
+fn undamaged(checkpoint: &Path) -> Result<Manifest> {
     if !is_checkpoint(checkpoint) {
         return Err(input_error!(
             "{} is no checkpoint (it has no {MANIFEST}): name a directory like RUN/checkpoints/iteration-000100",
@@ -27,18 +27,18 @@ fn whole(checkpoint: &Path) -> Result<Manifest> {
     verify(checkpoint)
 }
 
-/// The files of a set of tensors, which must hold these parameters.
+/// Opens the files of a set of tensors and checks that they hold these parameters.
 pub(super) fn open(manifest: &Manifest, dir: &Path, name: &str, layouts: &[Layout]) -> Result<TensorFiles<'static>> {
     let files = TensorFiles::open(manifest.set(dir, name))?;
     files
         .check(dir, &Expected { layouts, kind: Some(Kind::Float), tied: false })
-        .with_context(|| format!("{} is damaged, or its files are of two models", dir.display()))?;
+        .with_context(|| format!("{} is damaged, or its files belong to two models", dir.display()))?;
     Ok(files)
 }
 
-/// The policy of a whole checkpoint, or its critic: its shape, and where its master_weights are.
+/// Configuration and master weights of the policy or the critic of a checkpoint.
 fn network(checkpoint: &Path, output: Output) -> Result<(Config, TensorFiles<'static>)> {
-    let manifest = whole(checkpoint)?;
+    let manifest = undamaged(checkpoint)?;
     let [master_weights, ..] = match output {
         Output::Tokens => POLICY,
         Output::Value => CRITIC,
@@ -51,7 +51,7 @@ fn network(checkpoint: &Path, output: Output) -> Result<(Config, TensorFiles<'st
     Ok((config, files))
 }
 
-/// The policy of a checkpoint, or its critic, the float32 master_weights rounded to the given type as a run does.
+/// Loads the policy or the critic of a checkpoint. Rounds the float32 master weights to the given type as a run does.
 pub fn load_model(checkpoint: &Path, output: Output, kind: Kind, device: Device) -> Result<Model> {
     let (config, files) = network(checkpoint, output)?;
     let model = Model::empty(config, kind, device);
@@ -59,17 +59,17 @@ pub fn load_model(checkpoint: &Path, output: Output, kind: Kind, device: Device)
     Ok(model)
 }
 
-/// Writes a checkpoint as a Hugging Face folder in the given type: its policy, or its critic (as transformers'
-/// token classification with one label). Tensors pass through memory a slice at a time.
+/// Exports the policy of a checkpoint as a Hugging Face folder in the given type, or its critic as transformers' token
+/// classification with one label. Holds one slice of a tensor in memory at a time.
 pub fn export(checkpoint: &Path, dir: &Path, output: Output, kind: Kind) -> Result<()> {
     let (config, files) = network(checkpoint, output)?;
     let tensors = of_files(&files, &qwen2::layouts(&config));
     weights::save_tensors(&config, tensors, (dir, Some(checkpoint)), kind)
 }
 
-/// Writes the adapters of a checkpoint as a folder that peft loads.
+/// Exports the adapters of a checkpoint as a peft folder.
 pub fn export_adapter(checkpoint: &Path, dir: &Path) -> Result<()> {
-    let manifest = whole(checkpoint)?;
+    let manifest = undamaged(checkpoint)?;
     if manifest.set(checkpoint, ADAPTER).is_empty() {
         return Err(input_error!(
             "{} holds no adapter, since its run trained all weights: export its policy",

@@ -1,4 +1,4 @@
-//! What a checkpoint is made of: its files with their checksums, and a checksum of that list.
+//! The manifest of a checkpoint: its files with their checksums, and a checksum of that list.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,10 +12,10 @@ use crate::dist::{Comm, balance, exchange, from_root};
 use crate::files::{Sum, SummedFile, flush, hex, sum};
 use crate::input_error;
 
-/// Written last, so that a directory that has it is whole.
+/// The file written last: a directory that has it is complete.
 pub const MANIFEST: &str = "manifest.json";
 
-/// What `manifest.json` says.
+/// The contents of `manifest.json`.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
@@ -28,21 +28,20 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    /// Of these files.
     pub fn new(world: usize, files: BTreeMap<String, Sum>) -> Result<Self> {
         let mut hasher = Sha256::new();
         hasher.update(serde_json::to_vec(&(world, &files))?);
         Ok(Self { world, files, sha256: hex(hasher) })
     }
 
-    /// The manifest of a checkpoint, if every character of it is as it was written.
+    /// Reads the manifest of a checkpoint and refuses one that was changed in any character.
     pub fn read(dir: &Path) -> Result<Self> {
         let path = dir.join(MANIFEST);
         let damaged = |why: &str| input_error!("{}: damaged ({why})", path.display());
         let bytes = fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
         let found: Self = serde_json::from_slice(&bytes).map_err(|error| damaged(&error.to_string()))?;
         if found.files.keys().any(|name| name.contains(['/', '\\']) || name.starts_with('.')) {
-            return Err(damaged("it names something else than files beside it"));
+            return Err(damaged("it names a path outside its directory"));
         }
         let again = Self::new(found.world, found.files)?;
         if again.sha256 != found.sha256 || again.text()? != bytes {
@@ -51,7 +50,7 @@ impl Manifest {
         Ok(again)
     }
 
-    /// Writes it to a checkpoint, whose files are on disk already, and flushes both it and the folder.
+    /// Writes the manifest and flushes it and its directory. The other files must be on disk already.
     pub fn write(&self, dir: &Path) -> Result<()> {
         let mut file = SummedFile::create(&dir.join(MANIFEST))?;
         file.write(&self.text()?)?;
@@ -65,7 +64,7 @@ impl Manifest {
         Ok(text)
     }
 
-    /// The files of a set of tensors, `NAME.safetensors` or one of each rank; none where the checkpoint has no such set.
+    /// The files of a set of tensors, `NAME.safetensors` or one per rank; empty where the checkpoint has no such set.
     pub fn set(&self, dir: &Path, name: &str) -> Vec<PathBuf> {
         let files = (0..self.world).map(|rank| set_file(name, rank, self.world));
         let files: Vec<String> = files.collect();
@@ -73,7 +72,7 @@ impl Manifest {
         if there { files.iter().map(|file| dir.join(file)).collect() } else { Vec::new() }
     }
 
-    /// Refuses one of the files where it is not as it was written.
+    /// Refuses a missing or changed file.
     pub fn check(&self, dir: &Path, name: &str) -> Result<()> {
         let path = dir.join(name);
         let want = &self.files[name];
@@ -94,7 +93,7 @@ impl Manifest {
     }
 }
 
-/// The file of a rank's part of a set of tensors.
+/// Name of the file of a rank's shards of a set of tensors.
 pub fn set_file(name: &str, rank: usize, world: usize) -> String {
     match world {
         1 => format!("{name}.safetensors"),
@@ -102,14 +101,14 @@ pub fn set_file(name: &str, rank: usize, world: usize) -> String {
     }
 }
 
-/// Checks every file of a checkpoint against its manifest, in this process alone.
+/// Checks every file of a checkpoint against its manifest, without the help of other ranks.
 pub fn verify(dir: &Path) -> Result<Manifest> {
     let manifest = Manifest::read(dir)?;
     manifest.files.keys().try_for_each(|name| manifest.check(dir, name))?;
     Ok(manifest)
 }
 
-/// What is wrong with a checkpoint, if anything is; every rank checks a part of its files, and all get the same answer.
+/// Describes the damage of a checkpoint; none where it is sound. The ranks share the files and all get the same answer.
 pub fn damage(comm: &dyn Comm, dir: &Path) -> Result<Option<String>> {
     let read = || Ok(Manifest::read(dir).map_err(|error| format!("{error:#}")));
     let manifest: Result<Manifest, String> = from_root(comm, read)?;

@@ -1,25 +1,26 @@
-//! Checkpoints: everything a run needs to go on, in one directory that appears whole or not at all.
+//! Checkpoints: everything that a run needs to resume, in one directory that appears complete or not at all.
 //!
-//! `checkpoints/iteration-000020/` holds `policy.safetensors` (float32 master_weights under their Hugging Face names),
-//! `exp_avg.safetensors`, `exp_avg_sq.safetensors`, the same three of a critic (`critic…`), `state.json` (counters, task
-//! cursor, KL coefficient), the model's configuration and tokenizer, and, written last, `manifest.json` with size and
-//! SHA-256 of each file, and of itself. It is written under a temporary name, flushed to disk and renamed.
+//! `checkpoints/iteration-000020/` holds `policy.safetensors` (float32 master weights under their Hugging Face names),
+//! `exp_avg.safetensors`, `exp_avg_sq.safetensors`, the same three of a critic (`critic…`), `state.json` (counters,
+//! task cursor, KL coefficient), and the model's configuration and tokenizer. `manifest.json` is written last: size and
+//! SHA-256 of each file, and a SHA-256 of that list. The directory is written under a temporary name, flushed to disk
+//! and renamed.
 //!
-//! With W ranks there are W files in place of each of tensors, `policy-0000r-of-0000W.safetensors`: every rank writes its
-//! shards, whole tensors and pieces of others (`NAME[first..end]`), and reads what it needs of any number of files. All
-//! ranks must see one file system. Where a rank fails, all of them fail with its error, and the checkpoint before stays.
+//! W ranks write W files for each file of tensors, `policy-0000r-of-0000W.safetensors`. Every rank writes its shards:
+//! whole tensors, and pieces of others (`NAME[first..end]`). It reads its shards from any number of files. All ranks
+//! must share a file system. When one rank fails, all of them fail with its error, and the previous checkpoint remains.
 //!
-//! With LoRA `policy.safetensors` holds the merged weights that the run computed with, so that it is all that `eval` and
-//! `export` need; a resumed run merges anew, from its start model and the adapters (`adapter_model.safetensors`, in peft's
-//! form). The moments are the adapters'. `state.json` has a checksum of the start model.
+//! With LoRA, `policy.safetensors` holds the merged weights that the run computed with; `eval` and `export` need
+//! nothing else. A resumed run merges again, from its start model and the adapters (`adapter_model.safetensors`, in
+//! peft's format). The moments are those of the adapters. `state.json` has a checksum of the start model.
 //!
-//! Random streams are keyed by counters, so the counters are their state.
+//! Counters key the random streams, so the counters are the streams' state.
 
+mod atomic_dir;
 mod export;
 mod manifest;
 #[cfg(test)]
 mod tests;
-mod atomic_dir;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,8 +31,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tch::Tensor;
 
+pub use atomic_dir::TensorSet;
 pub use export::{export, export_adapter, load_model};
-pub use atomic_dir::Set;
 
 use crate::dist::{Comm, agree, from_root};
 use crate::files::{sum, write_json};
@@ -40,62 +41,65 @@ use crate::model::Config;
 use crate::policy::Network;
 use crate::shard::Layout;
 use crate::tokenizer;
+use atomic_dir::{remove, write_dir};
 use export::open;
 use manifest::{MANIFEST, Manifest, damage};
-use atomic_dir::{remove, write_whole};
 
-/// An iteration that a signal stopped in its update.
+/// The file of an interrupted update.
 const INTERRUPTED: &str = "halfway.postcard";
 const STATE: &str = "state.json";
 const CONFIG: &str = "config.json";
 const TOKENIZER: &str = "tokenizer.json";
 
-/// Sets of tensors of a network: master_weights, first and second moments.
+/// Names of the sets of tensors of a network: master weights, first and second moments.
 type NetworkSets = [&'static str; 3];
 const POLICY: NetworkSets = ["policy", "exp_avg", "exp_avg_sq"];
 const CRITIC: NetworkSets = ["critic", "critic_exp_avg", "critic_exp_avg_sq"];
 
-/// A policy's adapters, in the form and under the names that peft gives them.
+/// A policy's adapters, in peft's format and under peft's names.
 const ADAPTER: &str = "adapter_model";
 const ADAPTER_CONFIG: &str = "adapter_config.json";
 
-/// What a checkpoint is made of beside the run's state.
+/// The contents of a checkpoint beside the run's state.
 #[derive(Debug)]
-pub struct Saved<'a> {
-    /// Tensors, of which this rank has its shards.
-    pub sets: Vec<Set<'a>>,
-    /// What peft must know of the adapters, where there are any.
+pub struct Contents<'a> {
+    /// This rank's shards.
+    pub sets: Vec<TensorSet<'a>>,
+    /// peft's `adapter_config.json`, for a policy with adapters.
     pub adapter_config: Option<Value>,
-    /// The folder with configuration and tokenizer, so that a checkpoint can be exported by itself.
+    /// The folder of the configuration and the tokenizer, which are copied so that the checkpoint can be exported
+    /// alone.
     pub model_files: &'a Path,
-    /// The next iteration as far as it came, where a signal stopped it in its update.
-    pub interrupted: Option<SavedUpdate>,
+    /// The next iteration, where a signal interrupted its update.
+    pub interrupted: Option<SerializedUpdate>,
 }
 
-/// An iteration that was stopped in its update.
+/// An interrupted update as bytes.
 #[derive(Debug)]
-pub struct SavedUpdate {
-    /// Optimiser steps that were done of it.
+pub struct SerializedUpdate {
+    /// Number of its finished optimiser steps.
     pub steps: usize,
-    /// All that is known of it.
     pub bytes: Vec<u8>,
 }
 
-impl<'a> Saved<'a> {
-    /// Of a policy, its critic, if it has one, and the folder with the model's configuration and tokenizer.
+impl<'a> Contents<'a> {
     pub fn new(
         policy: &'a Network,
         critic: Option<&'a Network>,
         model_files: &'a Path,
-        interrupted: Option<SavedUpdate>,
+        interrupted: Option<SerializedUpdate>,
     ) -> Self {
-        let mut sets = vec![Set { name: POLICY[0], layouts: &policy.model.layouts, shards: policy.weights() }];
+        let mut sets = vec![TensorSet { name: POLICY[0], layouts: &policy.model.layouts, shards: policy.weights() }];
         if let Some(adapters) = &policy.adapters {
-            sets.push(Set { name: ADAPTER, layouts: &adapters.layouts, shards: shallow(&policy.optimizer.master_weights) });
+            sets.push(TensorSet {
+                name: ADAPTER,
+                layouts: &adapters.layouts,
+                shards: shallow(&policy.optimizer.master_weights),
+            });
         }
         sets.extend(moments(POLICY, policy));
         if let Some(critic) = critic {
-            sets.push(Set {
+            sets.push(TensorSet {
                 name: CRITIC[0],
                 layouts: &critic.model.layouts,
                 shards: shallow(&critic.optimizer.master_weights),
@@ -106,7 +110,7 @@ impl<'a> Saved<'a> {
         Self { sets, adapter_config, model_files, interrupted }
     }
 
-    /// Writes what one process knows of it.
+    /// Writes the files that rank 0 alone writes.
     fn write_files(&self, dir: &Path, state: &impl Serialize) -> Result<()> {
         if let Some(config) = &self.adapter_config {
             write_json(&dir.join(ADAPTER_CONFIG), config)?;
@@ -124,15 +128,14 @@ impl<'a> Saved<'a> {
 }
 
 /// The moments of a network's optimiser.
-fn moments([_, first, second]: NetworkSets, network: &Network) -> [Set<'_>; 2] {
+fn moments([_, first, second]: NetworkSets, network: &Network) -> [TensorSet<'_>; 2] {
     let (layouts, optimizer) = (network.trained(), &network.optimizer);
     [
-        Set { name: first, layouts, shards: shallow(&optimizer.exp_avgs) },
-        Set { name: second, layouts, shards: shallow(&optimizer.exp_avg_sqs) },
+        TensorSet { name: first, layouts, shards: shallow(&optimizer.exp_avgs) },
+        TensorSet { name: second, layouts, shards: shallow(&optimizer.exp_avg_sqs) },
     ]
 }
 
-/// The same tensors.
 fn shallow(tensors: &[Tensor]) -> Vec<Tensor> {
     tensors.iter().map(Tensor::shallow_clone).collect()
 }
@@ -149,22 +152,24 @@ impl Checkpoints {
         Self { dir: run_dir.join("checkpoints") }
     }
 
-    /// Saves the networks and a run's state as of `iteration` iterations done; keeps the newest `keep`.
+    /// Saves a checkpoint after `iteration` finished iterations, and keeps the newest `keep`.
     pub fn save(
         &self,
         comm: &dyn Comm,
         iteration: u64,
-        saved: &Saved,
+        contents: &Contents,
         state: &impl Serialize,
         keep: usize,
     ) -> Result<()> {
-        let more = saved.interrupted.as_ref().map_or(String::new(), |interrupted| format!("+{:06}", interrupted.steps));
+        let more =
+            contents.interrupted.as_ref().map_or(String::new(), |interrupted| format!("+{:06}", interrupted.steps));
         let path = self.dir.join(format!("iteration-{iteration:06}{more}"));
-        write_whole(comm, &path, &saved.sets, |dir| saved.write_files(dir, state))?;
+        write_dir(comm, &path, &contents.sets, |dir| contents.write_files(dir, state))?;
         agree(comm, if comm.rank() == 0 { self.remove_old(&path, keep) } else { Ok(()) })
     }
 
-    /// Keeps the newest `keep` up to the one just written. Those after it are damaged: the run went on from before them.
+    /// Removes all checkpoints but the newest `keep` up to the one just written. Later ones are damaged: the run
+    /// resumed from an earlier one.
     fn remove_old(&self, newest: &Path, keep: usize) -> Result<()> {
         let (good, late): (Vec<_>, Vec<_>) = self.list()?.into_iter().partition(|path| path.as_path() <= newest);
         for old in good.iter().rev().skip(keep.max(1)).chain(&late) {
@@ -173,14 +178,17 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Saves the frozen reference, once per run: this rank's shards of its units.
+    /// Saves the frozen reference, once per run, from this rank's shards.
     pub fn save_reference(&self, comm: &dyn Comm, layouts: &[Layout], shards: &[Tensor]) -> Result<()> {
-        write_whole(comm, &self.reference_dir(), &[Set { name: POLICY[0], layouts, shards: shallow(shards) }], |_| {
-            Ok(())
-        })
+        write_dir(
+            comm,
+            &self.reference_dir(),
+            &[TensorSet { name: POLICY[0], layouts, shards: shallow(shards) }],
+            |_| Ok(()),
+        )
     }
 
-    /// Loads the frozen reference.
+    /// Loads this rank's shards of the frozen reference.
     pub fn load_reference(&self, comm: &dyn Comm, layouts: &[Layout], shards: &[Tensor]) -> Result<()> {
         let dir = self.reference_dir();
         if let Some(why) = damage(comm, &dir)? {
@@ -190,30 +198,28 @@ impl Checkpoints {
         agree(comm, read())
     }
 
-    /// The newest checkpoint whose files are whole, if there is any: the same one at every rank. Damaged ones are named on
-    /// `warn` (at rank 0) and passed over.
+    /// The newest undamaged checkpoint, the same one at every rank; none where there is no checkpoint. Skips damaged
+    /// ones and names them to `warn` (at rank 0).
     ///
     /// # Errors
-    /// When there are checkpoints, and all are damaged.
+    /// When there are checkpoints and all are damaged.
     pub fn newest(&self, comm: &dyn Comm, mut warn: impl FnMut(&str)) -> Result<Option<PathBuf>> {
         let all = from_root(comm, || self.list())?;
         for path in all.iter().rev() {
             let Some(why) = damage(comm, path)? else { return Ok(Some(path.clone())) };
             if comm.rank() == 0 {
-                warn(&format!("checkpoint {} is passed over: {why}", path.display()));
+                warn(&format!("skipping checkpoint {}: {why}", path.display()));
             }
         }
         ensure!(all.is_empty(), "every checkpoint in {} is damaged: start another run", self.dir.display());
         Ok(None)
     }
 
-    /// Whether the run kept a frozen reference.
     pub fn has_reference(&self) -> bool {
         self.reference_dir().exists()
     }
 
-    /// Refuses a checkpoint of another model than the one in the folder `model_files`: of another network, or with other
-    /// tokens.
+    /// Refuses a checkpoint whose network or tokenizer differs from that in the folder `model_files`.
     pub fn check_model(path: &Path, model_files: &Path) -> Result<()> {
         let file = if Config::load(path)? != Config::load(model_files)? {
             CONFIG
@@ -230,8 +236,8 @@ impl Checkpoints {
         ))
     }
 
-    /// Loads this rank's shards of the networks' master_weights and moments from a checkpoint that was found whole, and the run's
-    /// state beside them.
+    /// Loads this rank's shards of the networks' master weights and moments, and the run's state, from an undamaged
+    /// checkpoint.
     pub fn load<S: DeserializeOwned>(
         comm: &dyn Comm,
         path: &Path,
@@ -266,7 +272,7 @@ impl Checkpoints {
         state.context("every rank has read the state")
     }
 
-    /// What a checkpoint that was found whole holds of an iteration that a signal stopped in its update.
+    /// The interrupted update of an undamaged checkpoint.
     pub fn interrupted(path: &Path) -> Result<Option<Vec<u8>>> {
         let file = path.join(INTERRUPTED);
         if !file.exists() {
@@ -275,12 +281,12 @@ impl Checkpoints {
         fs::read(&file).map(Some).with_context(|| format!("reading {}", file.display()))
     }
 
-    /// Fills this rank's shards of one set of tensors from a checkpoint that was found whole.
+    /// Fills this rank's shards of one set of tensors from an undamaged checkpoint.
     pub fn read(comm: &dyn Comm, path: &Path, name: &str, layouts: &[Layout], shards: &[Tensor]) -> Result<()> {
         open(&Manifest::read(path)?, path, name, layouts)?.fill(layouts, comm, shards)
     }
 
-    /// Whole directories, oldest first.
+    /// The checkpoints, oldest first.
     fn list(&self) -> Result<Vec<PathBuf>> {
         if !self.dir.exists() {
             return Ok(Vec::new());
@@ -299,7 +305,7 @@ impl Checkpoints {
     }
 }
 
-/// Whether a directory is a checkpoint that was written whole.
+/// True if a directory is a complete checkpoint.
 pub fn is_checkpoint(dir: &Path) -> bool {
     dir.join(MANIFEST).exists()
 }

@@ -1,5 +1,5 @@
-//! Ranks are threads of one process, joined over loopback. Slices of a partition are small in tests, so that the tensors
-//! of these networks are cut into many pieces.
+//! Ranks are threads of one process, joined over loopback. Slices of a partition are small in tests, so that tensors
+//! are cut into many pieces.
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,8 +18,7 @@ use crate::model::stored::to_bytes;
 use crate::recipe::Dist;
 use crate::shard::{Adapters, Partition};
 
-/// A port that nobody uses and that this process gives out once. It is below those that Linux assigns, so that no other
-/// program is given it.
+/// A free port that this process uses once. It is below those that Linux assigns, so that no other program gets it.
 fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     loop {
@@ -31,7 +30,7 @@ fn free_port() -> u16 {
     }
 }
 
-/// The results of all ranks, in their order.
+/// Runs `play` at every rank and returns the results in order of rank.
 fn ranks<T: Send>(world: usize, play: impl Fn(&dyn Comm) -> T + Sync) -> Vec<T> {
     if world == 1 {
         return vec![play(&Solo { device: Device::Cpu })];
@@ -72,7 +71,7 @@ fn config() -> Config {
     }
 }
 
-/// The sets of a checkpoint with adapters, and where their parameters lie.
+/// The sets of a checkpoint with adapters, with their layouts.
 fn layouts() -> Vec<(&'static str, Vec<Layout>)> {
     let all = qwen2::layouts(&config());
     let critic = qwen2::layouts(&Config { output: Output::Value, ..config() });
@@ -80,13 +79,13 @@ fn layouts() -> Vec<(&'static str, Vec<Layout>)> {
     vec![(POLICY[0], all), (ADAPTER, adapters.clone()), (POLICY[1], adapters), (CRITIC[0], critic)]
 }
 
-/// A unit's flat tensor, in which no number comes twice.
+/// A unit's flat tensor of distinct numbers.
 fn flat(set: usize, unit: usize, layout: &Layout) -> Tensor {
     let first = (set * 4 + unit) as i64 * 100_000;
     Tensor::arange_start(first, first + layout.numel(), (Kind::Float, Device::Cpu))
 }
 
-/// A rank's shards of a set; what pads them must never be stored.
+/// A rank's shards of a set. Their padding is NaN, which must never be stored.
 fn shards(comm: &dyn Comm, set: usize, layouts: &[Layout]) -> Vec<Tensor> {
     let shard = |(unit, layout)| {
         let partition = Partition::new(Layout::numel(layout), comm.world());
@@ -112,7 +111,7 @@ fn bits(tensors: &[Tensor]) -> Vec<Vec<u8>> {
     tensors.iter().map(bytes).collect()
 }
 
-/// A run directory with a model's files.
+/// Makes a run directory with a model's files.
 fn run_dir() -> tempfile::TempDir {
     let run = tempfile::tempdir().expect("a folder");
     let model = run.path().join("model");
@@ -122,7 +121,7 @@ fn run_dir() -> tempfile::TempDir {
     run
 }
 
-/// Saves what `of` gives for each set, from `world` ranks, and gives the directory.
+/// Saves the tensors that `of` returns for each set, from `world` ranks, and returns the directory.
 fn save(
     run: &Path,
     world: usize,
@@ -132,9 +131,14 @@ fn save(
     let saved = ranks(world, |comm| {
         let all = layouts();
         let tensors: Vec<_> = all.iter().enumerate().map(|(set, (_, layouts))| of(comm, set, layouts)).collect();
-        let sets = all.iter().zip(tensors).map(|((name, layouts), shards)| Set { name, layouts, shards }).collect();
-        let saved =
-            Saved { sets, adapter_config: Some(json!({ "r": 3 })), model_files: &run.join("model"), interrupted: None };
+        let sets =
+            all.iter().zip(tensors).map(|((name, layouts), shards)| TensorSet { name, layouts, shards }).collect();
+        let saved = Contents {
+            sets,
+            adapter_config: Some(json!({ "r": 3 })),
+            model_files: &run.join("model"),
+            interrupted: None,
+        };
         Checkpoints::new(run).save(comm, iteration, &saved, &json!({ "iteration": iteration }), 2)
     });
     for result in saved {
@@ -143,7 +147,7 @@ fn save(
     run.join(format!("checkpoints/iteration-{iteration:06}"))
 }
 
-/// A rank's shards of a set as a checkpoint has them.
+/// Loads a rank's shards of a set from a checkpoint.
 fn load(comm: &dyn Comm, dir: &Path, name: &str, layouts: &[Layout]) -> Vec<Tensor> {
     let shards: Vec<_> = layouts.iter().map(|l| empty(&Partition::new(l.numel(), comm.world()))).collect();
     let manifest = Manifest::read(dir).expect("a manifest");
@@ -230,7 +234,7 @@ fn every_damage_is_found_before_a_tensor_is_used() {
         for path in &files {
             let sound = fs::read(path).expect("read");
             let name = path.file_name().expect("a name").to_string_lossy().to_string();
-            // Every byte of small files, and of the manifest every bit; of large ones the header and then every so many.
+            // Every bit of the manifest, every byte of other small files; the header and a sample of large ones.
             let step = |at: usize| if sound.len() < 2_500 { 1 } else { 5 + at / 50 };
             let bits = if name == MANIFEST { 0..8 } else { 3..4 };
             let mut at = 0;
@@ -296,7 +300,7 @@ fn what_is_missing_or_there_twice_is_named() {
     assert!(refusal().contains(&first));
 }
 
-/// A rank that cannot write says so to all.
+/// The error of a rank that cannot write reaches all ranks.
 #[test]
 fn ranks_fail_together_and_leave_the_checkpoint_before() {
     let run = run_dir();
@@ -305,8 +309,8 @@ fn ranks_fail_together_and_leave_the_checkpoint_before() {
         let (name, layouts) = &layouts()[0];
         let tensors = shards(comm, 0, layouts);
         let name = if comm.rank() == 1 { "no/such/folder" } else { name };
-        let sets = vec![Set { name, layouts, shards: tensors }];
-        let saved = Saved { sets, adapter_config: None, model_files: &run.path().join("model"), interrupted: None };
+        let sets = vec![TensorSet { name, layouts, shards: tensors }];
+        let saved = Contents { sets, adapter_config: None, model_files: &run.path().join("model"), interrupted: None };
         let error = Checkpoints::new(run.path()).save(comm, 2, &saved, &json!({}), 1).expect_err("one rank failed");
         message(&error)
     });

@@ -61,6 +61,14 @@ impl StoredType {
     }
 }
 
+/// The name of a device in JSON and on the console: `cpu` or `cuda:0`.
+pub fn device_name(device: Device) -> String {
+    match device {
+        Device::Cuda(number) => format!("cuda:{number}"),
+        other => format!("{other:?}").to_lowercase(),
+    }
+}
+
 /// The chosen device; an error if it does not exist.
 pub fn device(choice: DeviceChoice) -> Result<Device> {
     device_of(choice, 0)
@@ -105,4 +113,14 @@ pub fn prepare(recipe: &Recipe, local_rank: usize) -> Result<Device> {
 pub fn make_deterministic() -> Result<()> {
     tch::set_num_threads(1);
     nestor_torch::set_deterministic(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_have_the_names_of_recipes() {
+        assert_eq!([Device::Cpu, Device::Cuda(0), Device::Cuda(3)].map(device_name), ["cpu", "cuda:0", "cuda:3"]);
+    }
 }

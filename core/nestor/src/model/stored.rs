@@ -188,7 +188,8 @@ impl<'a> TensorFiles<'a> {
                 ));
             }
             if element_kind(*dtype).is_none_or(|kind| only.is_some_and(|only| only != kind)) {
-                let readable = only.map_or("F32, F16 and BF16".into(), |kind| format!("{kind:?}"));
+                let only = only.and_then(|kind| StoredType::of(kind).ok());
+                let readable = only.map_or("F32, F16 and BF16".into(), |stored| stored.dtype.to_string());
                 return Err(input_error!(
                     "{}: tensor {name} is stored as {dtype}; only {readable} can be read",
                     path.display()

@@ -1,9 +1,9 @@
-//! Which of the groups that were played an iteration trains on.
+//! Selects the groups that an iteration trains on.
 //!
-//! Dynamic sampling (DAPO, Yu et al. 2025, arXiv:2503.14476): a group whose episodes all have the same return says
-//! nothing about which of them was better, so it is dropped and another task is played in its place. Each round draws
-//! exactly as many new groups as are missing, and the last allowed round is kept as it is, so that an iteration always
-//! trains on `rollout.tasks` groups. A run without dynamic sampling has one round.
+//! Dynamic sampling (DAPO, Yu et al. 2025, arXiv:2503.14476) drops a group whose episodes all have the same return,
+//! since it carries no preference, and plays another task in its place. Each round plays exactly the missing groups.
+//! The last allowed round is kept unfiltered, so that an iteration always trains on `rollout.tasks` groups. A run
+//! without dynamic sampling has one round.
 
 use std::ops::Range;
 
@@ -15,24 +15,23 @@ use crate::track::Metrics;
 /// The groups of one iteration, gathered round by round.
 #[derive(Debug)]
 pub struct Selection {
-    /// Groups to train on.
+    /// Number of groups to train on.
     wanted: u32,
     group_size: usize,
-    /// Rounds allowed.
+    /// Number of allowed rounds.
     rounds: u32,
-    /// Rounds played.
+    /// Number of finished rounds.
     round: u32,
-    /// Groups played.
+    /// Number of groups played.
     played: u32,
-    /// Groups dropped.
+    /// Number of groups dropped.
     dropped: u32,
-    /// Won episodes of all groups played.
+    /// Success over all groups played.
     success: Success,
     episodes: Vec<Episode>,
 }
 
 impl Selection {
-    /// Nothing is played yet.
     pub fn new(rollout: &Rollout) -> Self {
         Self {
             wanted: rollout.tasks,
@@ -46,14 +45,14 @@ impl Selection {
         }
     }
 
-    /// Numbers of the groups that the next round plays; none when enough are kept. No number comes twice in an
-    /// iteration, because it addresses the group's noise and seed.
+    /// Numbers of the groups that the next round plays; none when enough are kept. Numbers do not repeat in an
+    /// iteration, because they key the group's noise and seed.
     pub fn missing(&self) -> Option<Range<u32>> {
         let missing = self.wanted - (self.played - self.dropped);
         (missing > 0).then(|| self.played..self.played + missing)
     }
 
-    /// Takes the episodes of a round, group by group. Returns are those of the environment, without penalties.
+    /// Adds the episodes of a round, group by group. Compares the environment's returns, without penalties.
     pub fn add(&mut self, episodes: Vec<Episode>) {
         self.round += 1;
         self.success.add(&episodes);
@@ -69,7 +68,6 @@ impl Selection {
         }
     }
 
-    /// Tells what was played and dropped.
     pub fn report(&self, metrics: &mut Metrics) {
         metrics.set("rollout/rounds", f64::from(self.round));
         metrics.set("rollout/groups_played", f64::from(self.played));
@@ -83,7 +81,7 @@ impl Selection {
     }
 }
 
-/// The same test as the estimators' for a group without spread: bit for bit.
+/// True if all returns are equal bit for bit, the estimators' test for a group without spread.
 fn returns_are_equal(group: &[Episode]) -> bool {
     let mut returns = group.iter().map(Episode::episode_return);
     let first = returns.next();
@@ -107,7 +105,7 @@ mod tests {
         Selection::new(&serde_json::from_value(rollout).expect("a rollout section"))
     }
 
-    /// Plays `missing` groups: episode i of a group has the return 0.1 * i where `differs` says so of the group, else 0.1.
+    /// Plays the missing groups. Episode i of a group returns 0.1 * i if `differs(group)`, else 0.1.
     fn round(selection: &mut Selection, differs: impl Fn(u32) -> bool) -> Vec<EpisodePlan> {
         let groups = selection.missing().expect("a round is due");
         let tasks: Vec<u64> = groups.clone().map(u64::from).collect();

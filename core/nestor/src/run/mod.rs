@@ -1,7 +1,9 @@
-//! A run: what the training loop's parts do, and everything they hold between iterations.
+//! A run: the steps of the training loop, and the state they share between iterations.
 
-mod report;
+mod check;
 mod group_filter;
+mod ledger;
+mod report;
 mod speed;
 mod start;
 
@@ -11,8 +13,8 @@ use anyhow::{Context, Result};
 use rand_chacha::rand_core::Rng;
 use serde::{Deserialize, Serialize};
 
-use crate::agent::{PlaySettings, Player, Scored, TaskCursor, pack, plan_from};
-use crate::checkpoint::{Checkpoints, Saved, SavedUpdate};
+use crate::agent::{PlaySettings, Player, Scored, pack, plan_from};
+use crate::checkpoint::Contents;
 use crate::data::{Batch, Episode};
 use crate::dist::{exchange, from_root};
 use crate::engine::{Counters as Generated, NoiseKey, noise};
@@ -22,229 +24,143 @@ use crate::model::Model;
 use crate::plugin::Estimator;
 use crate::policy::Network;
 use crate::policy::critic::{self, CriticReport, ragged_values};
-use crate::policy::kl_reward::{KlCoefficient, subtract_kl};
+use crate::policy::kl_reward::subtract_kl;
 use crate::policy::logprobs::ragged_logprobs;
 use crate::policy::update::{self, UpdateReport, UpdateSettings, learning_rate};
-use crate::recipe::{OldLogprobs, Recipe};
+use crate::recipe::{Critic, OldLogprobs, Recipe};
 use crate::shard::Ranks;
 use crate::track::{Event, Metrics, Phases, Status, Tracker};
+pub use check::run_dir;
 use group_filter::Selection;
+use ledger::{InterruptedUpdate, Ledger, OptimizerCounters};
 use speed::{Speed, TRAINED, forward_flops, generation_flops};
-pub use start::{join, run_dir};
+pub use start::join;
 
-/// Where a run lives and whether it goes on.
+/// Options of `nestor train`.
 #[derive(Debug, Clone, Default)]
 pub struct TrainArgs {
     /// The run directory; by default the first free `runs/<recipe>[-n]`.
     pub run_dir: Option<PathBuf>,
-    /// Go on from the newest whole checkpoint.
+    /// Resume from the newest undamaged checkpoint.
     pub resume: bool,
-    /// Started again after a failure: go on if the directory holds a run, else start there whatever a killed start left.
+    /// The launcher restarted the ranks: resume if the directory holds a run, else start over in it.
     pub restarted: bool,
-    /// Say everything on standard output as JSON.
+    /// Write JSON to standard output.
     pub json: bool,
 }
 
-/// What a checkpoint holds beside tensors. Random streams are keyed by the counters, so these are their state too.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct State {
-    /// Iterations done.
-    iteration: u64,
-    /// Where in the training tasks the run is.
-    tasks: TaskCursor,
-    /// Of the policy's optimiser.
-    policy: Counters,
-    /// Of the critic's, where there is one.
-    critic: Option<Counters>,
-    /// Coefficient of KL in the reward, where there is one.
-    kl_coefficient: Option<KlCoefficient>,
-    /// Fingerprint of the weights that the adapters belong to, where there are adapters.
-    start_model: Option<String>,
-}
-
-impl State {
-    /// Before the first iteration.
-    fn new(tasks: TaskCursor) -> Self {
-        let policy = Counters::default();
-        Self { iteration: 0, tasks, policy, critic: None, kl_coefficient: None, start_model: None }
-    }
-}
-
-/// What a checkpoint holds of an optimiser beside its moments.
-#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
-struct Counters {
-    /// Optimiser steps done.
-    optimizer_steps: u64,
-    /// Optimiser steps skipped since the last good one.
-    skipped_in_a_row: u32,
-}
-
-impl Counters {
-    fn of(network: &Network) -> Self {
-        Self { optimizer_steps: network.optimizer.steps, skipped_in_a_row: network.skipped_in_a_row }
-    }
-
-    fn restore(self, network: &mut Network) {
-        network.optimizer.steps = self.optimizer_steps;
-        network.skipped_in_a_row = self.skipped_in_a_row;
-    }
-}
-
-/// What one iteration's update saw: of the policy, unless the critic still warms up, and of the critic, where there is
-/// one.
+/// Reports of one iteration's update. The policy has none while the critic warms up.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct UpdateReports {
-    /// Of the policy.
     pub policy: Option<UpdateReport>,
-    /// Of the critic.
     pub critic: Option<CriticReport>,
-}
-
-/// An iteration that a signal stopped in the middle of its update. Part of a checkpoint; a resumed run ends it.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct InterruptedUpdate {
-    /// What was played.
-    episodes: Vec<Episode>,
-    /// The same, scored.
-    batch: Batch,
-    /// What was measured so far.
-    metrics: Metrics,
-    /// How far the update came.
-    reports: UpdateReports,
-}
-
-impl InterruptedUpdate {
-    /// Optimiser steps that are done.
-    fn steps(&self) -> usize {
-        let UpdateReports { policy, critic } = &self.reports;
-        policy.as_ref().map_or(0, |p| p.each.len()) + critic.as_ref().map_or(0, |c| c.each.len())
-    }
-
-    /// As a checkpoint holds it.
-    fn saved(&self) -> Result<SavedUpdate> {
-        Ok(SavedUpdate { steps: self.steps(), bytes: postcard::to_stdvec(self)? })
-    }
 }
 
 /// A run between two iterations.
 pub struct Run {
     recipe: Recipe,
     dir: PathBuf,
+    /// The folder of the policy's `config.json` and tokenizer.
+    model_files: PathBuf,
     ranks: Ranks,
-    policy: Network,
-    critic: Option<Network>,
-    reference: Option<Model>,
     player: Player,
     estimator: Estimator,
-    tracker: Tracker,
-    checkpoints: Checkpoints,
-    /// The folder that holds the policy's config.json and tokenizer.
-    model_files: PathBuf,
+    learner: Learner,
+    meter: Meter,
+    ledger: Ledger,
+}
+
+/// The networks.
+struct Learner {
+    policy: Network,
+    critic: Option<Network>,
+    /// The policy before reinforcement learning, frozen.
+    reference: Option<Model>,
+}
+
+/// The measurements of the iteration under way, and where they are written.
+struct Meter {
     phases: Phases,
     speed: Speed,
     metrics: Metrics,
-    state: State,
-    /// The next iteration, where a signal stopped it in its update.
-    interrupted: Option<InterruptedUpdate>,
-    /// Whether the warm start and the first evaluation are done.
-    baseline: bool,
-    /// What the newest checkpoint is of: the iterations, and the optimiser steps of the next one.
-    saved: Option<(u64, usize)>,
-    /// Where in the training tasks the run is once the iteration under way counts.
-    tasks: TaskCursor,
+    tracker: Tracker,
 }
 
 impl Run {
     /// The number of the next iteration, from 1; none when all are done.
     pub fn next_iteration(&self) -> Option<u64> {
-        let next = self.state.iteration + 1;
+        let next = self.ledger.state.iteration + 1;
         (next <= self.recipe.iterations).then_some(next)
     }
 
-    /// Plays one group of episodes for each of the next tasks, and more in place of those that dynamic sampling drops.
+    /// Plays one group of episodes for each of the next tasks. Dynamic sampling replaces groups that it drops.
     pub fn collect(&mut self, iteration: u64) -> Result<Vec<Episode>> {
-        if let Some(interrupted) = &mut self.interrupted {
-            return Ok(std::mem::take(&mut interrupted.episodes));
-        }
-        self.phases.start("rollout");
+        self.meter.phases.start("rollout");
         let _bar = self.ranks.progress.phase("rollout", "episodes");
         let rollout = &self.recipe.rollout;
         let settings = PlaySettings::train(rollout, iteration);
         let mut selection = Selection::new(rollout);
-        self.tasks = self.state.tasks.clone();
+        self.ledger.tasks = self.ledger.state.tasks.clone();
         while let Some(groups) = selection.missing() {
-            let tasks = self.tasks.next(groups.len());
+            let tasks = self.ledger.tasks.next(groups.len());
             let plan = plan_from(groups.start, &tasks, rollout.group_size, self.recipe.seed, iteration);
             let episodes = self
                 .player
-                .play_among(&*self.ranks.comm, &self.policy.model, &plan, &settings)
+                .play_among(&*self.ranks.comm, &self.learner.policy.model, &plan, &settings)
                 .context("playing episodes")?;
             selection.add(episodes);
         }
         if rollout.dynamic_sampling.is_some() {
-            selection.report(&mut self.metrics);
+            selection.report(&mut self.meter.metrics);
         }
         Ok(selection.into_episodes())
     }
 
-    /// Episodes as sequences and rows, and what it took to generate them.
+    /// Packs episodes into a batch: sequences to train on, and one row per step.
     pub fn pack(&mut self, episodes: &[Episode]) -> Result<Batch> {
-        self.phases.start("pack");
-        if let Some(interrupted) = &mut self.interrupted {
-            return Ok(std::mem::take(&mut interrupted.batch));
-        }
+        self.meter.phases.start("pack");
         let batch = pack(episodes, &self.recipe.rollout);
-        let Generated { prefilled, generated, .. } = self.player.take_counters();
-        let all = exchange(&*self.ranks.comm, Ok([prefilled, generated]))?;
-        let [prefilled, generated] = all.iter().fold([0; 2], |sum, counts| [sum[0] + counts[0], sum[1] + counts[1]]);
-        self.speed.count(generation_flops(&self.policy.model.config, &batch, prefilled, generated));
-        let seconds = self.phases.seconds("rollout").max(1e-9);
-        self.metrics.set("rollout/tokens_per_s", generated as f64 / seconds);
+        self.count_generation(&batch)?;
         Ok(batch)
     }
 
-    /// Adds, where the recipe asks: the update's own log-probs, the reference's, the critic's values; and takes KL off
-    /// the rewards.
+    /// Adds the columns that the recipe asks for: log-probs recomputed before the update, log-probs of the reference,
+    /// values of the critic. Then subtracts KL from the rewards.
     pub fn reference(&mut self, batch: &mut Batch) -> Result<()> {
-        if self.interrupted.is_some() {
-            return Ok(()); // it was done before the stop
-        }
-        let update = &self.recipe.update;
-        let (tokens, temperature) = (update.micro_batch_tokens, self.recipe.rollout.temperature);
-        let ranks = &self.ranks;
+        let Self { recipe, ranks, learner: Learner { policy, critic, reference }, meter, ledger, .. } = self;
+        let update = &recipe.update;
+        let (tokens, temperature) = (update.micro_batch_tokens, recipe.rollout.temperature);
         if update.old_logprobs == OldLogprobs::Recompute {
-            self.phases.start("old_logprobs");
+            meter.phases.start("old_logprobs");
             let _bar = ranks.progress.phase("old log-probs", "sequences");
-            batch.recomputed = Some(ragged_logprobs(ranks, &self.policy.model, batch, tokens, temperature)?);
-            self.speed.count(forward_flops(&self.policy.model.config, batch));
+            batch.recomputed = Some(ragged_logprobs(ranks, &policy.model, batch, tokens, temperature)?);
+            meter.speed.count(forward_flops(&policy.model.config, batch));
         }
-        if let Some(reference) = &self.reference {
-            self.phases.start("reference");
+        if let Some(reference) = reference {
+            meter.phases.start("reference");
             let _bar = ranks.progress.phase("reference", "sequences");
             batch.rows.ref_logprobs = Some(ragged_logprobs(ranks, reference, batch, tokens, temperature)?);
-            self.speed.count(forward_flops(&reference.config, batch));
+            meter.speed.count(forward_flops(&reference.config, batch));
         }
-        if let Some(critic) = &self.critic {
-            self.phases.start("values");
+        if let Some(critic) = critic {
+            meter.phases.start("values");
             let _bar = ranks.progress.phase("values", "sequences");
             batch.rows.values = Some(ragged_values(ranks, &critic.model, batch, tokens)?);
-            self.speed.count(forward_flops(&critic.model.config, batch));
+            meter.speed.count(forward_flops(&critic.model.config, batch));
         }
-        if let (Some(section), Some(coefficient)) = (&update.kl_in_reward, &mut self.state.kl_coefficient) {
+        if let (Some(section), Some(coefficient)) = (&update.kl_in_reward, &mut ledger.state.kl_coefficient) {
             let kl = subtract_kl(batch, section, *coefficient);
-            self.metrics.set("reward/kl", kl);
-            self.metrics.set("reward/kl_coef", coefficient.0);
+            meter.metrics.set("reward/kl", kl);
+            meter.metrics.set("reward/kl_coef", coefficient.0);
             coefficient.update(section, kl, batch.rows.len());
         }
         Ok(())
     }
 
-    /// Lets the estimator fill in advantages and returns: once, at rank 0, which sees the whole batch as all ranks do.
+    /// Calls the estimator, which computes advantages and returns. Rank 0 computes them for all, since it has the full
+    /// batch.
     pub fn score(&mut self, batch: &mut Batch) -> Result<()> {
-        if self.interrupted.is_some() {
-            return Ok(());
-        }
-        self.phases.start("advantage");
+        self.meter.phases.start("advantage");
         let rows = &mut batch.rows;
         (rows.advantages, rows.returns) = from_root(&*self.ranks.comm, || {
             self.estimator.score(rows)?;
@@ -253,71 +169,33 @@ impl Run {
         Ok(())
     }
 
-    /// Updates the critic, then the policy, on a scored batch. When a signal asks to stop, what is done of it is kept for
-    /// the checkpoint.
+    /// Updates the critic, then the policy, on a scored batch.
     pub fn update(&mut self, iteration: u64, episodes: &[Episode], batch: &Batch) -> Result<UpdateReports> {
-        let mut reports = UpdateReports::default();
-        if let Some(interrupted) = self.interrupted.take() {
-            (reports, self.metrics) = (interrupted.reports, interrupted.metrics);
-        }
-        // From here on the iteration is not given up any more.
-        self.state.tasks = self.tasks.clone();
-        let ended = self.run_remaining(iteration, batch, &mut reports);
-        if ended.as_ref().is_err_and(|error| error.is::<Stopped>()) {
-            let (episodes, batch, metrics) = (episodes.to_vec(), batch.clone(), std::mem::take(&mut self.metrics));
-            self.interrupted = Some(InterruptedUpdate { episodes, batch, metrics, reports: reports.clone() });
-        }
-        ended.map(|()| reports)
+        // From here on a signal interrupts the iteration instead of discarding it.
+        self.ledger.state.tasks = self.ledger.tasks.clone();
+        self.update_from(UpdateReports::default(), iteration, episodes, batch)
     }
 
-    fn run_remaining(&mut self, iteration: u64, batch: &Batch, reports: &mut UpdateReports) -> Result<()> {
-        let lr = learning_rate(&self.recipe.update, iteration - 1, self.recipe.iterations);
-        let settings = UpdateSettings {
-            update: &self.recipe.update,
-            lr,
-            temperature: self.recipe.rollout.temperature,
-            max_response_tokens: self.recipe.rollout.max_response_tokens,
-            seed: stream_seed(self.recipe.seed, noise::SHUFFLE, iteration),
-        };
-        let Self { policy, critic, .. } = self;
-        let mut policy_learns = true;
-        if let (Some(critic), Some(section)) = (critic, &self.recipe.critic) {
-            self.phases.start("critic");
-            let _bar = critic.ranks.progress.phase("critic", "sequences");
-            let report = reports.critic.get_or_insert_default();
-            let before = report.each.len();
-            critic::run_remaining(critic, batch, section, &settings, report)?;
-            // Others were done, and counted, before a signal stopped the run in this update.
-            let share = (report.each.len() - before) as f64 / report.each.len().max(1) as f64;
-            let epochs = f64::from(self.recipe.update.epochs) * share;
-            self.speed.count(TRAINED * epochs * forward_flops(&critic.model.config, batch));
-            policy_learns = iteration > section.warmup;
-        }
-        if policy_learns {
-            self.phases.start("update");
-            let _bar = policy.ranks.progress.phase("update", "sequences");
-            let report = reports.policy.get_or_insert_default();
-            let before = report.tokens;
-            update::run_remaining(policy, batch, &settings, report)?;
-            let (seconds, tokens) = (self.phases.seconds("update").max(1e-9), (report.tokens - before) as f64);
-            let whole: usize = batch.sequences.iter().map(|s| s.tokens.len()).sum();
-            let flops = TRAINED * forward_flops(&policy.model.config, batch) * tokens / whole.max(1) as f64;
-            self.speed.count(flops);
-            self.metrics.set("update/tokens_per_s", tokens / seconds);
-            self.metrics.set("update/mfu", self.speed.share(flops, seconds));
-            self.metrics.set("lr", lr);
-        }
-        Ok(())
+    /// Finishes the iteration whose update a signal interrupted before this run was resumed.
+    pub fn finish_interrupted(&mut self) -> Result<()> {
+        let Some(iteration) = self.next_iteration() else { return Ok(()) };
+        let Some(interrupted) = self.ledger.interrupted.take() else { return Ok(()) };
+        let InterruptedUpdate { episodes, batch, metrics, reports } = interrupted;
+        self.meter.metrics = metrics;
+        let update = self.update_from(reports, iteration, &episodes, &batch)?;
+        self.track(iteration, &episodes, &batch, &update)?;
+        self.evaluate_and_save(iteration)
     }
 
-    /// Gathers the iteration's metrics and writes its episodes.
+    /// Adds the iteration's metrics and writes its episodes.
     pub fn track(&mut self, iteration: u64, episodes: &[Episode], batch: &Batch, update: &UpdateReports) -> Result<()> {
-        self.phases.start("track");
-        report::episodes(&mut self.metrics, episodes, self.player.tokenizer().eos());
-        report::rows(&mut self.metrics, &batch.rows);
-        report::update(&mut self.metrics, update, &batch.rows);
+        let Meter { phases, metrics, tracker, .. } = &mut self.meter;
+        phases.start("track");
+        report::episodes(metrics, episodes, self.player.tokenizer().eos());
+        report::rows(metrics, &batch.rows);
+        report::update(metrics, update, &batch.rows);
         if let Some(policy) = &update.policy {
-            self.tracker.record_steps(iteration, report::steps(policy))?;
+            tracker.record_steps(iteration, report::steps(policy))?;
         }
         let due = |every: u64| every > 0 && iteration.is_multiple_of(every);
         let file = due(self.recipe.checkpoint.rollouts_every);
@@ -333,23 +211,23 @@ impl Run {
             scored.write(&dir.join(format!("iteration-{iteration:06}.jsonl")))?;
         }
         if let Some(section) = table {
-            self.tracker.wandb.table(scored.lines().take(section.table_episodes));
+            tracker.wandb.table(scored.lines().take(section.table_episodes));
         }
         Ok(())
     }
 
-    /// Ends the iteration: evaluates and saves where the recipe says so, and writes the row of metrics between the two,
-    /// so that a checkpoint never runs ahead of the metrics.
+    /// Evaluates and saves where the recipe asks for it. Writes the row of metrics in between, so that a checkpoint is
+    /// never ahead of the metrics.
     pub fn evaluate_and_save(&mut self, iteration: u64) -> Result<()> {
         let last = iteration == self.recipe.iterations;
         let every = self.recipe.eval.every;
         if last || (every > 0 && iteration.is_multiple_of(every)) {
             match self.evaluate() {
-                Err(error) if error.is::<Stopped>() => {} // the update is done, and is saved at the end
+                Err(error) if error.is::<Stopped>() => {} // closing the run saves the update
                 evaluated => evaluated?,
             }
         }
-        self.state.iteration = iteration;
+        self.ledger.state.iteration = iteration;
         self.record()?;
         let every = self.recipe.checkpoint.every;
         if last || (every > 0 && iteration.is_multiple_of(every)) {
@@ -358,28 +236,28 @@ impl Run {
         Ok(())
     }
 
-    /// Tells the other ranks and W&B that the run failed.
+    /// Reports a failure to the other ranks and to W&B.
     pub fn fail(&mut self, error: &anyhow::Error) {
         let message = message(error);
-        self.ranks.comm.abort(&message); // the others need not wait for W&B
-        self.tracker.wandb.failed(&message);
-        self.tracker.close(1);
+        self.ranks.comm.abort(&message); // first, so that the others do not wait for W&B
+        self.meter.tracker.wandb.failed(&message);
+        self.meter.tracker.close(1);
     }
 
-    /// Says how the run ended.
+    /// Ends the run and reports how. A stopped run saves what its newest checkpoint lacks.
     pub fn close(mut self) -> Result<Status> {
-        self.tracker.draw()?;
-        if self.state.iteration < self.recipe.iterations {
-            if !self.baseline {
+        self.meter.tracker.draw()?;
+        if self.ledger.state.iteration < self.recipe.iterations {
+            if !self.ledger.baseline {
                 return self.end(Status::Stopped, false);
             }
-            if self.saved != Some(self.progress()) {
+            if self.ledger.saved != Some(self.ledger.progress()) {
                 self.save()?;
             }
             return self.end(Status::Stopped, true);
         }
-        if let [(_, before), .., (_, after)] = self.tracker.evaluations() {
-            self.tracker.log(&format!(
+        if let [(_, before), .., (_, after)] = self.meter.tracker.evaluations() {
+            self.meter.tracker.log(&format!(
                 "success on the evaluation tasks: {before:.3} before reinforcement learning, {after:.3} after it"
             ))?;
         }
@@ -387,54 +265,146 @@ impl Run {
     }
 
     fn end(&mut self, status: Status, saved: bool) -> Result<Status> {
-        self.tracker.close(if status == Status::Done { 0 } else { 130 });
-        self.tracker.emit(&Event::End { status, run_dir: &self.dir, saved })?;
+        self.meter.tracker.close(if status == Status::Done { 0 } else { 130 });
+        self.meter.tracker.emit(&Event::End { status, run_dir: &self.dir, saved })?;
         Ok(status)
     }
 
-    /// Iterations done, and optimiser steps of the next one.
-    fn progress(&self) -> (u64, usize) {
-        (self.state.iteration, self.interrupted.as_ref().map_or(0, InterruptedUpdate::steps))
-    }
-
-    /// Success on the fixed task list.
-    fn evaluate(&mut self) -> Result<()> {
-        self.phases.start("evaluate");
-        let _bar = self.ranks.progress.phase("evaluate", "episodes");
-        let evaluation =
-            evaluate(&*self.ranks.comm, &mut self.player, &self.policy.model, &self.recipe.eval, self.recipe.seed)?;
-        report::evaluation(&mut self.metrics, &evaluation);
+    /// Counts the tokens that all ranks generated, and their FLOPs.
+    fn count_generation(&mut self, batch: &Batch) -> Result<()> {
+        let Generated { prefilled, generated, .. } = self.player.take_counters();
+        let all = exchange(&*self.ranks.comm, Ok([prefilled, generated]))?;
+        let [prefilled, generated] = all.iter().fold([0; 2], |sum, counts| [sum[0] + counts[0], sum[1] + counts[1]]);
+        let config = &self.learner.policy.model.config;
+        self.meter.speed.count(generation_flops(config, batch, prefilled, generated));
+        let seconds = self.meter.phases.seconds("rollout").max(1e-9);
+        self.meter.metrics.set("rollout/tokens_per_s", generated as f64 / seconds);
         Ok(())
     }
 
-    /// Writes the row of metrics of the iterations done so far.
+    /// Runs the update's mini-batches after those in `reports`. When a signal interrupts it, keeps the iteration for
+    /// the checkpoint.
+    fn update_from(
+        &mut self,
+        mut reports: UpdateReports,
+        iteration: u64,
+        episodes: &[Episode],
+        batch: &Batch,
+    ) -> Result<UpdateReports> {
+        let ended = self.run_remaining(iteration, batch, &mut reports);
+        if ended.as_ref().is_err_and(|error| error.is::<Stopped>()) {
+            let (episodes, batch) = (episodes.to_vec(), batch.clone());
+            let metrics = std::mem::take(&mut self.meter.metrics);
+            self.ledger.interrupted = Some(InterruptedUpdate { episodes, batch, metrics, reports: reports.clone() });
+        }
+        ended.map(|()| reports)
+    }
+
+    fn run_remaining(&mut self, iteration: u64, batch: &Batch, reports: &mut UpdateReports) -> Result<()> {
+        let Self { recipe, learner, meter, .. } = self;
+        let settings = UpdateSettings {
+            update: &recipe.update,
+            lr: learning_rate(&recipe.update, iteration - 1, recipe.iterations),
+            temperature: recipe.rollout.temperature,
+            max_response_tokens: recipe.rollout.max_response_tokens,
+            seed: stream_seed(recipe.seed, noise::SHUFFLE, iteration),
+        };
+        let mut policy_learns = true;
+        if let (Some(critic), Some(section)) = (&mut learner.critic, &recipe.critic) {
+            meter.update_critic(critic, batch, section, &settings, reports.critic.get_or_insert_default())?;
+            policy_learns = iteration > section.warmup;
+        }
+        if policy_learns {
+            meter.update_policy(&mut learner.policy, batch, &settings, reports.policy.get_or_insert_default())?;
+        }
+        Ok(())
+    }
+
+    /// Measures success on the fixed task list.
+    fn evaluate(&mut self) -> Result<()> {
+        self.meter.phases.start("evaluate");
+        let _bar = self.ranks.progress.phase("evaluate", "episodes");
+        let (policy, recipe) = (&self.learner.policy.model, &self.recipe);
+        let evaluation = evaluate(&*self.ranks.comm, &mut self.player, policy, &recipe.eval, recipe.seed)?;
+        report::evaluation(&mut self.meter.metrics, &evaluation);
+        Ok(())
+    }
+
+    /// Writes the row of metrics of the last finished iteration.
     fn record(&mut self) -> Result<()> {
         let comm = &*self.ranks.comm;
         let env_errors: u64 = exchange(comm, Ok(self.player.take_env_errors()))?.iter().sum();
-        self.metrics.set("env/errors", env_errors as f64);
-        report::memory(&mut self.metrics, comm.device());
-        self.phases.finish(&mut self.metrics, "track"); // of the next row
-        let seconds = self.metrics.get("time/iteration_s").unwrap_or(0.0);
-        let done = self.speed.take();
-        if self.state.iteration > 0 {
-            self.metrics.set("perf/mfu", self.speed.share(done, seconds));
-            self.metrics.set("perf/peak_flops", self.speed.peak);
+        let Meter { phases, speed, metrics, tracker } = &mut self.meter;
+        metrics.set("env/errors", env_errors as f64);
+        report::memory(metrics, comm.device());
+        phases.finish(metrics, "track"); // of the next row
+        let seconds = metrics.get("time/iteration_s").unwrap_or(0.0);
+        let flops = speed.take();
+        let iteration = self.ledger.state.iteration;
+        if iteration > 0 {
+            metrics.set("perf/mfu", speed.share(flops, seconds));
+            metrics.set("perf/peak_flops", speed.peak);
         }
-        self.tracker.record(self.state.iteration, &std::mem::take(&mut self.metrics))
+        tracker.record(iteration, &std::mem::take(metrics))
     }
 
-    /// Saves a checkpoint; its time counts into the next row.
+    /// Saves a checkpoint. Its time counts towards the next row.
     fn save(&mut self) -> Result<()> {
-        self.phases.start("checkpoint");
+        self.meter.phases.start("checkpoint");
         let _bar = self.ranks.progress.phase("checkpoint", "");
-        self.state.policy = Counters::of(&self.policy);
-        self.state.critic = self.critic.as_ref().map(Counters::of);
-        let interrupted = self.interrupted.as_ref().map(InterruptedUpdate::saved).transpose()?;
-        let saved = Saved::new(&self.policy, self.critic.as_ref(), &self.model_files, interrupted);
-        let (iteration, keep) = (self.state.iteration, self.recipe.checkpoint.keep);
-        self.checkpoints.save(&*self.ranks.comm, iteration, &saved, &self.state, keep)?;
-        self.saved = Some(self.progress());
-        self.phases.start("track"); // of the next row
+        let Self { learner: Learner { policy, critic, .. }, ledger, .. } = self;
+        ledger.state.policy = OptimizerCounters::of(policy);
+        ledger.state.critic = critic.as_ref().map(OptimizerCounters::of);
+        let interrupted = ledger.interrupted.as_ref().map(InterruptedUpdate::serialized).transpose()?;
+        let contents = Contents::new(policy, critic.as_ref(), &self.model_files, interrupted);
+        let (iteration, keep) = (ledger.state.iteration, self.recipe.checkpoint.keep);
+        ledger.checkpoints.save(&*self.ranks.comm, iteration, &contents, &ledger.state, keep)?;
+        ledger.saved = Some(ledger.progress());
+        self.meter.phases.start("track"); // of the next row
+        Ok(())
+    }
+}
+
+impl Meter {
+    /// Runs the critic's remaining mini-batches and counts their FLOPs.
+    fn update_critic(
+        &mut self,
+        critic: &mut Network,
+        batch: &Batch,
+        section: &Critic,
+        settings: &UpdateSettings,
+        report: &mut CriticReport,
+    ) -> Result<()> {
+        self.phases.start("critic");
+        let _bar = critic.ranks.progress.phase("critic", "sequences");
+        let before = report.each.len();
+        critic::run_remaining(critic, batch, section, settings, report)?;
+        // Mini-batches before an interruption were counted by the run that did them.
+        let share = (report.each.len() - before) as f64 / report.each.len().max(1) as f64;
+        let epochs = f64::from(settings.update.epochs) * share;
+        self.speed.count(TRAINED * epochs * forward_flops(&critic.model.config, batch));
+        Ok(())
+    }
+
+    /// Runs the policy's remaining mini-batches and measures their speed.
+    fn update_policy(
+        &mut self,
+        policy: &mut Network,
+        batch: &Batch,
+        settings: &UpdateSettings,
+        report: &mut UpdateReport,
+    ) -> Result<()> {
+        self.phases.start("update");
+        let _bar = policy.ranks.progress.phase("update", "sequences");
+        let before = report.tokens;
+        update::run_remaining(policy, batch, settings, report)?;
+        let (seconds, tokens) = (self.phases.seconds("update").max(1e-9), (report.tokens - before) as f64);
+        let all: usize = batch.sequences.iter().map(|s| s.tokens.len()).sum();
+        let flops = TRAINED * forward_flops(&policy.model.config, batch) * tokens / all.max(1) as f64;
+        self.speed.count(flops);
+        self.metrics.set("update/tokens_per_s", tokens / seconds);
+        self.metrics.set("update/mfu", self.speed.share(flops, seconds));
+        self.metrics.set("lr", settings.lr);
         Ok(())
     }
 }

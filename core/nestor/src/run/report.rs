@@ -1,4 +1,4 @@
-//! An iteration's episodes, rows and update as metrics.
+//! Metrics of an iteration's episodes, rows and update.
 
 use std::collections::HashMap;
 
@@ -18,7 +18,6 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
     sum / n.max(1) as f64
 }
 
-/// What was won on the fixed task list.
 pub fn evaluation(metrics: &mut Metrics, evaluation: &Evaluation) {
     metrics.set("eval/success", evaluation.success.all.rate());
     for (kind, count) in &evaluation.success.by_type {
@@ -28,7 +27,6 @@ pub fn evaluation(metrics: &mut Metrics, evaluation: &Evaluation) {
     metrics.set("eval/length", evaluation.mean_length);
 }
 
-/// What was played.
 pub fn episodes(metrics: &mut Metrics, episodes: &[Episode], eos: &[u32]) {
     let success = Success::of(episodes);
     metrics.set("episode/success", success.all.rate());
@@ -48,7 +46,7 @@ pub fn episodes(metrics: &mut Metrics, episodes: &[Episode], eos: &[u32]) {
     metrics.set("response/clipped_ratio", mean(clipped));
 }
 
-/// What the estimator saw and gave.
+/// Metrics of the advantages, and of the groups of steps taken in the same state.
 pub fn rows(metrics: &mut Metrics, rows: &Rows) {
     let advantages = || rows.advantages.iter().map(|&a| f64::from(a));
     let center = mean(advantages());
@@ -72,7 +70,6 @@ pub fn rows(metrics: &mut Metrics, rows: &Rows) {
     metrics.set("anchor/singleton_ratio", singletons as f64 / rows.len().max(1) as f64);
 }
 
-/// What the update did.
 pub fn update(metrics: &mut Metrics, update: &UpdateReports, rows: &Rows) {
     if let Some(report) = &update.policy {
         policy(metrics, report);
@@ -88,7 +85,7 @@ pub fn update(metrics: &mut Metrics, update: &UpdateReports, rows: &Rows) {
     }
 }
 
-/// One row for each optimiser step of the policy.
+/// The rows of `steps.jsonl`: one per optimiser step of the policy.
 pub fn steps(report: &UpdateReport) -> impl Iterator<Item = Metrics> {
     report.each.iter().map(|step| {
         let mut metrics = Metrics::new();
@@ -101,14 +98,14 @@ pub fn steps(report: &UpdateReport) -> impl Iterator<Item = Metrics> {
     })
 }
 
-/// Memory of this process and its device, where the system tells.
+/// Memory of this process and its device, where the system reports it.
 pub fn memory(metrics: &mut Metrics, device: Device) {
-    let told = [
+    let measured = [
         ("memory/rss_bytes", rss_bytes()),
         ("memory/peak_rss_bytes", peak_bytes()),
         ("memory/free_bytes", free_bytes(device).map(|bytes| bytes as f64)),
     ];
-    for (name, bytes) in told {
+    for (name, bytes) in measured {
         if let Some(bytes) = bytes {
             metrics.set(name, bytes);
         }

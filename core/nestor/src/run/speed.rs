@@ -1,4 +1,4 @@
-//! How much of its devices' arithmetic a run uses: model FLOPs utilization (Chowdhery et al. 2022, "PaLM", arXiv
+//! Model FLOPs utilization: the share of its devices' arithmetic that a run uses (Chowdhery et al. 2022, "PaLM", arXiv
 //! 2204.02311, appendix B). Recomputation does not count, so that it cannot make a run look fast.
 
 use std::time::Instant;
@@ -9,30 +9,30 @@ use crate::data::Batch;
 use crate::model::Config;
 use crate::model::flops::{block_flops, head_flops};
 
-/// A backward pass takes two products for each one of the forward pass.
+/// FLOPs of training per forward FLOP: the backward pass takes two products for each one of the forward pass.
 pub const TRAINED: f64 = 3.0;
 
-/// FLOPs of an iteration against what the ranks' devices could do.
+/// FLOPs of an iteration, relative to the peak of the ranks' devices.
 #[derive(Debug, Clone, Copy)]
 pub struct Speed {
-    /// FLOP/s that one rank's device reaches.
+    /// Peak FLOP/s of one rank's device.
     pub peak: f64,
     ranks: usize,
     done: f64,
 }
 
 impl Speed {
-    /// Measures the device of this rank.
+    /// Measures the peak of this rank's device.
     pub fn measure(device: Device, kind: Kind, ranks: usize) -> Self {
         Self { peak: product_rate(device, kind), ranks, done: 0.0 }
     }
 
-    /// Counts FLOPs of all ranks into the iteration.
+    /// Adds FLOPs of all ranks to the iteration.
     pub fn count(&mut self, flops: f64) {
         self.done += flops;
     }
 
-    /// Share of the peak that so many FLOPs in so many seconds are.
+    /// The given FLOPs in the given seconds as a share of the peak of all ranks.
     pub fn share(&self, flops: f64, seconds: f64) -> f64 {
         flops / (seconds.max(1e-9) * self.peak * self.ranks as f64)
     }
@@ -43,14 +43,15 @@ impl Speed {
     }
 }
 
-/// FLOPs of one forward pass over a batch, the head on response tokens alone.
+/// FLOPs of one forward pass over a batch, with the LM head on response tokens only.
 pub fn forward_flops(c: &Config, batch: &Batch) -> f64 {
     let tokens = |length: f64| length * c.num_hidden_layers as f64 * block_flops(c, length);
     let blocks: f64 = batch.sequences.iter().map(|s| tokens(s.tokens.len() as f64)).sum();
     blocks + batch.rows.token_rewards.len() as f64 * head_flops(c)
 }
 
-/// FLOPs of generating a batch whose prompts took `prefilled` tokens to compute, what the cache shared left out.
+/// FLOPs of generating a batch. `prefilled` counts the prompt tokens that were computed, not those that the cache
+/// shared.
 pub fn generation_flops(c: &Config, batch: &Batch, prefilled: u64, generated: u64) -> f64 {
     let tokens: usize = batch.sequences.iter().map(|s| s.tokens.len()).sum();
     let length = tokens as f64 / batch.sequences.len().max(1) as f64;
@@ -58,7 +59,7 @@ pub fn generation_flops(c: &Config, batch: &Batch, prefilled: u64, generated: u6
     (prefilled + generated) as f64 * each + generated as f64 * head_flops(c)
 }
 
-/// FLOP/s of a large matrix product: the best of several, since others may use the machine.
+/// FLOP/s of a large matrix product. Takes the best of several, since other programs may use the machine.
 fn product_rate(device: Device, kind: Kind) -> f64 {
     let n: i64 = if device.is_cuda() { 8192 } else { 512 };
     let wait = || {

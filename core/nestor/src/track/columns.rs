@@ -1,24 +1,23 @@
-//! An iteration on one line: all of it, or as many columns as a terminal has room for.
+//! An iteration as one line: all of its metrics, or the columns that fit the terminal.
 
 use console::style;
 
 use super::Metrics;
 
-/// An iteration as the console tells it.
+/// The row of metrics of an iteration, for the console and the log.
 #[derive(Debug, Clone, Copy)]
-pub struct Row<'a> {
-    /// Its number; 0 is what was measured before reinforcement learning.
+pub struct IterationRow<'a> {
+    /// 0 is the evaluation before reinforcement learning.
     pub iteration: u64,
-    /// Iterations of the run.
+    /// Number of iterations of the run.
     pub iterations: u64,
-    /// What was measured.
     pub metrics: &'a Metrics,
-    /// Seconds to the end of the run, where they can be told.
+    /// Estimated seconds to the end of the run.
     pub to_go: Option<f64>,
 }
 
-impl Row<'_> {
-    /// The whole line.
+impl IterationRow<'_> {
+    /// The line with all columns.
     pub fn line(&self) -> String {
         let Self { metrics, to_go, .. } = self;
         let mut parts = vec![format!("{} {:>3.0} %", self.count(), self.percent())];
@@ -49,14 +48,13 @@ impl Row<'_> {
 /// A column of the table on a terminal.
 #[derive(Debug, Clone, Copy)]
 struct Column {
-    /// Name of the metric.
     metric: &'static str,
     label: &'static str,
-    /// Digits after the point.
+    /// Digits after the decimal point.
     digits: usize,
-    /// Its width.
+    /// Characters.
     width: usize,
-    /// Columns with the lowest numbers are shown first.
+    /// A narrow terminal shows the columns with the lowest numbers.
     order: usize,
 }
 
@@ -68,7 +66,7 @@ const fn column(metric: &'static str, label: &'static str, digits: usize, width:
     Column { metric, label, digits, width, order }
 }
 
-/// What was measured, in the order of the line.
+/// The first columns of a line.
 const VALUES: &[Column] = &[
     column("eval/success", "eval", 3, 5, 0),
     column("episode/success", "success", 3, 7, 1),
@@ -81,7 +79,7 @@ const VALUES: &[Column] = &[
     column("grad/norm", "grad", 3, 6, 8),
 ];
 
-/// What stands after it.
+/// The last columns of a line.
 const REST: &[Column] = &[
     column(SKIPPED, "skipped", 0, 7, 4),
     column(ENV_ERRORS, "env errors", 0, 10, 9),
@@ -91,23 +89,23 @@ const REST: &[Column] = &[
     column(TO_GO, "to go", 0, 6, 5),
 ];
 
-/// These are shown once they were anything but zero.
+/// Columns that appear once their value is not zero.
 const MOSTLY_ZERO: [&str; 3] = [SKIPPED, ENV_ERRORS, "loss/kl"];
 
-/// Iterations as a table on a terminal, under a header that comes again before it has scrolled away.
+/// The table of iterations on a terminal. Its header repeats before the last one has scrolled away.
 #[derive(Debug, Default)]
-pub struct Table {
-    /// Of [`MOSTLY_ZERO`], what was not zero.
+pub struct ConsoleTable {
+    /// The metrics of [`MOSTLY_ZERO`] that have been non-zero.
     nonzero: Vec<&'static str>,
-    /// The header in force.
+    /// The last header.
     header: String,
     /// Rows printed under it.
     rows: usize,
 }
 
-impl Table {
-    /// The lines of a row on a terminal of this size: the row, and a header where one is due.
-    pub fn lines(&mut self, row: &Row, (height, width): (usize, usize)) -> Vec<String> {
+impl ConsoleTable {
+    /// The lines of a row on a terminal of this size: the header where one is due, and the row.
+    pub fn lines(&mut self, row: &IterationRow, (height, width): (usize, usize)) -> Vec<String> {
         let nonzero = |metric: &&str| row.metrics.get(metric).is_some_and(|value| value != 0.0);
         let new: Vec<_> =
             MOSTLY_ZERO.into_iter().filter(nonzero).filter(|metric| !self.nonzero.contains(metric)).collect();
@@ -130,7 +128,7 @@ impl Table {
         }
         let cut = |line: String| console::truncate_str(&line, width, "").into_owned();
         let mut lines = Vec::new();
-        // Under a header fit as many rows as a screen has, without it, the bar and the prompt.
+        // The screen holds a header, its rows, the bar and the prompt.
         if self.header != header || self.rows + 4 > height.max(8) {
             lines.push(cut(style(header.clone()).dim().to_string()));
             (self.header, self.rows) = (header, 0);
@@ -140,7 +138,7 @@ impl Table {
         lines
     }
 
-    /// The columns that fit, in their order on the line.
+    /// The columns that fit, from left to right.
     fn columns(&self, width: usize) -> Vec<&'static Column> {
         let shown = |column: &&Column| !MOSTLY_ZERO.contains(&column.metric) || self.nonzero.contains(&column.metric);
         let all: Vec<&Column> = VALUES.iter().chain(REST).filter(shown).collect();
@@ -157,7 +155,7 @@ impl Table {
     }
 }
 
-/// A number in a cell, with fewer digits where it would not fit, and whether it is bad news.
+/// Formats a number for a cell, with fewer digits where it would not fit. Returns the text and whether it is bad news.
 fn cell(value: Option<f64>, digits: usize, width: usize, zero_is_good: bool) -> (String, bool) {
     let Some(value) = value else { return (String::new(), false) };
     let forms = (0..=digits).rev().map(|digits| format!("{value:.digits$}"));

@@ -1,4 +1,4 @@
-//! What a run says on standard output: lines, a table and a bar on a terminal, or JSON.
+//! Output of a run on standard output: plain lines, a table and a bar on a terminal, or JSON.
 
 use std::path::Path;
 
@@ -6,88 +6,77 @@ use console::{Term, style};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::columns::{Row, Table};
+use super::columns::{ConsoleTable, IterationRow};
 use super::progress::Progress;
 use super::terminal;
 
-/// Something that a run has to say.
+/// A message of a run: a line, or one object with `--json`.
 #[derive(Debug, Clone, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event<'a> {
-    /// What runs where.
     Start {
-        /// The run directory.
         run_dir: &'a Path,
-        /// Parameters of the policy.
+        /// Number of the policy's parameters.
         parameters: i64,
-        /// Of its adapters, where it has some.
+        /// Number of its adapters' parameters.
         #[serde(skip_serializing_if = "Option::is_none")]
         adapters: Option<i64>,
-        /// The type that passes compute with.
-        dtype: String,
-        /// Where they compute.
+        /// The compute type, such as `float32`.
+        dtype: &'static str,
+        /// The device of rank 0, such as `cuda:0`.
         device: String,
-        /// The environment's plugin.
+        /// Plugin id of the environment.
         environment: &'a str,
-        /// The estimator's plugin.
+        /// Plugin id of the estimator.
         estimator: &'a str,
-        /// Iterations of the run.
         iterations: u64,
         /// Number of ranks.
         world: usize,
-        /// The checkpoint that the run goes on from.
+        /// The checkpoint.
         #[serde(skip_serializing_if = "Option::is_none")]
         resumed_from: Option<&'a Path>,
     },
-    /// How far the warm start is.
     WarmStart {
         /// The optimiser step, from 1.
         step: u64,
-        /// Optimiser steps in all.
+        /// Number of optimiser steps.
         steps: u64,
         /// Mean negative log-prob of the expert's tokens, in nats.
         loss: f64,
     },
-    /// An iteration: its row of `metrics.jsonl`.
+    /// The row of `metrics.jsonl`.
     Iteration(Map<String, Value>),
-    /// Something to know.
-    Say {
-        /// One line.
+    #[serde(rename = "say")]
+    Log {
         message: &'a str,
     },
-    /// Something to look at.
     Warning {
-        /// One line.
         message: &'a str,
     },
-    /// Why the run failed.
+    /// The run failed.
     Error {
-        /// One line.
         message: &'a str,
     },
-    /// How the run ended.
     End {
-        /// Whether all iterations are done, or a signal asked to stop.
         status: Status,
-        /// The run directory.
         run_dir: &'a Path,
-        /// Whether there is a checkpoint to go on from.
+        /// True if there is a checkpoint to resume from.
         saved: bool,
     },
 }
 
-/// How a run ended.
+/// Outcome of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
     /// All iterations are done.
     Done,
-    /// A signal asked to stop.
+    /// A signal asked the run to stop.
     Stopped,
 }
 
 impl Event<'_> {
-    /// As one line; an iteration's is made by [`Row::line`].
+    /// The event as one line. [`IterationRow::line`] formats iterations.
     pub fn line(&self) -> String {
         match self {
             Self::Start { run_dir, parameters, adapters, dtype, device, environment, estimator, .. } => {
@@ -100,7 +89,7 @@ impl Event<'_> {
             }
             Self::WarmStart { step, steps, loss } => format!("warm start {step}/{steps} | loss {loss:.4}"),
             Self::Iteration(row) => Value::from(row.clone()).to_string(),
-            Self::Say { message } => message.to_string(),
+            Self::Log { message } => message.to_string(),
             Self::Warning { message } => format!("warning: {message}"),
             Self::Error { message } => format!("error: {message}"),
             Self::End { status: Status::Done, run_dir, .. } => format!("done: {}", run_dir.display()),
@@ -108,80 +97,80 @@ impl Event<'_> {
                 "stopped by a signal before reinforcement learning: nothing was saved".into()
             }
             Self::End { run_dir, .. } => {
-                format!("stopped by a signal; go on with --resume --run-dir {}", run_dir.display())
+                format!("stopped by a signal; resume with --resume --run-dir {}", run_dir.display())
             }
         }
     }
 
-    /// Prints it on standard output as one JSON object.
+    /// Prints the event on standard output as one JSON object.
     pub fn print_json(&self) {
         // Plain data always has a form in JSON.
         terminal::put(&(serde_json::to_string(self).unwrap_or_default() + "\n"));
     }
 }
 
-/// How a run speaks.
+/// Format of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Voice {
-    /// Another rank speaks.
+enum Format {
+    /// Nothing: another rank prints.
     Silent,
-    /// Whole lines, for a pipe or a file.
+    /// Unwrapped lines, for a pipe or a file.
     Plain,
-    /// Lines that fit, and a bar where the terminal can redraw it.
+    /// Wrapped lines, a table, and a bar where the terminal can redraw it.
     Terminal,
-    /// One object a line.
+    /// One object per line.
     Json,
 }
 
-/// Standard output, for as long as a run goes on. What a bar left is cleared when it is dropped.
+/// Standard output during a run. Dropping it clears the bar.
 #[derive(Debug)]
 pub struct Console {
-    voice: Voice,
+    format: Format,
     progress: Progress,
-    table: Table,
+    table: ConsoleTable,
 }
 
 impl Drop for Console {
     fn drop(&mut self) {
         self.progress.end();
-        // In a panic the line draws no more.
-        if self.voice == Voice::Terminal && std::thread::panicking() {
+        // During a panic the bar does not redraw.
+        if self.format == Format::Terminal && std::thread::panicking() {
             terminal::clear();
         }
     }
 }
 
 impl Console {
-    /// Of a rank that leaves speaking to another.
+    /// A console that prints nothing.
     pub fn silent() -> Self {
-        Self { voice: Voice::Silent, progress: Progress::hidden(), table: Table::default() }
+        Self { format: Format::Silent, progress: Progress::hidden(), table: ConsoleTable::default() }
     }
 
-    /// Of one of `world` ranks: the first speaks.
+    /// The console of one of `world` ranks. Only rank 0 prints.
     pub fn open(rank: usize, world: usize, json: bool) -> Self {
-        let voice = match (rank, json) {
-            (0, true) => Voice::Json,
-            (0, false) if Term::stdout().is_term() => Voice::Terminal,
-            (0, false) => Voice::Plain,
-            _ => Voice::Silent,
+        let format = match (rank, json) {
+            (0, true) => Format::Json,
+            (0, false) if Term::stdout().is_term() => Format::Terminal,
+            (0, false) => Format::Plain,
+            _ => Format::Silent,
         };
-        let bar = voice == Voice::Terminal && terminal::redraws();
+        let bar = format == Format::Terminal && terminal::redraws();
         let progress = if bar { Progress::shown(world) } else { Progress::hidden() };
-        Self { voice, progress, table: Table::default() }
+        Self { format, progress, table: ConsoleTable::default() }
     }
 
-    /// Where phases say how far they are.
+    /// The handle through which phases report progress.
     pub fn progress(&self) -> Progress {
         self.progress.clone()
     }
 
-    /// Says something other than an iteration.
+    /// Prints an event other than an iteration.
     pub fn emit(&mut self, event: &Event) {
-        match self.voice {
-            Voice::Silent => {}
-            Voice::Json => event.print_json(),
-            Voice::Plain => terminal::print(&event.line()),
-            Voice::Terminal => {
+        match self.format {
+            Format::Silent => {}
+            Format::Json => event.print_json(),
+            Format::Plain => terminal::print(&event.line()),
+            Format::Terminal => {
                 let folded = terminal::fold(&event.line(), terminal::columns(&Term::stdout()));
                 let warning = matches!(event, Event::Warning { .. });
                 self.print(&if warning { style(folded).yellow().to_string() } else { folded });
@@ -189,17 +178,16 @@ impl Console {
         }
     }
 
-    /// Tells an iteration.
-    pub fn iteration(&mut self, row: &Row) {
-        match self.voice {
-            Voice::Silent => {}
-            Voice::Json => {
+    pub fn iteration(&mut self, row: &IterationRow) {
+        match self.format {
+            Format::Silent => {}
+            Format::Json => {
                 let values = row.metrics.iter().map(|(name, value)| (name.to_string(), value.into()));
                 let values = [("iteration".to_string(), row.iteration.into())].into_iter().chain(values);
                 Event::Iteration(values.collect()).print_json();
             }
-            Voice::Plain => terminal::print(&row.line()),
-            Voice::Terminal => {
+            Format::Plain => terminal::print(&row.line()),
+            Format::Terminal => {
                 let stdout = Term::stdout();
                 let size = (usize::from(stdout.size().0), terminal::columns(&stdout));
                 let lines = self.table.lines(row, size).join("\n");
@@ -208,10 +196,10 @@ impl Console {
         }
     }
 
-    /// Warns on standard error, before a run has a log.
+    /// Warns on standard error. For warnings before the run has a log.
     pub fn warn(&self, message: &str) {
         terminal::warn(&format!("warning: {message}"));
-        if self.voice == Voice::Json {
+        if self.format == Format::Json {
             Event::Warning { message }.print_json();
         }
     }

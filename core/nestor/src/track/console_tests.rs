@@ -3,15 +3,15 @@ use std::path::Path;
 use console::{measure_text_width, strip_ansi_codes};
 use serde_json::{Value, json};
 
-use super::columns::{Row, Table};
+use super::columns::{ConsoleTable, IterationRow};
 use super::console::{Event, Status};
-use super::progress::View;
+use super::progress::PhaseView;
 use super::terminal::fold;
 use super::{Metrics, find};
 
 const WIDTHS: std::ops::RangeInclusive<usize> = 20..=250;
 
-/// Rows that a run may write: the first of a long run, a usual one, one with numbers that have gone wrong.
+/// Rows that a run may write: the first of a long run, a usual one, and ones with extreme numbers.
 fn rows() -> Vec<(u64, u64, Metrics, Option<f64>)> {
     let metrics = |factor: f64, names: &[&str]| {
         let mut metrics = Metrics::new();
@@ -45,11 +45,11 @@ fn rows() -> Vec<(u64, u64, Metrics, Option<f64>)> {
 }
 
 fn lines(
-    table: &mut Table,
+    table: &mut ConsoleTable,
     (iteration, iterations, metrics, to_go): &(u64, u64, Metrics, Option<f64>),
     width: usize,
 ) -> Vec<String> {
-    let row = Row { iteration: *iteration, iterations: *iterations, metrics, to_go: *to_go };
+    let row = IterationRow { iteration: *iteration, iterations: *iterations, metrics, to_go: *to_go };
     table.lines(&row, (24, width))
 }
 
@@ -57,7 +57,7 @@ fn lines(
 fn no_line_of_the_table_is_wider_than_the_terminal() {
     for width in WIDTHS {
         for row in rows() {
-            for line in lines(&mut Table::default(), &row, width) {
+            for line in lines(&mut ConsoleTable::default(), &row, width) {
                 assert!(measure_text_width(&line) <= width, "{width}: {line:?}");
             }
         }
@@ -67,7 +67,7 @@ fn no_line_of_the_table_is_wider_than_the_terminal() {
 #[test]
 fn no_other_line_is_wider_than_the_terminal() {
     let said = [
-        "118272 parameters in Float on Cpu, environment maze, estimator stars, run directory /tmp/some/where/runs/quickstart-12",
+        "118272 parameters in float32 on cpu, environment maze, estimator stars, run directory /tmp/some/where/runs/quickstart-12",
         "warning: 環境の説明はここにあります。とても長い行なので折り返す必要があります。 Übermäßig naïve façade 🙂🙂🙂🙂🙂🙂🙂🙂🙂🙂🙂🙂🙂🙂",
         "a\ttab, a\nnew line and an \x1b[31mescape",
         &"x".repeat(1000),
@@ -85,7 +85,7 @@ fn no_other_line_is_wider_than_the_terminal() {
 
 #[test]
 fn no_bar_is_wider_than_its_room() {
-    let view = View {
+    let view = PhaseView {
         name: "old log-probs",
         unit: "sequences",
         done: 12,
@@ -98,22 +98,22 @@ fn no_bar_is_wider_than_its_room() {
     for width in 1..=250 {
         for done in [0, 1, 2000, 4322, 5000] {
             for planned in [0, 4322] {
-                let line = View { done, planned, ..view.clone() }.line(width);
+                let line = PhaseView { done, planned, ..view.clone() }.line(width);
                 assert!(measure_text_width(&line) <= width, "{width}: {line}");
             }
         }
     }
-    let half = View { name: "rollout", unit: "episodes", done: 128, planned: 256, share: None, ..view };
+    let half = PhaseView { name: "rollout", unit: "episodes", done: 128, planned: 256, share: None, ..view };
     let whole = "rollout [=====>      ] 128/256 episodes | 123456 tokens/s | 2h05m to go";
     assert_eq!(half.line(76), whole);
     assert_eq!(half.line(40), "rollout [=====>      ] 128/256 episodes");
     assert_eq!(half.line(26), "rollout 128/256 episodes");
-    assert_eq!(View { planned: 0, tokens_per_s: 0.0, to_go: 0.0, ..half }.line(76), "rollout 1m30s");
+    assert_eq!(PhaseView { planned: 0, tokens_per_s: 0.0, to_go: 0.0, ..half }.line(76), "rollout 1m30s");
 }
 
 #[test]
 fn values_stand_under_their_headers() {
-    let mut table = Table::default();
+    let mut table = ConsoleTable::default();
     let [_, usual, wild, ..] = &rows()[..] else { unreachable!() };
     let first = lines(&mut table, usual, 200);
     let second = lines(&mut table, wild, 200);
@@ -128,7 +128,7 @@ fn values_stand_under_their_headers() {
         // "7/40  18%" has an inner end of its own.
         assert!(missing.len() <= 1, "{missing:?}\n{}\n{row}", first[0]);
     }
-    let header = |width| strip_ansi_codes(&lines(&mut Table::default(), usual, width)[0]).into_owned();
+    let header = |width| strip_ansi_codes(&lines(&mut ConsoleTable::default(), usual, width)[0]).into_owned();
     assert_eq!(header(79), " iteration   eval  success   return     loss      kl  entropy  skipped   to go");
     for name in ["eval", "clip", "grad", "rollout t/s", "update t/s", "seconds", "to go"] {
         assert!(header(200).contains(name), "{name}");
@@ -138,7 +138,7 @@ fn values_stand_under_their_headers() {
 
 #[test]
 fn the_header_comes_again_before_it_has_scrolled_away() {
-    let mut table = Table::default();
+    let mut table = ConsoleTable::default();
     let printed: Vec<usize> = (0..50).map(|_| lines(&mut table, &rows()[1], 80).len()).collect();
     let headers: Vec<usize> = (0..50).filter(|&i| printed[i] == 2).collect();
     assert_eq!(headers, [0, 21, 42], "24 lines: a header, 21 rows, the bar and the prompt");
@@ -147,12 +147,31 @@ fn the_header_comes_again_before_it_has_scrolled_away() {
 #[test]
 fn events_are_json_objects() {
     let run_dir = Path::new("runs/a \"quoted\" name");
-    let cases: [(Event, Value); 5] = [
+    let start = Event::Start {
+        run_dir,
+        parameters: 3,
+        adapters: None,
+        dtype: "float32",
+        device: "cuda:1".into(),
+        environment: "maze",
+        estimator: "stars",
+        iterations: 2,
+        world: 1,
+        resumed_from: None,
+    };
+    let cases: [(Event, Value); 6] = [
+        (
+            start,
+            json!({
+                "event": "start", "run_dir": run_dir, "parameters": 3, "dtype": "float32", "device": "cuda:1",
+                "environment": "maze", "estimator": "stars", "iterations": 2, "world": 1,
+            }),
+        ),
         (
             Event::WarmStart { step: 3, steps: 10, loss: f64::NAN },
             json!({ "event": "warm_start", "step": 3, "steps": 10, "loss": null }),
         ),
-        (Event::Say { message: "a\nb" }, json!({ "event": "say", "message": "a\nb" })),
+        (Event::Log { message: "a\nb" }, json!({ "event": "say", "message": "a\nb" })),
         (Event::Error { message: "x" }, json!({ "event": "error", "message": "x" })),
         (
             Event::End { status: Status::Stopped, run_dir, saved: true },

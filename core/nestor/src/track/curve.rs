@@ -6,28 +6,28 @@ use plotters::prelude::*;
 /// Success rates over iterations.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Curve {
-    /// Evaluations: iteration and share of won episodes.
+    /// Iteration and share of won evaluation episodes.
     pub eval: Vec<(u64, f64)>,
-    /// Training episodes: iteration and share of won episodes.
+    /// Iteration and share of won training episodes.
     pub episodes: Vec<(u64, f64)>,
 }
 
 const EVAL: RGBColor = RGBColor(200, 60, 30);
 const EPISODES: RGBColor = RGBColor(110, 150, 200);
-/// Points of one line; more are thinned out to it.
+/// Longest line in points; longer ones are thinned out.
 const MOST_POINTS: usize = 1000;
 
 impl Curve {
-    /// Adds what a row of metrics says.
+    /// Adds the values of a row of metrics.
     pub fn push(&mut self, iteration: u64, eval: Option<f64>, episodes: Option<f64>) {
         self.eval.extend(eval.filter(|v| v.is_finite()).map(|v| (iteration, v)));
         self.episodes.extend(episodes.filter(|v| v.is_finite()).map(|v| (iteration, v)));
     }
 
-    /// The picture; the x axis runs to `last`.
+    /// Draws the curve. The x axis ends at `last`.
     pub fn svg(&self, last: u64) -> Result<String> {
         let mut text = String::new();
-        self.draw(&mut text, last.max(1)).map_err(|error| anyhow!("could not draw the learning curve: {error}"))?;
+        self.draw(&mut text, last.max(1)).map_err(|error| anyhow!("cannot draw the learning curve: {error}"))?;
         Ok(text)
     }
 
@@ -46,7 +46,7 @@ impl Curve {
             .y_desc("share of episodes won")
             .label_style(("sans-serif", 15))
             .axis_desc_style(("sans-serif", 17))
-            // One light line per bold one, that is none; 0 would loop for ever in plotters.
+            // 1 means no light lines; 0 would loop forever in plotters.
             .x_max_light_lines(1)
             .y_max_light_lines(1)
             .y_labels(11)

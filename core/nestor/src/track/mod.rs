@@ -1,5 +1,4 @@
-//! What a run tells: `metrics.jsonl`, `steps.jsonl`, `log.txt`, `curve.svg`, what is seen on the console, and W&B's run
-//! file.
+//! Output of a run: `metrics.jsonl`, `steps.jsonl`, `log.txt`, `curve.svg`, the console, and W&B's run file.
 
 mod columns;
 mod console;
@@ -22,36 +21,35 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 pub use self::console::{Console, Event, Status};
-pub use columns::Row;
+pub use columns::IterationRow;
 pub use curve::Curve;
 pub use metrics::{METRICS, Metric, Metrics, find, markdown};
 pub use phases::Phases;
-pub use progress::{Progress, Running};
-pub use wandb::Wandb;
+pub use progress::{PhaseGuard, Progress};
+pub use wandb::WandbRun;
 
 use crate::files::write_whole;
 
-/// Redrawing waits at least this long, unless there is a new evaluation.
+/// Shortest time between two drawings of the curve, unless there is a new evaluation.
 const REDRAW: Duration = Duration::from_secs(2);
-/// The time to go is estimated from this many last iterations.
+/// Number of recent iterations that the time to go is estimated from.
 const ETA_WINDOW: usize = 20;
 
-/// Writes a run's metrics. Row 0 holds what was measured before reinforcement learning; iterations count from 1.
+/// Writes a run's metrics. Row 0 is the evaluation before reinforcement learning; iterations count from 1.
 pub struct Tracker {
-    /// The run directory and its files; none where another rank writes them.
-    files: Option<Files>,
+    /// None at ranks other than 0.
+    files: Option<RunFiles>,
     console: Console,
-    /// The run in W&B.
-    pub wandb: Wandb,
+    pub wandb: WandbRun,
     curve: Curve,
     drawn: Instant,
     iterations: u64,
     seconds: Vec<f64>,
 }
 
-/// What is written into a run directory.
+/// The files that a run appends to.
 #[derive(Debug)]
-struct Files {
+struct RunFiles {
     dir: PathBuf,
     rows: File,
     steps: File,
@@ -59,12 +57,12 @@ struct Files {
 }
 
 impl Tracker {
-    /// Of a rank that leaves telling to another.
+    /// A tracker that records nothing, for ranks other than 0.
     pub fn silent(iterations: u64) -> Self {
         Self {
             files: None,
             console: Console::silent(),
-            wandb: Wandb::silent(),
+            wandb: WandbRun::silent(),
             curve: Curve::default(),
             drawn: Instant::now(),
             iterations,
@@ -72,15 +70,14 @@ impl Tracker {
         }
     }
 
-    /// Speaks on a console too.
-    pub fn speaking(self, console: Console) -> Self {
+    pub fn with_console(self, console: Console) -> Self {
         Self { console, ..self }
     }
 
-    /// Opens the files of a run directory. `kept` is none for a new run; a resumed run gives its checkpoint's
-    /// iteration, and the rows of later iterations are cut off.
+    /// Opens the files of a run directory. `kept` is the iteration of the checkpoint of a resumed run, whose later rows
+    /// are removed, and none for a new run.
     pub fn open(dir: &Path, iterations: u64, kept: Option<u64>) -> Result<Self> {
-        std::fs::create_dir_all(dir).with_context(|| format!("could not make {}", dir.display()))?;
+        std::fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
         let mut curve = Curve::default();
         for (name, curve) in [("metrics.jsonl", &mut curve), ("steps.jsonl", &mut Curve::default())] {
             let path = dir.join(name);
@@ -89,17 +86,17 @@ impl Tracker {
         let append = |name: &str| {
             let path = dir.join(name);
             let file = OpenOptions::new().create(true).append(true).open(&path);
-            file.with_context(|| format!("could not open {}", path.display()))
+            file.with_context(|| format!("opening {}", path.display()))
         };
         if kept.is_none() {
             write_whole(&dir.join("log.txt"), "")?;
         }
         let [rows, steps, log] = ["metrics.jsonl", "steps.jsonl", "log.txt"].map(append);
-        let files = Files { dir: dir.to_path_buf(), rows: rows?, steps: steps?, log: log? };
+        let files = RunFiles { dir: dir.to_path_buf(), rows: rows?, steps: steps?, log: log? };
         Ok(Self { files: Some(files), curve, ..Self::silent(iterations) })
     }
 
-    /// Tells something and keeps it in `log.txt`.
+    /// Prints an event and adds it to `log.txt` and W&B.
     pub fn emit(&mut self, event: &Event) -> Result<()> {
         let Some(files) = &mut self.files else { return Ok(()) };
         self.console.emit(event);
@@ -107,27 +104,27 @@ impl Tracker {
         files.log(&event.line())
     }
 
-    /// Tells a line.
+    /// Prints and logs a line.
     pub fn log(&mut self, message: &str) -> Result<()> {
-        self.emit(&Event::Say { message })
+        self.emit(&Event::Log { message })
     }
 
-    /// Ends W&B's run file, if there is one, and says where it is.
+    /// Ends W&B's run file and logs its path.
     pub fn close(&mut self, exit_code: i32) {
         if let Some(line) = self.wandb.finish(exit_code) {
-            // The run is over: a disk that is full now costs this line alone.
+            // The run is over: if the disk is full now, only this line is lost.
             let _ = self.log(&line);
         }
     }
 
-    /// Writes the row of an iteration, its console line, and the curve now and then.
+    /// Writes the row of an iteration, prints it, and redraws the curve now and then.
     pub fn record(&mut self, iteration: u64, metrics: &Metrics) -> Result<()> {
         let Some(files) = &mut self.files else { return Ok(()) };
-        // One write per row, so that a killed process leaves at most its last row incomplete.
+        // One write per row: a killed process leaves at most its last row incomplete.
         let row = metrics.to_json(iteration) + "\n";
         files.rows.write_all(row.as_bytes()).with_context(|| files.cannot_write("metrics.jsonl"))?;
         self.seconds.extend(metrics.get("time/iteration_s").filter(|_| iteration > 0));
-        let row = Row {
+        let row = IterationRow {
             iteration,
             iterations: self.iterations,
             metrics,
@@ -146,14 +143,14 @@ impl Tracker {
         Ok(())
     }
 
-    /// Writes the optimiser steps of an iteration: a loss and a gradient norm each.
+    /// Writes one row per optimiser step of an iteration.
     pub fn record_steps(&mut self, iteration: u64, steps: impl Iterator<Item = Metrics>) -> Result<()> {
         let Some(files) = &mut self.files else { return Ok(()) };
         let rows: String = steps.map(|metrics| metrics.to_json(iteration) + "\n").collect();
         files.steps.write_all(rows.as_bytes()).with_context(|| files.cannot_write("steps.jsonl"))
     }
 
-    /// Success of all evaluations so far, with their iterations.
+    /// Iteration and success of all evaluations so far.
     pub fn evaluations(&self) -> &[(u64, f64)] {
         &self.curve.eval
     }
@@ -166,14 +163,14 @@ impl Tracker {
     }
 }
 
-/// Seconds to the end, by the last iterations.
+/// Seconds to the end of the run, estimated from recent iterations.
 fn eta(seconds: &[f64], iterations: u64, iteration: u64) -> Option<f64> {
     let recent = &seconds[seconds.len().saturating_sub(ETA_WINDOW)..];
     let mean = recent.iter().sum::<f64>() / recent.len() as f64;
     (!recent.is_empty()).then(|| mean * iterations.saturating_sub(iteration) as f64)
 }
 
-impl Files {
+impl RunFiles {
     fn log(&mut self, line: &str) -> Result<()> {
         writeln!(self.log, "{line}").with_context(|| self.cannot_write("log.txt"))
     }
@@ -183,12 +180,12 @@ impl Files {
     }
 }
 
-/// Memory of this process in bytes; none where the system does not emit.
+/// Resident memory of this process in bytes; none where the system does not report it.
 pub fn rss_bytes() -> Option<f64> {
     status_bytes("VmRSS:")
 }
 
-/// The most memory that this process ever had, in bytes; none where the system does not emit.
+/// Peak resident memory of this process in bytes; none where the system does not report it.
 pub fn peak_bytes() -> Option<f64> {
     status_bytes("VmHWM:")
 }
@@ -199,12 +196,12 @@ fn status_bytes(field: &str) -> Option<f64> {
     line.trim().strip_suffix("kB")?.trim().parse::<f64>().ok().map(|kib| kib * 1024.0)
 }
 
-/// The whole rows up to iteration `kept`; a row that was cut by a kill is dropped.
+/// The rows up to iteration `kept`. Drops a last row that a kill left incomplete.
 fn kept_rows(path: &Path, kept: Option<u64>, curve: &mut Curve) -> Result<String> {
     let Some(kept) = kept else { return Ok(String::new()) };
     let text = match std::fs::read_to_string(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(String::new()),
-        text => text.with_context(|| format!("could not read {}", path.display()))?,
+        text => text.with_context(|| format!("reading {}", path.display()))?,
     };
     let mut rows = String::new();
     for row in text.lines() {

@@ -1,27 +1,27 @@
-//! Where the wall time of an iteration goes.
+//! Wall time of an iteration by phase.
 
 use std::time::{Duration, Instant};
 
 use super::Metrics;
 
-/// A stopwatch with named phases. Exactly one runs at any time, so they never overlap and leave no gap.
+/// A stopwatch with named phases. Exactly one runs at any time, so phases neither overlap nor leave gaps.
 #[derive(Debug)]
 pub struct Phases {
-    /// When the row began.
+    /// Start of the current row.
     since: Instant,
-    /// The running phase, and when it began.
+    /// The running phase and its start.
     running: (&'static str, Instant),
     sums: Vec<(&'static str, Duration)>,
 }
 
 impl Phases {
-    /// The first row's wall time begins, with a phase.
+    /// Starts the first row and its first phase.
     pub fn new(first: &'static str) -> Self {
         let now = Instant::now();
         Self { since: now, running: (first, now), sums: Vec::new() }
     }
 
-    /// Ends the running phase and begins `name`; a name may come again.
+    /// Ends the running phase and starts `name`. A phase may run several times.
     pub fn start(&mut self, name: &'static str) {
         let now = Instant::now();
         let (ended, begin) = std::mem::replace(&mut self.running, (name, now));
@@ -32,7 +32,7 @@ impl Phases {
         }
     }
 
-    /// Seconds of a phase so far, the running one included.
+    /// Seconds of a phase in this row, including the running one.
     pub fn seconds(&self, name: &str) -> f64 {
         let done: Duration = self.sums.iter().filter(|(known, _)| *known == name).map(|(_, sum)| *sum).sum();
         let (running, begin) = self.running;
@@ -40,8 +40,8 @@ impl Phases {
         (done + running).as_secs_f64()
     }
 
-    /// Writes `time/<phase>_s` and `time/iteration_s` (wall time since the last call), and begins the next row with a
-    /// phase.
+    /// Sets `time/<phase>_s` and `time/iteration_s` (wall time since the last call), and starts the next row with the
+    /// phase `next`.
     pub fn finish(&mut self, metrics: &mut Metrics, next: &'static str) {
         self.start(next);
         for (name, sum) in self.sums.drain(..) {

@@ -1,4 +1,4 @@
-//! How far the phase under way is: one line at the bottom of a terminal.
+//! Progress of the running phase: one line at the bottom of a terminal.
 
 use std::fmt;
 use std::io;
@@ -12,53 +12,53 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle, T
 use super::columns::short_duration;
 use super::terminal;
 
-/// Between two redraws.
+/// Time between two redraws.
 const TICK: Duration = Duration::from_millis(100);
-/// A phase shows once it has run for this long.
+/// Delay before the line of a phase appears.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// The line of a phase that has ended stays for this long, unless another comes: gaps between phases do not blink.
+/// Time for which the line of a finished phase remains, so that short gaps between phases do not blink.
 const LINGER: Duration = Duration::from_millis(400);
-/// A wider line would be folded by terminals that are made smaller.
+/// Widest line in columns. A terminal that is made narrower would wrap a wider one.
 const WIDEST: usize = 76;
-/// Room for the `^C` that a terminal shows.
+/// Columns kept free for the `^C` that a terminal echoes.
 const MARGIN: usize = 4;
-/// Cells of the bar itself: it takes the first size that fits, so that it does not change with every digit.
+/// Widths of the bar in cells. It takes the first that fits, so that its width does not change with every digit.
 const CELLS: [usize; 3] = [20, 12, 6];
 
-/// Where phases say how far they are; clones are handles of one line. Hidden, it costs next to nothing.
+/// The progress line. Clones are handles of the same line; a hidden one costs next to nothing.
 #[derive(Debug, Clone)]
 pub struct Progress {
     bar: ProgressBar,
     now: Arc<Now>,
 }
 
-/// What the line is drawn from.
+/// The data of the line.
 #[derive(Debug, Default)]
 struct Now {
-    phase: Mutex<Phase>,
+    phase: Mutex<PhaseState>,
     /// Tokens of the phase so far.
     tokens: AtomicU64,
-    /// Which part of the work is meant.
+    /// The ranks that the line counts, such as `rank 0 of 2`.
     share: Option<String>,
 }
 
 #[derive(Debug, Default)]
-struct Phase {
+struct PhaseState {
     name: &'static str,
     unit: &'static str,
     running: bool,
-    /// When it began or ended.
+    /// Start of the phase, or its end.
     since: Option<Instant>,
-    /// The line as it was drawn last.
+    /// The line as last drawn.
     drawn: String,
 }
 
-/// A phase that is under way until this is dropped.
+/// Ends a phase when dropped.
 #[derive(Debug)]
 #[must_use = "the phase ends when this is dropped"]
-pub struct Running(Progress);
+pub struct PhaseGuard(Progress);
 
-impl Drop for Running {
+impl Drop for PhaseGuard {
     fn drop(&mut self) {
         let mut phase = self.0.now.phase();
         (phase.running, phase.since) = (false, Some(Instant::now()));
@@ -72,12 +72,12 @@ impl Default for Progress {
 }
 
 impl Progress {
-    /// Shows nothing.
+    /// A line that is never drawn.
     pub fn hidden() -> Self {
         Self { bar: ProgressBar::hidden(), now: Arc::default() }
     }
 
-    /// A line on standard output's terminal; of several ranks the first counts its own share alone.
+    /// A line on standard output's terminal. With several ranks it counts rank 0's share of the work.
     pub fn shown(world: usize) -> Self {
         let share = (world > 1).then(|| format!("rank 0 of {world}"));
         let now = Arc::new(Now { share, ..Now::default() });
@@ -85,7 +85,7 @@ impl Progress {
         let line = move |state: &ProgressState, out: &mut dyn fmt::Write| {
             let _ = out.write_str(&drawn.line(state)); // a string takes what is written
         };
-        let target = ProgressDrawTarget::term_like_with_hz(Box::new(Line::default()), 10);
+        let target = ProgressDrawTarget::term_like_with_hz(Box::new(BottomLine::default()), 10);
         let bar = ProgressBar::with_draw_target(Some(0), target);
         if let Ok(style) = ProgressStyle::with_template("{line}") {
             bar.set_style(style.with_key("line", line));
@@ -94,8 +94,8 @@ impl Progress {
         Self { bar, now }
     }
 
-    /// A phase begins, of which nothing is planned yet: its line tells the time. `unit` is what it counts.
-    pub fn phase(&self, name: &'static str, unit: &'static str) -> Running {
+    /// Starts a phase that counts in `unit`. Until [`Progress::set_total`] its line shows the elapsed time.
+    pub fn phase(&self, name: &'static str, unit: &'static str) -> PhaseGuard {
         {
             let mut phase = self.now.phase();
             (phase.name, phase.unit, phase.running, phase.since) = (name, unit, true, Some(Instant::now()));
@@ -103,26 +103,26 @@ impl Progress {
         self.now.tokens.store(0, Ordering::Relaxed);
         self.bar.reset();
         self.bar.set_length(0);
-        Running(self.clone())
+        PhaseGuard(self.clone())
     }
 
-    /// So many more units are planned.
+    /// Adds units to the total of the phase.
     pub fn set_total(&self, units: usize) {
         self.bar.inc_length(units as u64);
     }
 
-    /// So many units are done, and so many tokens with them.
+    /// Counts finished units and their tokens.
     pub fn advance(&self, units: usize, tokens: usize) {
         self.now.tokens.fetch_add(tokens as u64, Ordering::Relaxed);
         self.bar.inc(units as u64);
     }
 
-    /// The line as it is now, for whoever prints above it.
+    /// The line as last drawn, for code that prints above it.
     pub fn drawn(&self) -> String {
         self.now.phase().drawn.clone()
     }
 
-    /// Clears the line for good.
+    /// Clears the line and stops drawing it.
     pub fn end(&self) {
         {
             let mut phase = self.now.phase();
@@ -134,17 +134,17 @@ impl Progress {
 }
 
 impl Now {
-    fn phase(&self) -> MutexGuard<'_, Phase> {
+    fn phase(&self) -> MutexGuard<'_, PhaseState> {
         self.phase.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is to be seen now.
+    /// The line to draw now.
     fn line(&self, state: &ProgressState) -> String {
         let mut phase = self.phase();
         let age = phase.since.map_or(Duration::ZERO, |since| since.elapsed());
         if phase.running && age >= PATIENCE {
             let tokens = self.tokens.load(Ordering::Relaxed) as f64;
-            let view = View {
+            let view = PhaseView {
                 name: phase.name,
                 unit: phase.unit,
                 done: state.pos(),
@@ -162,24 +162,24 @@ impl Now {
     }
 }
 
-/// A phase at one moment.
+/// A snapshot of a phase.
 #[derive(Debug, Clone, Default)]
-pub(super) struct View<'a> {
+pub(super) struct PhaseView<'a> {
     pub name: &'a str,
     pub unit: &'a str,
     pub done: u64,
-    /// 0 where it is not known.
+    /// 0 if unknown.
     pub planned: u64,
-    /// Since it began.
+    /// Elapsed seconds.
     pub seconds: f64,
     pub tokens_per_s: f64,
-    /// Seconds; 0 where they cannot be told.
+    /// Seconds; 0 if unknown.
     pub to_go: f64,
     pub share: Option<&'a str>,
 }
 
-impl View<'_> {
-    /// The line: what fits of it, the bar last.
+impl PhaseView<'_> {
+    /// Formats the line. Where there is little room it drops the last figures; the bar takes the room that is left.
     pub fn line(&self, width: usize) -> String {
         let mut parts = Vec::new();
         if self.planned > 0 {
@@ -217,35 +217,35 @@ impl View<'_> {
     }
 }
 
-/// Columns of the line.
+/// Width of the line in columns.
 fn width() -> usize {
     terminal::columns(&Term::stdout()).saturating_sub(MARGIN).clamp(1, WIDEST)
 }
 
 /// The bottom line of a terminal, overwritten in one piece, so that it never blinks.
 #[derive(Debug, Default)]
-struct Line(Mutex<Frame>);
+struct BottomLine(Mutex<LineState>);
 
 #[derive(Debug, Default)]
-struct Frame {
+struct LineState {
     text: String,
-    /// Whether something is to be seen.
+    /// True while the terminal shows the line.
     visible: bool,
 }
 
-impl Line {
-    fn frame(&self) -> MutexGuard<'_, Frame> {
+impl BottomLine {
+    fn frame(&self) -> MutexGuard<'_, LineState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl TermLike for Line {
+impl TermLike for BottomLine {
     fn width(&self) -> u16 {
         width() as u16
     }
 
     fn move_cursor_up(&self, _: usize) -> io::Result<()> {
-        Ok(()) // there is one line
+        Ok(()) // there is only one line
     }
 
     fn move_cursor_down(&self, _: usize) -> io::Result<()> {
@@ -270,7 +270,7 @@ impl TermLike for Line {
     }
 
     fn clear_line(&self) -> io::Result<()> {
-        Ok(()) // it is overwritten
+        Ok(()) // `flush` overwrites it
     }
 
     fn flush(&self) -> io::Result<()> {

@@ -1,8 +1,8 @@
 //! Lines on a terminal, above a progress bar or without one.
 //!
-//! A bar is one line without an end, redrawn in place. Whoever prints a whole line clears that line first; the next
-//! redraw puts the bar under what was printed. So the launcher may print between the bars of its rank 0, and an error
-//! need not know whether a bar is up.
+//! A bar is one line without a line end, redrawn in place. Printing a whole line clears the bar first; the next redraw
+//! puts it under the printed line. So the launcher can print between the redraws of rank 0's bar, and the code that
+//! prints an error does not need to know whether a bar is visible.
 
 use std::io::{self, Write};
 
@@ -11,41 +11,41 @@ use textwrap::Options;
 
 const CLEAR: &str = "\r\x1b[2K";
 
-/// Whether standard output is a terminal that can redraw a line.
+/// True if standard output is a terminal that can redraw a line.
 pub fn redraws() -> bool {
     Term::stdout().is_term() && !is_dumb()
 }
 
-/// Columns of a terminal that a line may take; the last one stays free, because terminals differ in what they do there.
+/// Widest line in columns. The last column stays free, because terminals differ in how they wrap there.
 pub fn columns(term: &Term) -> usize {
     usize::from(term.size().1).saturating_sub(1).max(1)
 }
 
-/// Prints lines that fit standard output's terminal. A console that was closed must not end the run.
+/// Prints lines. A closed standard output does not end the run.
 pub fn print(lines: &str) {
     print_above(lines, "");
 }
 
-/// Prints lines above a bar, which so is never away.
+/// Prints lines above a bar and redraws the bar in the same write, so that it does not blink.
 pub fn print_above(lines: &str, bar: &str) {
     let clear = if redraws() { CLEAR } else { "" };
     put(&format!("{clear}{lines}\n{bar}"));
 }
 
-/// Clears what a bar may have left, before the process ends without a word.
+/// Clears a bar that may be visible, before the process ends.
 pub fn clear() {
     if redraws() {
         put(CLEAR);
     }
 }
 
-/// Writes to standard output as it is, in one piece.
+/// Writes text unchanged to standard output, in one piece.
 pub fn put(text: &str) {
     let mut out = io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
-/// Prints an error or a warning on standard error; whoever closed it does not want to hear.
+/// Prints an error or a warning on standard error. Ignores a closed standard error.
 pub fn warn(line: &str) {
     let term = Term::stderr();
     let text = match term.is_term() {
@@ -61,7 +61,7 @@ pub fn warn(line: &str) {
     let _ = io::stderr().write_all(text.as_bytes());
 }
 
-/// A line in as many lines as it needs at this width.
+/// Wraps a line at this width.
 pub fn fold(line: &str, width: usize) -> String {
     let plain: String = line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let indent = if width > 10 { "  " } else { "" };

@@ -93,7 +93,7 @@ fn durations_read_well() {
 }
 
 #[test]
-fn memory_is_told() {
+fn memory_is_plausible() {
     assert!(rss_bytes().is_none_or(|bytes| bytes > 1e6));
 }
 

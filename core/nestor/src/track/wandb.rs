@@ -1,6 +1,6 @@
-//! The run as Weights & Biases shows it: `wandb/` in the run directory, by the crate `wandb-rs`.
+//! The run's file for Weights & Biases: `wandb/` in the run directory, written by the crate `wandb-rs`.
 //!
-//! Tracking must not end a run: once it has begun, what cannot be written is told once, and the run goes on without.
+//! Tracking must not end a run: on the first failed write it warns, and the run continues without W&B.
 
 use std::env;
 use std::fs;
@@ -14,22 +14,22 @@ use super::{Metrics, terminal};
 use crate::input_error;
 use crate::recipe::{self, Recipe, WandbMode};
 
-/// A run's file for W&B; does nothing where the recipe has no section `wandb`, and at ranks other than 0.
-pub struct Wandb {
+/// A run's file for W&B. Does nothing where the recipe has no section `wandb`, and at ranks other than 0.
+pub struct WandbRun {
     run: Option<Run>,
-    /// Whether the last row had skipped optimiser steps, so that each new case is told once.
+    /// True if the last row had skipped optimiser steps: an alert is sent only when they begin.
     skipped: bool,
-    /// Goes into the next row.
+    /// Table for the next row.
     table: Option<Table>,
 }
 
-impl Wandb {
-    /// Of a run that is not tracked.
+impl WandbRun {
+    /// Tracks nothing.
     pub fn silent() -> Self {
         Self { run: None, skipped: false, table: None }
     }
 
-    /// What a live run needs is there: the key and the program. Nothing is written.
+    /// Checks that a live run has its API key and the `wandb` program. Writes nothing.
     pub fn check(section: Option<&recipe::Wandb>) -> Result<()> {
         let Some(section) = section else { return Ok(()) };
         settings(section, Path::new(".")).check().map_err(|error| {
@@ -37,7 +37,7 @@ impl Wandb {
         })
     }
 
-    /// Begins the run's file. A resumed run goes on with its own, cut after the row of iteration `kept`.
+    /// Opens the run's file. A resumed run continues its own file, cut after the row of iteration `kept`.
     pub fn open(recipe: &Recipe, dir: &Path, kept: Option<u64>) -> Result<Self> {
         let Some(section) = &recipe.wandb else { return Ok(Self::silent()) };
         let mut settings = settings(section, dir);
@@ -57,7 +57,7 @@ impl Wandb {
         self.attempt(|run| run.output(line));
     }
 
-    /// Adds the row of an iteration, and an alert where optimiser steps began to be skipped.
+    /// Adds the row of an iteration, and an alert when optimiser steps begin to be skipped.
     pub fn record(&mut self, iteration: u64, metrics: &Metrics) {
         let skipped = ["grad/skipped", "value/grad_skipped"].iter().any(|name| metrics.get(name) > Some(0.0));
         let news = skipped && !self.skipped;
@@ -74,19 +74,19 @@ impl Wandb {
         });
     }
 
-    /// Adds a table of episodes, as the rollout files have them, to the next row: one row a step.
+    /// Adds a table of episodes to the next row. It has the fields of the rollout files and one row per step.
     pub fn table(&mut self, episodes: impl Iterator<Item = Value>) {
         if self.run.is_some() {
             self.table = Some(table(episodes));
         }
     }
 
-    /// Says that the run failed.
+    /// Sends an alert that the run failed.
     pub fn failed(&mut self, message: &str) {
         self.attempt(|run| run.alert(AlertLevel::Error, "run failed", message));
     }
 
-    /// Ends the run's file; gives the line that says where it is. A live run waits a while for its upload.
+    /// Ends the run's file and returns a line with its path. A live run waits a while for its upload.
     pub fn finish(&mut self, exit_code: i32) -> Option<String> {
         let run = self.run.take()?;
         Some(match run.finish(exit_code) {
@@ -98,7 +98,7 @@ impl Wandb {
     fn attempt(&mut self, write: impl FnOnce(&mut Run) -> Result<(), Error>) {
         let Some(run) = &mut self.run else { return };
         if let Err(error) = write(run) {
-            terminal::warn(&format!("warning: wandb: {error}; the run goes on without W&B"));
+            terminal::warn(&format!("warning: wandb: {error}; the run continues without W&B"));
             self.run = None;
         }
     }
@@ -126,7 +126,7 @@ fn settings(section: &recipe::Wandb, dir: &Path) -> Settings {
     }
 }
 
-/// The `wandb` program in the environment that `scripts/setup.sh` makes beside this one, where PATH has none.
+/// The `wandb` program in the `.venv` that `scripts/setup.sh` makes, where PATH has none.
 fn installed() -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     if env::split_paths(&path).any(|dir| dir.join("wandb").is_file()) {
@@ -136,7 +136,7 @@ fn installed() -> Option<PathBuf> {
     exe.ancestors().map(|dir| dir.join(".venv/bin/wandb")).find(|program| program.is_file())
 }
 
-/// The id of the newest run file: what stands behind the last hyphen of `offline-run-<time>-<id>`.
+/// The id of the newest run file, from its name `offline-run-<time>-<id>`.
 fn last_id(dir: &Path) -> Option<String> {
     let names = fs::read_dir(dir).ok()?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let newest = names.filter(|name| name.starts_with("offline-run-")).max()?;

@@ -1,14 +1,14 @@
-//! Saves a checkpoint again and again on a disk whose n-th write fails, for every n (tests/test_checkpoint_faults.py has
-//! the disk). Prints a JSON line for each attempt: what the ranks said, and what is left.
+//! Saves a checkpoint on a disk whose n-th write fails, for every n (tests/python/test_checkpoint_faults.py loads that
+//! disk). Prints a JSON line for each attempt: the error, and the files that remain.
 //!
-//! `failing_saves RUN_DIR WORLD KIND…`: a run directory with a folder `model`; ranks are threads. A kind of failure may be
-//! several in turn, `enospc,eio,short`.
+//! `failing_saves RUN_DIR WORLD KIND…`: a run directory with a folder `model`; ranks are threads. A kind of failure may
+//! list several, which take turns: `enospc,eio,short`.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use nestor::checkpoint::{Checkpoints, Saved, Set};
+use nestor::checkpoint::{Checkpoints, Contents, TensorSet};
 use nestor::dist::{C10d, Comm, Rendezvous, Solo};
 use nestor::error::message;
 use nestor::model::{Config, qwen2};
@@ -20,7 +20,7 @@ use tch::{Device, Kind, Tensor};
 
 const SOLO: Solo = Solo { device: Device::Cpu };
 
-/// The checkpoint that a save removes, the one before it, and the one that is tried.
+/// The checkpoint that a save removes, the one before it, and the one that the save writes.
 const OLDEST: u64 = 1;
 const BEFORE: u64 = 2;
 const TRIED: u64 = 3;
@@ -50,7 +50,7 @@ fn main() -> Result<()> {
     })
 }
 
-/// Tells the disk which write is to fail, and how; `fired` asks whether it did.
+/// Sends a command to the disk: `N:KIND` makes the N-th write fail, `fired` asks if it did.
 fn disk(word: &str) -> bool {
     std::fs::remove_file(format!("/failing-disk/{word}")).is_ok()
 }
@@ -65,7 +65,7 @@ fn attempts(comm: &dyn Comm, run_dir: &Path, kinds: &[String]) -> Result<()> {
                 prepare(run_dir)?;
             }
             comm.barrier()?;
-            // Each rank's own files are counted together: which call is the n-th is up to the threads.
+            // The disk counts the writes of all ranks together, so the threads' timing decides whose is the n-th.
             if root {
                 anyhow::ensure!(disk(&format!("{n}:{kind}")), "the failing disk is not loaded");
             }
@@ -91,7 +91,7 @@ fn directory(run_dir: &Path, iteration: u64) -> PathBuf {
     run_dir.join(format!("checkpoints/iteration-{iteration:06}"))
 }
 
-/// Two checkpoints, and half of a third, as a killed run leaves it.
+/// Makes two checkpoints, and an incomplete third as a killed run leaves it.
 fn prepare(run_dir: &Path) -> Result<()> {
     let dir = run_dir.join("checkpoints");
     if dir.exists() {
@@ -105,7 +105,7 @@ fn prepare(run_dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A unit's numbers as of an iteration, this rank's part of them.
+/// This rank's shard of a unit at an iteration.
 fn shard(comm: &dyn Comm, layout: &Layout, iteration: u64) -> Tensor {
     let partition = Partition::new(layout.numel(), comm.world());
     let own = Tensor::zeros([partition.shard_numel()], (Kind::Float, Device::Cpu));
@@ -126,15 +126,15 @@ fn save(comm: &dyn Comm, run_dir: &Path, iteration: u64) -> Result<()> {
     let layouts = qwen2::layouts(&Config::load(&model_files)?);
     let tensors = shards(comm, &layouts, iteration);
     let shards = || tensors.iter().map(Tensor::shallow_clone).collect();
-    let set = |name| Set { name, layouts: &layouts, shards: shards() };
+    let set = |name| TensorSet { name, layouts: &layouts, shards: shards() };
     let sets = ["policy", "exp_avg", "exp_avg_sq"].map(set).into();
-    let saved = Saved { sets, adapter_config: None, model_files: &model_files, interrupted: None };
+    let saved = Contents { sets, adapter_config: None, model_files: &model_files, interrupted: None };
     let state = json!({ "iteration": iteration });
     Checkpoints::new(run_dir).save(comm, iteration, &saved, &state, 2)
 }
 
-/// What an attempt came to: which checkpoint is the newest whole one, whether its tensors are those saved, and what else
-/// lies beside the checkpoints.
+/// The report of an attempt: the newest undamaged checkpoint, `sound` if its tensors are those saved, and all files
+/// beside it.
 fn report(run_dir: &Path, kind: &str, n: u64, error: Option<&str>) -> Result<serde_json::Value> {
     let mut warnings = Vec::new();
     let newest = Checkpoints::new(run_dir).newest(&SOLO, |line| warnings.push(line.to_string()))?;

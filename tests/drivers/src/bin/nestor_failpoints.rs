@@ -1,0 +1,36 @@
+//! The program `nestor`, except that it kills or stops itself at a named place (`nestor::failpoint` lists them).
+//!
+//! `NESTOR_FAILPOINT=name:n` sends SIGKILL at the n-th pass (from 1) of that place in a process. `name:n@r` means rank
+//! r alone (torchrun's variable `RANK`); a trailing `=term` sends SIGTERM instead.
+
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nestor::failpoint;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// Passes of the named place.
+static PASSES: AtomicU64 = AtomicU64::new(0);
+
+fn main() -> ExitCode {
+    failpoint::install(pass);
+    nestor::cli::main()
+}
+
+fn pass(name: &str) {
+    let Ok(armed) = std::env::var("NESTOR_FAILPOINT") else { return };
+    let (armed, signal) = match armed.strip_suffix("=term") {
+        Some(armed) => (armed, Signal::SIGTERM),
+        None => (&armed[..], Signal::SIGKILL),
+    };
+    let Some((armed_name, n)) = armed.rsplit_once(':') else { return };
+    let (n, rank) = n.split_once('@').map_or((n, None), |(n, rank)| (n, Some(rank)));
+    if rank.is_some_and(|rank| std::env::var("RANK").unwrap_or("0".into()) != rank) {
+        return;
+    }
+    if armed_name == name && n.parse() == Ok(PASSES.fetch_add(1, Ordering::Relaxed) + 1) {
+        // A process may always send itself a signal.
+        let _ = kill(Pid::this(), signal);
+    }
+}

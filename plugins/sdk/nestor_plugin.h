@@ -103,7 +103,7 @@ typedef struct nestor_expert {
 #define NESTOR_NEEDS_ANCHORS 2   /* anchors */
 #define NESTOR_NEEDS_REFERENCE 4 /* ref_logprobs: the run keeps a reference policy */
 
-/* The steps of one iteration as columns. A row is one environment step; rows stand in no particular order. Tokens are
+/* The steps of one iteration as columns. A row is one environment step; rows have no particular order. Tokens are
  * response tokens: those of row i are token_offsets[i] .. token_offsets[i + 1] of every token column. */
 typedef struct nestor_rows {
     uint64_t rows;               /* B */

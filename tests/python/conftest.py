@@ -54,9 +54,12 @@ def failpoints():
 
 
 @pytest.fixture(scope="session")
-def run(nestor):
-    """Runs the program and returns its exit code, stdout and stderr (text). Keyword arguments go to subprocess.run."""
-    def call(*args, timeout=PATIENCE, **kwargs):
+def run(nestor, failpoints):
+    """Runs the program, or with `failpoint` the variant that acts at one, and returns its exit code, stdout and stderr (text).
+    Other keyword arguments go to subprocess.run."""
+    def call(*args, timeout=PATIENCE, failpoint=None, **kwargs):
+        if failpoint:
+            return failpoints(failpoint, *args, timeout=timeout, **kwargs)
         command = [str(nestor), *map(str, args)]
         return subprocess.run(command, capture_output=True, text=True, timeout=timeout, **kwargs)
     return call

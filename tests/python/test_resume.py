@@ -15,12 +15,6 @@ FAILPOINTS = ["mid-rollout:3", "mid-rollout:70", "mid-mini-batch:5", "mid-checkp
               "before-rename:2", "before-rename:4", "after-rename:1", "after-rename:3"]
 
 
-@pytest.fixture(scope="module")
-def run(run, failpoints):
-    """Runs the program, or its variant with failpoints where one is armed."""
-    return lambda *args, failpoint=None: failpoints(failpoint, *args) if failpoint else run(*args)
-
-
 def train(run, recipe, run_dir, *args, failpoint=None, settings=SETTINGS):
     sets = [word for s in settings for word in ("--set", s)]
     return run("train", recipe, *sets, "--run-dir", run_dir, *args, failpoint=failpoint)

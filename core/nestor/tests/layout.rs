@@ -128,7 +128,7 @@ fn cycle_of(edges: &BTreeMap<String, BTreeSet<String>>) -> Option<String> {
         let here = path.last()?.clone();
         for next in edges.get(&here).into_iter().flatten() {
             if let Some(first) = path.iter().position(|name| name == next) {
-                return Some([&path[first..], &[next.clone()]].concat().join(" -> "));
+                return Some([&path[first..], std::slice::from_ref(next)].concat().join(" -> "));
             }
             path.push(next.clone());
             let found = visit(edges, path);

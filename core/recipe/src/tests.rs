@@ -354,23 +354,23 @@ fn every_key_has_a_meaning() {
 fn other_files_have_the_same_errors() -> Result<()> {
     #[derive(Debug, PartialEq, serde::Deserialize, JsonSchema)]
     #[serde(deny_unknown_fields)]
-    struct Other {
+    struct OtherFile {
         size: usize,
         #[serde(default)]
-        inner: Option<Inner>,
+        inner: Option<OtherSection>,
     }
     #[derive(Debug, PartialEq, serde::Deserialize, JsonSchema)]
     #[serde(deny_unknown_fields)]
-    struct Inner {
+    struct OtherSection {
         width: f64,
     }
     let path = std::env::temp_dir().join(format!("nestor-recipe-other-{}.yaml", std::process::id()));
-    let problem = |other: &Other| (other.size == 0).then(|| ("size".to_string(), "must be at least 1".to_string()));
+    let problem = |other: &OtherFile| (other.size == 0).then(|| ("size".to_string(), "must be at least 1".to_string()));
     let read = |text: &str| {
         std::fs::write(&path, text).expect("a file");
         load_as(&path, problem)
     };
-    assert_eq!(read("size: 2\ninner: {width: 1}\n")?, Other { size: 2, inner: Some(Inner { width: 1.0 }) });
+    assert_eq!(read("size: 2\ninner: {width: 1}\n")?, OtherFile { size: 2, inner: Some(OtherSection { width: 1.0 }) });
     for (text, wanted) in [
         ("size: 2\nsiez: 3\n", ":2:1: unknown key `siez`; did you mean `size`?"),
         ("size: 2\ninner: {widht: 1}\n", ":2:9: unknown key `inner.widht`; did you mean `inner.width`?"),

@@ -84,9 +84,9 @@ impl Watch {
                 shared: shared.clone(),
                 count: 0,
                 others: if rendezvous.rank == 0 {
-                    (1..rendezvous.world).map(Other::new).collect()
+                    (1..rendezvous.world).map(Peer::new).collect()
                 } else {
-                    vec![Other::new(0)]
+                    vec![Peer::new(0)]
                 },
             };
             let judge = Judge {
@@ -234,13 +234,13 @@ fn name_of_store(rendezvous: &Rendezvous) -> String {
 }
 
 /// The heartbeats of another rank.
-struct Other {
+struct Peer {
     rank: usize,
     beat: Option<Vec<u8>>,
     quiet: Duration,
 }
 
-impl Other {
+impl Peer {
     fn new(rank: usize) -> Self {
         Self { rank, beat: None, quiet: Duration::ZERO }
     }
@@ -253,7 +253,7 @@ struct Pulse {
     silence: Duration,
     shared: Arc<Shared>,
     count: u64,
-    others: Vec<Other>,
+    others: Vec<Peer>,
 }
 
 impl Pulse {

@@ -92,11 +92,11 @@ impl SharedEnv {
 pub struct Env {
     shared: SharedEnv,
     handle: *mut c_void,
-    position: Option<Position>,
+    position: Option<TaskPosition>,
 }
 
 /// The task and the step of an episode, for messages.
-struct Position {
+struct TaskPosition {
     split: String,
     task: u64,
     seed: u64,
@@ -117,7 +117,7 @@ impl Drop for Env {
 impl Env {
     /// Starts a task.
     pub fn reset(&mut self, split: &str, task: u64, seed: u64) -> Result<Observation> {
-        self.position = Some(Position { split: split.to_string(), task, seed, steps: 0 });
+        self.position = Some(TaskPosition { split: split.to_string(), task, seed, steps: 0 });
         let mut out = ffi::Step::default();
         let reset = self.shared.inner.functions.reset;
         // SAFETY: the handle is open and used by this thread alone; `out` outlives the call.
@@ -177,10 +177,10 @@ impl Env {
     fn describe(&self, what: &str) -> String {
         let id = self.shared.inner.id;
         match &self.position {
-            Some(Position { split, task, seed, .. }) if what == "reset" => {
+            Some(TaskPosition { split, task, seed, .. }) if what == "reset" => {
                 format!("plugin {id}: task {task} of split {split}, seed {seed}, reset")
             }
-            Some(Position { split, task, seed, steps }) => {
+            Some(TaskPosition { split, task, seed, steps }) => {
                 format!("plugin {id}: task {task} of split {split}, seed {seed}, {what} {steps}")
             }
             None => format!("plugin {id}"),

@@ -137,11 +137,12 @@ def damaged(folder, fault):
 
 @pytest.mark.parametrize("shape, faults", [
     ("tiny", (without_query_bias, with_other_key_value_heads, with_other_rope_theta)),
-    ("7b-2-layers", (without_query_bias, with_other_key_value_heads, with_other_rope_theta)),
+    pytest.param("7b-2-layers", (without_query_bias, with_other_key_value_heads, with_other_rope_theta),
+                 marks=pytest.mark.slow),
     ("0.5b", ()),
     ("qwen3-tiny", (with_exchanged_head_norms, with_other_key_value_heads, with_other_rope_theta)),
     ("qwen3-untied", (with_exchanged_head_norms, with_other_key_value_heads, with_other_rope_theta)),
-    ("qwen3-0.6b", ()),
+    pytest.param("qwen3-0.6b", (), marks=pytest.mark.slow),
 ])
 def test_score_equals_transformers_and_sees_faults(shape, faults, tmp_path, score):
     model, rows, folder = make_model(shape), make_rows(shape), tmp_path / "model"

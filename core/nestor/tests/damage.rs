@@ -104,7 +104,7 @@ fn refusal<T>(result: Result<T>, what: &str) -> Option<String> {
 
 #[test]
 fn a_damaged_recipe_gives_one_message_with_its_place() -> Result<()> {
-    let plugins = Plugins::in_dir(support::build(&["--workspace"]))?;
+    let plugins = Plugins::in_dir(support::build(&[]))?;
     let recipes = ["recipes/quickstart.yaml", "recipes/smoke/gigpo.yaml", "recipes/sokoban.yaml"];
     let mut rng = ChaCha8Rng::seed_from_u64(3);
     let dir = tempfile::tempdir()?;

@@ -105,9 +105,7 @@ fn plugin_keys() -> Result<String> {
         ids.sort();
         bundled.extend(ids.into_iter().map(|id| (kind, folder, id)));
     }
-    let packages: Vec<String> = bundled.iter().map(|(.., id)| format!("nestor-{}", id.replace('_', "-"))).collect();
-    let arguments: Vec<&str> = packages.iter().flat_map(|package| ["--package", package]).collect();
-    let plugins = Plugins::in_dir(support::build(&arguments))?;
+    let plugins = Plugins::in_dir(support::build(&[]))?;
     let (mut text, mut last) = (String::new(), "");
     for (kind, folder, id) in &bundled {
         let found = plugins.find(*kind, id)?;

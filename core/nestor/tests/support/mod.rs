@@ -16,7 +16,7 @@ use tch::{Device, Kind};
 pub fn example_plugins() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
     DIR.get_or_init(|| {
-        let examples = build(&["--package", "nestor-plugin", "--examples"]).join("examples");
+        let examples = build(&["--examples"]).join("examples");
         // Cargo's own folder keeps older builds beside the newest. A rename is atomic for tests that run concurrently.
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("plugins");
         std::fs::create_dir_all(&dir).expect("a directory for plugins");
@@ -29,12 +29,13 @@ pub fn example_plugins() -> &'static Path {
     })
 }
 
-/// Builds the targets that the arguments name, and returns the folder of built files. `cargo test` builds the examples
-/// and libraries of tested packages only, so a test of core calls cargo itself; cargo's lock is free by then.
+/// Builds the workspace, or the targets of it that the arguments name, and returns the folder of built files. `cargo test`
+/// builds the examples and libraries of tested packages only, so a test of core calls cargo itself; cargo's lock is free by
+/// then. Always the whole workspace: for a single package cargo would compile dependencies again, with other features.
 pub fn build(targets: &[&str]) -> &'static Path {
     let profile = Path::new(env!("CARGO_BIN_EXE_nestor")).parent().expect("a directory");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-    cargo.args(["build", "--quiet"]).args(targets).arg("--manifest-path").arg(workspace().join("Cargo.toml"));
+    cargo.args(["build", "--quiet", "--workspace"]).args(targets).arg("--manifest-path").arg(workspace().join("Cargo.toml"));
     cargo.arg("--target-dir").arg(profile.parent().expect("a directory"));
     if !cfg!(debug_assertions) {
         cargo.arg("--release");

@@ -10,7 +10,7 @@ fail() { echo "gpu_check: $1" >&2; exit 1; }
 
 if [ "${1-}" = --pack ]; then
     [ -x target/release/nestor ] || fail "build first: scripts/setup.sh"
-    cargo build --quiet --locked --release -p nestor-drivers --bin gradients
+    cargo build --quiet --locked --release --workspace --bin gradients
     rm -rf target/gpu_check
     mkdir -p target/gpu_check
     cp target/release/nestor target/release/libnestor_*.so target/release/gradients target/gpu_check/

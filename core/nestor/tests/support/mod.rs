@@ -35,7 +35,11 @@ pub fn example_plugins() -> &'static Path {
 pub fn build(targets: &[&str]) -> &'static Path {
     let profile = Path::new(env!("CARGO_BIN_EXE_nestor")).parent().expect("a directory");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-    cargo.args(["build", "--quiet", "--workspace"]).args(targets).arg("--manifest-path").arg(workspace().join("Cargo.toml"));
+    cargo
+        .args(["build", "--quiet", "--workspace"])
+        .args(targets)
+        .arg("--manifest-path")
+        .arg(workspace().join("Cargo.toml"));
     cargo.arg("--target-dir").arg(profile.parent().expect("a directory"));
     if !cfg!(debug_assertions) {
         cargo.arg("--release");

@@ -83,6 +83,9 @@ fn metrics() -> Result<()> {
 
 #[test]
 fn plugin_config() -> Result<()> {
+    if support::bundled_plugins("estimators").is_empty() {
+        return Ok(()); // a checkout without the plugins
+    }
     page("plugin_config.md", "<!-- table -->", &plugin_keys()?)
 }
 

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Lints a crate of the workspace with clippy, then compiles it: cargo calls this in place of rustc (.cargo/config.toml). So one
-# build does both, every dependency is compiled once, and cargo repeats the warnings of crates that are built already. Where
-# clippy is missing the crate is compiled without lints. Clippy's own binaries would be less optimised.
+# Lints a crate of the workspace with clippy, then compiles it: scripts/test.sh has cargo call this in place of rustc
+# (RUSTC_WORKSPACE_WRAPPER). So one build does both, and every dependency is compiled once. Cargo repeats the warnings of
+# crates that are built already. Clippy's own binaries would be less optimised.
 set -euo pipefail
 
-if [[ " $* " == *" --emit="* ]] && clippy-driver --version >/dev/null 2>&1; then # not where cargo asks for the version
+if [[ " $* " == *" --emit="* ]]; then # not where cargo asks for the version
+    clippy-driver --version >/dev/null 2>&1 || { echo "lint: clippy is missing; rustup component add clippy" >&2; exit 1; }
     scratch=$(mktemp -d)
     trap 'rm -rf "$scratch"' EXIT
     words=() previous=

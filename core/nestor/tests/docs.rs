@@ -5,7 +5,7 @@ mod support;
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use nestor::agent::PromptVariables;
@@ -170,7 +170,10 @@ fn keys_and_metrics_that_the_docs_name_exist() -> Result<()> {
         wrong.extend(unknown_names(&text, &keys).into_iter().map(|word| format!("{name}: `{word}`")));
     }
     // Their comments and messages name keys too.
-    for path in rust_files(&root.join("core/nestor/src")).into_iter().chain(rust_files(&root.join("core/recipe/src"))) {
+    for path in support::rust_files(&root.join("core/nestor/src"))
+        .into_iter()
+        .chain(support::rust_files(&root.join("core/recipe/src")))
+    {
         let comments = std::fs::read_to_string(&path)?;
         let comments: String = comments.lines().filter(|line| line.trim_start().starts_with("//")).collect();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -178,12 +181,6 @@ fn keys_and_metrics_that_the_docs_name_exist() -> Result<()> {
     }
     ensure!(wrong.is_empty(), "neither a recipe key nor a metric: {}", wrong.join(", "));
     Ok(())
-}
-
-fn rust_files(dir: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(dir).expect("a folder").map(|entry| entry.expect("an entry").path());
-    let all = entries.flat_map(|path| if path.is_dir() { rust_files(&path) } else { vec![path] });
-    all.filter(|path| path.extension().is_some_and(|ending| ending == "rs")).collect()
 }
 
 #[test]

@@ -6,8 +6,6 @@
 
 mod support;
 
-use std::path::{Path, PathBuf};
-
 const EXEMPT: &str = "ppo";
 const HELP: &str = "core/nestor/src/cli/args.rs";
 
@@ -59,12 +57,6 @@ fn named<'a>(source: &str, plugins: &'a [String]) -> Vec<&'a str> {
     plugins.iter().map(String::as_str).filter(|plugin| code.contains(plugin)).collect()
 }
 
-fn rust_files(dir: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(dir).expect("a folder").map(|entry| entry.expect("an entry").path());
-    let all = entries.flat_map(|path| if path.is_dir() { rust_files(&path) } else { vec![path] });
-    all.filter(|path| path.extension().is_some_and(|ending| ending == "rs")).collect()
-}
-
 #[test]
 fn core_names_no_plugin() {
     let mut plugins = [support::bundled_plugins("estimators"), support::bundled_plugins("environments")].concat();
@@ -75,7 +67,7 @@ fn core_names_no_plugin() {
     assert!(plugins.len() >= 7, "{plugins:?}");
     let folders = ["core/nestor/src", "core/recipe/src"].map(|folder| support::workspace().join(folder));
     let mut found = Vec::new();
-    for path in folders.iter().flat_map(|folder| rust_files(folder)).filter(|path| !path.ends_with(HELP)) {
+    for path in folders.iter().flat_map(|folder| support::rust_files(folder)).filter(|path| !path.ends_with(HELP)) {
         let source = std::fs::read_to_string(&path).expect("a source file");
         found.extend(named(&source, &plugins).into_iter().map(|plugin| format!("{} names {plugin}", path.display())));
     }

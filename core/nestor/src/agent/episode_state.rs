@@ -25,6 +25,13 @@ pub struct EpisodeState {
     now: Observation,
 }
 
+/// An episode of the expert before it is tokenised: the observation of the reset, then each response and the observation
+/// after it.
+pub struct Demonstration {
+    pub first: Observation,
+    pub steps: Vec<(String, Observation)>,
+}
+
 /// Prompt ids, response ids and their log-probs.
 pub type StepTokens = (Vec<u32>, Vec<u32>, Vec<f32>);
 

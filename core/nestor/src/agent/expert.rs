@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use rand::RngExt;
 
-use super::episode_state::EpisodeState;
+use super::episode_state::{Demonstration, EpisodeState};
 use super::player::{Player, StepPrompt};
 use super::pool::Pool;
 use super::prompt::PromptTemplate;
@@ -33,12 +33,6 @@ struct ExpertEpisode {
     max_steps: u32,
     noise: f64,
     seed: u64,
-}
-
-/// The observation of the reset, then each response of the expert and the observation after it.
-struct Demonstration {
-    first: Observation,
-    steps: Vec<(String, Observation)>,
 }
 
 impl ExpertEpisode {
@@ -79,9 +73,13 @@ impl Expert<'_> {
     }
 
     /// Plays the plan and returns the demonstrations in its order. Takes environments from `idle` and puts them back.
-    fn play(&self, plan: &[EpisodePlan], idle: &mut Vec<Env>) -> Result<Vec<Demonstration>> {
-        let Rollout { split, max_steps, env_threads, .. } = self.rollout;
-        let mut pool = Pool::new(self.shared_env, *env_threads)?;
+    fn play(
+        &self,
+        plan: &[EpisodePlan],
+        pool: &mut Pool<Demonstration>,
+        idle: &mut Vec<Env>,
+    ) -> Result<Vec<Demonstration>> {
+        let Rollout { split, max_steps, .. } = self.rollout;
         for (index, &plan) in plan.iter().enumerate() {
             let (split, max_steps) = (split.clone(), *max_steps);
             let episode = ExpertEpisode { plan, split, max_steps, noise: self.noise, seed: self.seed };
@@ -108,8 +106,9 @@ pub fn texts(
     let expert = Expert { shared_env, rollout, noise, seed };
     expert.check_exists()?;
     let template = PromptTemplate::of(shared_env, rollout)?;
+    let mut pool = Pool::new(shared_env, rollout.env_threads)?;
     let mut texts = Vec::new();
-    for (plan, played) in plan.iter().zip(expert.play(plan, &mut Vec::new())?) {
+    for (plan, played) in plan.iter().zip(expert.play(plan, &mut pool, &mut Vec::new())?) {
         let mut playing = EpisodeState::new(*plan);
         playing.begin(played.first);
         for (response, seen) in played.steps {
@@ -129,7 +128,12 @@ impl Player {
     pub fn demonstrate(&mut self, plan: &[EpisodePlan], noise: f64, seed: u64) -> Result<Vec<Episode>> {
         let expert = Expert { shared_env: &self.shared_env, rollout: &self.rollout, noise, seed };
         expert.check_exists()?;
-        let played = expert.play(plan, &mut self.idle);
+        let pool = match &mut self.experts {
+            Some(pool) => pool,
+            none => none.insert(Pool::new(&self.shared_env, self.rollout.env_threads)?),
+        };
+        let played = expert.play(plan, pool, &mut self.idle);
+        pool.drain();
         let Some(&eos) = self.tokenizer.eos().first() else {
             return Err(input_error!("the tokenizer names no end-of-sequence token, which a demonstration ends with"));
         };

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::episode_state::EpisodeState;
+use super::episode_state::{Demonstration, EpisodeState};
 use super::pool::Pool;
 use super::prompt::{PromptTemplate, fit};
 use super::tasks::EpisodePlan;
@@ -81,6 +81,8 @@ pub struct Player {
     turns: Option<Turns>,
     engine: Engine,
     pool: Pool<Observation>,
+    /// Threads for the expert's episodes, from the first demonstration on.
+    pub(super) experts: Option<Pool<Demonstration>>,
     stop: Arc<AtomicBool>,
     /// Survived failures of environments.
     env_errors: u64,
@@ -113,6 +115,7 @@ impl Player {
             turns,
             engine,
             pool,
+            experts: None,
             stop,
             env_errors: 0,
             progress,

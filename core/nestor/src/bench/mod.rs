@@ -121,9 +121,9 @@ pub fn score(options: &BenchOptions) -> Result<Value> {
 /// ranks of torchrun's variables share the step, with `batch` sequences each; rank 0 reports, with every rank's peak
 /// memory.
 pub fn update(options: &BenchOptions) -> Result<Value> {
-    let place = Rendezvous::of_environment()?;
-    let device = if options.device.is_cuda() { Device::Cuda(place.local_rank) } else { Device::Cpu };
-    let comm = dist::join(&place, device, &Dist::default())?;
+    let rendezvous = Rendezvous::of_environment()?;
+    let device = if options.device.is_cuda() { Device::Cuda(rendezvous.local_rank) } else { Device::Cpu };
+    let comm = dist::join(&rendezvous, device, &Dist::default())?;
     let ranks = Ranks {
         comm,
         sharding: options.sharding,
@@ -172,7 +172,7 @@ pub fn update(options: &BenchOptions) -> Result<Value> {
     report["planned_bytes"] = json!(planned.peak().1);
     report["plan"] = serde_json::to_value(&planned)?;
     report["peak_bytes"] = serde_json::to_value(exchange(&*ranks.comm, Ok(peak_bytes()))?)?;
-    Ok(if place.rank == 0 { report } else { Value::Null })
+    Ok(if rendezvous.rank == 0 { report } else { Value::Null })
 }
 
 /// Returns the tokens of each sequence's prompt and response: all equal, or 10 to 100 % of that in equal steps. The order is
@@ -212,21 +212,21 @@ pub fn collective(options: &CollectiveOptions) -> Result<Value> {
     if mib == 0 || repeats == 0 {
         return Err(input_error!("--mib and --repeats must be at least 1"));
     }
-    let place = Rendezvous::of_environment()?;
+    let rendezvous = Rendezvous::of_environment()?;
     let device = match backend {
         Backend::Gloo => Device::Cpu,
-        Backend::Nccl if tch::Cuda::is_available() => Device::Cuda(place.local_rank),
+        Backend::Nccl if tch::Cuda::is_available() => Device::Cuda(rendezvous.local_rank),
         Backend::Nccl => return Err(input_error!("--backend nccl needs a GPU, and libtorch finds none: use gloo")),
     };
-    let comm = C10d::join(backend, &place, device, &patience)?;
+    let comm = C10d::join(backend, &rendezvous, device, &patience)?;
     let seconds = sums(&comm, mib, repeats).inspect_err(|error| comm.abort(&message(error)))?;
-    if place.rank > 0 {
+    if rendezvous.rank > 0 {
         return Ok(Value::Null);
     }
     Ok(json!({
         "work": "collective",
         "backend": if backend == Backend::Nccl { "nccl" } else { "gloo" },
-        "world": place.world,
+        "world": rendezvous.world,
         "mib": mib,
         "repeats": repeats,
         "seconds": seconds,

@@ -37,7 +37,7 @@ fn ranks<T: Send>(world: usize, play: impl Fn(&dyn Comm) -> T + Sync) -> Vec<T> 
     }
     let port = free_port();
     let (host, prefix) = ("127.0.0.1".to_string(), "test".to_string());
-    let place = |rank| Rendezvous {
+    let rendezvous = |rank| Rendezvous {
         rank,
         world,
         local_rank: rank,
@@ -48,9 +48,9 @@ fn ranks<T: Send>(world: usize, play: impl Fn(&dyn Comm) -> T + Sync) -> Vec<T> 
         launched: true,
     };
     std::thread::scope(|scope| {
-        let (place, play) = (&place, &play);
+        let (rendezvous, play) = (&rendezvous, &play);
         let join = move |rank| {
-            let comm = C10d::join(Backend::Gloo, &place(rank), Device::Cpu, &Dist::default()).expect("joined");
+            let comm = C10d::join(Backend::Gloo, &rendezvous(rank), Device::Cpu, &Dist::default()).expect("joined");
             play(&comm)
         };
         let threads: Vec<_> = (0..world).map(|rank| scope.spawn(move || join(rank))).collect();

@@ -39,14 +39,14 @@ pub trait Comm: std::fmt::Debug {
     /// Device of the tensors of collectives.
     fn device(&self) -> Device;
 
-    /// Starts an all-gather of every rank's `part` (n) into `whole` (W n): dense tensors of one type.
-    fn all_gather_into(&self, whole: &Tensor, part: &Tensor) -> Result<Pending>;
+    /// Starts an all-gather of every rank's `shard` (n) into `whole` (W n): dense tensors of one type.
+    fn all_gather_into(&self, whole: &Tensor, shard: &Tensor) -> Result<Pending>;
 
-    /// Starts a reduce-scatter: sums `whole` (W n) over all ranks, of which each gets its `part` (n). The tensors are dense
+    /// Starts a reduce-scatter: sums `whole` (W n) over all ranks, of which each gets its `shard` (n). The tensors are dense
     /// and of one type.
-    fn reduce_scatter_into(&self, part: &Tensor, whole: &Tensor) -> Result<Pending>;
+    fn reduce_scatter_into(&self, shard: &Tensor, whole: &Tensor) -> Result<Pending>;
 
-    /// Reduces a tensor over all ranks, in rendezvous.
+    /// Reduces a tensor over all ranks, in place.
     fn all_reduce(&self, tensor: &Tensor, reduce: Reduce) -> Result<()>;
 
     /// Copies the tensor of rank 0 to all others.
@@ -110,13 +110,13 @@ impl Comm for Solo {
         self.device
     }
 
-    fn all_gather_into(&self, whole: &Tensor, part: &Tensor) -> Result<Pending> {
-        no_grad(|| whole.shallow_clone().f_copy_(part))?;
+    fn all_gather_into(&self, whole: &Tensor, shard: &Tensor) -> Result<Pending> {
+        no_grad(|| whole.shallow_clone().f_copy_(shard))?;
         Ok(Pending::default())
     }
 
-    fn reduce_scatter_into(&self, part: &Tensor, whole: &Tensor) -> Result<Pending> {
-        no_grad(|| part.shallow_clone().f_copy_(whole))?;
+    fn reduce_scatter_into(&self, shard: &Tensor, whole: &Tensor) -> Result<Pending> {
+        no_grad(|| shard.shallow_clone().f_copy_(whole))?;
         Ok(Pending::default())
     }
 
@@ -184,12 +184,12 @@ impl Comm for C10d {
         self.device
     }
 
-    fn all_gather_into(&self, whole: &Tensor, part: &Tensor) -> Result<Pending> {
-        self.begin("all-gather", |group| group.all_gather(whole, part))
+    fn all_gather_into(&self, whole: &Tensor, shard: &Tensor) -> Result<Pending> {
+        self.begin("all-gather", |group| group.all_gather(whole, shard))
     }
 
-    fn reduce_scatter_into(&self, part: &Tensor, whole: &Tensor) -> Result<Pending> {
-        self.begin("reduce-scatter", |group| group.reduce_scatter(part, whole))
+    fn reduce_scatter_into(&self, shard: &Tensor, whole: &Tensor) -> Result<Pending> {
+        self.begin("reduce-scatter", |group| group.reduce_scatter(shard, whole))
     }
 
     fn all_reduce(&self, tensor: &Tensor, reduce: Reduce) -> Result<()> {

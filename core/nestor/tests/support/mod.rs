@@ -61,6 +61,13 @@ pub fn bundled_plugins(folder: &str) -> Vec<String> {
     entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect()
 }
 
+/// The Rust files below a folder.
+pub fn rust_files(dir: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(dir).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let all = entries.flat_map(|path| if path.is_dir() { rust_files(&path) } else { vec![path] });
+    all.filter(|path| path.extension().is_some_and(|ending| ending == "rs")).collect()
+}
+
 /// The SDK's toy environment; its own limit of steps is 9.
 pub fn toy() -> SharedEnv {
     let file = example_plugins().join("libtoy.so");

@@ -102,7 +102,7 @@ pub fn iteration(args: &IterationArgs) -> Result<Value> {
     let estimator = Plugins::discover()?.estimator(&workload.estimator)?;
 
     let model = model()?;
-    let reference = (kl > 0.0).then(|| model.copy(model.kind()));
+    let reference = (kl > 0.0).then(|| model.frozen());
     let ranks = Ranks::solo(model.device());
     let mut policy = Network::new(model, &ranks)?;
     let mut stage = Stage::new(&script, args.run.slots, Sampling::default());

@@ -3,6 +3,7 @@
 pub mod config;
 pub mod flops;
 pub mod header;
+pub mod linear;
 pub mod new;
 pub mod qwen2;
 pub mod stored;

@@ -10,11 +10,13 @@
 //! ([`idle_forward`], [`idle_backward`]).
 
 use anyhow::Result;
+use nestor_torch::autograd::{GradientEdge, gradients};
 use nestor_torch::fused;
 use tch::{Kind, Tensor, no_grad};
 
 use super::packing::Packed;
-use crate::model::qwen2::{BlockWeights, ForwardInput, OuterWeights, WeightSource};
+use crate::model::linear::Tape;
+use crate::model::qwen2::{BlockGradients, BlockInput, BlockWeights, ForwardInput, OuterWeights, WeightSource};
 use crate::model::{Architecture, Config, Model};
 use crate::recipe::Recompute;
 use crate::shard::{GradientSums, HeldUnits, UnitReader};
@@ -34,14 +36,45 @@ struct BlockGraph {
     /// (T, E).
     input: Tensor,
     weights: BlockWeights,
+    tape: Tape,
     output: Tensor,
+}
+
+impl BlockGraph {
+    /// Adds the gradients of the block's weights to its sum, given the gradient of its output. Returns that of its input.
+    fn backward(self, model: &Model, layer: usize, grad: &Tensor, sums: &mut GradientSums) -> Result<Tensor> {
+        let Self { input, weights, tape, output } = self;
+        let (inputs, outputs) = tape.into_parts();
+        let norms = if model.adapters.is_none() { weights.norms() } else { Vec::new() };
+        let mut edges: Vec<_> = std::iter::once(&input).chain(norms).map(GradientEdge::of).collect();
+        let norms = edges.len() - 1;
+        edges.extend(outputs);
+        let mut made = gradients(&output, grad, &edges).into_iter();
+        drop((edges, output));
+        let input = made.next().unwrap_or_else(|| unreachable!("one gradient for each edge"));
+        let gradients = BlockGradients { norms: made.by_ref().take(norms).collect(), inputs, outputs: made.collect() };
+        let sum = sums.block(layer);
+        no_grad(|| match &model.adapters {
+            None => {
+                let places = BlockWeights::new(&model.config, &sum.flat, false);
+                BlockWeights::add_gradients(&places, &gradients, model.ops, sum.first);
+            }
+            Some(adapters) => {
+                let places = adapters.views(layer, &sum.flat);
+                weights.add_adapter_gradients(&places, &gradients, model.ops, sum.first);
+            }
+        });
+        sums.reduce(layer, sum)?;
+        Ok(input)
+    }
 }
 
 /// The states that are read (N, E), before the final norm and without gradients. Prefetches the first unit.
 pub fn states(model: &Model, packed: &Packed, reader: &mut UnitReader) -> Result<Tensor> {
     let input =
         ForwardInput { tokens: &packed.tokens, positions: &packed.packing.positions, read: Some(&packed.predictors) };
-    no_grad(|| model.forward(WeightSource::Read(reader), &input, |_, q, k, v| packed.packing.attend(q, k, v)))
+    let attend = |_, q: &Tensor, k: &Tensor, v: &Tensor| model.ops.attend([q, k, v], &packed.packing.sequences);
+    no_grad(|| model.forward(WeightSource::Read(reader), &input, attend))
 }
 
 /// Inputs of a head in [`accumulate_gradients`].
@@ -67,26 +100,32 @@ pub fn accumulate_gradients<M>(
     let rope = model.rope(&packed.packing.positions);
     let again = blocks_to_recompute(model, packed.packing.tokens(), recompute);
     // The last block computes only the states that are read.
-    let block = |layer: usize, weights: &BlockWeights, x: &Tensor| {
+    let block = |layer: usize, weights: &BlockWeights, x: &Tensor, tape: &mut Tape| {
         let read = (layer + 1 == model.blocks()).then_some(&packed.predictors);
-        model.block(weights, x, &rope, read, |q, k, v| packed.packing.attend(q, k, v))
+        let input = BlockInput { x, rope: &rope, read };
+        model.block(weights, input, tape, |q, k, v| model.ops.attend([q, k, v], &packed.packing.sequences))
     };
+    let graph = |layer: usize, weights: BlockWeights, x: &Tensor| {
+        let (input, mut tape) = (x.detach().set_requires_grad(true), Tape::on());
+        let output = block(layer, &weights, &input, &mut tape);
+        BlockGraph { input, weights, tape, output }
+    };
+    let trains_norms = sums.trains_outer();
 
     let outer = model.outer_weights(&mut reader, false)?;
     let mut x = no_grad(|| model.embed(&outer, &packed.tokens));
     drop(outer);
     let mut saved = Vec::with_capacity(model.blocks());
     for layer in 0..model.blocks() {
-        let weights = model.block_weights(&mut reader, layer, layer >= again)?;
+        let weights = model.block_weights(&mut reader, layer, layer >= again && trains_norms)?;
         reader.prefetch(model.unit_after(layer))?;
         if layer < again {
-            let output = no_grad(|| block(layer, &weights, &x));
+            let output = no_grad(|| block(layer, &weights, &x, &mut Tape::off()));
             saved.push(SavedBlock::Input(std::mem::replace(&mut x, output)));
         } else {
-            let input = x.detach().set_requires_grad(true);
-            let output = block(layer, &weights, &input);
-            x = output.detach();
-            saved.push(SavedBlock::Graph(Box::new(BlockGraph { input, weights, output })));
+            let graph = graph(layer, weights, &x);
+            x = graph.output.detach();
+            saved.push(SavedBlock::Graph(Box::new(graph)));
         }
     }
 
@@ -99,25 +138,17 @@ pub fn accumulate_gradients<M>(
     drop((outer, x)); // the gradient is (N, E), from the last block's input on (T, E)
 
     for (layer, saved) in saved.into_iter().enumerate().rev() {
-        let BlockGraph { input, weights, output } = match saved {
+        let graph = match saved {
             SavedBlock::Graph(graph) => *graph,
             SavedBlock::Input(x) => {
-                let weights = model.block_weights(&mut reader, layer, true)?;
+                let weights = model.block_weights(&mut reader, layer, trains_norms)?;
                 if layer > 0 {
                     reader.prefetch(layer)?; // the unit of the block before
                 }
-                let input = x.set_requires_grad(true);
-                let output = block(layer, &weights, &input);
-                BlockGraph { input, weights, output }
+                graph(layer, weights, &x)
             }
         };
-        let mut sources = vec![&input];
-        sources.extend(weights.tensors());
-        let mut gradients = fused::gradients(&output, &grad, &sources);
-        let own = gradients.split_off(1);
-        drop((weights, output));
-        sums.add_block(layer, &own)?;
-        grad = gradients.remove(0);
+        grad = graph.backward(model, layer, &grad, &mut sums)?;
     }
     if let Some(flat) = sums.outer() {
         no_grad(|| {

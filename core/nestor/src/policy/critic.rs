@@ -9,6 +9,7 @@
 //! for the state before each response token, and with target 0 for the state after the last one.
 
 use anyhow::{Context, Result};
+use nestor_torch::autograd::{self, GradientEdge};
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor, no_grad};
 
@@ -22,6 +23,7 @@ use super::update::UpdateSettings;
 use crate::data::{Batch, Rows};
 use crate::dist::exchange;
 use crate::model::Model;
+use crate::model::linear::{Linear, Tape, accumulate};
 use crate::model::qwen2::OuterWeights;
 use crate::recipe::{Critic, Recompute};
 use crate::shard::{GradientSums, Ranks};
@@ -87,7 +89,7 @@ pub fn value_loss(inputs: &ValueInputs, clip: f64) -> (Tensor, Tensor) {
 fn values(critic: &Model, packed: &Packed) -> Result<Tensor> {
     let mut reader = critic.reader();
     let states = states(critic, packed, &mut reader)?;
-    no_grad(|| Ok(value_head(critic, &critic.outer_weights(&mut reader, false)?, &states)))
+    no_grad(|| Ok(value_head(critic, &critic.outer_weights(&mut reader, false)?, &states, &mut Tape::off())))
 }
 
 /// Forward and backward pass of one micro-batch under a loss of its values (N): adds the gradient to `sums`.
@@ -99,17 +101,17 @@ fn value_gradients<M>(
     loss: impl FnOnce(&Tensor) -> (Tensor, M),
 ) -> Result<M> {
     accumulate_gradients(critic, packed, recompute, sums, |HeadInputs { states, outer, sum }| {
-        let states = states.detach().set_requires_grad(true);
-        let (loss, metrics) = loss(&value_head(critic, outer, &states));
-        let trained = if sum.is_some() { outer.head_tensors() } else { Vec::new() };
-        let mut sources = vec![&states];
-        sources.extend(trained);
-        let mut gradients = Tensor::run_backward(&[loss], &sources, false, false);
+        let (states, mut tape) = (states.detach().set_requires_grad(true), Tape::on());
+        let (loss, metrics) = loss(&value_head(critic, outer, &states, &mut tape));
+        let (inputs, outputs) = tape.into_parts();
+        let mut edges = vec![GradientEdge::of(&states)];
+        edges.extend(outputs);
+        edges.extend(sum.is_some().then(|| GradientEdge::of(&outer.norm)));
+        let mut gradients = autograd::gradients(&loss, &loss.ones_like(), &edges);
         if let Some(sum) = sum {
             no_grad(|| {
-                for (sum, gradient) in sum.head_tensors().into_iter().zip(&gradients[1..]) {
-                    let _ = sum.shallow_clone().g_add_(gradient);
-                }
+                Linear::add_gradients(&sum.head, [&inputs[0], &gradients[1]], critic.ops, false);
+                accumulate(&sum.norm, &gradients[2], false);
             });
         }
         (gradients.swap_remove(0), metrics)
@@ -117,8 +119,8 @@ fn value_gradients<M>(
 }
 
 /// Values (N) of states (N, E), float32.
-fn value_head(critic: &Model, outer: &OuterWeights, states: &Tensor) -> Tensor {
-    critic.head(outer, states).squeeze_dim(-1).to_kind(Kind::Float)
+fn value_head(critic: &Model, outer: &OuterWeights, states: &Tensor, tape: &mut Tape) -> Tensor {
+    outer.head.apply(&critic.final_norm(outer, states), tape).squeeze_dim(-1).to_kind(Kind::Float)
 }
 
 /// A critic's values of every state of a batch, as the column `values` of [`Rows`]; the ranks share the work.

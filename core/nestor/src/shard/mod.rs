@@ -9,7 +9,7 @@ mod units;
 
 pub use adamw::{AdamW, Optimizer, StepReport};
 pub use layout::{Layout, Param};
-pub use lora::Adapters;
+pub use lora::{Adapters, LowRank};
 pub use partition::{Partition, Piece, Slice};
-pub use sums::GradientSums;
+pub use sums::{GradientSums, UnitSum};
 pub use units::{HeldUnits, PendingUnit, Ranks, UnitReader};

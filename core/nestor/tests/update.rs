@@ -258,7 +258,7 @@ fn clipping_and_adamw_equal_pytorch() {
         let got = numbers(got);
         assert!(got.iter().zip(want).all(|(g, w)| (g - w).abs() < 1e-6), "{what}: {got:?}, not {want:?}");
     };
-    let mut optimizer = Optimizer::new(&split([0.5, -1.0, 2.0, 0.25, -0.75]));
+    let mut optimizer = Optimizer::new(&split([0.5, -1.0, 2.0, 0.25, -0.75]), None);
     let options = AdamW { lr: 0.1, beta1: 0.9, beta2: 0.95, weight_decay: 0.02, eps: 1e-8 };
     for (grads, norm, weights) in steps {
         optimizer.grads = split(grads).into();

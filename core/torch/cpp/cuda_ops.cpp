@@ -5,10 +5,15 @@
 
 #include <ATen/ops/_efficient_attention_forward.h>
 #include <ATen/ops/_flash_attention_forward.h>
+#include <ATen/ops/_fused_rms_norm.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/repeat_interleave.h>
+
+at::Tensor cuda_rms_norm(const at::Tensor& x, const std::optional<at::Tensor>& weight, double eps) {
+  return std::get<0>(at::_fused_rms_norm(x, {x.size(-1)}, weight, eps));
+}
 
 at::Tensor cuda_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Sequences& queries,
                           const Sequences& keys, double scale) {

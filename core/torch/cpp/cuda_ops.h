@@ -4,12 +4,17 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
+
 // Sequences that lie end to end: sequence i has the rows starts[i] to starts[i + 1], of which the first used[i] are used
 // where `used` is defined. All int32, on the tensors' device.
 struct Sequences {
   at::Tensor starts, used;
   int64_t longest;
 };
+
+// x / rms(x) over the last dimension, times `weight` where there is one.
+at::Tensor cuda_rms_norm(const at::Tensor& x, const std::optional<at::Tensor>& weight, double eps);
 
 // Causal attention of packed queries (T, H, D) to packed keys and values (S, K, D), aligned at the sequences' ends:
 // (T, H, D). Differentiable where `keys.used` is undefined.

@@ -3,6 +3,7 @@
 // place, so that all other code of this path is the same on both.
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_fused_rms_norm.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -32,6 +33,37 @@ using torch::autograd::variable_list;
 bool needs_grad(const at::Tensor& a) {
   return at::GradMode::is_enabled() && a.requires_grad();
 }
+
+// ---- x / rms(x) * weight
+
+at::Tensor rms_norm_on_cpu(const at::Tensor& x, const std::optional<at::Tensor>& weight, double eps) {
+  return std::get<0>(at::_fused_rms_norm(x, {x.size(-1)}, weight, eps));
+}
+
+// libtorch composes it of many operations on a CPU; here they are one, as on CUDA.
+struct RmsNormOnCpu : torch::autograd::Function<RmsNormOnCpu> {
+  static Variable forward(AutogradContext* ctx, const Variable& x, const std::optional<Variable>& weight, double eps) {
+    ctx->save_for_backward({x, weight.value_or(Variable())});
+    ctx->saved_data["eps"] = eps;
+    RECORD_FUNCTION("nestor::rms_norm", std::vector<c10::IValue>({x}));
+    at::DisableRecordFunctionGuard unseen;
+    return rms_norm_on_cpu(x, weight, eps);
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    RECORD_FUNCTION("nestor::rms_norm_backward", std::vector<c10::IValue>({saved[0]}));
+    at::DisableRecordFunctionGuard unseen;
+    at::AutoGradMode again(true);
+    variable_list inputs{saved[0].detach().requires_grad_(true)};
+    if (saved[1].defined()) inputs.push_back(saved[1].detach().requires_grad_(true));
+    const auto weight = inputs.size() > 1 ? std::optional<Variable>(inputs[1]) : std::nullopt;
+    auto gradients = torch::autograd::grad({rms_norm_on_cpu(inputs[0], weight, ctx->saved_data["eps"].toDouble())}, inputs,
+                                           {grads[0]});
+    gradients.resize(3);
+    return gradients;
+  }
+};
 
 // ---- rotary embedding
 
@@ -120,7 +152,7 @@ at::Tensor attention_on_cpu(const at::Tensor& q, const at::Tensor& k, const at::
   return at::cat(outs, 0);
 }
 
-// The same as one operation, forward and backward, as it is on CUDA: a recorder of operations sees no part of it.
+// The same as one operation, forward and backward, as it is on CUDA: a recorder of operations (record.cpp) sees no part of it.
 struct AttentionOnCpu : torch::autograd::Function<AttentionOnCpu> {
   static Variable forward(AutogradContext* ctx, const Variable& q, const Variable& k, const Variable& v,
                           Sequences queries, Sequences keys, double scale) {
@@ -149,6 +181,15 @@ struct AttentionOnCpu : torch::autograd::Function<AttentionOnCpu> {
 }  // namespace
 
 extern "C" {
+
+// x / rms(x) over the last dimension, times `weight` unless that is null.
+int nestor_generic_rms_norm(const at::Tensor* x, const at::Tensor* weight, double eps, at::Tensor** y, char* message,
+                            size_t message_size) {
+  return guarded(message, message_size, [&] {
+    const auto by = weight ? std::optional<at::Tensor>(*weight) : std::nullopt;
+    *y = new at::Tensor(x->is_cuda() ? cuda_rms_norm(*x, by, eps) : RmsNormOnCpu::apply(*x, by, eps));
+  });
+}
 
 // Rotates the first `rotated` heads of x (T, N, D), which may be strided, and copies the others: (T, N, D).
 int nestor_generic_rotate(const at::Tensor* x, const at::Tensor* cos, const at::Tensor* sin, int64_t rotated,

@@ -13,6 +13,14 @@ use torch_sys::C_tensor;
 use super::{TensorPtr, made, must};
 
 unsafe extern "C" {
+    fn nestor_generic_rms_norm(
+        x: TensorPtr,
+        weight: TensorPtr,
+        eps: f64,
+        y: *mut *mut C_tensor,
+        message: *mut c_char,
+        message_size: usize,
+    ) -> c_int;
     fn nestor_generic_rotate(
         x: TensorPtr,
         cos: TensorPtr,
@@ -60,11 +68,10 @@ pub struct Sequences {
 
 /// x / rms(x) * weight over the last dimension: (T, D) with weight (D), or (T, N, D) with weight (N, D).
 pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Tensor {
-    let width = *x.size().last().expect("a normed tensor has a dimension");
-    if weight.dim() == 1 {
-        return x.internal_fused_rms_norm([width], Some(weight), eps).0;
-    }
-    x.internal_fused_rms_norm([width], None::<&Tensor>, eps).0 * weight
+    let by = if weight.dim() == 1 { weight.as_ptr() } else { std::ptr::null() };
+    // SAFETY: the tensors live through the call; libtorch checks their shapes.
+    let [y] = made(|y, message, size| unsafe { nestor_generic_rms_norm(x.as_ptr(), by, eps, y, message, size) });
+    if weight.dim() == 1 { y } else { y * weight }
 }
 
 /// Applies the rotary embedding, cos and sin (T, 1, D), to the first `rotated` heads of x (T, N, D) and copies the others.

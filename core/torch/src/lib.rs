@@ -6,6 +6,7 @@ pub mod fused;
 pub mod generic;
 mod group;
 pub mod ops;
+pub mod record;
 mod store;
 
 use std::ffi::{CStr, c_char, c_int};

@@ -10,9 +10,9 @@
 //! whole tensors, and pieces of others (`NAME[first..end]`). It reads its shards from any number of files. All ranks
 //! must share a file system. When one rank fails, all of them fail with its error, and the previous checkpoint remains.
 //!
-//! With LoRA, `policy.safetensors` holds the weights with the adapters merged into them in float32; `eval` and `export`
-//! need nothing else. A resumed run reads its start model and the adapters (`adapter_model.safetensors`, in peft's
-//! format). The moments are those of the adapters. `state.json` has a checksum of the start model.
+//! With LoRA, `policy.safetensors` holds the frozen weights and `adapter_model.safetensors` the adapters, in peft's
+//! format. `eval` computes with both as the run did; `export` merges them. A resumed run reads its start model and the
+//! adapters. The moments are those of the adapters. `state.json` has a checksum of the start model.
 //!
 //! Counters key the random streams, so the counters are the streams' state.
 
@@ -90,7 +90,7 @@ impl<'a> Contents<'a> {
         model_files: &'a Path,
         interrupted: Option<SerializedUpdate>,
     ) -> Self {
-        let mut sets = vec![TensorSet { name: POLICY[0], layouts: &policy.model.layouts, shards: policy.weights() }];
+        let mut sets = vec![TensorSet { name: POLICY[0], layouts: &policy.model.layouts, shards: policy.base() }];
         if let Some(adapters) = &policy.model.adapters {
             sets.push(TensorSet {
                 name: ADAPTER,

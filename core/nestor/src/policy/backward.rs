@@ -209,15 +209,17 @@ fn blocks_to_recompute(model: &Model, tokens: i64, recompute: Recompute) -> usiz
 
 /// Bytes for each token that the graph of one block keeps for its backward pass.
 ///
-/// These are the tensors that the operations of [`Model::block`] save: two normed inputs with their scales and the sum
-/// between them; queries, keys and values, before and after the attention's own layout (which repeats keys and values for
-/// the heads that share them); its output likewise; gate and up, and their product.
+/// These are the tensors that the operations of [`Model::block`] save, and the inputs of its linear layers: the block's
+/// input and its norm, queries, keys and values after the rotation, the attention's output, the sum with it and its norm,
+/// gate and up, and their product. Scales of norms and log-sums of attention are float32.
 pub fn activation_bytes(c: &Config, kind: Kind) -> u64 {
     let (q, kv) = (c.num_attention_heads * c.head_dim(), c.num_key_value_heads * c.head_dim());
-    let attention = (q + 2 * kv) + 3 * q + 2 * q;
-    let head_norms = if c.architecture == Architecture::Qwen3 { q + kv } else { 0 };
+    let attention = (q + 2 * kv) + q;
+    // The norms of heads keep their inputs too, and with them the values before the rotation.
+    let heads = c.num_attention_heads + c.num_key_value_heads;
+    let (head_norms, scales) = if c.architecture == Architecture::Qwen3 { (q + 2 * kv, heads) } else { (0, 0) };
     let elements = 4 * c.hidden_size + attention + head_norms + 3 * c.intermediate_size;
-    let float32 = 2 + c.num_attention_heads; // scales of the norms, log-sums of the attention
+    let float32 = 2 + c.num_attention_heads + scales;
     elements as u64 * kind.elt_size_in_bytes() as u64 + 4 * float32 as u64
 }
 

@@ -47,6 +47,15 @@ pub struct TokenGrads {
     pub entropy: Option<Tensor>,
 }
 
+impl TokenGrads {
+    fn scale(self, factor: f64) -> Self {
+        if factor == 1.0 {
+            return self;
+        }
+        Self { logprobs: self.logprobs * factor, entropy: self.entropy.map(|entropy| entropy * factor) }
+    }
+}
+
 /// Options of a forward and backward pass.
 #[derive(Debug, Clone, Copy)]
 pub struct PassOptions {
@@ -54,6 +63,8 @@ pub struct PassOptions {
     pub temperature: f64,
     /// Selects the blocks that the backward pass computes again.
     pub recompute: Recompute,
+    /// The gradients are multiplied by it.
+    pub loss_factor: f64,
 }
 
 /// Log-probs and entropies of the response tokens, without gradients.
@@ -82,6 +93,7 @@ pub fn policy_gradients<M>(
         let inputs = normed.detach();
         let (chunks, stats) = no_grad(|| LogitChunk::all(model, outer, &inputs, &packed.targets, options.temperature));
         let (token_grads, metrics) = loss(&stats);
+        let token_grads = token_grads.scale(options.loss_factor);
         let head = HeadBackward { outer, sum, ops: model.ops };
         let grad = no_grad(|| {
             // From the last chunk on, whose logits are still there.

@@ -8,7 +8,7 @@ use crate::model::config::Output;
 use crate::model::qwen2::layouts;
 use crate::model::{Config, Model};
 use crate::recipe::{self, Recompute, Update};
-use crate::shard::{AdamW, Adapters, GradientSums, HeldUnits, Layout, Optimizer, Ranks, StepReport};
+use crate::shard::{AdamW, Adapters, GradientSums, HeldUnits, Layout, LossScale, Optimizer, Ranks, StepReport};
 
 /// Optimiser steps in a row without a finite gradient after which a run ends.
 const MOST_SKIPPED: u32 = 10;
@@ -29,7 +29,7 @@ impl Network {
     /// Starts to train a network whose weights are whole on every rank: zero moments.
     pub fn new(model: Model, ranks: &Ranks) -> Result<Self> {
         let model = shard(model, ranks)?;
-        let optimizer = Optimizer::new(&shards(&model, ranks));
+        let optimizer = Optimizer::new(&shards(&model, ranks), loss_scale(&model));
         Ok(Self { model, optimizer, skipped_in_a_row: 0, ranks: ranks.clone() })
     }
 
@@ -37,7 +37,7 @@ impl Network {
     pub fn with_lora(model: Model, settings: &recipe::Lora, seed: u64, ranks: &Ranks) -> Result<Self> {
         let model = shard(model, ranks)?;
         let adapters = Adapters::new(&model.layouts[1..], model.device(), settings, seed);
-        let optimizer = Optimizer::new(&adapters.shards(ranks));
+        let optimizer = Optimizer::new(&adapters.shards(ranks), loss_scale(&model));
         let model = Model { adapters: Some(adapters), ..model };
         Ok(Self { model, optimizer, skipped_in_a_row: 0, ranks: ranks.clone() })
     }
@@ -61,7 +61,7 @@ impl Network {
         });
         let mut master_weights = vec![ranks.shard_of(&layouts[0], &first)];
         master_weights.extend(own[1..].iter().map(|shard| float(shard).copy()));
-        let optimizer = Optimizer::new(&master_weights);
+        let optimizer = Optimizer::new(&master_weights, policy.optimizer.loss_scale);
         let compute = || master_weights.iter().map(|shard| shard.to_kind(kind)).collect();
         let units = if ranks.shards_weights() {
             HeldUnits::Sharded { ranks: ranks.clone(), shards: compute() }
@@ -77,12 +77,16 @@ impl Network {
         Ok(critic)
     }
 
-    /// This rank's shards of all weights in float32, one flat tensor per unit: the master weights, or the frozen weights with
-    /// the adapters merged into them.
+    /// This rank's shards of the weights that a checkpoint holds, one flat tensor per unit: the master weights, or the frozen
+    /// weights beside the adapters.
+    pub fn base(&self) -> Vec<Tensor> {
+        let master_weights = || self.optimizer.master_weights.iter().map(Tensor::shallow_clone).collect();
+        if self.model.adapters.is_some() { self.shards() } else { master_weights() }
+    }
+
+    /// This rank's shards of the weights with the adapters merged into them, float32, one flat tensor per unit.
     pub fn weights(&self) -> Vec<Tensor> {
-        let Some(adapters) = &self.model.adapters else {
-            return self.optimizer.master_weights.iter().map(Tensor::shallow_clone).collect();
-        };
+        let Some(adapters) = &self.model.adapters else { return self.base() };
         let layouts = self.model.layouts.iter().enumerate();
         let merged = layouts.zip(self.shards()).map(|((unit, layout), held)| match unit {
             0 => held.to_kind(Kind::Float),
@@ -147,7 +151,9 @@ impl Network {
         let options = AdamW { lr, beta1, beta2, weight_decay: update.weight_decay, eps: 1e-8 };
         let step = self.optimizer.step(&options, grad_clip, &*self.ranks.comm)?;
         if step.skipped {
-            self.skipped_in_a_row += 1;
+            // Where a lower loss scale may help, the gradient itself may be finite.
+            let hopeless = !self.optimizer.loss_scale.is_some_and(LossScale::can_fall);
+            self.skipped_in_a_row += u32::from(hopeless);
             if self.skipped_in_a_row >= MOST_SKIPPED {
                 bail!(
                     "{MOST_SKIPPED} gradients in a row were not finite (norm {}): lower the learning rate ({lr:e}), or \
@@ -161,6 +167,11 @@ impl Network {
         self.refresh()?;
         Ok(step)
     }
+}
+
+/// The loss scale that a network starts with, as `torch.amp.GradScaler`'s.
+fn loss_scale(model: &Model) -> Option<LossScale> {
+    LossScale::of(model.kind(), 65_536.0)
 }
 
 /// Reduces whole weights to what this rank holds: a shard of each unit, or all of it, padded to be gathered.

@@ -43,7 +43,7 @@ pub struct LowRank {
 }
 
 /// A block's linear projections: all of its matrices.
-fn projections(block: &Layout) -> impl Iterator<Item = &Param> {
+pub fn projections(block: &Layout) -> impl Iterator<Item = &Param> {
     block.params.iter().filter(|p| p.shape.len() == 2)
 }
 
@@ -68,8 +68,7 @@ impl Adapters {
     /// Adapters of these blocks that change nothing yet, as peft makes them: A uniform within ±1 / sqrt(in)
     /// (`kaiming_uniform_(a=sqrt(5))`), B zero.
     pub fn new(blocks: &[Layout], device: Device, settings: &recipe::Lora, seed: u64) -> Self {
-        let recipe::Lora { rank: lora_rank, alpha } = *settings;
-        let layouts = Self::layouts_of(blocks, lora_rank);
+        let layouts = Self::layouts_of(blocks, settings.rank);
         let whole = layouts.iter().enumerate().map(|(block, layout)| {
             let start = Tensor::zeros([layout.numel()], (Kind::Float, device));
             for (number, a) in layout.params.iter().step_by(2).enumerate() {
@@ -78,7 +77,13 @@ impl Adapters {
             }
             start
         });
-        Self { whole: whole.collect(), layouts, lora_rank, alpha }
+        let whole = whole.collect();
+        Self::of(layouts, whole, settings)
+    }
+
+    /// Adapters with these values, one flat float32 tensor per block.
+    pub fn of(layouts: Vec<Layout>, whole: Vec<Tensor>, settings: &recipe::Lora) -> Self {
+        Self { layouts, whole, lora_rank: settings.rank, alpha: settings.alpha }
     }
 
     /// A copy with its own storage.

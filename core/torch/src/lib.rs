@@ -3,6 +3,7 @@
 mod decode;
 pub mod fused;
 mod group;
+mod profile;
 mod store;
 
 use std::ffi::{CStr, c_char, c_int};
@@ -12,6 +13,7 @@ use tch::Tensor;
 
 pub use decode::{PAGE, PagedCache, RawDraw, RawDrawn, ReorderedLinear, Segment, draw};
 pub use group::{Backend, Member, ProcessGroup, Reduce, Work};
+pub use profile::{Dear, Profile, profile};
 pub use store::{Store, StoreAddress, exit_now};
 
 /// Settings of one AdamW step (decoupled weight decay, bias correction as in `torch.optim.AdamW`).

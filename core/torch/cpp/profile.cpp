@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/profiler_kineto.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <set>
 #include <string>
@@ -101,6 +102,8 @@ extern "C" {
 // Begins to record the work of this thread, and on CUDA that of the whole process.
 int nestor_profile_start(bool cuda, char* message, size_t message_size) {
   return guarded(message, message_size, [&] {
+    // Kineto looks for a GPU in any case, and would report on stderr that there is none. Its first start reads the level.
+    if (!cuda) setenv("KINETO_LOG_LEVEL", "99", /*overwrite=*/0);
     profiler::prepareProfiler(config(), activities(cuda));
     profiler::enableProfiler(config(), activities(cuda), {at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION});
   });

@@ -72,17 +72,20 @@ mod tests {
     #[test]
     fn a_profile_counts_the_operations_of_its_work_alone() {
         let a = Tensor::ones([64, 64], (Kind::Float, Device::Cpu)).set_requires_grad(true);
-        let step = || Ok((a.matmul(&a) + 1.0).sum(Kind::Float).backward());
+        let step = || {
+            (a.matmul(&a) + 1.0).sum(Kind::Float).backward();
+            Ok(())
+        };
         step().expect("unprofiled work");
-        let ((), profile) = profile(false, step).expect("a profile");
-        let calls = |name: &str| profile.dearest.iter().find(|dear| dear.name == name).map(|dear| dear.calls);
+        let ((), found) = profile(false, step).expect("a profile");
+        let calls = |name: &str| found.dearest.iter().find(|dear| dear.name == name).map(|dear| dear.calls);
         // The product itself and the two of its gradient; `matmul` wraps the first.
         assert_eq!(calls("aten::mm"), Some(3));
         assert_eq!(calls("aten::matmul"), Some(1));
-        assert!(profile.dearest.windows(2).all(|pair| pair[0].seconds >= pair[1].seconds));
-        let every: u64 = profile.dearest.iter().map(|dear| dear.calls).sum();
-        assert!((3..every).contains(&profile.launches), "{profile:?}");
-        assert_eq!(profile.syncs, 0);
+        assert!(found.dearest.windows(2).all(|pair| pair[0].seconds >= pair[1].seconds));
+        let every: u64 = found.dearest.iter().map(|dear| dear.calls).sum();
+        assert!((3..every).contains(&found.launches), "{found:?}");
+        assert_eq!(found.syncs, 0);
         // A failure ends the profile, so that the next one can start.
         assert!(profile(false, || Err::<(), _>(anyhow::anyhow!("it fails"))).is_err());
         assert!(profile(false, || Ok(())).is_ok());

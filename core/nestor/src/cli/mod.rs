@@ -141,8 +141,9 @@ fn run(command: Command) -> Result<ExitCode> {
             let ids = tokenize(&args.model_dir, &args.chat, args.thinking)?;
             print(args.json, &ids, || words(&ids["ids"]))?;
         }
-        Command::Model(ModelCommand::New { dir, shape, tokenizer, seed, dtype }) => {
-            let config = Config::shape(&shape)?;
+        Command::Model(ModelCommand::New { dir, shape, layers, tokenizer, seed, dtype }) => {
+            let mut config = Config::shape(&shape)?;
+            config.num_hidden_layers = layers.map_or(config.num_hidden_layers, i64::from);
             new::create(&dir, &new::RandomModel { config, tokenizer: tokenizer.as_deref(), seed, kind: kind(dtype) })?;
         }
         Command::Export(args) if args.adapter => checkpoint::export_adapter(&args.checkpoint, &args.dir)?,

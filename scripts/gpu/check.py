@@ -5,6 +5,7 @@ it ends. Needs torch alone beside the standard library."""
 import argparse
 import json
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -49,7 +50,11 @@ def main():
     wanted = args.only.split(",") if args.only else names
     if unknown := set(wanted) - set(names):
         sys.exit(f"gpu_check: no check {', '.join(sorted(unknown))}; known: {', '.join(names)}")
+    if not rehearsal:
+        wanted.append(names[0])  # it names the card, whose limits the others are compared with
     checks = [check for check in checks if check.name in wanted]
+    # So that the checks under way end with this process.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("gpu_check: terminated"))
     # Models and runs are made outside OUT, which may be carried away.
     scratch = Path(tempfile.mkdtemp(prefix="gpu-check-"))
     context = {"folder": str(args.folder.resolve()), "device": args.device, "rehearsal": rehearsal, "scratch": str(scratch),
@@ -64,7 +69,6 @@ def main():
                             "seconds": 0.0, "details": {"left": round(left, 1)}, "limit": ""}
                 else:
                     line = runner.run(check, context, plant, min(plant.limit(check), left))
-                # The first check names the card, whose limits the others are compared with.
                 context["card"] = line["details"].get("device", context["card"])
                 where = line["details"].get("where", where)
                 lines.append(line)

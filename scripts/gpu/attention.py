@@ -90,7 +90,8 @@ def decoding(context):
                           for _ in range(d.copies(kv_bytes))]
                 q = d.random(batch, heads, dim)
                 ragged = d.ints([draw.randrange(1, length + 1) for _ in range(batch)])
-                off = error(over_slots(d, q, *caches[0], ragged)()[:16], padded(q[:16], *(x[:16] for x in caches[0]), ragged[:16]))
+                want = padded(q[:16], *(x[:16] for x in caches[0]), ragged[:16])
+                off = error(over_slots(d, q, *caches[0], ragged)()[:16], want)
                 worst = max(worst, off)
                 calls = [over_slots(d, q, k, v, d.ints([length] * batch)) for k, v in caches]
 
@@ -106,7 +107,8 @@ def decoding(context):
                 details(**{f"{name}, {batch} x {length}": entry})
                 reached.append(rate)
                 if (batch, length) == d.pick((128, 1024), (3, 40)):
-                    figures.append(f"{name} {batch} x {length}: {1e6 * seconds:.0f} us, {rate / 1e12:.2f} TB/s ({share(context, rate, 1)})")
+                    figures.append(f"{name} {batch} x {length}: {1e6 * seconds:.0f} us, {rate / 1e12:.2f} TB/s "
+                                   f"({share(context, rate, 1)})")
                 del caches, calls, all_caches
     limit = of_both(lambda _, copy: f"{copy / 1e12:.1f} TB/s")
     between = f"{share(context, min(reached), 1)} to {share(context, max(reached), 1)}"

@@ -21,7 +21,8 @@ def table(where, lines):
     """The table of all checks: figures beside the limits of an H100 and an H200."""
     text = f"{where}\n\n| check | figure | limit | s | |\n|---|---|---|---|---|\n"
     for line in lines:
-        cells = [line["name"], line["figure"], line["limit"], f"{line['seconds']:.0f}", SIGNS.get(line["verdict"], line["verdict"])]
+        verdict = SIGNS.get(line["verdict"], line["verdict"])
+        cells = [line["name"], line["figure"], line["limit"], f"{line['seconds']:.0f}", verdict]
         text += "| " + " | ".join(str(cell).replace("|", "/").replace("\n", " ") for cell in cells) + " |\n"
     for line in lines:
         profile = line["details"].get("profile")

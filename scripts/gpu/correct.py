@@ -70,8 +70,8 @@ def gradient(context):
     off = {name: norm(a - b for a, b in zip(here[name], want)) / norm(want) for name, want in there.items()}
     worst = max(off, key=off.get)
     details(worst=worst)
-    return {"figure": f"largest relative difference of a tensor from the CPU: {off[worst]:.2e}", "good": off[worst] <= GRADIENT_LIMIT,
-            "limit": f"{GRADIENT_LIMIT}"}
+    figure = f"largest relative difference of a tensor from the CPU: {off[worst]:.2e}"
+    return {"figure": figure, "good": off[worst] <= GRADIENT_LIMIT, "limit": f"{GRADIENT_LIMIT}"}
 
 
 def logprob_diff(context):

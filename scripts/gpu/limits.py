@@ -1,4 +1,4 @@
-"""What a GPU can reach at best on given work, and the shapes that the limits are computed from.
+"""The best that a GPU can reach on given work, and the shapes that these limits are computed from.
 
 Rates: those that a product of 8192 cubed in bfloat16 and a copy reached on such cards (798 TFLOP/s and 3.0 TB/s on an H100, 790
 and 4.3 on an H200), which is less than their data sheets say. The shapes are those of Config::shape in core/nestor.
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 RATES = {"H100": (798e12, 3.0e12), "H200": (790e12, 4.3e12)}  # FLOP/s, bytes/s
 
-# What the project set out to reach, as shares of a limit, and how near plan and measurement should be.
+# The project's aims: shares of a limit, and how near plan and measurement, first and last pass should be.
 DECODE_TARGET = 0.30
 UPDATE_TARGET = 0.40
 PLAN_TARGET = 0.10

@@ -25,7 +25,8 @@ def profile(context, work, shape, dtype, sizes, small):
     p = Program(context)
     shape = p.big(shape)
     batch, prompt, new = small if p.rehearsal else sizes
-    found = p.bench(work, shape, dtype, "--batch", batch, "--prompt", prompt, "--new", new, "--repeats", 1, "--profile")["profile"]
+    sizes = ["--batch", batch, "--prompt", prompt, "--new", new, "--repeats", 1]
+    found = p.bench(work, shape, dtype, *sizes, "--profile")["profile"]
     details(profile=found)
     figure = (f"{found['launches_per_pass']:.0f} launches a pass, {found['launches_per_layer']:.1f} a layer, "
               f"{found['syncs_per_pass']:.1f} waits a pass; busy {found['busy_ms']:.0f} of {found['ms']:.0f} ms")
@@ -56,7 +57,7 @@ def generate(context, shape, dtype, sizes, small, ragged):
 
 
 def update(context, shape, dtype, recompute, sizes, small, ragged=False, short=False):
-    """One optimiser step after the other. `short` steps are for their drift alone: they have no target otherwise."""
+    """One optimiser step after the other. Equal lengths with `auto` have the target of MFU; `short` steps only that of drift."""
     p = Program(context)
     shape = p.big(shape)
     batch, prompt, new, repeats = small if p.rehearsal else sizes
@@ -66,18 +67,19 @@ def update(context, shape, dtype, recompute, sizes, small, ragged=False, short=F
     details(report=done, plan=plan)
     flops = own.update_flops(lengths)
     peak = max(done["peak_bytes"]) if isinstance(done["peak_bytes"], list) else done["peak_bytes"]
-    figure = f"warm-up {done['warm_up_s']:.1f} s, {done['tokens_per_s']:.0f} tokens/s, {1e3 * done['seconds'] / done['passes']:.0f} ms a pass"
+    figure = (f"warm-up {done['warm_up_s']:.1f} s, {done['tokens_per_s']:.0f} tokens/s, "
+              f"{1e3 * done['seconds'] / done['passes']:.0f} ms a pass")
     limit = of_both(lambda rate, _: f"{done['tokens'] * rate / flops:.0f} tokens/s")
     targets, card, drifted = [], card_of(context.card), drift(done)
     if card:
         mfu = flops / done["seconds"] / RATES[card][0]
         details(mfu=mfu)
         figure += f", MFU {mfu:.0%}"
-        targets.append((f"MFU {UPDATE_TARGET:.0%}", mfu >= UPDATE_TARGET or short))
+        targets.append((f"MFU {UPDATE_TARGET:.0%}", mfu >= UPDATE_TARGET or ragged or recompute != "auto"))
     figure += f"; planned {done['planned_bytes'] / 1e9:.1f} GB, peak {peak / 1e9:.1f}"
     targets.append((f"plan within {PLAN_TARGET:.0%}", abs(done["planned_bytes"] / peak - 1) <= PLAN_TARGET or short))
     if drifted is not None:
-        figure += f"; the last of {len(done['seconds_all'])} passes take {drifted:+.0%} of the first"
+        figure += f"; last of {len(done['seconds_all'])} passes against the first {drifted:+.0%}"
         targets.append((f"drift {RAGGED_TARGET:.0%}", abs(drifted) <= RAGGED_TARGET))
     return result(p, figure, limit, targets)
 

@@ -40,7 +40,7 @@ def test_a_fault_of_one_check_leaves_the_others_whole(kind, verdict, root, tmp_p
     assert done.returncode == 1 and "1 of 3 checks are not ok: greedy" in done.stderr
     assert {line["name"]: line["verdict"] for line in lines} == {"score-float32": "ok", "greedy": verdict, "collective": "ok"}
     assert table.count("| ok |") == 2 and f"| {verdict} |" in table
-    # What it had measured is kept, and the process that it started in a session of its own is gone.
+    # The details from before the fault are kept, and the process that it started in a session of its own is gone.
     kept = lines[1]["details"]
     assert kept["planted"] == kind and not Path(f"/proc/{kept['below']}").exists()
 

@@ -6,6 +6,7 @@ pub mod fused;
 pub mod generic;
 mod group;
 pub mod ops;
+mod profile;
 pub mod record;
 mod store;
 
@@ -16,6 +17,7 @@ use tch::{Device, Tensor};
 
 pub use decode::{PAGE, PagedCache, RawDraw, RawDrawn, ReorderedLinear, Segment, draw};
 pub use group::{Backend, Member, ProcessGroup, Reduce, Work};
+pub use profile::{Dear, Profile, profile};
 pub use store::{Store, StoreAddress, exit_now};
 
 /// Settings of one AdamW step (decoupled weight decay, bias correction as in `torch.optim.AdamW`).

@@ -8,10 +8,11 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use tch::Device;
 
+use super::RunArgs;
 use super::rollout::{Stage, describe};
 use super::script::{Script, ScriptArgs};
+use super::timing::{median, seconds_of};
 use super::workload::Workload;
-use super::{RunArgs, median, seconds_of};
 use crate::agent::pack;
 use crate::engine::Sampling;
 use crate::input_error;

@@ -21,6 +21,15 @@ struct Group {
 
 struct Work {
   c10::intrusive_ptr<c10d::Work> work;
+  bool nccl;
+};
+
+using WorkNCCL = c10d::ProcessGroupNCCL::WorkNCCL;
+
+// A view of a collective for another thread. On a GPU it is the partial copy that c10d's own watchdog takes: it shares
+// the event that ends the collective, but keeps no result alive.
+struct Progress {
+  c10::intrusive_ptr<c10d::Work> work;
 };
 
 // Starts a collective. Every Gloo group of a process writes into one map of c10d without a lock (`all_pg_status_` of its
@@ -32,7 +41,7 @@ Work* start(Group* group, F&& collective) {
   static std::mutex starting;
   std::unique_lock<std::mutex> lock(starting, std::defer_lock);
   if (!group->nccl) lock.lock();
-  return new Work{collective(*group->backend)};
+  return new Work{collective(*group->backend), group->nccl};
 }
 
 }  // namespace
@@ -55,7 +64,8 @@ int nestor_group_join(Store* store, const nestor_group* at, Group** group, char*
     joined->store->setTimeout(timeout);
     if (at->nccl) {
       auto options = c10d::ProcessGroupNCCL::Options::create();
-      options->timeout = timeout;
+      // Only c10d's watchdog uses it. Nestor's own watch names the rank at fault, and comes first.
+      options->timeout = 2 * timeout;
       joined->backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(joined->store, at->rank, at->world, options);
     } else {
       auto options = c10d::ProcessGroupGloo::Options::create(timeout);
@@ -111,6 +121,28 @@ int nestor_work_wait(Work* work, char* message, size_t message_size) {
 
 void nestor_work_free(Work* work) {
   delete work;
+}
+
+// Makes a view of a collective, which may outlive it.
+int nestor_work_progress(const Work* work, Progress** progress, char* message, size_t message_size) {
+  return guarded(message, message_size, [&] {
+    auto view = work->work;
+    if (work->nccl) view = c10::make_intrusive<WorkNCCL>(static_cast<const WorkNCCL&>(*work->work));
+    *progress = new Progress{std::move(view)};
+  });
+}
+
+// Asks without waiting whether a collective is done; an error if it failed.
+int nestor_progress_done(Progress* progress, bool* done, char* message, size_t message_size) {
+  return guarded(message, message_size, [&] {
+    *done = progress->work->isCompleted();
+    if (!*done) return;
+    if (const auto failure = progress->work->exception()) std::rethrow_exception(failure);
+  });
+}
+
+void nestor_progress_free(Progress* progress) {
+  delete progress;
 }
 
 // Ends all collectives under way with an error, on this and the other ranks.

@@ -1,5 +1,6 @@
 //! A thin shim over libtorch: operations that tch lacks, and c10d's process groups. Tensors cross by pointer.
 
+pub mod cuda;
 mod decode;
 pub mod fused;
 mod group;
@@ -11,7 +12,7 @@ use anyhow::{Result, bail, ensure};
 use tch::Tensor;
 
 pub use decode::{PAGE, PagedCache, RawDraw, RawDrawn, ReorderedLinear, Segment, draw};
-pub use group::{Backend, Member, ProcessGroup, Reduce, Work};
+pub use group::{Backend, Member, ProcessGroup, Progress, Reduce, Work};
 pub use store::{Store, StoreAddress, exit_now};
 
 /// Settings of one AdamW step (decoupled weight decay, bias correction as in `torch.optim.AdamW`).

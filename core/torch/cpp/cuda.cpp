@@ -67,6 +67,7 @@ int nestor_cuda_free(int64_t index, uint64_t* free, char* message, size_t messag
 
 struct nestor_device_memory {
   int64_t peak_allocated, peak_reserved, allocated, reserved;
+  int64_t outside;
   int64_t retries, ooms;
 };
 
@@ -76,8 +77,10 @@ int nestor_cuda_memory(int64_t index, nestor_device_memory* memory, char* messag
     const auto counts = stats(index);
     const auto& allocated = counts.allocated_bytes[ALL_POOLS];
     const auto& reserved = counts.reserved_bytes[ALL_POOLS];
-    *memory = {allocated.peak, reserved.peak, allocated.current, reserved.current, counts.num_alloc_retries,
-               counts.num_ooms};
+    const auto [free, total] = allocator()->getMemoryInfo(static_cast<c10::DeviceIndex>(index));
+    const auto outside = static_cast<int64_t>(total - free) - reserved.current;
+    *memory = {allocated.peak,   reserved.peak, allocated.current,        reserved.current,
+               outside,          counts.num_alloc_retries, counts.num_ooms};
   });
 }
 

@@ -43,10 +43,20 @@ pub struct DeviceMemory {
     pub allocated: i64,
     /// Memory taken from the GPU now.
     pub reserved: i64,
+    /// Memory of the GPU in use now that libtorch's allocator has not taken: CUDA's context, libraries, NCCL's buffers, and
+    /// other processes.
+    pub outside: i64,
     /// Allocations for which the allocator first had to give its reserve back.
     pub retries: i64,
     /// Failed allocations.
     pub ooms: i64,
+}
+
+impl DeviceMemory {
+    /// Peak of the GPU's memory in use. Takes the part outside the allocator as it is now.
+    pub fn peak(&self) -> i64 {
+        self.peak_reserved + self.outside
+    }
 }
 
 unsafe extern "C" {

@@ -5,6 +5,8 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
+#include <c10/core/DeviceGuard.h>
+
 #include <memory>
 #include <mutex>
 
@@ -21,7 +23,7 @@ struct Group {
 
 struct Work {
   c10::intrusive_ptr<c10d::Work> work;
-  bool nccl;
+  c10::Device device;  // of its tensors
 };
 
 using WorkNCCL = c10d::ProcessGroupNCCL::WorkNCCL;
@@ -30,6 +32,7 @@ using WorkNCCL = c10d::ProcessGroupNCCL::WorkNCCL;
 // the event that ends the collective, but keeps no result alive.
 struct Progress {
   c10::intrusive_ptr<c10d::Work> work;
+  c10::Device device;
 };
 
 // Starts a collective. Every Gloo group of a process writes into one map of c10d without a lock (`all_pg_status_` of its
@@ -37,11 +40,11 @@ struct Progress {
 // queues work and does not wait. NCCL connects at the first start, which waits for the other ranks: a lock held meanwhile
 // would deadlock ranks that start two groups in different orders.
 template <typename F>
-Work* start(Group* group, F&& collective) {
+Work* start(Group* group, const at::Tensor& tensor, F&& collective) {
   static std::mutex starting;
   std::unique_lock<std::mutex> lock(starting, std::defer_lock);
   if (!group->nccl) lock.lock();
-  return new Work{collective(*group->backend), group->nccl};
+  return new Work{collective(*group->backend), tensor.device()};
 }
 
 }  // namespace
@@ -83,7 +86,7 @@ int nestor_group_all_reduce(Group* group, at::Tensor* tensor, bool largest, Work
     std::vector<at::Tensor> list{*tensor};
     c10d::AllreduceOptions options;
     options.reduceOp = largest ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM;
-    *work = start(group, [&](c10d::Backend& backend) { return backend.allreduce(list, options); });
+    *work = start(group, *tensor, [&](c10d::Backend& backend) { return backend.allreduce(list, options); });
   });
 }
 
@@ -91,7 +94,7 @@ int nestor_group_all_reduce(Group* group, at::Tensor* tensor, bool largest, Work
 int nestor_group_all_gather(Group* group, at::Tensor* whole, at::Tensor* part, Work** work, char* message,
                             size_t message_size) {
   return guarded(message, message_size, [&] {
-    *work = start(group, [&](c10d::Backend& backend) { return backend._allgather_base(*whole, *part); });
+    *work = start(group, *whole, [&](c10d::Backend& backend) { return backend._allgather_base(*whole, *part); });
   });
 }
 
@@ -99,7 +102,7 @@ int nestor_group_all_gather(Group* group, at::Tensor* whole, at::Tensor* part, W
 int nestor_group_reduce_scatter(Group* group, at::Tensor* part, at::Tensor* whole, Work** work, char* message,
                                 size_t message_size) {
   return guarded(message, message_size, [&] {
-    *work = start(group, [&](c10d::Backend& backend) { return backend._reduce_scatter_base(*part, *whole); });
+    *work = start(group, *whole, [&](c10d::Backend& backend) { return backend._reduce_scatter_base(*part, *whole); });
   });
 }
 
@@ -110,7 +113,7 @@ int nestor_group_broadcast(Group* group, at::Tensor* tensor, int root, Work** wo
     std::vector<at::Tensor> list{*tensor};
     c10d::BroadcastOptions options;
     options.rootRank = root;
-    *work = start(group, [&](c10d::Backend& backend) { return backend.broadcast(list, options); });
+    *work = start(group, *tensor, [&](c10d::Backend& backend) { return backend.broadcast(list, options); });
   });
 }
 
@@ -127,14 +130,17 @@ void nestor_work_free(Work* work) {
 int nestor_work_progress(const Work* work, Progress** progress, char* message, size_t message_size) {
   return guarded(message, message_size, [&] {
     auto view = work->work;
-    if (work->nccl) view = c10::make_intrusive<WorkNCCL>(static_cast<const WorkNCCL&>(*work->work));
-    *progress = new Progress{std::move(view)};
+    // Groups on GPUs are NCCL's.
+    if (work->device.is_cuda()) view = c10::make_intrusive<WorkNCCL>(static_cast<const WorkNCCL&>(*work->work));
+    *progress = new Progress{std::move(view), work->device};
   });
 }
 
 // Asks without waiting whether a collective is done; an error if it failed.
 int nestor_progress_done(Progress* progress, bool* done, char* message, size_t message_size) {
   return guarded(message, message_size, [&] {
+    // A thread that has chosen no GPU would open a context on the first one.
+    const c10::DeviceGuard device(progress->device);
     *done = progress->work->isCompleted();
     if (!*done) return;
     if (const auto failure = progress->work->exception()) std::rethrow_exception(failure);

@@ -6,7 +6,8 @@ use nestor_torch::cuda::{Settings, memory, prepare, settings};
 fn prepare_leaves_a_users_variables_alone() {
     let variable = |name: &str| std::env::var(name).ok();
     // libtorch 2.11's defaults.
-    let before = Settings { cudnn_attention: true, reduced_bfloat16: true, reduced_float16: true, ..Settings::default() };
+    let before =
+        Settings { cudnn_attention: true, reduced_bfloat16: true, reduced_float16: true, ..Settings::default() };
     assert_eq!(settings().expect("read"), before);
 
     // SAFETY: this program's only test, so that no other thread reads the environment.

@@ -199,10 +199,7 @@ impl Drop for Watch {
 }
 
 /// Starts a thread that ends when the sender is dropped.
-fn thread(
-    name: &str,
-    work: impl FnOnce(&Receiver<()>) + Send + 'static,
-) -> Result<(Sender<()>, JoinHandle<()>)> {
+fn thread(name: &str, work: impl FnOnce(&Receiver<()>) + Send + 'static) -> Result<(Sender<()>, JoinHandle<()>)> {
     let (stop, stopped) = channel();
     let builder = std::thread::Builder::new().name(name.into());
     Ok((stop, builder.spawn(move || work(&stopped)).context("starting a thread")?))

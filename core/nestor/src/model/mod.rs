@@ -138,8 +138,15 @@ mod tests {
     #[test]
     fn a_rank_takes_its_gpu_among_the_visible_ones() {
         // Number on the machine, visible GPUs, the GPU: one that each task sees alone, one of many, too few.
-        let cases =
-            [(0, 1, Some(0)), (7, 1, Some(0)), (0, 4, Some(0)), (3, 4, Some(3)), (4, 4, None), (2, 2, None), (0, 0, None)];
+        let cases = [
+            (0, 1, Some(0)),
+            (7, 1, Some(0)),
+            (0, 4, Some(0)),
+            (3, 4, Some(3)),
+            (4, 4, None),
+            (2, 2, None),
+            (0, 0, None),
+        ];
         for (local_rank, visible, gpu) in cases {
             assert_eq!(visible_gpu(local_rank, visible).ok(), gpu, "rank {local_rank} of {visible} GPUs");
         }

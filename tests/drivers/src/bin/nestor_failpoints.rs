@@ -1,7 +1,8 @@
 //! The program `nestor`, except that it kills or stops itself at a named place (`nestor::failpoint` lists them).
 //!
 //! `NESTOR_FAILPOINT=name:n` sends SIGKILL at the n-th pass (from 1) of that place in a process. `name:n@r` means rank
-//! r alone (torchrun's variable `RANK`). A trailing `=term` sends SIGTERM instead; `=hang` has the thread sleep for ever.
+//! r alone (torchrun's variable `RANK`). A trailing `=term` sends SIGTERM instead, `=stop` SIGSTOP, and `=hang` has the
+//! thread sleep for ever.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,6 +33,7 @@ fn pass(name: &str) {
                 std::thread::park();
             },
             "term" => Signal::SIGTERM,
+            "stop" => Signal::SIGSTOP,
             _ => Signal::SIGKILL,
         };
         // A process may always send itself a signal.

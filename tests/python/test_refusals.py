@@ -216,13 +216,6 @@ def test_a_full_disk_while_episodes_are_written(train, tmp_path):
 SMOKE = ["train", ROOT / "recipes/smoke/gigpo.yaml", "--set", "device=cpu", "--set", "warm_start=null"]
 
 
-def test_a_network_that_no_memory_can_hold(run, tmp_path):
-    """The weights of its one block take more bytes than a process has addresses."""
-    size = "model.new.intermediate_size=4000000000000"
-    done = run(*SMOKE, "--set", size, "--run-dir", tmp_path / "run")
-    refusal(done, 1, "out of memory in phase start", "GiB asked for", "GiB free", "`model.lora`", "`sharding` full")
-
-
 @pytest.mark.parametrize("sets, phase, keys", [
     ([], "reference", ["`update.micro_batch_tokens`"]),
     (["update.kl=null"], "update", ["`update.micro_batch_tokens`", "`update.recompute` to all"]),

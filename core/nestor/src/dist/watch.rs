@@ -129,8 +129,7 @@ impl Watch {
             return error; // the others have left
         }
         self.failed.set(true);
-        let text = format!("{error:#}").to_lowercase();
-        let late = if text.contains("timed out") || text.contains("timeout") { self.behind() } else { None };
+        let late = if is_timeout(&format!("{error:#}")) { self.behind() } else { None };
         match late.or_else(|| self.blame()) {
             Some(sentence) => error.context(sentence),
             None => error,
@@ -203,6 +202,12 @@ fn thread(name: &str, work: impl FnOnce(&Receiver<()>) + Send + 'static) -> Resu
     let (stop, stopped) = channel();
     let builder = std::thread::Builder::new().name(name.into());
     Ok((stop, builder.spawn(move || work(&stopped)).context("starting a thread")?))
+}
+
+/// True for c10d's text about a collective that took too long.
+fn is_timeout(text: &str) -> bool {
+    let text = text.to_lowercase();
+    text.contains("timed out") || text.contains("timeout")
 }
 
 /// Names the ranks that never joined, or have begun fewer collectives than others.
@@ -337,6 +342,7 @@ impl Pulse {
     /// The sentence for a collective of this rank that does not finish.
     fn explain(&self, Collective { number, name, error }: &Collective) -> String {
         let rank = self.rendezvous.rank;
+        let error = error.as_ref().filter(|error| !is_timeout(error));
         match (error, behind(&self.store, &self.rendezvous, &self.shared)) {
             (Some(error), _) => format!("{name} {number} failed at rank {rank}: {error}; {RESUME}"),
             (None, Some(behind)) => behind,

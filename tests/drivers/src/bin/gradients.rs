@@ -11,10 +11,10 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use nestor::model::weights;
+use nestor::model::{device, weights};
 use nestor::policy::Network;
 use nestor::policy::update::{UpdateSettings, gradients};
-use nestor::recipe::{Lora, Update};
+use nestor::recipe::{DeviceChoice, Lora, Update};
 use nestor::shard::Ranks;
 use nestor_drivers::{Row, named, pack};
 use serde::Deserialize;
@@ -39,7 +39,7 @@ fn main() -> Result<()> {
     let (model, batch, out, device) = match &arguments[..] {
         [model, batch, out] => (model, batch, out, Device::Cpu),
         [model, batch, out, device] if device == "cpu" => (model, batch, out, Device::Cpu),
-        [model, batch, out, device] if device == "cuda" => (model, batch, out, Device::Cuda(0)),
+        [model, batch, out, name] if name == "cuda" => (model, batch, out, device(DeviceChoice::Cuda)?),
         _ => anyhow::bail!("usage: gradients MODEL_DIR BATCH.json OUT [cpu|cuda]"),
     };
     let input: Input = serde_json::from_str(&std::fs::read_to_string(batch)?).context("reading the batch")?;

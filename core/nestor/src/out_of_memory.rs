@@ -55,9 +55,8 @@ impl Display for OutOfMemory {
         if let Some(phase) = phase {
             write!(f, " in phase {phase}")?;
         }
-        match gpu {
-            Some(gpu) => write!(f, " on GPU {gpu}")?,
-            None => {}
+        if let Some(gpu) = gpu {
+            write!(f, " on GPU {gpu}")?;
         }
         if let Some(wanted) = wanted {
             write!(f, ": {} asked for", formatted(*wanted))?;

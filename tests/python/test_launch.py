@@ -135,6 +135,23 @@ def test_a_rank_that_waits_in_vain_names_the_late_one(nestor):
     assert code == 1 and "[rank 0] error: rank 1 did not join in time" in err, err
 
 
+@pytest.mark.parametrize("other", ["waits", "hangs"])
+def test_a_rank_that_hangs_alive_is_named(root, other):
+    """Rank 1 sleeps before its third collective. Rank 0's main thread waits for it, or hangs elsewhere while the
+    collective is under way, as in a call that synchronises with a GPU: then the pulse ends it."""
+    place = {"WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    failpoints = ["mid-collective:3=hang" if other == "hangs" else "", "before-collective:3=hang"]
+    program = root / "target/release/nestor_failpoints"
+    ranks = [start([program, *LONG, "--timeout", "3"], RANK=rank, NESTOR_FAILPOINT=failpoints[rank], **place)
+             for rank in range(2)]
+    for i, rank in enumerate(ranks):
+        code, _, err = ends(rank)
+        assert code == 1, err
+        errors = [line for line in err.splitlines() if "error: " in line]
+        assert len(errors) == 1 and errors[0].startswith(f"[rank {i}] error: "), err
+        assert "rank 1 began 2 collectives and others 3: slow or hung" in errors[0], err
+
+
 def test_a_launcher_ends_all_when_one_is_killed_and_starts_again(nestor):
     launcher = start([nestor, "launch", "--nproc", 3, "--restarts", 1, *LONG])
     first = ranks_of(launcher, 3)

@@ -1,14 +1,18 @@
 """Faults of a model's files, a checkpoint or the disk: one line with the place, and the exit code."""
 import hashlib
 import json
+import os
+import re
 import resource
 import shutil
 import signal
 import struct
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
+from conftest import PATIENCE, ROOT
 
 DEEP = "[" * 100_000
 
@@ -207,3 +211,33 @@ def test_a_full_disk_while_episodes_are_written(train, tmp_path):
     refusal(train(run_dir, "iterations=2", resume=True), 1, rollouts, "the disk is full")
     rollouts.unlink()
     assert train(run_dir, "iterations=2", resume=True).returncode == 0
+
+
+SMOKE = ["train", ROOT / "recipes/smoke/gigpo.yaml", "--set", "device=cpu", "--set", "warm_start=null"]
+
+
+@pytest.mark.parametrize("sets, phase, keys", [
+    ([], "reference", ["`update.micro_batch_tokens`"]),
+    (["update.kl=null"], "update", ["`update.micro_batch_tokens`", "`update.recompute` to all"]),
+])
+def test_memory_that_runs_out_in_a_phase(sets, phase, keys, tmp_path):
+    """The limit of 100 MB above what the process has at its first response leaves room for a rollout, but not for the
+    activations of a micro-batch, of which each tensor takes 65,536 floats for every token."""
+    sets = [word for s in ["model.new.layers=1", "model.new.intermediate_size=65536", *sets] for word in ("--set", s)]
+    command = [ROOT / "target/release/nestor_failpoints", *SMOKE, *sets, "--run-dir", tmp_path / "run"]
+    run = subprocess.Popen([str(word) for word in command], text=True, stdout=subprocess.PIPE,
+                           stderr=subprocess.PIPE, env={**os.environ, "NESTOR_FAILPOINT": "mid-rollout:1=stop"})
+    try:
+        status = Path(f"/proc/{run.pid}/status")
+        end = time.monotonic() + PATIENCE
+        while "State:\tT" not in (text := status.read_text()):
+            assert run.poll() is None and time.monotonic() < end, "the program did not stop at its first response"
+            time.sleep(0.05)
+        size = 1024 * int(re.search(r"VmSize:\s+(\d+) kB", text)[1])
+        resource.prlimit(run.pid, resource.RLIMIT_AS, (size + 100_000_000, resource.RLIM_INFINITY))
+        run.send_signal(signal.SIGCONT)
+        out, err = run.communicate(timeout=PATIENCE)
+    finally:
+        run.kill()
+    done = subprocess.CompletedProcess(command, run.returncode, out, err)
+    refusal(done, 1, f"out of memory in phase {phase}: ", "MiB asked for", *keys)

@@ -1,5 +1,6 @@
 //! Error messages and exit codes: 2 for wrong input, 1 for a failed run.
 
+use std::any::Any;
 use std::io::{self, ErrorKind};
 
 pub use nestor_recipe::InputError;
@@ -30,4 +31,9 @@ pub fn brief(message: &str) -> String {
     let marks = ["\nException raised from", "\\nException raised from", "\nframe #", "\\nframe #"];
     let end = marks.iter().filter_map(|mark| message.find(mark)).min().unwrap_or(message.len());
     message[..end].trim_end().to_string()
+}
+
+/// The message of a panic, unless it is not a text.
+pub fn panic_text(payload: &(dyn Any + Send)) -> Option<&str> {
+    payload.downcast_ref::<String>().map(String::as_str).or(payload.downcast_ref::<&str>().copied())
 }

@@ -1,9 +1,10 @@
-//! Named places at which a test may kill or stop the process, to prove that a run resumes from its last checkpoint.
+//! Named places at which a test may kill, stop or hang the process, to prove that a run resumes from its last checkpoint
+//! and that the other ranks name one that fails.
 //!
 //! The program installs no hook, so that its failpoints do nothing. The driver `nestor_failpoints` (`tests/drivers`)
 //! does.
 //!
-//! Places: `mid-rollout`, `mid-mini-batch`; of a checkpoint, in order: `mid-checkpoint` (once, after the first file),
+//! Places: `mid-rollout`, `mid-mini-batch`; `before-collective`, `mid-collective` (begun, but not waited for); of a checkpoint, in order: `mid-checkpoint` (once, after the first file),
 //! `between-files`, `before-manifest`, `before-rename`, `after-rename`, `removing-old`.
 
 use std::sync::OnceLock;

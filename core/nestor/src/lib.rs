@@ -34,6 +34,7 @@ pub mod plugin;
 // Leaves.
 pub mod data;
 pub mod track;
+pub mod out_of_memory;
 pub mod error;
 pub mod failpoint;
 pub mod files;

@@ -3,6 +3,7 @@
 use anyhow::Result;
 
 use crate::error::Stopped;
+use crate::out_of_memory::{caught, in_phase};
 use crate::recipe::Recipe;
 use crate::run::{Run, TrainArgs};
 use crate::shard::Ranks;
@@ -10,8 +11,8 @@ use crate::track::Status;
 
 /// Trains until all iterations are done or a signal asks to stop.
 pub fn train(recipe: Recipe, name: &str, args: &TrainArgs, ranks: &Ranks) -> Result<Status> {
-    let mut run = Run::open(recipe, name, args, ranks)?;
-    match iterate(&mut run) {
+    let mut run = caught(|| Run::open(recipe, name, args, ranks)).map_err(|error| in_phase(error, "start"))?;
+    match caught(|| iterate(&mut run)).map_err(|error| in_phase(error, run.phase())) {
         Err(error) if error.is::<Stopped>() => {} // closing the run saves its progress
         iterated => iterated.inspect_err(|error| run.fail(error))?,
     }

@@ -5,6 +5,8 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
+#include <c10/core/DeviceGuard.h>
+
 #include <memory>
 #include <mutex>
 
@@ -21,6 +23,16 @@ struct Group {
 
 struct Work {
   c10::intrusive_ptr<c10d::Work> work;
+  c10::Device device;  // of its tensors
+};
+
+using WorkNCCL = c10d::ProcessGroupNCCL::WorkNCCL;
+
+// A view of a collective for another thread. On a GPU it is the partial copy that c10d's own watchdog takes: it shares
+// the event that ends the collective, but keeps no result alive.
+struct Progress {
+  c10::intrusive_ptr<c10d::Work> work;
+  c10::Device device;
 };
 
 // Starts a collective. Every Gloo group of a process writes into one map of c10d without a lock (`all_pg_status_` of its
@@ -28,11 +40,11 @@ struct Work {
 // queues work and does not wait. NCCL connects at the first start, which waits for the other ranks: a lock held meanwhile
 // would deadlock ranks that start two groups in different orders.
 template <typename F>
-Work* start(Group* group, F&& collective) {
+Work* start(Group* group, const at::Tensor& tensor, F&& collective) {
   static std::mutex starting;
   std::unique_lock<std::mutex> lock(starting, std::defer_lock);
   if (!group->nccl) lock.lock();
-  return new Work{collective(*group->backend)};
+  return new Work{collective(*group->backend), tensor.device()};
 }
 
 }  // namespace
@@ -55,7 +67,8 @@ int nestor_group_join(Store* store, const nestor_group* at, Group** group, char*
     joined->store->setTimeout(timeout);
     if (at->nccl) {
       auto options = c10d::ProcessGroupNCCL::Options::create();
-      options->timeout = timeout;
+      // Only c10d's watchdog uses it. Nestor's own watch names the rank at fault, and comes first.
+      options->timeout = 2 * timeout;
       joined->backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(joined->store, at->rank, at->world, options);
     } else {
       auto options = c10d::ProcessGroupGloo::Options::create(timeout);
@@ -73,7 +86,7 @@ int nestor_group_all_reduce(Group* group, at::Tensor* tensor, bool largest, Work
     std::vector<at::Tensor> list{*tensor};
     c10d::AllreduceOptions options;
     options.reduceOp = largest ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM;
-    *work = start(group, [&](c10d::Backend& backend) { return backend.allreduce(list, options); });
+    *work = start(group, *tensor, [&](c10d::Backend& backend) { return backend.allreduce(list, options); });
   });
 }
 
@@ -81,7 +94,7 @@ int nestor_group_all_reduce(Group* group, at::Tensor* tensor, bool largest, Work
 int nestor_group_all_gather(Group* group, at::Tensor* whole, at::Tensor* part, Work** work, char* message,
                             size_t message_size) {
   return guarded(message, message_size, [&] {
-    *work = start(group, [&](c10d::Backend& backend) { return backend._allgather_base(*whole, *part); });
+    *work = start(group, *whole, [&](c10d::Backend& backend) { return backend._allgather_base(*whole, *part); });
   });
 }
 
@@ -89,7 +102,7 @@ int nestor_group_all_gather(Group* group, at::Tensor* whole, at::Tensor* part, W
 int nestor_group_reduce_scatter(Group* group, at::Tensor* part, at::Tensor* whole, Work** work, char* message,
                                 size_t message_size) {
   return guarded(message, message_size, [&] {
-    *work = start(group, [&](c10d::Backend& backend) { return backend._reduce_scatter_base(*part, *whole); });
+    *work = start(group, *whole, [&](c10d::Backend& backend) { return backend._reduce_scatter_base(*part, *whole); });
   });
 }
 
@@ -100,7 +113,7 @@ int nestor_group_broadcast(Group* group, at::Tensor* tensor, int root, Work** wo
     std::vector<at::Tensor> list{*tensor};
     c10d::BroadcastOptions options;
     options.rootRank = root;
-    *work = start(group, [&](c10d::Backend& backend) { return backend.broadcast(list, options); });
+    *work = start(group, *tensor, [&](c10d::Backend& backend) { return backend.broadcast(list, options); });
   });
 }
 
@@ -111,6 +124,31 @@ int nestor_work_wait(Work* work, char* message, size_t message_size) {
 
 void nestor_work_free(Work* work) {
   delete work;
+}
+
+// Makes a view of a collective, which may outlive it.
+int nestor_work_progress(const Work* work, Progress** progress, char* message, size_t message_size) {
+  return guarded(message, message_size, [&] {
+    auto view = work->work;
+    // Groups on GPUs are NCCL's.
+    if (work->device.is_cuda()) view = c10::make_intrusive<WorkNCCL>(static_cast<const WorkNCCL&>(*work->work));
+    *progress = new Progress{std::move(view), work->device};
+  });
+}
+
+// Asks without waiting whether a collective is done; an error if it failed.
+int nestor_progress_done(Progress* progress, bool* done, char* message, size_t message_size) {
+  return guarded(message, message_size, [&] {
+    // A thread that has chosen no GPU would open a context on the first one.
+    const c10::DeviceGuard device(progress->device);
+    *done = progress->work->isCompleted();
+    if (!*done) return;
+    if (const auto failure = progress->work->exception()) std::rethrow_exception(failure);
+  });
+}
+
+void nestor_progress_free(Progress* progress) {
+  delete progress;
 }
 
 // Ends all collectives under way with an error, on this and the other ranks.

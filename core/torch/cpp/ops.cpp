@@ -3,7 +3,6 @@
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_fused_adamw.h>
-#include <c10/core/CachingDeviceAllocator.h>
 
 #include <vector>
 
@@ -49,16 +48,6 @@ int nestor_deterministic(bool on, char* message, size_t message_size) {
   return guarded(message, message_size, [&] {
     at::globalContext().setDeterministicAlgorithms(on, /*warn_only=*/false);
     at::globalContext().setDeterministicFillUninitializedMemory(false);
-  });
-}
-
-// Memory of a GPU that is free, or that libtorch's allocator caches without using it.
-int nestor_cuda_free(int64_t index, uint64_t* free, char* message, size_t message_size) {
-  return guarded(message, message_size, [&] {
-    auto* allocator = c10::getDeviceAllocator(c10::DeviceType::CUDA);
-    const auto stats = allocator->getDeviceStats(static_cast<c10::DeviceIndex>(index));
-    const auto reserve = stats.reserved_bytes[0].current - stats.allocated_bytes[0].current;
-    *free = allocator->getMemoryInfo(static_cast<c10::DeviceIndex>(index)).first + reserve;
   });
 }
 }

@@ -57,6 +57,12 @@ pub struct Work {
     handle: *mut RawWork,
 }
 
+/// A view of a collective for another thread, which may outlive the [`Work`]. On a GPU it keeps no tensors alive.
+#[derive(Debug)]
+pub struct Progress {
+    handle: *mut RawProgress,
+}
+
 #[repr(C)]
 struct RawGroup {
     _private: [u8; 0],
@@ -64,6 +70,11 @@ struct RawGroup {
 
 #[repr(C)]
 struct RawWork {
+    _private: [u8; 0],
+}
+
+#[repr(C)]
+struct RawProgress {
     _private: [u8; 0],
 }
 
@@ -109,12 +120,30 @@ unsafe extern "C" {
     ) -> c_int;
     fn nestor_work_wait(work: *mut RawWork, message: *mut c_char, message_size: usize) -> c_int;
     fn nestor_work_free(work: *mut RawWork);
+    fn nestor_work_progress(
+        work: *const RawWork,
+        progress: *mut *mut RawProgress,
+        message: *mut c_char,
+        message_size: usize,
+    ) -> c_int;
+    fn nestor_progress_done(
+        progress: *mut RawProgress,
+        done: *mut bool,
+        message: *mut c_char,
+        message_size: usize,
+    ) -> c_int;
+    fn nestor_progress_free(progress: *mut RawProgress);
     fn nestor_group_abort(group: *mut RawGroup, message: *mut c_char, message_size: usize) -> c_int;
     fn nestor_group_leave(group: *mut RawGroup);
 }
 
 // SAFETY: c10d's groups may move between threads.
 unsafe impl Send for ProcessGroup {}
+
+// SAFETY: c10d guards a work's state with a lock, since its own watchdog asks for it from another thread.
+unsafe impl Send for Progress {}
+// SAFETY: as above.
+unsafe impl Sync for Progress {}
 
 impl ProcessGroup {
     /// Joins the group; returns when all ranks have joined.
@@ -191,6 +220,31 @@ impl Work {
         // SAFETY: the handle is from `start`.
         call(|message, size| unsafe { nestor_work_wait(self.handle, message, size) })
     }
+
+    /// A view of the collective for another thread.
+    pub fn progress(&self) -> Result<Progress> {
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: the handle is from `start`; on success the view's handle is set, and it keeps its own references.
+        call(|message, size| unsafe { nestor_work_progress(self.handle, &mut handle, message, size) })?;
+        Ok(Progress { handle })
+    }
+}
+
+impl Progress {
+    /// True if the collective is done. Does not wait; an error if the collective failed.
+    pub fn is_done(&self) -> Result<bool> {
+        let mut done = false;
+        // SAFETY: the handle is from `Work::progress`; writes one flag.
+        call(|message, size| unsafe { nestor_progress_done(self.handle, &mut done, message, size) })?;
+        Ok(done)
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        // SAFETY: the handle is from `Work::progress` and never used again.
+        unsafe { nestor_progress_free(self.handle) };
+    }
 }
 
 impl Drop for Work {
@@ -222,6 +276,7 @@ mod tests {
         let begin = 12_000 + (std::process::id() % 2_000) as u16;
         let free = |port: &u16| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok();
         let port = (begin..15_000).find(free).expect("a port");
+        let turn = std::sync::Arc::new(std::sync::Barrier::new(2));
         let play = move |rank: usize| {
             let timeout = Duration::from_secs(30);
             let store = Store::connect(&address(port), rank == 0, timeout).expect("a store");
@@ -244,6 +299,18 @@ mod tests {
                 group.broadcast(&copied, 1).expect("started").wait().expect("copied");
                 assert_eq!(numbers(&copied), [10.0, 11.0]);
             }
+            // A collective is under way until every rank has started it.
+            if rank == 1 {
+                turn.wait();
+            }
+            let work = group.all_reduce(&Tensor::ones([2], (Kind::Float, Device::Cpu)), Reduce::Sum).expect("started");
+            let progress = work.progress().expect("viewed");
+            if rank == 0 {
+                assert!(!progress.is_done().expect("no failure"));
+                turn.wait();
+            }
+            work.wait().expect("summed");
+            assert!(progress.is_done().expect("no failure"));
             let word = format!("word {rank}");
             store.set(&word, word.as_bytes()).expect("set");
             assert_eq!(store.get(&word).expect("asked"), Some(word.into_bytes()));
@@ -251,7 +318,10 @@ mod tests {
             let last = Tensor::zeros([1], (Kind::Float, Device::Cpu));
             group.all_reduce(&last, Reduce::Sum).expect("started").wait().expect("the server leaves last");
         };
-        let other = std::thread::spawn(move || play(1));
+        let other = std::thread::spawn({
+            let play = play.clone();
+            move || play(1)
+        });
         play(0);
         other.join().expect("the other rank");
     }

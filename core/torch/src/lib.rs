@@ -1,6 +1,7 @@
 //! A thin shim over libtorch: operations that tch lacks, and c10d's process groups. Tensors cross by pointer.
 
 pub mod autograd;
+pub mod cuda;
 mod decode;
 pub mod fused;
 pub mod generic;
@@ -16,7 +17,7 @@ use anyhow::{Result, bail, ensure};
 use tch::{Device, Tensor};
 
 pub use decode::{PAGE, PagedCache, RawDraw, RawDrawn, ReorderedLinear, Segment, draw};
-pub use group::{Backend, Member, ProcessGroup, Reduce, Work};
+pub use group::{Backend, Member, ProcessGroup, Progress, Reduce, Work};
 pub use profile::{Dear, Profile, profile};
 pub use store::{Store, StoreAddress, exit_now};
 

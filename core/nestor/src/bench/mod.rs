@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use nestor_torch::{Backend, fused};
+use nestor_torch::{Backend, cuda, fused};
 use rand_chacha::rand_core::Rng;
 use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
@@ -30,12 +30,12 @@ use crate::dist::{self, C10d, Comm, Reduce, Rendezvous, exchange};
 use crate::engine::NoiseKey;
 use crate::error::message;
 use crate::input_error;
-use crate::model::{Compute, Model, StoredType, weights};
+use crate::model::{Compute, Model, StoredType, rank_device, weights};
 use crate::plan::{Gpu, UpdateSetup, update_memory};
 use crate::policy::batching::{all_mini_batches, balanced_micro_batches};
 use crate::policy::update::{UpdateSettings, update as update_policy};
 use crate::policy::{Network, logprobs};
-use crate::recipe::{Dist, Recompute, Sharding, Update};
+use crate::recipe::{DeviceChoice, Dist, Recompute, Sharding, Update};
 use crate::shard::Ranks;
 use crate::track::peak_bytes;
 
@@ -99,10 +99,11 @@ pub fn score(options: &BenchOptions) -> Result<Value> {
 /// Makes one optimiser step of the clipped policy loss on sequences of `prompt + new` tokens (10 to 100 % of that with
 /// `ragged`), with random advantages, in micro-batches of a recipe's default size. `tokens_per_s` counts all tokens. The
 /// ranks of torchrun's variables share the step, with `batch` sequences each; rank 0 reports, with every rank's peak
-/// memory.
+/// memory: the device's on a GPU.
 pub fn update(options: &BenchOptions) -> Result<Value> {
     let rendezvous = Rendezvous::of_environment()?;
-    let device = if options.device.is_cuda() { Device::Cuda(rendezvous.local_rank) } else { Device::Cpu };
+    let choice = if options.device.is_cuda() { DeviceChoice::Cuda } else { DeviceChoice::Cpu };
+    let device = rank_device(choice, rendezvous.local_rank)?;
     let comm = dist::join(&rendezvous, device, &Dist::default())?;
     let ranks = Ranks {
         comm,
@@ -168,8 +169,18 @@ pub fn update(options: &BenchOptions) -> Result<Value> {
     });
     report["planned_bytes"] = json!(planned.peak().1);
     report["plan"] = serde_json::to_value(&planned)?;
-    report["peak_bytes"] = serde_json::to_value(exchange(&*ranks.comm, Ok(peak_bytes()))?)?;
+    let (peak_of, peak) = update_peak(device)?;
+    report["peak_of"] = json!(peak_of);
+    report["peak_bytes"] = serde_json::to_value(exchange(&*ranks.comm, Ok(peak))?)?;
     Ok(if rendezvous.rank == 0 { report } else { Value::Null })
+}
+
+/// The memory that the plan of an update stands beside, and its peak in bytes: the GPU's, or on a CPU the process's.
+fn update_peak(device: Device) -> Result<(&'static str, Option<f64>)> {
+    match device {
+        Device::Cuda(gpu) => Ok(("device", Some(cuda::memory(gpu)?.peak() as f64))),
+        _ => Ok(("host", peak_bytes())),
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -192,7 +203,7 @@ pub fn collective(options: &CollectiveOptions) -> Result<Value> {
     let rendezvous = Rendezvous::of_environment()?;
     let device = match backend {
         Backend::Gloo => Device::Cpu,
-        Backend::Nccl if tch::Cuda::is_available() => Device::Cuda(rendezvous.local_rank),
+        Backend::Nccl if tch::Cuda::is_available() => rank_device(DeviceChoice::Cuda, rendezvous.local_rank)?,
         Backend::Nccl => return Err(input_error!("--backend nccl needs a GPU, and libtorch finds none: use gloo")),
     };
     let comm = C10d::join(backend, &rendezvous, device, &patience)?;

@@ -18,12 +18,13 @@ use crate::checkpoint;
 use crate::dist::Rendezvous;
 use crate::dist::launch::{self, end_with_launcher};
 use crate::engine::Sampling;
-use crate::error::{InputError, brief, message};
+use crate::error::{InputError, brief, message, panic_text};
 use crate::eval::{EvalArgs, eval};
 use crate::generate::{GenerateOptions, PromptSource, generate};
 use crate::input_error;
 use crate::model::config::Output;
 use crate::model::{Config, device, kind, new};
+use crate::out_of_memory::{caught, in_phase, will_be_caught};
 use crate::plan::plan;
 use crate::plugin::{Plugins, advantage::advantage};
 use crate::policy::logprobs::score;
@@ -63,14 +64,15 @@ pub fn main() -> ExitCode {
     wait_without_spinning();
     std::panic::set_hook(Box::new(|info| {
         let at = info.location().map_or(String::new(), |at| format!(" ({}:{})", at.file(), at.line()));
-        let payload = info.payload();
-        let text = payload.downcast_ref::<String>().map(String::as_str).or(payload.downcast_ref::<&str>().copied());
-        let text = brief(text.unwrap_or("a panic without a message"));
+        let text = brief(panic_text(info.payload()).unwrap_or("a panic without a message"));
+        if will_be_caught(&text) {
+            return;
+        }
         warn(&format!("internal error{at}: {text}; please report this with the command and the recipe"));
     }));
     let cli = Cli::parse();
     let json = prints_json(&cli.command);
-    match std::panic::catch_unwind(|| run(cli.command)) {
+    match std::panic::catch_unwind(|| caught(|| run(cli.command))) {
         Ok(Ok(code)) => code,
         Ok(Err(error)) => fail(&error, json),
         Err(_) => {
@@ -119,7 +121,8 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Launch(args) => return run_launch(args),
         Command::Eval(args) => {
             let recipe = recipe::load(&args.recipe, &args.sets)?;
-            let report = eval(&recipe, &EvalArgs { model: args.model, episodes: args.episodes })?;
+            let options = EvalArgs { model: args.model, episodes: args.episodes };
+            let report = caught(|| eval(&recipe, &options)).map_err(|error| in_phase(error, "evaluate"))?;
             print(args.json, &report.to_json(), || report.to_string())?;
         }
         Command::Plan(args) => {

@@ -5,6 +5,7 @@ mod balance;
 mod environment;
 mod exchange;
 pub mod launch;
+mod under_way;
 mod watch;
 
 use std::cell::Cell;
@@ -21,6 +22,7 @@ pub use environment::Rendezvous;
 pub use exchange::{agree, exchange, from_root};
 use watch::Watch;
 
+use crate::failpoint::failpoint;
 use crate::recipe::Dist;
 
 /// Collectives over ranks. All ranks must call the same collectives in the same order.
@@ -69,7 +71,12 @@ pub struct Pending {
 impl Pending {
     /// Waits for the result; on a GPU only the current stream waits.
     pub fn wait(self) -> Result<()> {
-        self.work.map_or(Ok(()), |(work, blame)| work.wait().map_err(|error| blame.explain(error)))
+        let Some((work, blame)) = self.work else { return Ok(()) };
+        let waited = work.wait();
+        if blame.blocks || waited.is_err() {
+            blame.watch.under_way().forget(blame.number);
+        }
+        waited.map_err(|error| blame.explain(error))
     }
 }
 
@@ -77,6 +84,10 @@ impl Pending {
 #[derive(Debug)]
 struct Blame {
     collective: &'static str,
+    /// Its number among those that this rank began.
+    number: u64,
+    /// The collective is done when `wait` returns, or no thread watches it.
+    blocks: bool,
     rank: usize,
     watch: Rc<Watch>,
 }
@@ -154,7 +165,7 @@ impl C10d {
         let address =
             StoreAddress { host: rendezvous.host.clone(), port: rendezvous.port, prefix: rendezvous.prefix.clone() };
         let store = Rc::new(Store::connect(&address, rendezvous.serves(), timeout)?);
-        let watch = Rc::new(Watch::start(rendezvous, store.clone(), Duration::from_secs(patience.silence_s))?);
+        let watch = Rc::new(Watch::start(rendezvous, store.clone(), patience)?);
         let group =
             ProcessGroup::join(backend, &store, &Member { rank: rendezvous.rank, world: rendezvous.world, timeout });
         let group = group.map_err(|error| watch.explain(error))?;
@@ -162,11 +173,21 @@ impl C10d {
     }
 
     fn begin(&self, collective: &'static str, start: impl FnOnce(&ProcessGroup) -> Result<Work>) -> Result<Pending> {
-        self.watch.begin();
-        let blame = Blame { collective, rank: self.rendezvous.rank, watch: self.watch.clone() };
-        match start(&self.group) {
-            Ok(work) => Ok(Pending { work: Some((work, blame)) }),
-            Err(error) => Err(blame.explain(error)),
+        failpoint("before-collective");
+        let under_way = self.watch.under_way();
+        let Rendezvous { rank, world, .. } = self.rendezvous;
+        let (number, blocks) = (under_way.begin(collective), !self.device.is_cuda() || world == 1);
+        let blame = Blame { collective, number, blocks, rank, watch: self.watch.clone() };
+        match start(&self.group).and_then(|work| Ok((work.progress()?, work))) {
+            Ok((progress, work)) => {
+                under_way.started(number, progress);
+                failpoint("mid-collective");
+                Ok(Pending { work: Some((work, blame)) })
+            }
+            Err(error) => {
+                under_way.forget(number);
+                Err(blame.explain(error))
+            }
         }
     }
 }

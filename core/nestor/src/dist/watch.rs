@@ -4,11 +4,14 @@
 //! ranks, the others read that of rank 0. The rank that finds a failure writes a verdict, one sentence, under a key that
 //! all ranks read. If the store's server stops, calls into it may block forever. So a second thread, the judge, watches
 //! the pulse. It ends the process if the main thread, which may hang inside a collective, does not.
+//!
+//! A rank may also live and hang. The others then wait for it in a collective: the main thread where `wait` blocks, and
+//! otherwise the pulse, which sees the oldest collective under way stay the same.
 
 use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -17,6 +20,8 @@ use anyhow::{Context, Result};
 use nestor_torch::{Store, StoreAddress, exit_now};
 
 use super::environment::Rendezvous;
+use super::under_way::{Collective, Stall, UnderWay};
+use crate::recipe::Dist;
 use crate::track::terminal;
 
 /// Time between two heartbeats.
@@ -27,6 +32,8 @@ const LINGER: Duration = Duration::from_millis(2_500);
 const GRACE: Duration = Duration::from_secs(2);
 /// Time that the main thread has to end the process after it asked.
 const END: Duration = Duration::from_secs(5);
+/// Time beyond `dist.timeout_s` that a main thread inside `wait` has to report a late collective itself.
+const LATE: Duration = Duration::from_secs(3);
 /// The key of the sentence with which all ranks end.
 const VERDICT: &str = "verdict";
 const RESUME: &str = "continue with --resume";
@@ -34,8 +41,8 @@ const RESUME: &str = "continue with --resume";
 /// State that the threads and the main thread share.
 #[derive(Debug, Default)]
 struct Shared {
-    /// Number of collectives that this rank has begun.
-    begun: AtomicU64,
+    /// The collectives of this rank.
+    under_way: UnderWay,
     /// The rank only waits for the others to end: the store may close.
     leaving: AtomicBool,
     /// One thread reports to the user already.
@@ -61,16 +68,17 @@ pub struct Watch {
     verdict: Receiver<String>,
     sentence: OnceCell<String>,
     failed: Cell<bool>,
-    /// Heartbeats end when the sender is dropped.
-    beats: Option<(Sender<()>, JoinHandle<()>)>,
+    /// Each thread ends when its sender is dropped. There are none where this is the only rank.
+    threads: Vec<(Sender<()>, JoinHandle<()>)>,
 }
 
 impl Watch {
-    /// Starts the heartbeats. A rank without a heartbeat for `silence` counts as gone.
-    pub fn start(rendezvous: &Rendezvous, store: Rc<Store>, silence: Duration) -> Result<Self> {
+    /// Starts the heartbeats. A rank without a heartbeat for `dist.silence_s` counts as gone.
+    pub fn start(rendezvous: &Rendezvous, store: Rc<Store>, patience: &Dist) -> Result<Self> {
+        let [timeout, silence] = [patience.timeout_s, patience.silence_s].map(Duration::from_secs);
         let shared = Arc::new(Shared::default());
         let (verdict_sender, verdict) = channel();
-        let mut beats = None;
+        let mut threads = Vec::new();
         if rendezvous.world > 1 {
             let address = StoreAddress {
                 host: rendezvous.host.clone(),
@@ -81,7 +89,9 @@ impl Watch {
                 store: Store::connect(&address, false, silence)?,
                 rendezvous: rendezvous.clone(),
                 silence,
+                timeout,
                 shared: shared.clone(),
+                stall: Stall::default(),
                 count: 0,
                 others: if rendezvous.rank == 0 {
                     (1..rendezvous.world).map(Peer::new).collect()
@@ -97,21 +107,20 @@ impl Watch {
                 shared: shared.clone(),
                 verdict: verdict_sender,
             };
-            let (stop, stopped) = channel();
             let (sender, events) = channel();
-            let thread = std::thread::Builder::new().name("pulse".into());
-            let pulse = thread.spawn(move || pulse.run(&stopped, &sender)).context("starting a thread")?;
-            let thread = std::thread::Builder::new().name("judge".into());
-            thread.spawn(move || judge.run(&events)).context("starting a thread")?;
-            beats = Some((stop, pulse));
+            threads.push(thread("pulse", move |stopped| pulse.run(stopped, &sender))?);
+            let looking = shared.clone();
+            threads.push(thread("collectives", move |stopped| looking.under_way.watch(stopped, BEAT))?);
+            // Ends with the pulse, or ends the process.
+            thread("judge", move |_| judge.run(&events))?;
         }
         let (sentence, failed) = (OnceCell::new(), Cell::new(false));
-        Ok(Self { rendezvous: rendezvous.clone(), silence, store, shared, verdict, sentence, failed, beats })
+        Ok(Self { rendezvous: rendezvous.clone(), silence, store, shared, verdict, sentence, failed, threads })
     }
 
-    /// Counts a collective that this process begins.
-    pub fn begin(&self) {
-        self.shared.begun.fetch_add(1, Ordering::Relaxed);
+    /// The collectives of this rank.
+    pub fn under_way(&self) -> &UnderWay {
+        &self.shared.under_way
     }
 
     /// Adds to the error of a collective the rank that caused it, if that was another.
@@ -120,8 +129,7 @@ impl Watch {
             return error; // the others have left
         }
         self.failed.set(true);
-        let text = format!("{error:#}").to_lowercase();
-        let late = if text.contains("timed out") || text.contains("timeout") { self.behind() } else { None };
+        let late = if is_timeout(&format!("{error:#}")) { self.behind() } else { None };
         match late.or_else(|| self.blame()) {
             Some(sentence) => error.context(sentence),
             None => error,
@@ -164,17 +172,8 @@ impl Watch {
         self.shared.leaving.store(true, Ordering::SeqCst);
     }
 
-    /// Names the ranks that never joined, or have begun fewer collectives than others.
     fn behind(&self) -> Option<String> {
-        let mut begun = Vec::with_capacity(self.rendezvous.world);
-        for rank in 0..self.rendezvous.world {
-            let beat = self.store.get(&beat_key(rank)).ok()?;
-            begun.push(beat.and_then(|beat| String::from_utf8(beat).ok()?.split_once(' ')?.1.parse::<u64>().ok()));
-        }
-        // A heartbeat may be a second old.
-        let own = self.shared.begun.load(Ordering::Relaxed);
-        begun[self.rendezvous.rank] = Some(own);
-        laggards(&begun)
+        behind(&self.store, &self.rendezvous, &self.shared)
     }
 
     fn linger(&self) {
@@ -187,14 +186,40 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         self.leave();
-        if let Some((stop, pulse)) = self.beats.take() {
-            drop(stop);
-            // After a failure the pulse may hang in the store; it ends with the process.
-            if !self.failed() {
-                let _ = pulse.join();
+        let (stops, threads): (Vec<_>, Vec<_>) = self.threads.drain(..).unzip();
+        drop(stops);
+        // After a failure a thread may hang in the store or in a driver; it ends with the process.
+        if !self.failed() {
+            for thread in threads {
+                let _ = thread.join();
             }
         }
     }
+}
+
+/// Starts a thread that ends when the sender is dropped.
+fn thread(name: &str, work: impl FnOnce(&Receiver<()>) + Send + 'static) -> Result<(Sender<()>, JoinHandle<()>)> {
+    let (stop, stopped) = channel();
+    let builder = std::thread::Builder::new().name(name.into());
+    Ok((stop, builder.spawn(move || work(&stopped)).context("starting a thread")?))
+}
+
+/// True for c10d's text about a collective that took too long.
+fn is_timeout(text: &str) -> bool {
+    let text = text.to_lowercase();
+    text.contains("timed out") || text.contains("timeout")
+}
+
+/// Names the ranks that never joined, or have begun fewer collectives than others.
+fn behind(store: &Store, own: &Rendezvous, shared: &Shared) -> Option<String> {
+    let mut begun = Vec::with_capacity(own.world);
+    for rank in 0..own.world {
+        let beat = store.get(&beat_key(rank)).ok()?;
+        begun.push(beat.and_then(|beat| String::from_utf8(beat).ok()?.split_once(' ')?.1.parse::<u64>().ok()));
+    }
+    // A heartbeat may be a second old.
+    begun[own.rank] = Some(shared.under_way.begun());
+    laggards(&begun)
 }
 
 /// Names the ranks with the fewest collectives, unless all have the same number. `None` is a rank that never joined.
@@ -251,7 +276,10 @@ struct Pulse {
     store: Store,
     rendezvous: Rendezvous,
     silence: Duration,
+    timeout: Duration,
     shared: Arc<Shared>,
+    /// The time for which this rank's oldest collective has been under way.
+    stall: Stall,
     count: u64,
     others: Vec<Peer>,
 }
@@ -283,7 +311,7 @@ impl Pulse {
     /// Writes a heartbeat and reads the others, `passed` after the last round. Returns the verdict, if there is one.
     fn round(&mut self, passed: Duration) -> Result<Option<String>> {
         self.count += 1;
-        let beat = format!("{} {}", self.count, self.shared.begun.load(Ordering::Relaxed));
+        let beat = format!("{} {}", self.count, self.shared.under_way.begun());
         self.store.set(&beat_key(self.rendezvous.rank), beat.as_bytes())?;
         if let Some(sentence) = self.store.get(VERDICT)? {
             return Ok(Some(String::from_utf8_lossy(&sentence).into_owned()));
@@ -301,7 +329,29 @@ impl Pulse {
                 return Ok(Some(sentence));
             }
         }
+        // A rank that is gone is named above, before a collective counts as late or failed.
+        let limits = [self.timeout + LATE, self.silence + 5 * BEAT];
+        if let Some(late) = self.stall.late(self.shared.under_way.oldest(), passed, limits) {
+            let sentence = self.explain(&late);
+            post(&self.store, &sentence)?;
+            return Ok(Some(sentence));
+        }
         Ok(None)
+    }
+
+    /// The sentence for a collective of this rank that does not finish.
+    fn explain(&self, Collective { number, name, error }: &Collective) -> String {
+        let rank = self.rendezvous.rank;
+        let error = error.as_ref().filter(|error| !is_timeout(error));
+        match (error, behind(&self.store, &self.rendezvous, &self.shared)) {
+            (Some(error), _) => format!("{name} {number} failed at rank {rank}: {error}; {RESUME}"),
+            (None, Some(behind)) => behind,
+            (None, None) => format!(
+                "{name} {number} has not finished at rank {rank} in {} s, although all ranks began it: a hung GPU or \
+                 network, or slow; raise dist.timeout_s if slow",
+                self.timeout.as_secs()
+            ),
+        }
     }
 }
 

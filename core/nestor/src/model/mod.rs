@@ -10,6 +10,7 @@ pub mod stored;
 pub mod weights;
 
 use anyhow::{Context, Result};
+use nestor_torch::cuda;
 use tch::{Device, Kind};
 
 pub use config::{Architecture, Config};
@@ -73,21 +74,18 @@ pub fn device_name(device: Device) -> String {
 
 /// The chosen device; an error if it does not exist.
 pub fn device(choice: DeviceChoice) -> Result<Device> {
-    device_of(choice, 0)
+    rank_device(choice, 0)
 }
 
-/// The chosen device of a rank: its machine's GPU of that number.
-fn device_of(choice: DeviceChoice, number: usize) -> Result<Device> {
+/// The chosen device of the rank of this number on its machine. If it is a GPU, libtorch is set up for it here, before its
+/// first tensor.
+pub fn rank_device(choice: DeviceChoice, local_rank: usize) -> Result<Device> {
     match (choice, tch::Cuda::is_available()) {
         (DeviceChoice::Cpu, _) | (DeviceChoice::Auto, false) => Ok(Device::Cpu),
         (DeviceChoice::Cuda | DeviceChoice::Auto, true) => {
-            let gpus = tch::Cuda::device_count() as usize;
-            if number >= gpus {
-                return Err(input_error!(
-                    "this is rank {number} of its machine, which has {gpus} GPUs: start one rank for each"
-                ));
-            }
-            Ok(Device::Cuda(number))
+            let gpu = visible_gpu(local_rank, tch::Cuda::device_count() as usize)?;
+            cuda::prepare()?;
+            Ok(Device::Cuda(gpu))
         }
         (DeviceChoice::Cuda, false) => {
             Err(input_error!("device cuda is asked for, but libtorch finds no GPU: use cpu or auto"))
@@ -95,10 +93,23 @@ fn device_of(choice: DeviceChoice, number: usize) -> Result<Device> {
     }
 }
 
+/// The GPU of the rank of this number on its machine, among those that its process sees. A process that sees one takes
+/// it, since whoever started it chose it.
+fn visible_gpu(local_rank: usize, visible: usize) -> Result<usize> {
+    match visible {
+        1 => Ok(0),
+        _ if local_rank < visible => Ok(local_rank),
+        _ => Err(input_error!(
+            "this is rank {local_rank} of its machine and sees {visible} GPUs: start one rank for each GPU, or show each \
+             rank its own (srun --gpus-per-task 1, or CUDA_VISIBLE_DEVICES)"
+        )),
+    }
+}
+
 /// The recipe's device for the rank of this number on its machine. If the recipe is deterministic, the process computes
 /// deterministically from here on.
 pub fn prepare(recipe: &Recipe, local_rank: usize) -> Result<Device> {
-    let device = device_of(recipe.device, local_rank)?;
+    let device = rank_device(recipe.device, local_rank)?;
     if recipe.deterministic {
         if device.is_cuda() {
             return Err(input_error!(
@@ -124,5 +135,24 @@ mod tests {
     #[test]
     fn devices_have_the_names_of_recipes() {
         assert_eq!([Device::Cpu, Device::Cuda(0), Device::Cuda(3)].map(device_name), ["cpu", "cuda:0", "cuda:3"]);
+    }
+
+    #[test]
+    fn a_rank_takes_its_gpu_among_the_visible_ones() {
+        // Number on the machine, visible GPUs, the GPU: one that each task sees alone, one of many, too few.
+        let cases = [
+            (0, 1, Some(0)),
+            (7, 1, Some(0)),
+            (0, 4, Some(0)),
+            (3, 4, Some(3)),
+            (4, 4, None),
+            (2, 2, None),
+            (0, 0, None),
+        ];
+        for (local_rank, visible, gpu) in cases {
+            assert_eq!(visible_gpu(local_rank, visible).ok(), gpu, "rank {local_rank} of {visible} GPUs");
+        }
+        let error = visible_gpu(2, 2).expect_err("too few");
+        assert!(error.to_string().contains("rank 2 of its machine and sees 2 GPUs"), "{error}");
     }
 }

@@ -93,6 +93,11 @@ impl Run {
         (next <= self.recipe.iterations).then_some(next)
     }
 
+    /// The phase that runs now.
+    pub fn phase(&self) -> &'static str {
+        self.meter.phases.running()
+    }
+
     /// Plays one group of episodes for each of the next tasks. Dynamic sampling replaces groups that it drops.
     pub fn collect(&mut self, iteration: u64) -> Result<Vec<Episode>> {
         self.meter.phases.start("rollout");

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use nestor_torch::cuda::{self, DeviceMemory};
 use nestor_torch::fused::free_bytes;
 use tch::Device;
 
@@ -113,6 +114,20 @@ pub fn memory(metrics: &mut Metrics, device: Device) {
             metrics.set(name, bytes);
         }
     }
+    if let Device::Cuda(gpu) = device
+        && let Ok(counts) = cuda::memory(gpu)
+    {
+        device_memory(metrics, &counts);
+        // Every row has peaks of its own. A device that counts also resets.
+        let _ = cuda::reset_peak(gpu);
+    }
+}
+
+/// Memory of a GPU since the previous row.
+fn device_memory(metrics: &mut Metrics, counts: &DeviceMemory) {
+    metrics.set("memory/device_peak_bytes", counts.peak_allocated as f64);
+    metrics.set("memory/device_peak_reserved_bytes", counts.peak_reserved as f64);
+    metrics.set("memory/device_retries", counts.retries as f64);
 }
 
 fn policy(metrics: &mut Metrics, report: &UpdateReport) {
@@ -131,4 +146,32 @@ fn policy(metrics: &mut Metrics, report: &UpdateReport) {
     }
     metrics.set("rollout/logprob_diff_mean", report.logprob_diff.mean);
     metrics.set("rollout/logprob_diff_max", report.logprob_diff.max);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpus_counts_become_metrics_of_the_row() {
+        let counts = DeviceMemory {
+            peak_allocated: 50,
+            peak_reserved: 60,
+            allocated: 10,
+            reserved: 40,
+            outside: 2,
+            retries: 3,
+            ooms: 0,
+        };
+        let mut metrics = Metrics::new();
+        device_memory(&mut metrics, &counts);
+        let expected = [
+            ("memory/device_peak_bytes", 50.0),
+            ("memory/device_peak_reserved_bytes", 60.0),
+            ("memory/device_retries", 3.0),
+        ];
+        assert_eq!(metrics.iter().collect::<Vec<_>>(), expected);
+        // The plan also counts what CUDA and NCCL hold outside the allocator.
+        assert_eq!(counts.peak(), 62);
+    }
 }

@@ -32,6 +32,11 @@ impl Phases {
         }
     }
 
+    /// The running phase.
+    pub fn running(&self) -> &'static str {
+        self.running.0
+    }
+
     /// Seconds of a phase in this row, including the running one.
     pub fn seconds(&self, name: &str) -> f64 {
         let done: Duration = self.sums.iter().filter(|(known, _)| *known == name).map(|(_, sum)| *sum).sum();

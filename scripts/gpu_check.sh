@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Checks Nestor on a machine with a CUDA GPU and torch 2.11, without compiler or cargo, and prints one table.
+# Checks Nestor on a machine with a CUDA GPU and torch 2.11, without compiler or cargo, within ten minutes.
 #   scripts/gpu_check.sh --pack           where it was built: strips the program, its plugins and the driver of the check
 #                                         into target/gpu_check (under 60 MB); carry that folder with a checkout
-#   scripts/gpu_check.sh [--out DIR]      on the GPU machine; DIR gets table.md and the runs
+#   scripts/gpu_check.sh [--out DIR] [--deadline SECONDS] [--only NAME,NAME]
+#                                         on the GPU machine; DIR gets checks.jsonl, a line per check, and table.md
 #   scripts/gpu_check.sh --device cpu     a rehearsal on small shapes, without a GPU
 set -euo pipefail
 cd "$(dirname "$0")/.."
 fail() { echo "gpu_check: $1" >&2; exit 1; }
 
 if [ "${1-}" = --pack ]; then
-    [ -x target/release/nestor ] || fail "build first: scripts/setup.sh"
-    cargo build --quiet --locked --release --workspace --bin gradients
+    { [ -x target/release/nestor ] && [ -x target/release/gradients ]; } || fail "build first: scripts/setup.sh"
     rm -rf target/gpu_check
     mkdir -p target/gpu_check
     cp target/release/nestor target/release/libnestor_*.so target/release/gradients target/gpu_check/
@@ -27,7 +27,10 @@ python=.venv/bin/python
 lib=$($python -c 'import pathlib, torch
 assert torch.__version__.startswith("2.11."), f"torch is {torch.__version__}, not 2.11"
 print(pathlib.Path(torch.__file__).parent / "lib")') || fail "$python has no torch 2.11: pip install torch==2.11.0"
-# The libraries that pip installs beside torch.
-beside=$(find "$lib/../../nvidia" -maxdepth 3 -type d -name lib 2>/dev/null | tr '\n' ':')
+# The libraries that pip installs beside torch. Some builds of torch have none there.
+beside=
+for found in "$lib"/../../nvidia/*/lib; do
+    [ ! -d "$found" ] || beside+=$found:
+done
 export LD_LIBRARY_PATH="$lib:$beside${LD_LIBRARY_PATH-}"
 exec "$python" scripts/gpu/check.py "$folder" "$@"

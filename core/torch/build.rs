@@ -16,8 +16,9 @@ fn main() {
         .includes(["cu13/include", "cu13/include/cccl", "nccl/include"].map(|headers| packages.join(headers)))
         .include("cpp/gloo_stub")
         .warnings(false)
-        .files(["cpp/ops.cpp", "cpp/cuda.cpp", "cpp/store.cpp", "cpp/group.cpp"])
+        .files(["cpp/ops.cpp", "cpp/cuda.cpp", "cpp/store.cpp", "cpp/group.cpp", "cpp/profile.cpp"])
         .files(["cpp/fused.cpp", "cpp/softmax.cpp", "cpp/attention.cpp", "cpp/decode.cpp"])
+        .files(["cpp/generic.cpp", "cpp/cuda_ops.cpp", "cpp/autograd.cpp", "cpp/record.cpp"])
         // Threaded jumps would divide by e^88 on the side, and results too small for a float32 cost 100 cycles each.
         .flags(["-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-fno-thread-jumps", "-Wno-psabi"])
         .compile("nestor_torch");

@@ -64,6 +64,34 @@ def test_an_iteration_trains_on_all_of_its_script(workload, phases, bench, tmp_p
     assert len(measured["seconds_all"]) == 2 and 0 < measured["logprob_diff_max"] < 1e-4
 
 
+def test_generate_counts_its_passes_and_the_context_of_decoding(bench):
+    """The four prompts fill one pass, which draws the first token; seven passes decode, over 17 to 23 tokens a row."""
+    measured = bench("generate", "--batch", 4, "--prompt", 16, "--new", 8, "--repeats", 2, "--profile")
+    assert measured["passes"] == 8 and len(measured["seconds_all"]) == 2 and measured["warm_up_s"] > 0
+    decode = measured["decode"]
+    assert (decode["passes"], decode["rows"], decode["context"]) == (2 * 7, 4, 4 * 20)
+    total = sum(measured["seconds_all"])
+    assert measured["ms_per_pass"] == pytest.approx(1e3 * total / 16) and decode["ms"] * 14 <= 1e3 * total
+    profile = measured["profile"]
+    assert profile["passes"] == 8 and profile["launches_per_pass"] * 8 == profile["launches"] > 8
+    dearest = [entry["ms"] for entry in profile["dearest"]]
+    assert 5 < len(dearest) <= 15 and dearest == sorted(dearest, reverse=True) and sum(dearest) <= profile["busy_ms"] * 1.001
+    assert profile["busy_ms"] <= profile["ms"]
+
+
+@pytest.mark.parametrize("work", ["generate", "update"])
+def test_ragged_work_is_as_long_in_every_repetition(work, bench):
+    sizes = ["--batch", 6, "--prompt", 40, "--new", 10, "--ragged", "--repeats", 2]
+    measured = bench(work, *sizes)
+    new = [round(10 * (0.1 + 0.9 * i / 5)) for i in range(6)]
+    prompt = [round(40 * (0.1 + 0.9 * i / 5)) for i in range(6)]
+    assert measured["tokens"] == sum(new) + (sum(prompt) if work == "update" else 0)
+    if work == "update":
+        lengths = sorted(map(tuple, measured["lengths"]))
+        assert measured["passes"] == 1 and sum(map(sum, lengths)) == measured["tokens"]
+        assert lengths != sorted(zip(prompt, new)), "the repetition has lengths of its own"
+
+
 def test_a_workload_is_a_file(run, root, bench, tmp_path):
     text = (root / "recipes/bench/multi-turn.yaml").read_text()
     own = tmp_path / "own.yaml"

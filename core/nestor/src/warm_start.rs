@@ -72,7 +72,11 @@ impl Imitation<'_> {
     /// Takes one optimiser step of maximum likelihood. Returns the mean negative log-likelihood per token.
     fn imitate(&self, policy: &mut Network, batch: &Batch) -> Result<f64> {
         let tokens = batch.rows.token_offsets.last().copied().unwrap_or(0);
-        let options = PassOptions { temperature: 1.0, recompute: self.update.recompute };
+        let options = PassOptions {
+            temperature: 1.0,
+            recompute: self.update.recompute,
+            loss_factor: policy.optimizer.loss_factor(),
+        };
         let all: Vec<usize> = (0..batch.sequences.len()).collect();
         let ranks = policy.ranks.clone();
         policy.optimizer.zero_grad();

@@ -14,6 +14,11 @@ use nestor::shard::{AdamW, Optimizer, Ranks};
 use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
 
+fn model_in(kind: Kind) -> Model {
+    let Model { config, units, .. } = model();
+    Model::new(config, units.held().iter().map(|flat| flat.to_kind(kind)).collect())
+}
+
 fn model() -> Model {
     let config = Config {
         architecture: Architecture::Qwen2,
@@ -116,16 +121,18 @@ fn a_gradient_that_is_not_finite_changes_nothing_and_ten_in_a_row_are_an_error()
 #[test]
 fn adapters_start_as_the_base_and_train_only_projections() {
     for kind in [Kind::Float, Kind::BFloat16] {
-        let (base, batch) = (model().copy(kind), batch(&[3, 5, 4]));
-        let mut policy = Network::with_lora(base.copy(kind), &Lora { rank: 4, alpha: 8.0 }, 1, &solo()).unwrap();
+        let (base, batch) = (model_in(kind), batch(&[3, 5, 4]));
+        let mut policy = Network::with_lora(model_in(kind), &Lora { rank: 4, alpha: 8.0 }, 1, &solo()).unwrap();
         policy.refresh().unwrap();
         let logprobs = |model: &Model| ragged_logprobs(&solo(), model, &batch, 20, 1.0).unwrap();
         assert_eq!(logprobs(&policy.model), logprobs(&base));
         train(&mut policy, &batch, &section(json!({ "epochs": 3 }))).unwrap();
-        for ((name, now), (_, before)) in
-            policy.model.named_parameters().unwrap().iter().zip(base.named_parameters().unwrap())
-        {
-            assert_eq!(*now != before, name.ends_with("_proj.weight"), "{name} in {kind:?}");
+        assert_ne!(logprobs(&policy.model), logprobs(&base));
+        let merged = Model::new(base.config.clone(), policy.weights());
+        let all = [&policy.model, &merged, &base].map(|model| model.named_parameters().unwrap());
+        for (((name, frozen), (_, merged)), (_, before)) in all[0].iter().zip(&all[1]).zip(&all[2]) {
+            assert_eq!(frozen, before, "{name} in {kind:?}");
+            assert_eq!(*merged != before.to_kind(Kind::Float), name.ends_with("_proj.weight"), "{name} in {kind:?}");
         }
     }
 }
@@ -205,7 +212,7 @@ fn recomputing_changes_no_bit() {
     for kind in [Kind::Float, Kind::BFloat16] {
         let gradient = |recompute: Value, before: f64| {
             let update = section(json!({ "micro_batch_tokens": 12, "recompute": recompute }));
-            let mut policy = Network::new(model().copy(kind), &solo()).unwrap();
+            let mut policy = Network::new(model_in(kind), &solo()).unwrap();
             policy.optimizer.grads.iter_mut().for_each(|grad| drop(grad.fill_(before)));
             gradients(&mut policy, &batch, &[0, 1, 2, 3, 4, 5], &settings(&update)).unwrap();
             numbers(&policy.optimizer.grads)
@@ -251,7 +258,7 @@ fn clipping_and_adamw_equal_pytorch() {
         let got = numbers(got);
         assert!(got.iter().zip(want).all(|(g, w)| (g - w).abs() < 1e-6), "{what}: {got:?}, not {want:?}");
     };
-    let mut optimizer = Optimizer::new(&split([0.5, -1.0, 2.0, 0.25, -0.75]));
+    let mut optimizer = Optimizer::new(&split([0.5, -1.0, 2.0, 0.25, -0.75]), None);
     let options = AdamW { lr: 0.1, beta1: 0.9, beta2: 0.95, weight_decay: 0.02, eps: 1e-8 };
     for (grads, norm, weights) in steps {
         optimizer.grads = split(grads).into();

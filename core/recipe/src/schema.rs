@@ -95,6 +95,8 @@ pub enum Dtype {
     /// bfloat16.
     #[default]
     Bfloat16,
+    /// float16: three more bits of precision than bfloat16, with a dynamic loss scale. On a CPU it is slow.
+    Float16,
 }
 
 /// The initial policy: `path` or `new`.

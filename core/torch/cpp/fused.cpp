@@ -399,14 +399,4 @@ int nestor_silu_mul(const at::Tensor* x, at::Tensor** y, char* message, size_t m
     *y = new at::Tensor(needs_grad(in) ? SiluMul::apply(in) : silu_mul_forward(in));
   });
 }
-
-// Gradients of `output` with respect to n inputs, given its own gradient.
-int nestor_gradients(const at::Tensor* output, const at::Tensor* grad, size_t n, const at::Tensor* const* inputs,
-                     at::Tensor** gradients, char* message, size_t message_size) {
-  return guarded(message, message_size, [&] {
-    variable_list sources;
-    for (size_t i = 0; i < n; ++i) sources.push_back(*inputs[i]);
-    for (const auto& gradient : torch::autograd::grad({*output}, sources, {*grad})) *gradients++ = new at::Tensor(gradient);
-  });
-}
 }

@@ -10,7 +10,7 @@ use std::ffi::{c_char, c_int};
 use tch::{Device, Kind, Tensor};
 use torch_sys::C_tensor;
 
-use super::{TensorPtr, call};
+use super::{TensorPtr, call, made, must};
 
 unsafe extern "C" {
     fn nestor_rms_norm(
@@ -70,35 +70,11 @@ unsafe extern "C" {
         message_size: usize,
     ) -> c_int;
     fn nestor_cuda_free(index: i64, free: *mut u64, message: *mut c_char, message_size: usize) -> c_int;
-    fn nestor_gradients(
-        output: TensorPtr,
-        grad: TensorPtr,
-        n: usize,
-        inputs: *const TensorPtr,
-        gradients: *mut *mut C_tensor,
-        message: *mut c_char,
-        message_size: usize,
-    ) -> c_int;
 }
 
 /// Returns true if these operations take tensors like this one.
 pub fn takes(x: &Tensor) -> bool {
     x.device() == Device::Cpu && matches!(x.kind(), Kind::Float | Kind::BFloat16)
-}
-
-/// Calls a function of the shim that fails only on wrong arguments.
-fn must(f: impl FnOnce(*mut c_char, usize) -> c_int) {
-    if let Err(error) = call(f) {
-        panic!("{error}");
-    }
-}
-
-/// Calls a function of the shim that creates N tensors.
-fn made<const N: usize>(f: impl FnOnce(*mut *mut C_tensor, *mut c_char, usize) -> c_int) -> [Tensor; N] {
-    let mut made = [std::ptr::null_mut(); N];
-    must(|message, size| f(made.as_mut_ptr(), message, size));
-    // SAFETY: on success the shim has written N tensors made with `new`, which we own from here on.
-    made.map(|tensor| unsafe { Tensor::from_ptr(tensor) })
 }
 
 /// x / rms(x) * weight over the last dimension: (T, D) with weight (D), or (T, N, D) with weight (N, D).
@@ -267,17 +243,4 @@ pub fn free_bytes(device: Device) -> Option<u64> {
         }
         _ => None,
     }
-}
-
-/// The gradients of `output` with respect to `inputs`, given its own gradient; on any device.
-pub fn gradients(output: &Tensor, grad: &Tensor, inputs: &[&Tensor]) -> Vec<Tensor> {
-    let pointers: Vec<TensorPtr> = inputs.iter().map(|input| input.as_ptr()).collect();
-    let mut made = vec![std::ptr::null_mut(); inputs.len()];
-    // SAFETY: the tensors live through the call, and there is room for one gradient of each input.
-    must(|message, size| unsafe {
-        let (output, grad) = (output.as_ptr(), grad.as_ptr());
-        nestor_gradients(output, grad, pointers.len(), pointers.as_ptr(), made.as_mut_ptr(), message, size)
-    });
-    // SAFETY: on success every place holds a tensor made with `new`.
-    made.into_iter().map(|tensor| unsafe { Tensor::from_ptr(tensor) }).collect()
 }

@@ -1,18 +1,24 @@
 //! A thin shim over libtorch: operations that tch lacks, and c10d's process groups. Tensors cross by pointer.
 
+pub mod autograd;
 pub mod cuda;
 mod decode;
 pub mod fused;
+pub mod generic;
 mod group;
+pub mod ops;
+mod profile;
+pub mod record;
 mod store;
 
 use std::ffi::{CStr, c_char, c_int};
 
 use anyhow::{Result, bail, ensure};
-use tch::Tensor;
+use tch::{Device, Tensor};
 
 pub use decode::{PAGE, PagedCache, RawDraw, RawDrawn, ReorderedLinear, Segment, draw};
 pub use group::{Backend, Member, ProcessGroup, Progress, Reduce, Work};
+pub use profile::{Dear, Profile, profile};
 pub use store::{Store, StoreAddress, exit_now};
 
 /// Settings of one AdamW step (decoupled weight decay, bias correction as in `torch.optim.AdamW`).
@@ -62,6 +68,13 @@ unsafe extern "C" {
         message_size: usize,
     ) -> c_int;
     fn nestor_deterministic(on: bool, message: *mut c_char, message_size: usize) -> c_int;
+    fn nestor_cuda_upload(
+        host: TensorPtr,
+        index: i64,
+        copy: *mut *mut torch_sys::C_tensor,
+        message: *mut c_char,
+        message_size: usize,
+    ) -> c_int;
 }
 
 /// One step of the fused AdamW operation, in place.
@@ -114,6 +127,31 @@ fn call(f: impl FnOnce(*mut c_char, usize) -> c_int) -> Result<()> {
         bail!("libtorch: {}", text.to_string_lossy());
     }
     Ok(())
+}
+
+/// Calls a function of the shim that fails only on wrong arguments.
+fn must(f: impl FnOnce(*mut c_char, usize) -> c_int) {
+    if let Err(error) = call(f) {
+        panic!("{error}");
+    }
+}
+
+/// Calls a function of the shim that creates N tensors.
+fn made<const N: usize>(f: impl FnOnce(*mut *mut torch_sys::C_tensor, *mut c_char, usize) -> c_int) -> [Tensor; N] {
+    let mut made = [std::ptr::null_mut(); N];
+    must(|message, size| f(made.as_mut_ptr(), message, size));
+    // SAFETY: on success the shim has written N tensors made with `new`, which we own from here on.
+    made.map(|tensor| unsafe { Tensor::from_ptr(tensor) })
+}
+
+/// Copies numbers to a device. On CUDA they go through pinned memory, and the host does not wait.
+pub fn upload<T: tch::kind::Element>(numbers: &[T], device: Device) -> Tensor {
+    let host = Tensor::from_slice(numbers);
+    let Device::Cuda(index) = device else { return host.to_device(device) };
+    // SAFETY: the tensor lives through the call, which makes one new tensor.
+    let [copy] =
+        made(|copy, message, size| unsafe { nestor_cuda_upload(host.as_ptr(), index as i64, copy, message, size) });
+    copy
 }
 
 #[cfg(test)]

@@ -8,10 +8,11 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use tch::Device;
 
+use super::RunArgs;
 use super::rollout::{Stage, describe};
 use super::script::{Script, ScriptArgs};
+use super::timing::{median, seconds_of};
 use super::workload::Workload;
-use super::{RunArgs, median, seconds_of};
 use crate::agent::pack;
 use crate::engine::Sampling;
 use crate::input_error;
@@ -102,7 +103,7 @@ pub fn iteration(args: &IterationArgs) -> Result<Value> {
     let estimator = Plugins::discover()?.estimator(&workload.estimator)?;
 
     let model = model()?;
-    let reference = (kl > 0.0).then(|| model.copy(model.kind()));
+    let reference = (kl > 0.0).then(|| model.frozen());
     let ranks = Ranks::solo(model.device());
     let mut policy = Network::new(model, &ranks)?;
     let mut stage = Stage::new(&script, args.run.slots, Sampling::default());

@@ -4,7 +4,8 @@
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::{BenchOptions, complete, load, random_batch, random_rows};
+use super::generate::complete;
+use super::{BenchOptions, load, random_batch, random_rows};
 use crate::model::StoredType;
 use crate::policy::Network;
 use crate::policy::update::{UpdateSettings, gradients};
@@ -16,7 +17,7 @@ use crate::shard::Ranks;
 pub fn logprob_diff(options: &BenchOptions) -> Result<Value> {
     let model = load(options)?;
     let prompts = random_rows(&model, options.batch, options.prompt);
-    let completions = complete(&model, &prompts, options.new)?;
+    let completions = complete(&model, &prompts, &vec![options.new; options.batch])?.completions;
     let sequences = prompts.into_iter().zip(&completions);
     let sequences = sequences.map(|(prompt, c)| ([&prompt[..], &c.tokens].concat(), options.prompt));
     let mut batch = random_batch(sequences);

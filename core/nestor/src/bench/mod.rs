@@ -1,9 +1,12 @@
 //! `nestor bench`: seconds and tokens per second of defined work, as the median of repetitions after a warm-up.
 
+mod generate;
 mod iteration;
+mod lengths;
 mod logprob_diff;
 mod rollout;
 pub mod script;
+mod timing;
 mod workload;
 
 use std::path::PathBuf;
@@ -16,16 +19,20 @@ use rand_chacha::rand_core::Rng;
 use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
 
+pub use self::generate::generate;
 pub use self::iteration::{IterationArgs, iteration};
+use self::lengths::lengths;
 pub use self::logprob_diff::logprob_diff;
 pub use self::rollout::{RolloutArgs, rollout};
+use self::timing::{Times, first_and_hundredth, profiled, seconds};
 use crate::data::{Batch, Rows, Sequence};
 use crate::dist::{self, C10d, Comm, Reduce, Rendezvous, exchange};
-use crate::engine::{Completion, Engine, EngineOptions, NoiseKey, Request, Sampling, Weights};
+use crate::engine::NoiseKey;
 use crate::error::message;
 use crate::input_error;
 use crate::model::{Compute, Model, StoredType, rank_device, weights};
 use crate::plan::{Gpu, UpdateSetup, update_memory};
+use crate::policy::batching::{all_mini_batches, balanced_micro_batches};
 use crate::policy::update::{UpdateSettings, update as update_policy};
 use crate::policy::{Network, logprobs};
 use crate::recipe::{DeviceChoice, Dist, Recompute, Sharding, Update};
@@ -46,9 +53,11 @@ pub struct BenchOptions {
     pub repeats: usize,
     /// Blocks that an update recomputes in its backward pass.
     pub recompute: Recompute,
-    /// Gives an update's sequences 10 to 100 % of the length of prompt and response.
+    /// Gives the sequences 10 to 100 % of the length of prompt and response.
     pub ragged: bool,
     pub sharding: Sharding,
+    /// Profiles one more run.
+    pub profile: bool,
 }
 
 #[derive(Debug, Clone, Copy, clap::Args)]
@@ -78,42 +87,13 @@ impl RunArgs {
     }
 }
 
-/// Samples exactly `new` tokens at temperature 1 after each prompt; `tokens_per_s` counts those.
-pub fn generate(options: &BenchOptions) -> Result<Value> {
-    let model = load(options)?;
-    let prompts = random_rows(&model, options.batch, options.prompt);
-    let seconds = median_seconds(options.repeats, || complete(&model, &prompts, options.new).map(drop))?;
-    report("generate", options, options.batch * options.new, seconds)
-}
-
-/// Samples responses of exactly `new` tokens, in the order of the prompts.
-fn complete(model: &Model, prompts: &[Vec<u32>], new: usize) -> Result<Vec<Completion>> {
-    let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
-    let mut engine =
-        Engine::new(EngineOptions { slots: prompts.len(), capacity: longest + new, ..EngineOptions::default() });
-    for (episode, prompt) in prompts.iter().enumerate() {
-        let key = NoiseKey { episode: episode as u32, ..NoiseKey::default() };
-        let (prompt, sampling) = (prompt.clone(), Sampling::default());
-        engine.submit(Request { key, prompt, max_new_tokens: new, sampling })?;
-    }
-    let weights = Weights::new(model)?;
-    let mut done = Vec::with_capacity(prompts.len());
-    while !engine.is_idle() {
-        done.extend(engine.step(&weights)?);
-    }
-    let generated = engine.take_counters().generated;
-    ensure!(generated == (prompts.len() * new) as u64, "{generated} tokens were generated");
-    done.sort_by_key(|completion| completion.key.episode);
-    Ok(done)
-}
-
 /// Computes the log-probs of sequences of `prompt + new` tokens; `tokens_per_s` counts all of them.
 pub fn score(options: &BenchOptions) -> Result<Value> {
     let model = load(options)?;
     let length = options.prompt + options.new;
     let rows = random_rows(&model, options.batch, length);
-    let seconds = median_seconds(options.repeats, || logprobs::logprobs(&model, &rows).map(drop))?;
-    report("score", options, options.batch * length, seconds)
+    let times = Times::of(options.repeats, |_| seconds(|| logprobs::logprobs(&model, &rows).map(drop)))?;
+    report("score", options, options.batch * length, &times)
 }
 
 /// Makes one optimiser step of the clipped policy loss on sequences of `prompt + new` tokens (10 to 100 % of that with
@@ -134,26 +114,43 @@ pub fn update(options: &BenchOptions) -> Result<Value> {
     };
     let options = &BenchOptions { batch: options.batch * ranks.world(), device, ..options.clone() };
     let mut policy = Network::new(load(options)?, &ranks)?;
-    let lengths = lengths(options);
+    // Those of the first repetition, so that another program can be given the same work.
+    let (first, layers) = (lengths(options, 1), policy.model.config.num_hidden_layers);
     let section = json!({ "mini_batch": options.batch, "lr": 1e-6, "recompute": options.recompute });
     let update: Update = serde_json::from_value(section)?;
-    let rows = random_rows(&policy.model, options.batch, options.prompt + options.new);
-    let rows = rows.into_iter().zip(&lengths).map(|(mut row, &(prompt, new))| {
-        row.truncate(prompt + new);
-        (row, prompt)
-    });
-    let batch = random_batch(rows);
+    let longest = random_rows(&policy.model, options.batch, options.prompt + options.new);
+    let batch_of = |run: usize| {
+        let rows = longest.iter().zip(lengths(options, run));
+        random_batch(rows.map(|(row, (prompt, new))| (row[..prompt + new].to_vec(), prompt)))
+    };
     let settings =
         UpdateSettings { update: &update, lr: update.lr, temperature: 1.0, max_response_tokens: options.new, seed: 0 };
-    let seconds = median_seconds(options.repeats, || update_policy(&mut policy, &batch, &settings).map(drop));
-    let seconds = seconds.inspect_err(|error| ranks.comm.abort(&message(error)))?;
-    let mut report = report("update", options, lengths.iter().map(|(prompt, new)| prompt + new).sum(), seconds)?;
+    let mut step = |run: usize| {
+        let batch = batch_of(run);
+        seconds(|| update_policy(&mut policy, &batch, &settings).map(drop))
+    };
+    let times = Times::of(options.repeats, &mut step);
+    let times = times.inspect_err(|error| ranks.comm.abort(&message(error)))?;
+    let passes = |run: usize| {
+        let batch = batch_of(run);
+        let own = |indices: &Vec<usize>| balanced_micro_batches(&ranks, &batch, indices, update.micro_batch_tokens);
+        all_mini_batches(&batch, &update, settings.seed).iter().flat_map(own).flatten().count()
+    };
+    let tokens = first.iter().map(|(prompt, new)| prompt + new).sum::<usize>();
+    let mut report = report("update", options, tokens, &times)?;
+    report["passes"] = json!(passes(1));
+    first_and_hundredth(&mut report, &times.all);
+    if options.profile {
+        let run = options.repeats + 1;
+        let profile = profiled(device, layers, || step(run).map(|_| passes(run)));
+        report["profile"] = profile.inspect_err(|error| ranks.comm.abort(&message(error)))?;
+    }
     report["recompute"] = serde_json::to_value(options.recompute)?;
-    report["lengths"] = serde_json::to_value(&lengths)?;
+    report["lengths"] = serde_json::to_value(&first)?;
     report["world"] = json!(ranks.world());
     report["sharding"] = serde_json::to_value(options.sharding)?;
-    let rank_tokens = lengths.iter().map(|(prompt, new)| prompt + new).sum::<usize>() / ranks.world();
-    let rank_responses = lengths.iter().map(|(_, new)| new).sum::<usize>() / ranks.world();
+    let rank_tokens = tokens / ranks.world();
+    let rank_responses = first.iter().map(|(_, new)| new).sum::<usize>() / ranks.world();
     let micro_batch = rank_tokens.min(update.micro_batch_tokens);
     let gpu = if device.is_cuda() { Gpu::H100 } else { Gpu::Cpu };
     let hardware = gpu.hardware(options.kind);
@@ -184,26 +181,6 @@ fn update_peak(device: Device) -> Result<(&'static str, Option<f64>)> {
         Device::Cuda(gpu) => Ok(("device", Some(cuda::memory(gpu)?.peak() as f64))),
         _ => Ok(("host", peak_bytes())),
     }
-}
-
-/// Returns the tokens of each sequence's prompt and response: all equal, or 10 to 100 % of that in equal steps. The order is
-/// mixed but the same in every run; the response is the same share of every sequence.
-fn lengths(options: &BenchOptions) -> Vec<(usize, usize)> {
-    let BenchOptions { batch, prompt, new, .. } = *options;
-    if !options.ragged {
-        return vec![(prompt, new); batch];
-    }
-    // A step that shares no factor with the batch visits every length once.
-    let common = |mut a: usize, mut b: usize| {
-        while b > 0 {
-            (a, b) = (b, a % b);
-        }
-        a
-    };
-    let stride = (batch * 5 / 8..).find(|&stride| common(stride, batch) == 1).unwrap_or(1);
-    let share = |i: usize| 0.1 + 0.9 * (i * stride % batch) as f64 / (batch - 1).max(1) as f64;
-    let part = |whole: usize, i: usize| ((whole as f64 * share(i)).round() as usize).max(1);
-    (0..batch).map(|i| (part(prompt, i), part(new, i))).collect()
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -250,7 +227,7 @@ fn sums(comm: &dyn Comm, mib: usize, repeats: usize) -> Result<f64> {
     let mut tensor = Tensor::zeros([(mib << 18) as i64], (Kind::Float, comm.device()));
     // Reading an element synchronises with the GPU.
     let finish = |tensor: &Tensor| tensor.get(0).double_value(&[]);
-    median_seconds_of(repeats, || {
+    let times = Times::of(repeats, |_| {
         let _ = tensor.fill_((comm.rank() + 1) as f64);
         finish(&tensor);
         let begin = Instant::now();
@@ -261,7 +238,8 @@ fn sums(comm: &dyn Comm, mib: usize, repeats: usize) -> Result<f64> {
         let (least, most) = (tensor.min().double_value(&[]), tensor.max().double_value(&[]));
         ensure!((least, most) == (sum, sum), "the sum over ranks is {least} to {most}, not {sum}");
         Ok(seconds)
-    })
+    })?;
+    Ok(times.median())
 }
 
 /// Makes a batch of one row per sequence, given as its tokens and the length of its prompt; all tokens after the prompt are
@@ -298,32 +276,9 @@ fn random_rows(model: &Model, rows: usize, length: usize) -> Vec<Vec<u32>> {
     (0..rows).map(row).collect()
 }
 
-fn median_seconds(repeats: usize, mut work: impl FnMut() -> Result<()>) -> Result<f64> {
-    median_seconds_of(repeats, || {
-        let begin = Instant::now();
-        work()?;
-        Ok(begin.elapsed().as_secs_f64())
-    })
-}
-
-/// Median of the durations that `work` returns, after one warm-up run.
-fn median_seconds_of(repeats: usize, mut work: impl FnMut() -> Result<f64>) -> Result<f64> {
-    work()?;
-    Ok(median((0..repeats).map(|_| work()).collect::<Result<_>>()?))
-}
-
-fn seconds_of(seconds: &[f64]) -> Value {
-    seconds.iter().copied().collect()
-}
-
-fn median(mut seconds: Vec<f64>) -> f64 {
-    seconds.sort_by(f64::total_cmp);
-    seconds[seconds.len() / 2]
-}
-
 /// The report of a benchmark.
-fn report(work: &str, options: &BenchOptions, tokens: usize, seconds: f64) -> Result<Value> {
-    Ok(json!({
+fn report(work: &str, options: &BenchOptions, tokens: usize, times: &Times) -> Result<Value> {
+    let mut report = json!({
         "work": work,
         "batch": options.batch,
         "prompt": options.prompt,
@@ -333,7 +288,8 @@ fn report(work: &str, options: &BenchOptions, tokens: usize, seconds: f64) -> Re
         "device": if options.device.is_cuda() { "cuda" } else { "cpu" },
         "threads": tch::get_num_threads(),
         "repeats": options.repeats,
-        "seconds": seconds,
-        "tokens_per_s": tokens as f64 / seconds,
-    }))
+        "tokens_per_s": tokens as f64 / times.median(),
+    });
+    times.write(&mut report);
+    Ok(report)
 }

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
+use super::RunArgs;
 use super::script::{Script, ScriptArgs};
+use super::timing::{median, seconds_of};
 use super::workload::Workload;
-use super::{RunArgs, median, seconds_of};
 use crate::data::{Episode, Step};
 use crate::engine::{Engine, EngineOptions, NoiseKey, Request, Sampling, Weights, noise};
 use crate::files::write_whole;

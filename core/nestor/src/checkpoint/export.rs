@@ -1,10 +1,11 @@
 //! Loads the policy or critic of a checkpoint as a model, or exports it as a Hugging Face folder, or its adapters as a
 //! peft folder. One process suffices, whatever number of ranks wrote the checkpoint.
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use tch::{Device, Kind};
+use tch::{Device, Kind, Tensor};
 
 use super::manifest::{MANIFEST, Manifest, verify};
 use super::{ADAPTER, ADAPTER_CONFIG, CRITIC, POLICY, is_checkpoint};
@@ -14,7 +15,8 @@ use crate::input_error;
 use crate::model::config::Output;
 use crate::model::stored::{Expected, TensorFiles, of_files, write_file};
 use crate::model::{Config, Model, qwen2, weights};
-use crate::shard::{Adapters, Layout};
+use crate::recipe::Lora;
+use crate::shard::{Adapters, Layout, projections};
 
 /// The manifest of an undamaged checkpoint.
 fn undamaged(checkpoint: &Path) -> Result<Manifest> {
@@ -36,34 +38,80 @@ pub(super) fn open(manifest: &Manifest, dir: &Path, name: &str, layouts: &[Layou
     Ok(files)
 }
 
-/// Configuration and master weights of the policy or the critic of a checkpoint.
-fn network(checkpoint: &Path, output: Output) -> Result<(Config, TensorFiles<'static>)> {
-    let manifest = undamaged(checkpoint)?;
-    let [master_weights, ..] = match output {
-        Output::Tokens => POLICY,
-        Output::Value => CRITIC,
-    };
-    if manifest.set(checkpoint, master_weights).is_empty() {
-        return Err(input_error!("{} holds no critic: export its policy", checkpoint.display()));
-    }
-    let config = Config { output, ..Config::load(checkpoint)? };
-    let files = open(&manifest, checkpoint, master_weights, &qwen2::layouts(&config))?;
-    Ok((config, files))
+/// The policy or the critic of a checkpoint.
+struct Stored {
+    config: Config,
+    /// Its master weights; of a policy with adapters the frozen ones.
+    weights: TensorFiles<'static>,
+    adapters: Option<Adapters>,
 }
 
-/// Loads the policy or the critic of a checkpoint. Rounds the float32 master weights to the given type as a run does.
+impl Stored {
+    fn open(checkpoint: &Path, output: Output, device: Device) -> Result<Self> {
+        let manifest = undamaged(checkpoint)?;
+        let [master_weights, ..] = match output {
+            Output::Tokens => POLICY,
+            Output::Value => CRITIC,
+        };
+        if manifest.set(checkpoint, master_weights).is_empty() {
+            return Err(input_error!("{} holds no critic: export its policy", checkpoint.display()));
+        }
+        let config = Config { output, ..Config::load(checkpoint)? };
+        let weights = open(&manifest, checkpoint, master_weights, &qwen2::layouts(&config))?;
+        let adapters = match output {
+            Output::Tokens => adapters(&manifest, checkpoint, &config, device)?,
+            Output::Value => None,
+        };
+        Ok(Self { config, weights, adapters })
+    }
+}
+
+/// The adapters of a checkpoint's policy, if it has any.
+fn adapters(manifest: &Manifest, checkpoint: &Path, config: &Config, device: Device) -> Result<Option<Adapters>> {
+    if manifest.set(checkpoint, ADAPTER).is_empty() {
+        return Ok(None);
+    }
+    let settings = lora(checkpoint)?;
+    let layouts = Adapters::layouts_of(&qwen2::layouts(config)[1..], settings.rank);
+    let whole: Vec<Tensor> = layouts.iter().map(|l| Tensor::zeros([l.numel()], (Kind::Float, device))).collect();
+    open(manifest, checkpoint, ADAPTER, &layouts)?.fill(&layouts, &Solo { device }, &whole)?;
+    Ok(Some(Adapters::of(layouts, whole, &settings)))
+}
+
+/// Rank and alpha of a checkpoint's adapters.
+fn lora(checkpoint: &Path) -> Result<Lora> {
+    let path = checkpoint.join(ADAPTER_CONFIG);
+    let settings = read_object(&path)?.unwrap_or_default();
+    let rank = settings.get("r").and_then(serde_json::Value::as_i64);
+    let alpha = settings.get("lora_alpha").and_then(serde_json::Value::as_f64);
+    let both = rank.zip(alpha).map(|(rank, alpha)| Lora { rank, alpha });
+    both.with_context(|| format!("{}: has no rank or no alpha", path.display()))
+}
+
+/// Loads the policy or the critic of a checkpoint. Rounds the float32 master weights to the given type as a run does, and
+/// keeps a policy's adapters beside them.
 pub fn load_model(checkpoint: &Path, output: Output, kind: Kind, device: Device) -> Result<Model> {
-    let (config, files) = network(checkpoint, output)?;
-    let model = Model::empty(config, kind, device);
-    files.fill(&model.layouts, &Solo { device }, model.units.whole()?)?;
+    let Stored { config, weights, adapters } = Stored::open(checkpoint, output, device)?;
+    let model = Model { adapters, ..Model::empty(config, kind, device) };
+    weights.fill(&model.layouts, &Solo { device }, model.units.whole()?)?;
     Ok(model)
 }
 
 /// Exports the policy of a checkpoint as a Hugging Face folder in the given type, or its critic as transformers' token
-/// classification with one label. Holds one slice of a tensor in memory at a time.
+/// classification with one label. Merges adapters into the weights, in float32. Holds one tensor in memory at a time.
 pub fn export(checkpoint: &Path, dir: &Path, output: Output, kind: Kind) -> Result<()> {
-    let (config, files) = network(checkpoint, output)?;
-    let tensors = of_files(&files, &qwen2::layouts(&config));
+    let Stored { config, weights, adapters } = Stored::open(checkpoint, output, Device::Cpu)?;
+    let layouts = qwen2::layouts(&config);
+    let mut tensors = of_files(&weights, &layouts);
+    if let Some(adapters) = adapters {
+        let of_block = |block| projections(&layouts[1 + block]).map(|w| w.name.clone()).zip(adapters.of_block(block));
+        let mut changes: HashMap<String, _> = (0..layouts.len() - 1).flat_map(of_block).collect();
+        let merged = tensors.into_iter().map(|tensor| match changes.remove(&tensor.name) {
+            Some(change) => tensor.merge(change, adapters.scale()),
+            None => tensor,
+        });
+        tensors = merged.collect();
+    }
     weights::save_tensors(&config, tensors, (dir, Some(checkpoint)), kind)
 }
 
@@ -77,9 +125,7 @@ pub fn export_adapter(checkpoint: &Path, dir: &Path) -> Result<()> {
         ));
     }
     let settings = checkpoint.join(ADAPTER_CONFIG);
-    let rank = read_object(&settings)?.and_then(|object| object.get("r")?.as_i64());
-    let rank = rank.with_context(|| format!("{}: has no rank", settings.display()))?;
-    let layouts = Adapters::layouts_of(&qwen2::layouts(&Config::load(checkpoint)?)[1..], rank);
+    let layouts = Adapters::layouts_of(&qwen2::layouts(&Config::load(checkpoint)?)[1..], lora(checkpoint)?.rank);
     let files = open(&manifest, checkpoint, ADAPTER, &layouts)?;
     weights::in_new_folder(dir, |staged| {
         write_file(&staged.join(format!("{ADAPTER}.safetensors")), of_files(&files, &layouts), Kind::Float)?;

@@ -10,9 +10,9 @@
 //! whole tensors, and pieces of others (`NAME[first..end]`). It reads its shards from any number of files. All ranks
 //! must share a file system. When one rank fails, all of them fail with its error, and the previous checkpoint remains.
 //!
-//! With LoRA, `policy.safetensors` holds the merged weights that the run computed with; `eval` and `export` need
-//! nothing else. A resumed run merges again, from its start model and the adapters (`adapter_model.safetensors`, in
-//! peft's format). The moments are those of the adapters. `state.json` has a checksum of the start model.
+//! With LoRA, `policy.safetensors` holds the frozen weights and `adapter_model.safetensors` the adapters, in peft's
+//! format. `eval` computes with both as the run did; `export` merges them. A resumed run reads its start model and the
+//! adapters. The moments are those of the adapters. `state.json` has a checksum of the start model.
 //!
 //! Counters key the random streams, so the counters are the streams' state.
 
@@ -37,9 +37,10 @@ pub use export::{export, export_adapter, load_model};
 use crate::dist::{Comm, agree, from_root};
 use crate::files::{sum, write_json};
 use crate::input_error;
-use crate::model::Config;
+use crate::model::{Config, Model};
 use crate::policy::Network;
-use crate::shard::Layout;
+use crate::policy::network::{set_shards, shards};
+use crate::shard::{Layout, Ranks};
 use crate::tokenizer;
 use atomic_dir::{remove, write_dir};
 use export::open;
@@ -89,8 +90,8 @@ impl<'a> Contents<'a> {
         model_files: &'a Path,
         interrupted: Option<SerializedUpdate>,
     ) -> Self {
-        let mut sets = vec![TensorSet { name: POLICY[0], layouts: &policy.model.layouts, shards: policy.weights() }];
-        if let Some(adapters) = &policy.adapters {
+        let mut sets = vec![TensorSet { name: POLICY[0], layouts: &policy.model.layouts, shards: policy.base() }];
+        if let Some(adapters) = &policy.model.adapters {
             sets.push(TensorSet {
                 name: ADAPTER,
                 layouts: &adapters.layouts,
@@ -106,7 +107,7 @@ impl<'a> Contents<'a> {
             });
             sets.extend(moments(CRITIC, critic));
         }
-        let adapter_config = policy.adapters.as_ref().map(|adapters| adapters.peft_config(model_files));
+        let adapter_config = policy.model.adapters.as_ref().map(|adapters| adapters.peft_config(model_files));
         Self { sets, adapter_config, model_files, interrupted }
     }
 
@@ -138,6 +139,14 @@ fn moments([_, first, second]: NetworkSets, network: &Network) -> [TensorSet<'_>
 
 fn shallow(tensors: &[Tensor]) -> Vec<Tensor> {
     tensors.iter().map(Tensor::shallow_clone).collect()
+}
+
+/// What a frozen network does not share with the policy: its weights, or its adapters.
+fn own_set<'a>(frozen: &'a Model, ranks: &Ranks) -> TensorSet<'a> {
+    match &frozen.adapters {
+        Some(adapters) => TensorSet { name: ADAPTER, layouts: &adapters.layouts, shards: adapters.shards(ranks) },
+        None => TensorSet { name: POLICY[0], layouts: &frozen.layouts, shards: shards(frozen, ranks) },
+    }
 }
 
 /// A directory of checkpoints.
@@ -178,24 +187,24 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Saves the frozen reference, once per run, from this rank's shards.
-    pub fn save_reference(&self, comm: &dyn Comm, layouts: &[Layout], shards: &[Tensor]) -> Result<()> {
-        write_dir(
-            comm,
-            &self.reference_dir(),
-            &[TensorSet { name: POLICY[0], layouts, shards: shallow(shards) }],
-            |_| Ok(()),
-        )
+    /// Saves the frozen reference, once per run: its weights, or only its adapters where it has the policy's base.
+    pub fn save_reference(&self, reference: &Model, ranks: &Ranks) -> Result<()> {
+        write_dir(&*ranks.comm, &self.reference_dir(), &[own_set(reference, ranks)], |_| Ok(()))
     }
 
-    /// Loads this rank's shards of the frozen reference.
-    pub fn load_reference(&self, comm: &dyn Comm, layouts: &[Layout], shards: &[Tensor]) -> Result<()> {
-        let dir = self.reference_dir();
+    /// Loads what [`Self::save_reference`] saved.
+    pub fn load_reference(&self, reference: &mut Model, ranks: &Ranks) -> Result<()> {
+        let (comm, dir) = (&*ranks.comm, self.reference_dir());
         if let Some(why) = damage(comm, &dir)? {
             return Err(input_error!("{why}"));
         }
-        let read = || open(&Manifest::read(&dir)?, &dir, POLICY[0], layouts)?.fill(layouts, comm, shards);
-        agree(comm, read())
+        let TensorSet { name, layouts, shards } = own_set(reference, ranks);
+        let read = || open(&Manifest::read(&dir)?, &dir, name, layouts)?.fill(layouts, comm, &shards);
+        agree(comm, read())?;
+        match &mut reference.adapters {
+            Some(adapters) => adapters.gather(&shards, ranks),
+            None => set_shards(reference, ranks, &shards),
+        }
     }
 
     /// The newest undamaged checkpoint, the same one at every rank; none where there is no checkpoint. Skips damaged
@@ -323,7 +332,7 @@ fn read_network(
     [master_weights, first, second]: NetworkSets,
     network: &mut Network,
 ) -> Result<()> {
-    let master_weights = if network.adapters.is_some() { ADAPTER } else { master_weights };
+    let master_weights = if network.model.adapters.is_some() { ADAPTER } else { master_weights };
     let layouts = network.trained().to_vec();
     let optimizer = &mut network.optimizer;
     let tensors = [&mut optimizer.master_weights, &mut optimizer.exp_avgs, &mut optimizer.exp_avg_sqs];

@@ -16,7 +16,8 @@ use crate::model::config::Output;
 use crate::model::qwen2;
 use crate::model::stored::to_bytes;
 use crate::recipe::Dist;
-use crate::shard::{Adapters, Partition};
+use crate::recipe::Lora;
+use crate::shard::{Adapters, Partition, Ranks};
 
 /// A free port that this process uses once. It is below those that Linux assigns, so that no other program gets it.
 fn free_port() -> u16 {
@@ -135,7 +136,7 @@ fn save(
             all.iter().zip(tensors).map(|((name, layouts), shards)| TensorSet { name, layouts, shards }).collect();
         let saved = Contents {
             sets,
-            adapter_config: Some(json!({ "r": 3 })),
+            adapter_config: Some(json!({ "r": 3, "lora_alpha": 6 })),
             model_files: &run.join("model"),
             interrupted: None,
         };
@@ -182,8 +183,11 @@ fn any_number_of_ranks_reads_what_any_other_wrote() {
     // The last was written by 4 ranks as the first was.
     let one = save(run.path(), 1, 8, shards);
     let model = load_model(&dir, Output::Tokens, Kind::Float, Device::Cpu).expect("loaded");
-    let whole: Vec<_> = layouts()[0].1.iter().enumerate().map(|(unit, layout)| flat(0, unit, layout)).collect();
-    assert_eq!(bits(model.units.held()), bits(&whole));
+    let all = layouts();
+    let [whole, trained] = [0, 1]
+        .map(|set| all[set].1.iter().enumerate().map(|(unit, layout)| flat(set, unit, layout)).collect::<Vec<_>>());
+    assert!(bits(model.units.held()) == bits(&whole));
+    let adapters = Adapters::of(all[1].1.clone(), trained, &Lora { rank: 3, alpha: 6.0 });
 
     for kind in [Kind::Float, Kind::BFloat16] {
         let exported = |from: &Path, to: &str| {
@@ -200,8 +204,12 @@ fn any_number_of_ranks_reads_what_any_other_wrote() {
         };
         assert!(exported(&dir, "four") == exported(&one, "one"), "{kind:?}");
         let model = crate::model::weights::load(&run.path().join(format!("four-{kind:?}/policy")), kind, Device::Cpu);
-        let rounded: Vec<_> = whole.iter().map(|flat| flat.to_kind(kind)).collect();
-        assert_eq!(bits(model.expect("loaded").units.held()), bits(&rounded));
+        // Exports have the adapters merged.
+        let merged = whole.iter().enumerate().map(|(unit, flat)| match unit {
+            0 => flat.to_kind(kind),
+            block => adapters.merged(block - 1, &all[0].1[block], flat, &Ranks::solo(Device::Cpu)).to_kind(kind),
+        });
+        assert!(bits(model.expect("loaded").units.held()) == bits(&merged.collect::<Vec<_>>()), "{kind:?}");
     }
 }
 

@@ -228,6 +228,9 @@ pub enum ModelCommand {
         /// Size of the network: tiny, 0.5b, 1.5b, 3b, 7b, 14b, qwen3-tiny, qwen3-0.6b or qwen3-1.7b
         #[arg(long)]
         shape: String,
+        /// Number of blocks; by default the shape's
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+        layers: Option<u16>,
         /// The tokenizer.json of a Qwen model
         #[arg(long, value_name = "FILE")]
         tokenizer: Option<PathBuf>,
@@ -261,13 +264,13 @@ pub struct Export {
 pub enum BenchCommand {
     /// Sample exactly --new tokens after each prompt
     #[command(after_help = "Example:\n  nestor bench generate --model runs/tiny --batch 2 --prompt 16 --new 8")]
-    Generate(Bench),
+    Generate(ProfiledBench),
     /// Compute log-probs of sequences of --prompt + --new tokens
     #[command(after_help = "Example:\n  nestor bench score --model runs/tiny --batch 2 --prompt 16 --new 8")]
     Score(Bench),
     /// Do one optimiser step on sequences of --prompt + --new tokens
     #[command(after_help = "Example:\n  nestor bench update --model runs/tiny --batch 2 --prompt 16 --new 8")]
-    Update(Bench),
+    Update(ProfiledBench),
     /// Play a scripted multi-turn environment with responses of ragged, forced lengths
     #[command(after_help = "Example:\n  nestor bench rollout --model runs/tiny --envs 8 --turns 2")]
     Rollout(RolloutArgs),
@@ -331,9 +334,6 @@ pub struct Bench {
     /// Blocks that an update recomputes in its backward pass: auto, all, none, or the first N
     #[arg(long, value_name = "WHICH", default_value = "auto")]
     pub recompute: Recompute,
-    /// Draw the length of an update's sequences from 10 to 100 % of prompt and response
-    #[arg(long)]
-    pub ragged: bool,
     /// Sharding of an update's weights over ranks
     #[arg(long, value_enum, default_value = "full")]
     pub sharding: Sharding,
@@ -342,6 +342,18 @@ pub struct Bench {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Args)]
+pub struct ProfiledBench {
+    #[command(flatten)]
+    pub bench: Bench,
+    /// Give the sequences 10 to 100 % of the length of prompt and response, new in every repetition
+    #[arg(long)]
+    pub ragged: bool,
+    /// Profile one more run: the dearest kernels (on a CPU: operations), and launches per pass and layer
+    #[arg(long)]
+    pub profile: bool,
 }
 
 #[derive(Subcommand)]

@@ -144,8 +144,9 @@ fn run(command: Command) -> Result<ExitCode> {
             let ids = tokenize(&args.model_dir, &args.chat, args.thinking)?;
             print(args.json, &ids, || words(&ids["ids"]))?;
         }
-        Command::Model(ModelCommand::New { dir, shape, tokenizer, seed, dtype }) => {
-            let config = Config::shape(&shape)?;
+        Command::Model(ModelCommand::New { dir, shape, layers, tokenizer, seed, dtype }) => {
+            let mut config = Config::shape(&shape)?;
+            config.num_hidden_layers = layers.map_or(config.num_hidden_layers, i64::from);
             new::create(&dir, &new::RandomModel { config, tokenizer: tokenizer.as_deref(), seed, kind: kind(dtype) })?;
         }
         Command::Export(args) if args.adapter => checkpoint::export_adapter(&args.checkpoint, &args.dir)?,
@@ -154,7 +155,7 @@ fn run(command: Command) -> Result<ExitCode> {
             checkpoint::export(&args.checkpoint, &args.dir, output, kind(args.dtype))?;
         }
         Command::Bench(BenchCommand::Generate(args)) => run_bench(args, bench::generate)?,
-        Command::Bench(BenchCommand::Score(args)) => run_bench(args, bench::score)?,
+        Command::Bench(BenchCommand::Score(args)) => run_bench(args.into(), bench::score)?,
         Command::Bench(BenchCommand::Update(args)) => run_bench(args, bench::update)?,
         Command::Bench(BenchCommand::Rollout(args)) => {
             let measured = bench::rollout(&args)?;
@@ -166,7 +167,7 @@ fn run(command: Command) -> Result<ExitCode> {
         }
         Command::Bench(BenchCommand::LogprobDiff(args)) => {
             let json = args.json;
-            let measured = bench::logprob_diff(&bench_options(args)?)?;
+            let measured = bench::logprob_diff(&bench_options(args.into())?)?;
             print(json, &measured, || format!("mean {}, largest {}", measured["mean"], measured["max"]))?;
         }
         Command::Bench(BenchCommand::Collective { backend, mib, repeats, timeout, silence, json }) => {
@@ -252,13 +253,21 @@ fn run_generate(args: Generate) -> Result<()> {
     print(args.json, &serde_json::to_value(&generated)?, || generated.text.join("\n"))
 }
 
-fn run_bench(args: Bench, work: fn(&BenchOptions) -> Result<Value>) -> Result<()> {
-    let json = args.json;
+fn run_bench(args: ProfiledBench, work: fn(&BenchOptions) -> Result<Value>) -> Result<()> {
+    let json = args.bench.json;
     let measured = work(&bench_options(args)?)?;
     print(json, &measured, || seconds_and_rate(&measured))
 }
 
-fn bench_options(args: Bench) -> Result<BenchOptions> {
+/// A benchmark that has no profile and no ragged form.
+impl From<Bench> for ProfiledBench {
+    fn from(bench: Bench) -> Self {
+        Self { bench, ragged: false, profile: false }
+    }
+}
+
+fn bench_options(args: ProfiledBench) -> Result<BenchOptions> {
+    let ProfiledBench { bench: args, ragged, profile } = args;
     Ok(BenchOptions {
         dir: args.model,
         batch: args.batch,
@@ -268,8 +277,9 @@ fn bench_options(args: Bench) -> Result<BenchOptions> {
         device: device(args.compute.device)?,
         repeats: args.repeats,
         recompute: args.recompute,
-        ragged: args.ragged,
+        ragged,
         sharding: args.sharding,
+        profile,
     })
 }
 

@@ -1,5 +1,7 @@
 //! Keys and values of all blocks, page by page. The module `pages` assigns pages to requests.
 
+use nestor_torch::generic::{Sequences, varlen_attention};
+use nestor_torch::ops::Ops;
 use nestor_torch::{PagedCache, Segment};
 use tch::{Device, Kind, Tensor};
 
@@ -20,27 +22,26 @@ pub struct Cache {
 /// Keys and values of one block.
 #[derive(Debug)]
 enum BlockCache {
-    /// On a CPU, for the kernels of the shim.
+    /// For the fused operations, which attend pages where they are.
     Paged(PagedCache),
-    /// On other devices (2, P * PAGE, K, D): keys, then values. Unwritten places are 0, never NaN, because masked places are
-    /// still multiplied (by 0).
-    Flat(Tensor),
+    /// For libtorch's own operations, which attend a copy of the pages: keys, then values, (2, P, PAGE, K, D).
+    Plain(Tensor),
 }
 
 impl BlockCache {
-    fn new(pages: i64, config: &Config, (kind, device): (Kind, Device), paged: bool) -> Self {
+    fn new(pages: i64, config: &Config, (kind, device): (Kind, Device), ops: Ops) -> Self {
         let (heads, dim) = (config.num_key_value_heads, config.head_dim());
-        if paged {
-            return Self::Paged(PagedCache::new(pages, heads, dim, kind));
+        match ops {
+            Ops::Fused => Self::Paged(PagedCache::new(pages, heads, dim, kind)),
+            Ops::Generic => Self::Plain(Tensor::zeros([2, pages, PAGE as i64, heads, dim], (kind, device))),
         }
-        Self::Flat(Tensor::zeros([2, pages * PAGE as i64, heads, dim], (kind, device)))
     }
 
     /// Copies the pages of a smaller cache.
     fn copy_from(&mut self, other: &Self) {
         match (self, other) {
             (Self::Paged(own), Self::Paged(other)) => own.copy_from(other),
-            (Self::Flat(own), Self::Flat(other)) => own.narrow(1, 0, other.size()[1]).copy_(other),
+            (Self::Plain(own), Self::Plain(other)) => own.narrow(1, 0, other.size()[1]).copy_(other),
             _ => unreachable!("the blocks of a cache are of one kind"),
         }
     }
@@ -52,17 +53,17 @@ impl Cache {
         *self = Self::default();
     }
 
-    /// Makes room for this many pages. Grows by half at least, to grow seldom, but not beyond `limit`. `paged` selects the
-    /// layout of the CPU's kernels.
-    pub fn reserve(&mut self, pages: usize, limit: usize, config: &Config, options: (Kind, Device), paged: bool) {
+    /// Makes room for this many pages. Grows by half at least, to grow seldom, but not beyond `limit`. On a GPU it takes the
+    /// limit at once: growing would copy, and leave gaps that nothing else fits into.
+    pub fn reserve(&mut self, pages: usize, limit: usize, config: &Config, options: (Kind, Device), ops: Ops) {
         // In addition the page of filling rows.
         let (needed, limit) = (pages as i64 + 1, limit as i64 + 1);
         if needed <= self.pages {
             return;
         }
-        let pages = needed.max(self.pages * 3 / 2).min(limit);
+        let pages = if ops == Ops::Generic { limit } else { needed.max(self.pages * 3 / 2).min(limit) };
         for layer in 0..config.num_hidden_layers as usize {
-            let mut larger = BlockCache::new(pages, config, options, paged);
+            let mut larger = BlockCache::new(pages, config, options, ops);
             match self.blocks.get_mut(layer) {
                 Some(block) => {
                     larger.copy_from(block);
@@ -79,33 +80,13 @@ impl Cache {
 #[derive(Debug)]
 pub struct CacheView {
     /// Place of every row: page times `PAGE` plus offset.
-    places: Vec<i64>,
+    pub places: Vec<i64>,
     /// One per chunk.
     segments: Vec<Segment>,
     /// The last row of each chunk.
     ends: Vec<Segment>,
     /// Pages of the chunks, end to end.
-    pages: Vec<i64>,
-    /// Tensors for a cache that is not paged.
-    flat: Option<FlatView>,
-}
-
-/// Tensors computed once for all blocks of a pass.
-#[derive(Debug)]
-struct FlatView {
-    places: Tensor,
-    /// Chunks that are attended in one call: all chunks of one row, or one chunk of many rows.
-    groups: Vec<MaskedGroup>,
-}
-
-#[derive(Debug)]
-struct MaskedGroup {
-    /// The rows of the pass, (n * r).
-    rows: Tensor,
-    /// The places that these see, (n * length).
-    seen: Tensor,
-    /// 0 at visible places, minus infinity elsewhere: (n, 1, r, length).
-    mask: Tensor,
+    pub pages: Vec<i64>,
 }
 
 impl CacheView {
@@ -131,77 +112,69 @@ impl CacheView {
             places.extend(positions.map(|position| own[position / PAGE] * page + (position % PAGE) as i64));
         }
         places.resize(rows, FILLING * page);
-        Self { places, segments, ends, pages, flat: None }
+        Self { places, segments, ends, pages }
     }
 
-    /// Adds the tensors for a cache that is not paged.
-    pub fn flat(mut self, kind: Kind, device: Device) -> Self {
-        let single = |segment: &&Segment| segment.rows == 1;
-        let (ones, many): (Vec<&Segment>, Vec<&Segment>) = self.segments.iter().partition(single);
-        let mut groups = Vec::new();
-        if !ones.is_empty() {
-            groups.push(self.group(&ones, kind, device));
-        }
-        groups.extend(many.iter().map(|&segment| self.group(&[segment], kind, device)));
-        self.flat = Some(FlatView { places: Tensor::from_slice(&self.places).to_device(device), groups });
-        self
+    /// The chunks as sequences of attention: for each the start of its rows, the start of its pages' tokens, and the number
+    /// of tokens that it sees; then the two ends.
+    pub fn sequences(&self) -> SequenceColumns {
+        let (page, last) = (PAGE as i64, self.segments.last());
+        let column = |f: &dyn Fn(&Segment) -> i64| -> Vec<i64> { self.segments.iter().map(f).collect() };
+        let mut queries = column(&|s| s.row);
+        queries.push(last.map_or(0, |s| s.row + s.rows));
+        let mut keys = column(&|s| s.pages * page);
+        keys.push(self.pages.len() as i64 * page);
+        SequenceColumns { queries, keys, used: column(&|s| s.position + s.rows) }
     }
+}
 
-    /// A group of segments that have the same number of rows.
-    fn group(&self, segments: &[&Segment], kind: Kind, device: Device) -> MaskedGroup {
-        let page = PAGE as i64;
-        let rows = segments[0].rows;
-        let longest = segments.iter().map(|s| s.position + rows).max().unwrap_or(1);
-        let (mut at, mut seen, mut limits) = (Vec::new(), Vec::new(), Vec::new());
-        for s in segments {
-            at.extend(s.row..s.row + rows);
-            limits.extend(s.position..s.position + rows);
-            let place = |t: i64| self.pages[(s.pages + t / page) as usize] * page + t % page;
-            seen.extend((0..longest).map(|t| if t < s.position + rows { place(t) } else { FILLING * page }));
-        }
-        let on = |values: &[i64]| Tensor::from_slice(values).to_device(device);
-        let future = Tensor::arange(longest, (Kind::Int64, device)).unsqueeze(0).gt_tensor(&on(&limits).unsqueeze(1));
-        let shape = [segments.len() as i64, 1, rows, longest];
-        let mask = Tensor::zeros(shape, (kind, device)).masked_fill_(&future.view(shape), f64::NEG_INFINITY);
-        MaskedGroup { rows: on(&at), seen: on(&seen), mask }
-    }
+/// Starts of queries and keys of sequences with their ends, (n + 1) each, and the used keys (n).
+#[derive(Debug)]
+pub struct SequenceColumns {
+    pub queries: Vec<i64>,
+    pub keys: Vec<i64>,
+    pub used: Vec<i64>,
+}
+
+/// A view's numbers on the device, computed once for all blocks of a pass.
+#[derive(Debug)]
+pub struct DeviceView {
+    /// Place of every row, (T).
+    pub places: Tensor,
+    /// Pages of the sequences, end to end.
+    pub pages: Tensor,
+    pub queries: Sequences,
+    /// Starts count the tokens of all `pages`.
+    pub keys: Sequences,
 }
 
 impl Cache {
-    /// Writes the rows' keys and values (T, K, D), and attends their queries (T, H, D) to the places that they see. With
-    /// `ends` only the last rows of chunks are computed, and other rows may be undefined.
-    pub fn attend(&self, layer: usize, view: &CacheView, (q, k, v): (&Tensor, &Tensor, &Tensor), ends: bool) -> Tensor {
+    /// Writes the rows' keys and values (T, K, D), and attends their queries (T, H, D) to the pages where they are. With
+    /// `ends` only the last rows of chunks are computed, and other rows are undefined.
+    ///
+    /// # Panics
+    /// When the cache has the plain layout.
+    pub fn attend_paged(&self, layer: usize, view: &CacheView, [q, k, v]: [&Tensor; 3], ends: bool) -> Tensor {
         let segments = if ends { &view.ends } else { &view.segments };
-        match (&self.blocks[layer], &view.flat) {
-            (BlockCache::Paged(cache), _) => cache
-                .write(&view.places, k, v)
-                .and_then(|()| cache.attend(q, segments, &view.pages))
-                // Panics as tch's operations do on wrong arguments: a view made of chunks fits its cache.
-                .unwrap_or_else(|error| panic!("{error:#}")),
-            (BlockCache::Flat(cache), Some(flat)) => flat_attend(cache, flat, q, k, v),
-            (BlockCache::Flat(_), None) => unreachable!("a view of a cache that is not paged has tensors"),
-        }
+        let BlockCache::Paged(cache) = &self.blocks[layer] else { unreachable!("the cache has pages") };
+        let attended = cache.write(&view.places, k, v).and_then(|()| cache.attend(q, segments, &view.pages));
+        // Panics as tch's operations do on wrong arguments: a view made of chunks fits its cache.
+        attended.unwrap_or_else(|error| panic!("{error:#}"))
     }
-}
 
-fn flat_attend(cache: &Tensor, view: &FlatView, q: &Tensor, k: &Tensor, v: &Tensor) -> Tensor {
-    let ([_, heads, dim], kv_heads) = (<[i64; 3]>::try_from(q.size()).unwrap_or_default(), k.size()[1]);
-    for (half, new) in [k, v].into_iter().enumerate() {
-        let _ = cache.select(0, half as i64).index_copy_(0, &view.places, new);
+    /// The same in the plain layout: copies the pages that the pass sees once, at their K heads, and attends decoding rows
+    /// and prompts in one call.
+    ///
+    /// # Panics
+    /// When the cache has pages.
+    pub fn attend_plain(&self, layer: usize, view: &DeviceView, [q, k, v]: [&Tensor; 3]) -> Tensor {
+        let BlockCache::Plain(cache) = &self.blocks[layer] else { unreachable!("the cache has the plain layout") };
+        let (heads, dim) = (k.size()[1], k.size()[2]);
+        let by_token = |pages: &Tensor| pages.view([2, -1, heads, dim]);
+        for (half, new) in [k, v].into_iter().enumerate() {
+            let _ = by_token(cache).select(0, half as i64).index_copy_(0, &view.places, new);
+        }
+        let seen = by_token(&cache.index_select(1, &view.pages));
+        varlen_attention([q, &seen.select(0, 0), &seen.select(0, 1)], &view.queries, &view.keys)
     }
-    let mut out = q.zeros_like();
-    for group in &view.groups {
-        let [n, _, rows, length] = <[i64; 4]>::try_from(group.mask.size()).unwrap_or_default();
-        let seen = |half| {
-            let shape = [n, length, kv_heads, 1, dim];
-            let gathered = cache.select(0, half).index_select(0, &group.seen).view(shape);
-            let shared = gathered.expand([n, length, kv_heads, heads / kv_heads, dim], false);
-            shared.reshape([n, length, heads, dim]).transpose(1, 2)
-        };
-        let q = q.index_select(0, &group.rows).view([n, rows, heads, dim]).transpose(1, 2);
-        let attended =
-            Tensor::scaled_dot_product_attention(&q, &seen(0), &seen(1), Some(&group.mask), 0.0, false, None, false);
-        let _ = out.index_copy_(0, &group.rows, &attended.transpose(1, 2).reshape([n * rows, heads, dim]));
-    }
-    out
 }

@@ -2,9 +2,12 @@
 //! fill the cache with their prompts.
 
 use anyhow::Result;
+use nestor_torch::generic::Sequences;
+use nestor_torch::ops::Ops;
+use nestor_torch::upload;
 use tch::{Device, Kind, Tensor};
 
-use super::cache::{Cache, CacheView};
+use super::cache::{Cache, CacheView, DeviceView, SequenceColumns};
 use super::scheduler::Chunk;
 use crate::model::Model;
 use crate::model::qwen2::{BlockWeights, ForwardInput, OuterWeights, WeightSource};
@@ -34,11 +37,6 @@ impl<'a> Weights<'a> {
     pub fn model(&self) -> &Model {
         self.model
     }
-
-    /// Compute type and device.
-    pub fn options(&self) -> (Kind, Device) {
-        (self.model.kind(), self.model.device())
-    }
 }
 
 /// Fixed numbers of rows (deterministic mode); passes are filled up to them.
@@ -51,14 +49,7 @@ pub struct FixedRows {
 }
 
 /// Computes the chunks, fills the cache, and returns the logits (R, V) after each chunk that draws.
-pub fn forward(
-    weights: &Weights,
-    cache: &Cache,
-    chunks: &[Chunk],
-    fixed: Option<FixedRows>,
-    paged: bool,
-) -> Result<Tensor> {
-    let (kind, device) = weights.options();
+pub fn forward(weights: &Weights, cache: &Cache, chunks: &[Chunk], fixed: Option<FixedRows>) -> Result<Tensor> {
     let (mut tokens, mut positions, mut last) = (Vec::new(), Vec::new(), Vec::new());
     for chunk in chunks {
         tokens.extend(chunk.tokens.iter().map(|&token| i64::from(token)));
@@ -75,14 +66,56 @@ pub fn forward(
         positions.resize(fixed.rows, 0);
     }
     let view = CacheView::new(chunks, tokens.len());
-    let view = if paged { view } else { view.flat(kind, device) };
-    let on = |values: &[i64]| Tensor::from_slice(values).to_device(device);
-    // The head reads only the rows whose next token is drawn.
-    let (tokens, positions, last) = (on(&tokens), on(&positions), on(&last));
-    let input = ForwardInput { tokens: &tokens, positions: &positions, read: Some(&last) };
     let Weights { model, outer, blocks } = weights;
-    let states = model.forward(WeightSource::Held { outer, blocks }, &input, |layer, q, k, v| {
-        cache.attend(layer, &view, (q, k, v), layer + 1 == blocks.len())
-    })?;
+    let device = model.device();
+    // The head reads only the rows whose next token is drawn.
+    let run = |tokens: &Tensor, positions: &Tensor, last: &Tensor, attend: &Attend| {
+        let input = ForwardInput { tokens, positions, read: Some(last) };
+        model.forward(WeightSource::Held { outer, blocks }, &input, |layer, q, k, v| attend(layer, [q, k, v]))
+    };
+    let states = match model.ops {
+        Ops::Fused => {
+            let [tokens, positions, last] = upload_all([&tokens, &positions, &last], device);
+            run(&tokens, &positions, &last, &|layer, qkv| {
+                cache.attend_paged(layer, &view, qkv, layer + 1 == blocks.len())
+            })?
+        }
+        Ops::Generic => {
+            let SequenceColumns { queries, keys, used } = view.sequences();
+            let [tokens, positions, last, places, pages, numbers] = upload_all(
+                [&tokens, &positions, &last, &view.places, &view.pages, &[&queries[..], &keys, &used].concat()],
+                device,
+            );
+            // Attention counts in int32.
+            let numbers = numbers
+                .to_kind(Kind::Int)
+                .split_with_sizes([queries.len(), keys.len(), used.len()].map(|n| n as i64), 0);
+            let [starts, key_starts, used_keys] =
+                <[Tensor; 3]>::try_from(numbers).unwrap_or_else(|_| unreachable!("three columns"));
+            let longest_query = queries.windows(2).map(|ends| ends[1] - ends[0]).max().unwrap_or(0);
+            let longest_key = used.iter().copied().max().unwrap_or(0);
+            let view = DeviceView {
+                places,
+                pages,
+                queries: Sequences { starts, used: None, longest: longest_query },
+                keys: Sequences { starts: key_starts, used: Some(used_keys), longest: longest_key },
+            };
+            run(&tokens, &positions, &last, &|layer, qkv| cache.attend_plain(layer, &view, qkv))?
+        }
+    };
     Ok(model.head(outer, &states))
+}
+
+/// Attention of one block's queries, keys and values.
+type Attend<'a> = dyn Fn(usize, [&Tensor; 3]) -> Tensor + 'a;
+
+/// Copies lists of numbers to a device in one piece.
+fn upload_all<const N: usize>(lists: [&[i64]; N], device: Device) -> [Tensor; N] {
+    let all = upload(&lists.concat(), device);
+    let mut start = 0;
+    lists.map(|list| {
+        let length = list.len() as i64;
+        start += length;
+        all.narrow(0, start - length, length)
+    })
 }

@@ -12,6 +12,7 @@ mod sampler;
 mod scheduler;
 
 use anyhow::{Result, ensure};
+use nestor_torch::ops::Ops;
 use tch::Tensor;
 
 use self::cache::Cache;
@@ -103,8 +104,6 @@ pub struct Engine {
     pages: usize,
     scheduler: Scheduler,
     cache: Cache,
-    /// Uses the kernels of the shim on a CPU; else libtorch's operations, as on a GPU.
-    kernels: bool,
 }
 
 impl Engine {
@@ -126,7 +125,7 @@ impl Engine {
             eos: options.eos.clone(),
             ordered: options.deterministic,
         });
-        Self { options, pages, scheduler, cache: Cache::default(), kernels: true }
+        Self { options, pages, scheduler, cache: Cache::default() }
     }
 
     /// Queues a request.
@@ -169,23 +168,21 @@ impl Engine {
         if chunks.is_empty() {
             return Ok(Vec::new());
         }
-        let (kind, device) = weights.options();
-        let paged = self.kernels && !device.is_cuda();
-        let (touched, config) = (self.scheduler.pages().touched(), &weights.model().config);
-        self.cache.reserve(touched, self.pages, config, (kind, device), paged);
+        let (model, touched) = (weights.model(), self.scheduler.pages().touched());
+        self.cache.reserve(touched, self.pages, &model.config, (model.kind(), model.device()), model.ops);
         let fixed = self
             .options
             .deterministic
             .then_some(FixedRows { rows: self.options.slots + FIXED_PROMPT_ROWS, logits: self.options.slots });
         let drawn = tch::no_grad(|| {
-            let logits = forward(weights, &self.cache, &chunks, fixed, paged)?;
-            self.draw(&logits, &chunks)
+            let logits = forward(weights, &self.cache, &chunks, fixed)?;
+            self.draw(model.ops, &logits, &chunks)
         })?;
         Ok(self.scheduler.record(&chunks, drawn.tokens.into_iter().zip(drawn.logprobs)))
     }
 
     /// Draws a token for each chunk that draws; further rows of logits are filling.
-    fn draw(&self, logits: &Tensor, chunks: &[Chunk]) -> Result<Drawn> {
+    fn draw(&self, ops: Ops, logits: &Tensor, chunks: &[Chunk]) -> Result<Drawn> {
         let seed = self.options.seed;
         let mut draws: Vec<Draw> = chunks
             .iter()
@@ -200,7 +197,7 @@ impl Engine {
             return Ok(Drawn::default());
         }
         draws.resize(logits.size()[0] as usize, draws[0]);
-        sampler::sample(logits, &draws)
+        sampler::sample(ops, logits, &draws)
     }
 }
 

@@ -4,7 +4,9 @@
 //! tokens may be drawn. A draw inverts the cumulative distribution at one uniform number per token.
 
 use anyhow::bail;
-use tch::{Device, Kind, Tensor};
+use nestor_torch::ops::Ops;
+use nestor_torch::upload;
+use tch::{Kind, Tensor};
 
 /// Sampling settings of one request.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -74,10 +76,10 @@ pub struct Drawn {
 ///
 /// # Errors
 /// When a row's logits are not finite (minus infinity is allowed: such a token is never drawn).
-pub fn sample(logits: &Tensor, draws: &[Draw]) -> anyhow::Result<Drawn> {
+pub fn sample(ops: Ops, logits: &Tensor, draws: &[Draw]) -> anyhow::Result<Drawn> {
     let truncated = |draw: &Draw| matches!(draw.sampling.mode(), SamplingMode::TopK | SamplingMode::TopP);
-    let drawn = match logits.device() {
-        Device::Cpu => {
+    let drawn = match ops {
+        Ops::Fused => {
             let mut drawn = read_once(logits, draws)?;
             let rows: Vec<i64> = (0..draws.len() as i64).filter(|&row| truncated(&draws[row as usize])).collect();
             if !rows.is_empty() {
@@ -89,7 +91,7 @@ pub fn sample(logits: &Tensor, draws: &[Draw]) -> anyhow::Result<Drawn> {
             }
             drawn
         }
-        _ => by_operations(logits, draws)?,
+        Ops::Generic => by_operations(logits, draws)?,
     };
     // One NaN or infinite logit makes its row's log-prob NaN, and log-probs are copied to the host anyway.
     let (rows, bad) = (draws.len(), drawn.logprobs.iter().filter(|logprob| !logprob.is_finite()).count());
@@ -126,11 +128,10 @@ fn read_once(logits: &Tensor, draws: &[Draw]) -> anyhow::Result<Drawn> {
 /// With libtorch's operations, on any device.
 fn by_operations(logits: &Tensor, draws: &[Draw]) -> anyhow::Result<Drawn> {
     let rows = draws.len() as i64;
-    let mut logits = logits.to_kind(Kind::Float);
+    let mut logits = logits.shallow_clone();
     if draws.iter().any(|d| !matches!(d.sampling.temperature, 0.0 | 1.0)) {
         let divisors: Vec<f32> = draws.iter().map(Draw::divisor).collect();
-        // Not in place: the caller's logits may be float32 already.
-        logits = &logits / Tensor::from_slice(&divisors).to_device(logits.device()).unsqueeze(1);
+        logits = logits.to_kind(Kind::Float) / upload(&divisors, logits.device()).unsqueeze(1);
     }
     let logp = logits.log_softmax(-1, Kind::Float); // (R, V)
 
@@ -140,14 +141,23 @@ fn by_operations(logits: &Tensor, draws: &[Draw]) -> anyhow::Result<Drawn> {
         if members.len() as i64 == rows {
             tokens = pick(&logp, draws, mode);
         } else if !members.is_empty() {
-            let index = Tensor::from_slice(&members).to_device(logp.device());
+            let index = upload(&members, logp.device());
             let own: Vec<Draw> = members.iter().map(|&r| draws[r as usize]).collect();
             let _ = tokens.index_copy_(0, &index, &pick(&logp.index_select(0, &index), &own, mode));
         }
     }
     let logprobs = logp.gather(1, &tokens.unsqueeze(1), false).squeeze_dim(1);
-    let tokens: Vec<i64> = Vec::try_from(tokens)?;
-    Ok(Drawn { tokens: tokens.into_iter().map(|t| t as u32).collect(), logprobs: Vec::try_from(logprobs)? })
+    // One copy to the host for both.
+    let both = Tensor::cat(&[tokens.to_kind(Kind::Double), logprobs.to_kind(Kind::Double)], 0);
+    let (tokens, logprobs): (Vec<f64>, Vec<f64>) = {
+        let mut tokens = Vec::<f64>::try_from(both)?;
+        let logprobs = tokens.split_off(draws.len());
+        (tokens, logprobs)
+    };
+    Ok(Drawn {
+        tokens: tokens.into_iter().map(|token| token as u32).collect(),
+        logprobs: logprobs.into_iter().map(|logprob| logprob as f32).collect(),
+    })
 }
 
 /// The tokens (R) for rows of one mode.
@@ -164,7 +174,7 @@ fn pick(logp: &Tensor, draws: &[Draw], mode: SamplingMode) -> Tensor {
     let device = logp.device();
     let column = |f: &dyn Fn(&Draw) -> f32| {
         let values: Vec<f32> = draws.iter().map(f).collect();
-        Tensor::from_slice(&values).to_device(device).unsqueeze(1)
+        upload(&values, device).unsqueeze(1)
     };
     let rank = Tensor::arange(sorted.size()[1], (Kind::Float, device)).unsqueeze(0);
     let limit = column(&|d| if d.sampling.top_k > 0 { d.sampling.top_k as f32 } else { vocab as f32 });
@@ -188,7 +198,7 @@ fn last_column(x: &Tensor) -> Tensor {
 fn invert(mass: &Tensor, draws: &[Draw]) -> Tensor {
     let uniforms: Vec<f32> = draws.iter().map(|d| d.uniform).collect();
     let whole = last_column(mass);
-    let threshold = Tensor::from_slice(&uniforms).to_device(mass.device()).unsqueeze(1) * &whole;
+    let threshold = upload(&uniforms, mass.device()).unsqueeze(1) * &whole;
     let found = threshold.searchsorted(mass, false, true, "right", None::<&Tensor>);
     // Rounding may lift the threshold to the whole; the last position that has mass is then picked.
     let last = whole.contiguous().searchsorted(mass, false, false, "left", None::<&Tensor>);
@@ -248,7 +258,7 @@ mod tests {
             })
             .collect();
         let logits = Tensor::from_slice(&LOGITS).unsqueeze(0).expand([rows as i64, 8], false);
-        let drawn = sample(&logits, &draws)?;
+        let drawn = sample(Ops::Fused, &logits, &draws)?;
         for (w, &mode) in settings.iter().enumerate() {
             let mut counts = [0.0f64; 8];
             (0..count).for_each(|i| counts[drawn.tokens[i * settings.len() + w] as usize] += 1.0);
@@ -279,7 +289,7 @@ mod tests {
                 uniform: 0.999_999_94,
             })
             .collect();
-        let drawn = sample(&logits, &draws)?;
+        let drawn = sample(Ops::Fused, &logits, &draws)?;
         assert_eq!(drawn.tokens[..3], [2, 2, 2]);
         for (row, draw) in draws.iter().enumerate() {
             let whole = Sampling { temperature: draw.sampling.temperature, ..Default::default() };
@@ -298,12 +308,12 @@ mod tests {
                 for row in [[bad; 5], [0.0, bad, 1.0, f32::NEG_INFINITY, 2.0]] {
                     let logits =
                         Tensor::cat(&[Tensor::from_slice(&[1f32; 5]), Tensor::from_slice(&row)], 0).view([2, 5]);
-                    let error = sample(&logits, &[draw, draw]).expect_err("not finite").to_string();
+                    let error = sample(Ops::Fused, &logits, &[draw, draw]).expect_err("not finite").to_string();
                     assert!(error.contains("not finite (1 of 2 rows)"), "{error}");
                 }
             }
-            let none = Tensor::full([1, 5], f64::NEG_INFINITY, (Kind::Float, Device::Cpu));
-            assert!(sample(&none, &[draw]).is_err());
+            let none = Tensor::full([1, 5], f64::NEG_INFINITY, (Kind::Float, tch::Device::Cpu));
+            assert!(sample(Ops::Fused, &none, &[draw]).is_err());
         }
     }
 
@@ -314,7 +324,7 @@ mod tests {
         for top_p in [1.0, 0.9999] {
             let sampling = Sampling { top_p, ..Default::default() };
             let draws = [Draw { sampling, uniform: 0.0 }, Draw { sampling, uniform: 1.0 }];
-            let tokens = sample(&logits, &draws)?.tokens;
+            let tokens = sample(Ops::Fused, &logits, &draws)?.tokens;
             assert!(tokens.iter().all(|t| [1, 3].contains(t)), "{tokens:?}");
         }
         Ok(())

@@ -77,10 +77,7 @@ fn options(slots: usize) -> EngineOptions {
 
 /// Runs the requests, `late` of them submitted one by one between steps; completions by episode.
 fn run(model: &Model, options: EngineOptions, requests: &[Request], late: usize) -> Result<HashMap<u32, Completion>> {
-    run_on(Engine::new(options), model, requests, late)
-}
-
-fn run_on(mut engine: Engine, model: &Model, requests: &[Request], late: usize) -> Result<HashMap<u32, Completion>> {
+    let mut engine = Engine::new(options);
     let weights = Weights::new(model).expect("weights");
     let (first, rest) = requests.split_at(requests.len() - late);
     let mut rest = rest.iter();
@@ -225,16 +222,15 @@ fn a_full_cache_makes_requests_wait() -> Result<()> {
 }
 
 #[test]
-fn the_cpu_kernels_agree_with_libtorchs_operations() -> Result<()> {
+fn generic_operations_draw_the_same_tokens_as_fused_ones() -> Result<()> {
     for (kv_heads, deterministic) in [(1, false), (2, false), (4, true)] {
         let model = tiny(kv_heads, true);
         let requests = requests(30, Sampling { temperature: 0.8, ..Default::default() });
         let mode = EngineOptions { deterministic, ..options(7) };
-        let mut engine = Engine::new(mode.clone());
-        engine.kernels = false;
-        let (by_operations, by_kernels) = (run_on(engine, &model, &requests, 9)?, run(&model, mode, &requests, 9)?);
-        for (episode, done) in by_operations {
-            let other = &by_kernels[&episode];
+        let generic = Model { ops: Ops::Generic, ..tiny(kv_heads, true) };
+        let (generic, fused) = (run(&generic, mode.clone(), &requests, 9)?, run(&model, mode, &requests, 9)?);
+        for (episode, done) in generic {
+            let other = &fused[&episode];
             assert_eq!(done.tokens, other.tokens, "episode {episode}");
             for (a, b) in done.logprobs.iter().zip(&other.logprobs) {
                 assert!((a - b).abs() < 1e-5, "episode {episode}: {a} {b}");

@@ -3,6 +3,7 @@
 pub mod config;
 pub mod flops;
 pub mod header;
+pub mod linear;
 pub mod new;
 pub mod qwen2;
 pub mod stored;
@@ -34,6 +35,7 @@ pub fn kind(dtype: Dtype) -> Kind {
     match dtype {
         Dtype::Float32 => Kind::Float,
         Dtype::Bfloat16 => Kind::BFloat16,
+        Dtype::Float16 => Kind::Half,
     }
 }
 

@@ -7,11 +7,12 @@
 //! keys.
 
 use anyhow::Result;
-use nestor_torch::{ReorderedLinear, fused};
+use nestor_torch::ops::{Ops, split};
 use tch::{Device, Kind, Tensor};
 
 use super::config::{Architecture, Config, Output};
-use crate::shard::{HeldUnits, Layout, UnitReader};
+use super::linear::{Linear, Tape, accumulate};
+use crate::shard::{Adapters, HeldUnits, Layout, LowRank, UnitReader};
 
 /// A network whose parameters are one flat tensor per unit: unit 0 is the embedding (with the final norm, and with the
 /// head where it is not tied to the embedding; a critic's head is a linear layer to one value), unit `1 + i` is block `i`.
@@ -22,16 +23,20 @@ pub struct Model {
     pub layouts: Vec<Layout>,
     /// The units in the compute type.
     pub units: HeldUnits,
+    /// Adapters of the blocks' projections, which the network computes with beside their weights.
+    pub adapters: Option<Adapters>,
+    /// The form of its operations.
+    pub ops: Ops,
 }
 
-/// A linear projection: y = x Wᵀ + b.
-pub struct Linear {
-    /// W (out, in).
-    pub weight: Tensor,
-    /// b (out).
-    pub bias: Option<Tensor>,
-    /// A copy of the weight for products without gradients, see [`Linear::reorder`].
-    reordered: Option<ReorderedLinear>,
+/// Input of a block.
+#[derive(Debug, Clone, Copy)]
+pub struct BlockInput<'a> {
+    /// (T, E).
+    pub x: &'a Tensor,
+    pub rope: &'a Rope,
+    /// Rows that are computed after attention, (N) int64; all where absent.
+    pub read: Option<&'a Tensor>,
 }
 
 /// The weights of one block: views of its flat tensor, in its order. Projections that share an input are one.
@@ -142,68 +147,105 @@ pub fn layouts(c: &Config) -> Vec<Layout> {
 struct Views<'a> {
     flat: &'a Tensor,
     offset: i64,
-    /// Makes the views leaves that autograd differentiates with respect to.
+    /// Makes vectors leaves that autograd differentiates with respect to.
     grad: bool,
 }
 
 impl Views<'_> {
-    fn next(&mut self, shape: &[i64]) -> Tensor {
+    fn view(&mut self, shape: &[i64]) -> Tensor {
         let numel: i64 = shape.iter().product();
         let view = self.flat.narrow(0, self.offset, numel).view(shape);
         self.offset += numel;
+        view
+    }
+
+    /// The weight of a norm.
+    fn scale(&mut self, width: i64) -> Tensor {
+        let view = self.view(&[width]);
         if self.grad { view.detach().set_requires_grad(true) } else { view }
     }
 
     /// A weight (out, in), and after it a bias (out) if there is one.
     fn linear(&mut self, out: i64, input: i64, bias: bool) -> Linear {
-        let weight = self.next(&[out, input]);
-        Linear { weight, bias: bias.then(|| self.next(&[out])), reordered: None }
+        let weight = self.view(&[out, input]);
+        Linear::new(weight, bias.then(|| self.view(&[out])))
     }
 }
 
-impl Linear {
-    /// x (T, in) to (T, out).
-    fn apply(&self, x: &Tensor) -> Tensor {
-        match &self.reordered {
-            Some(reordered) => reordered.apply(x, self.bias.as_ref()),
-            None => x.linear(&self.weight, self.bias.as_ref()),
-        }
-    }
+/// What a block's weight gradients are made of.
+#[derive(Debug)]
+pub struct BlockGradients {
+    /// Gradients of the norms, in flat order.
+    pub norms: Vec<Tensor>,
+    /// Inputs of the linear layers.
+    pub inputs: Vec<Tensor>,
+    /// Gradients of their outputs.
+    pub outputs: Vec<Tensor>,
+}
 
-    /// Adds on a CPU a copy of the weight in the layout that oneDNN multiplies small inputs with fastest, if it has one. For
-    /// passes without gradients; later changes of the weight do not reach the copy.
-    fn reorder(self) -> Self {
-        let on_cpu = self.weight.device() == Device::Cpu;
-        let reordered = on_cpu.then(|| ReorderedLinear::new(&self.weight).ok()).flatten();
-        Self { reordered, ..self }
-    }
+/// Something of each projection (queries, keys, values, output, gate, up, down) by the layer that joins them.
+fn by_layer<T>(of_projections: &[T]) -> [&[T]; 4] {
+    let (qkv, rest) = of_projections.split_at(3);
+    let (o_proj, rest) = rest.split_at(1);
+    let (gate_up, down) = rest.split_at(2);
+    [qkv, o_proj, gate_up, down]
 }
 
 impl BlockWeights {
-    /// Views of a block's flat tensor; with `grad` they are leaves that require gradients.
+    /// Views of a block's flat tensor; with `grad` the norms are leaves that require gradients.
     pub fn new(c: &Config, flat: &Tensor, grad: bool) -> Self {
         let (hidden, ffn, dim) = (c.hidden_size, c.intermediate_size, c.head_dim());
         let (q, kv) = (c.num_attention_heads * dim, c.num_key_value_heads * dim);
         let qwen3 = c.architecture == Architecture::Qwen3;
         let mut views = Views { flat, offset: 0, grad };
-        let input_norm = views.next(&[hidden]);
+        let input_norm = views.scale(hidden);
         let qkv = views.linear(q + 2 * kv, hidden, !qwen3);
-        let qk_norm = qwen3.then(|| [views.next(&[dim]), views.next(&[dim])]);
+        let qk_norm = qwen3.then(|| [views.scale(dim), views.scale(dim)]);
         let o_proj = views.linear(hidden, q, false);
-        let post_norm = views.next(&[hidden]);
+        let post_norm = views.scale(hidden);
         let gate_up = views.linear(2 * ffn, hidden, false);
         let down = views.linear(hidden, ffn, false);
         Self { input_norm, qkv, qk_norm, o_proj, post_norm, gate_up, down }
     }
 
-    /// All tensors in flat order: a backward pass differentiates with respect to them.
-    pub fn tensors(&self) -> Vec<&Tensor> {
-        let Self { input_norm, qkv, qk_norm, o_proj, post_norm, gate_up, down } = self;
-        let mut tensors = vec![input_norm, &qkv.weight];
-        tensors.extend(&qkv.bias);
-        tensors.extend(qk_norm.iter().flatten());
-        tensors.extend([&o_proj.weight, post_norm, &gate_up.weight, &down.weight]);
-        tensors
+    /// The norms, in flat order: a backward pass differentiates with respect to them.
+    pub fn norms(&self) -> Vec<&Tensor> {
+        let mut norms = vec![&self.input_norm];
+        norms.extend(self.qk_norm.iter().flatten());
+        norms.push(&self.post_norm);
+        norms
+    }
+
+    /// The linear layers, in the order that a pass goes through them.
+    fn linears(&self) -> [&Linear; 4] {
+        [&self.qkv, &self.o_proj, &self.gate_up, &self.down]
+    }
+
+    /// Adds the weight gradients of a pass to float32 `sums` of the same shapes, or writes them where they are the `first`.
+    pub fn add_gradients(sums: &Self, gradients: &BlockGradients, ops: Ops, first: bool) {
+        for (sum, gradient) in sums.norms().into_iter().zip(&gradients.norms) {
+            accumulate(sum, gradient, first);
+        }
+        let linears = sums.linears().into_iter().zip(&gradients.inputs).zip(&gradients.outputs);
+        linears.for_each(|((sums, x), g)| Linear::add_gradients(sums, [x, g], ops, first));
+    }
+
+    /// The same for A and B of the block's adapters, in the order of its projections.
+    pub fn add_adapter_gradients(&self, sums: &[LowRank], gradients: &BlockGradients, ops: Ops, first: bool) {
+        let linears = self.linears().into_iter().zip(by_layer(sums)).zip(&gradients.inputs).zip(&gradients.outputs);
+        linears.for_each(|(((linear, sums), x), g)| linear.add_adapter_gradients(sums, [x, g], ops, first));
+    }
+
+    /// The same with adapters of its projections, in their order.
+    fn adapt(self, parts: &[LowRank], scale: f64) -> Self {
+        let [qkv, o_proj, gate_up, down] = by_layer(parts);
+        Self {
+            qkv: self.qkv.adapt(qkv, scale),
+            o_proj: self.o_proj.adapt(o_proj, scale),
+            gate_up: self.gate_up.adapt(gate_up, scale),
+            down: self.down.adapt(down, scale),
+            ..self
+        }
     }
 
     /// The same with reordered copies of all matrices, see [`Linear::reorder`].
@@ -219,26 +261,17 @@ impl BlockWeights {
 }
 
 impl OuterWeights {
-    /// Views of the first unit's flat tensor; with `grad` they are leaves that require gradients.
+    /// Views of the first unit's flat tensor; with `grad` the norm is a leaf that requires a gradient.
     pub fn new(c: &Config, flat: &Tensor, grad: bool) -> Self {
         let mut views = Views { flat, offset: 0, grad };
-        let embedding = views.next(&[c.vocab_size, c.hidden_size]);
-        let norm = views.next(&[c.hidden_size]);
+        let embedding = views.view(&[c.vocab_size, c.hidden_size]);
+        let norm = views.scale(c.hidden_size);
         let head = match c.output {
-            Output::Tokens if c.tie_word_embeddings => {
-                Linear { weight: embedding.shallow_clone(), bias: None, reordered: None }
-            }
+            Output::Tokens if c.tie_word_embeddings => Linear::new(embedding.shallow_clone(), None),
             Output::Tokens => views.linear(c.vocab_size, c.hidden_size, false),
             Output::Value => views.linear(1, c.hidden_size, true),
         };
         Self { embedding, norm, head }
-    }
-
-    /// Final norm and head: the weights between the last block and the output.
-    pub fn head_tensors(&self) -> Vec<&Tensor> {
-        let mut tensors = vec![&self.norm, &self.head.weight];
-        tensors.extend(&self.head.bias);
-        tensors
     }
 
     /// The same with a reordered copy of the head, see [`Linear::reorder`].
@@ -255,7 +288,8 @@ impl Model {
 
     /// A network over these units.
     pub fn of_units(config: Config, units: HeldUnits) -> Self {
-        Self { layouts: layouts(&config), config, units }
+        let ops = Ops::of(units.kind(), units.device());
+        Self { layouts: layouts(&config), config, units, adapters: None, ops }
     }
 
     /// A network whose parameters are all zero.
@@ -264,9 +298,11 @@ impl Model {
         Self::new(config, flats)
     }
 
-    /// A copy with its own storage, in the given type.
-    pub fn copy(&self, kind: Kind) -> Self {
-        Self::of_units(self.config.clone(), self.units.copy(kind))
+    /// A copy of what is trained, with its own storage: of all weights, or of the adapters beside the same base.
+    pub fn frozen(&self) -> Self {
+        let adapters = self.adapters.as_ref().map(Adapters::copy);
+        let units = if adapters.is_some() { self.units.shallow_clone() } else { self.units.copy() };
+        Self { adapters, ..Self::of_units(self.config.clone(), units) }
     }
 
     /// The compute type.
@@ -308,12 +344,16 @@ impl Model {
         UnitReader::new(&self.layouts, &self.units)
     }
 
-    /// The weights of block `layer`; with `grad` they are leaves that require gradients.
+    /// The weights of block `layer`, with its adapters; with `grad` the norms are leaves that require gradients.
     pub fn block_weights(&self, reader: &mut UnitReader, layer: usize, grad: bool) -> Result<BlockWeights> {
-        Ok(BlockWeights::new(&self.config, &reader.unit(1 + layer)?, grad))
+        let weights = BlockWeights::new(&self.config, &reader.unit(1 + layer)?, grad);
+        Ok(match &self.adapters {
+            None => weights,
+            Some(adapters) => tch::no_grad(|| weights.adapt(&adapters.of_block(layer), adapters.scale())),
+        })
     }
 
-    /// The weights outside the blocks; with `grad` they are leaves that require gradients.
+    /// The weights outside the blocks; with `grad` the norm is a leaf that requires a gradient.
     pub fn outer_weights(&self, reader: &mut UnitReader, grad: bool) -> Result<OuterWeights> {
         Ok(OuterWeights::new(&self.config, &reader.unit(0)?, grad))
     }
@@ -331,7 +371,7 @@ impl Model {
 
     /// Embeds token ids (T) into (T, E).
     pub fn embed(&self, weights: &OuterWeights, tokens: &Tensor) -> Tensor {
-        Tensor::embedding(&weights.embedding, tokens, -1, false, false)
+        self.ops.rows(&weights.embedding, tokens)
     }
 
     /// The unit that a forward pass needs after block `layer`: the next block, or the first unit for the head.
@@ -354,95 +394,63 @@ impl Model {
         };
         for layer in 0..self.blocks() {
             let read = input.read.filter(|_| layer + 1 == self.blocks());
+            let input = BlockInput { x: &x, rope: &rope, read };
             let attend = |q: &Tensor, k: &Tensor, v: &Tensor| attend(layer, q, k, v);
             x = match &mut weights {
                 WeightSource::Read(reader) => {
                     let block = self.block_weights(reader, layer, false)?;
                     reader.prefetch(self.unit_after(layer))?;
-                    self.block(&block, &x, &rope, read, attend)
+                    self.block(&block, input, &mut Tape::off(), attend)
                 }
-                WeightSource::Held { blocks, .. } => self.block(&blocks[layer], &x, &rope, read, attend),
+                WeightSource::Held { blocks, .. } => self.block(&blocks[layer], input, &mut Tape::off(), attend),
             };
         }
         Ok(x)
     }
 
-    /// One block: (T, E) to (T, E). `attend` gets rotated queries (T, H, D), rotated keys and values (T, K, D), and
-    /// returns (T, H, D). With `read` (N) only these rows are computed after attention, and the result is (N, E).
+    /// One block: (T, E) to (T, E), or (N, E) where only N rows are read. `attend` gets rotated queries (T, H, D), rotated
+    /// keys and values (T, K, D), and returns (T, H, D). The tape records the linear layers.
     pub fn block(
         &self,
         weights: &BlockWeights,
-        x: &Tensor,
-        rope: &Rope,
-        read: Option<&Tensor>,
+        BlockInput { x, rope, read }: BlockInput,
+        tape: &mut Tape,
         attend: impl FnOnce(&Tensor, &Tensor, &Tensor) -> Tensor,
     ) -> Tensor {
-        let c = &self.config;
+        let (c, ops) = (&self.config, self.ops);
         let (heads, kv_heads, dim) = (c.num_attention_heads, c.num_key_value_heads, c.head_dim());
+        let tables = [&rope.cos, &rope.sin];
 
-        let h = rms_norm(x, &weights.input_norm, c.rms_norm_eps);
-        let h = weights.qkv.apply(&h).view([-1, heads + 2 * kv_heads, dim]); // (T, H + 2K, D)
-        let (qk, v) = (h.narrow(1, 0, heads + kv_heads), h.narrow(1, heads + kv_heads, kv_heads));
-        let [q, k, v] = if let Some([q_norm, k_norm]) = &weights.qk_norm {
-            let scales = [q_norm.expand([heads, dim], false), k_norm.expand([kv_heads, dim], false)];
-            let [q, k] = rotate(&rms_norm(&qk, &Tensor::cat(&scales, 0), c.rms_norm_eps), rope, heads);
-            [q, k, v]
-        } else if fused::takes(&h) {
-            fused::rotate_qkv(&h, &rope.cos, &rope.sin, heads)
-        } else {
-            let [q, k] = rotate(&qk, rope, heads);
-            [q, k, v]
+        let h = ops.rms_norm(x, &weights.input_norm, c.rms_norm_eps);
+        let h = weights.qkv.apply(&h, tape).view([-1, heads + 2 * kv_heads, dim]); // (T, H + 2K, D)
+        let [q, k, v] = match &weights.qk_norm {
+            None => ops.rotate_qkv(&h, tables, heads),
+            Some([q_norm, k_norm]) => {
+                let scales = [q_norm.expand([heads, dim], false), k_norm.expand([kv_heads, dim], false)];
+                let [qk, v] = split(&h, [heads + kv_heads, kv_heads]);
+                let qk = ops.rms_norm(&qk, &Tensor::cat(&scales, 0), c.rms_norm_eps);
+                let [q, k] = ops.rotate_qk(&qk, tables, heads);
+                [q, k, v]
+            }
         };
         let attended = attend(&q, &k, &v).reshape([-1, heads * dim]);
-        // Rows by index as an embedding, because the gradient of `index_select` adds row by row on a CPU.
-        let keep =
-            |x: &Tensor| read.map_or_else(|| x.shallow_clone(), |rows| Tensor::embedding(x, rows, -1, false, false));
+        let keep = |x: &Tensor| read.map_or_else(|| x.shallow_clone(), |rows| ops.rows(x, rows));
         let (x, attended) = (keep(x), keep(&attended));
-        let x = x + weights.o_proj.apply(&attended);
+        let x = x + weights.o_proj.apply(&attended, tape);
 
-        let h = weights.gate_up.apply(&rms_norm(&x, &weights.post_norm, c.rms_norm_eps));
-        x + weights.down.apply(&silu_mul(&h))
+        let h = weights.gate_up.apply(&ops.rms_norm(&x, &weights.post_norm, c.rms_norm_eps), tape);
+        x + weights.down.apply(&ops.silu_mul(&h), tape)
     }
 
     /// The final norm: (R, E) to the input of the head.
     pub fn final_norm(&self, weights: &OuterWeights, x: &Tensor) -> Tensor {
-        rms_norm(x, &weights.norm, self.config.rms_norm_eps)
+        self.ops.rms_norm(x, &weights.norm, self.config.rms_norm_eps)
     }
 
     /// Final norm and head: (R, E) to logits (R, V), or a critic's values (R, 1), in the compute type.
     pub fn head(&self, weights: &OuterWeights, x: &Tensor) -> Tensor {
-        weights.head.apply(&self.final_norm(weights, x))
+        weights.head.apply(&self.final_norm(weights, x), &mut Tape::off())
     }
-}
-
-/// x / rms(x) * weight over the last dimension, the mean square in float32.
-fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Tensor {
-    if fused::takes(x) {
-        return fused::rms_norm(x, weight, eps);
-    }
-    let wide = x.to_kind(Kind::Float);
-    let scale = (wide.square().mean_dim(&[-1i64][..], true, Kind::Float) + eps).rsqrt();
-    weight * (wide * scale).to_kind(x.kind())
-}
-
-/// Applies the rotary embedding to queries and keys side by side, (T, H + K, D): (T, H, D) and (T, K, D).
-fn rotate(x: &Tensor, rope: &Rope, heads: i64) -> [Tensor; 2] {
-    if fused::takes(x) {
-        return fused::rotate(x, &rope.cos, &rope.sin, heads);
-    }
-    let half = x.size()[2] / 2;
-    let turned = Tensor::cat(&[&-x.narrow(2, half, half), &x.narrow(2, 0, half)], 2);
-    let rotated = x * &rope.cos + turned * &rope.sin;
-    [rotated.narrow(1, 0, heads), rotated.narrow(1, heads, x.size()[1] - heads)]
-}
-
-/// silu(gate) * up of gate and up side by side: (T, 2F) to (T, F).
-fn silu_mul(x: &Tensor) -> Tensor {
-    if fused::takes(x) {
-        return fused::silu_mul(x);
-    }
-    let half = x.size()[1] / 2;
-    x.narrow(1, 0, half).silu() * x.narrow(1, half, half)
 }
 
 #[cfg(test)]
@@ -459,12 +467,15 @@ mod tests {
             let model = Model::empty(config, Kind::Float, Device::Cpu);
             let mut reader = model.reader();
             let numel = |tensors: &[&Tensor]| tensors.iter().map(|t| t.numel() as i64).sum::<i64>();
+            let of = |linear: &Linear| numel(&[&linear.weight]) + linear.bias.as_ref().map_or(0, |bias| numel(&[bias]));
             let block = model.block_weights(&mut reader, 0, false)?;
-            assert_eq!(numel(&block.tensors()), model.layouts[1].numel(), "{shape}");
+            let linears: i64 = block.linears().into_iter().map(of).sum();
+            assert_eq!(numel(&block.norms()) + linears, model.layouts[1].numel(), "{shape}");
             let outer = model.outer_weights(&mut reader, false)?;
-            let embedding =
-                if outer.head.weight.data_ptr() == outer.embedding.data_ptr() { 0 } else { numel(&[&outer.embedding]) };
-            assert_eq!(embedding + numel(&outer.head_tensors()), model.layouts[0].numel(), "{shape}, {output:?}");
+            let tied = outer.head.weight.data_ptr() == outer.embedding.data_ptr();
+            let embedding = if tied { 0 } else { numel(&[&outer.embedding]) };
+            let rest = numel(&[&outer.norm]) + of(&outer.head);
+            assert_eq!(embedding + rest, model.layouts[0].numel(), "{shape}, {output:?}");
         }
         Ok(())
     }

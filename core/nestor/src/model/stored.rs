@@ -19,7 +19,7 @@ use super::{Model, StoredType};
 use crate::dist::Comm;
 use crate::files::{Sum, SummedFile};
 use crate::input_error;
-use crate::shard::{Layout, Partition};
+use crate::shard::{Layout, LowRank, Partition};
 
 /// Elements read, converted and written at once, so that a large tensor never exists twice.
 const SLICE: i64 = 1 << 23;
@@ -300,9 +300,20 @@ enum Values<'a> {
     Flat(Tensor),
     /// In other files, under the same name.
     Stored(&'a TensorFiles<'a>),
+    /// The same plus `scale` times B A, in float32.
+    Merged { base: &'a TensorFiles<'a>, adapter: LowRank, scale: f64 },
 }
 
 impl Outgoing<'_> {
+    /// The same with an adapter merged into it, where it is in files.
+    pub fn merge(self, adapter: LowRank, scale: f64) -> Self {
+        let values = match self.values {
+            Values::Stored(base) => Values::Merged { base, adapter, scale },
+            other => other,
+        };
+        Self { values, ..self }
+    }
+
     /// Number of elements.
     pub fn numel(&self) -> i64 {
         self.shape.iter().product()
@@ -313,6 +324,13 @@ impl Outgoing<'_> {
         match &self.values {
             Values::Flat(flat) => flat.split(SLICE, 0).iter().try_for_each(give),
             Values::Stored(files) => files.read(&self.name, 0..self.numel(), |_, values| give(values)),
+            Values::Merged { base, adapter: LowRank { a, b }, scale } => {
+                let change = (b.matmul(a) * *scale).view([-1]);
+                base.read(&self.name, 0..self.numel(), |start, values| {
+                    let change = change.narrow(0, start, values.numel() as i64);
+                    give(&(values.to_kind(Kind::Float) + change))
+                })
+            }
         }
     }
 }

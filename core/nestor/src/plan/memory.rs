@@ -175,15 +175,8 @@ impl UpdateSetup<'_> {
                 [self.frozen(&units), 4 * shard, 4 * shard, 8 * shard]
             }
         };
-        let outer = units.outer();
-        let base = match (self.lora, self.gathers()) {
-            (None, _) => 0,
-            (Some(_), true) => self.frozen(&units) - self.bytes() * outer.div_ceil(self.ranks),
-            (Some(_), false) => self.bytes() * (units.all() - outer),
-        };
         vec![
             ("weights", own),
-            ("frozen base of the adapters", base),
             ("master weights", master_weights),
             ("gradient sums", sums),
             ("moments of AdamW", moments),
@@ -213,27 +206,26 @@ fn passes(setup: &UpdateSetup, memory: &mut Memory) {
     let before = memory.moments.len() - 2;
     let at = |head: u64, blocks: u64| [vec![0; before], vec![head, blocks]].concat();
 
-    // Gradients of one block's weights in the compute type, or with adapters of their products. Then the buffers to reduce:
-    // one block's while the next one's is filled, and the first unit's, to which embedding and head both add.
+    // Weight gradients are added to the float32 sums as they are computed. With several ranks there are buffers to reduce: one
+    // block's while the next one's is filled, and the first unit's, to which embedding and head both add.
     let own = setup.lora.map(|lora| adapter_units(c, lora, setup.ranks));
     let reduced = own.as_ref().map_or(block, |own| own.numel[0]);
-    let widened = own.as_ref().map_or(0, |_| 4 * 2 * ffn * hidden); // the largest product's gradient, in float32
     let (outer_buffer, block_buffers) = match (setup.ranks, &own) {
         (1, _) => (0, 0),
         (_, None) => (4 * outer, 8 * reduced),
         (_, Some(_)) => (0, 8 * reduced),
     };
-    // On a CPU the shim adds the head's gradient inside the product; elsewhere it is a tensor of its own.
-    let head_gradient = if setup.cpu || own.is_some() { 0 } else { b * vocabulary * hidden };
-    let gradients = b * block + widened;
 
     // Logits of one chunk; without a fused operation also pieces of them in float32.
     let logits = (responses * vocabulary * b).min(CHUNK_BYTES as u64);
-    let pieces = if setup.cpu { 0 } else { 5 * 4 * (PIECE_ELEMENTS as u64).min(logits / b) };
+    // Log-probs and probabilities.
+    let pieces = if setup.cpu { 0 } else { 2 * 4 * (PIECE_ELEMENTS as u64).min(logits / b) };
     let states = 3 * responses * hidden * b;
 
     let graph = tokens * activation_bytes(c, setup.kind);
-    let flowing = tokens * b * (3 * ffn + 2 * hidden) + 4 * tokens * hidden;
+    // Of every linear layer's output, of what flows between them, and the embedding's in float32.
+    let (q, kv) = ((c.num_attention_heads * c.head_dim()) as u64, (c.num_key_value_heads * c.head_dim()) as u64);
+    let flowing = tokens * b * (3 * ffn + q + 2 * kv + 3 * hidden) + 4 * tokens * hidden;
     let gathered = |units: u64| if setup.gathers() { b * units } else { 0 };
     let auto = |room: u64| blocks_without_room(blocks as usize, graph + gathered(block), room) as u64;
     let again = match setup.recompute {
@@ -250,7 +242,7 @@ fn passes(setup: &UpdateSetup, memory: &mut Memory) {
         "gathered units",
         at(gathered(outer + block + kept * block), gathered(2 * block + kept.saturating_sub(1) * block)),
     );
-    memory.push("gradient buffers", at(outer_buffer + head_gradient, outer_buffer + block_buffers + gradients));
+    memory.push("gradient buffers", at(outer_buffer, outer_buffer + block_buffers));
     memory.push("checkpointed inputs", at(again * tokens * hidden * b, again * tokens * hidden * b));
     memory.push("graphs of blocks", at(kept * graph, kept.max(1) * graph));
     memory.push("gradients of activations", at(0, flowing));
@@ -288,7 +280,12 @@ pub fn iteration_memory(setup: &IterationSetup) -> Memory {
         memory.push(name, [bytes; 3]);
     }
     if setup.reference {
-        memory.push("reference", [update.frozen(&UnitSizes::new(update.config, update.ranks)); 3]);
+        let bytes = match update.lora {
+            // It shares the policy's base.
+            Some(lora) => 4 * adapter_units(update.config, lora, update.ranks).all(),
+            None => update.frozen(&UnitSizes::new(update.config, update.ranks)),
+        };
+        memory.push("reference", [bytes; 3]);
     }
     if setup.critic {
         let config = Config { output: Output::Value, ..update.config.clone() };
@@ -324,8 +321,8 @@ fn generation(setup: &IterationSetup, memory: &mut Memory) {
     // Without a fused sampler, in float32: logits, log-probs, probabilities, their sums.
     let copies = if update.cpu { 0 } else { 4 * 4 };
     let logits = slots * c.vocab_size as u64 * (b + copies);
-    // A GPU also gathers the cache's pages for every pass, and repeats them for the heads that share them.
-    let seen = if update.cpu { 0 } else { slots * longest * b * (dim * (2 * heads + kv) + 1) };
+    // A GPU also copies the pages that a pass sees, one block's at a time.
+    let seen = if update.cpu { 0 } else { slots * longest * b * 2 * kv * dim };
     memory.push("passes of generation", at(pass_rows(slots as usize) as u64 * row + logits + seen));
 }
 

@@ -55,7 +55,11 @@ impl Display for Plan {
             model.name,
             model.parameters as f64 / 1e9,
             model.blocks,
-            if model.dtype == Dtype::Float32 { "float32" } else { "bfloat16" },
+            match model.dtype {
+                Dtype::Float32 => "float32",
+                Dtype::Bfloat16 => "bfloat16",
+                Dtype::Float16 => "float16",
+            },
             mode(self.here.sharding),
             ranks(cluster.ranks),
             self.hardware.gpu

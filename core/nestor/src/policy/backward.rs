@@ -10,11 +10,13 @@
 //! ([`idle_forward`], [`idle_backward`]).
 
 use anyhow::Result;
+use nestor_torch::autograd::{GradientEdge, gradients};
 use nestor_torch::fused;
 use tch::{Kind, Tensor, no_grad};
 
 use super::packing::Packed;
-use crate::model::qwen2::{BlockWeights, ForwardInput, OuterWeights, WeightSource};
+use crate::model::linear::Tape;
+use crate::model::qwen2::{BlockGradients, BlockInput, BlockWeights, ForwardInput, OuterWeights, WeightSource};
 use crate::model::{Architecture, Config, Model};
 use crate::recipe::Recompute;
 use crate::shard::{GradientSums, HeldUnits, UnitReader};
@@ -34,14 +36,45 @@ struct BlockGraph {
     /// (T, E).
     input: Tensor,
     weights: BlockWeights,
+    tape: Tape,
     output: Tensor,
+}
+
+impl BlockGraph {
+    /// Adds the gradients of the block's weights to its sum, given the gradient of its output. Returns that of its input.
+    fn backward(self, model: &Model, layer: usize, grad: &Tensor, sums: &mut GradientSums) -> Result<Tensor> {
+        let Self { input, weights, tape, output } = self;
+        let (inputs, outputs) = tape.into_parts();
+        let norms = if model.adapters.is_none() { weights.norms() } else { Vec::new() };
+        let mut edges: Vec<_> = std::iter::once(&input).chain(norms).map(GradientEdge::of).collect();
+        let norms = edges.len() - 1;
+        edges.extend(outputs);
+        let mut made = gradients(&output, grad, &edges).into_iter();
+        drop((edges, output));
+        let input = made.next().unwrap_or_else(|| unreachable!("one gradient for each edge"));
+        let gradients = BlockGradients { norms: made.by_ref().take(norms).collect(), inputs, outputs: made.collect() };
+        let sum = sums.block(layer);
+        no_grad(|| match &model.adapters {
+            None => {
+                let places = BlockWeights::new(&model.config, &sum.flat, false);
+                BlockWeights::add_gradients(&places, &gradients, model.ops, sum.first);
+            }
+            Some(adapters) => {
+                let places = adapters.views(layer, &sum.flat);
+                weights.add_adapter_gradients(&places, &gradients, model.ops, sum.first);
+            }
+        });
+        sums.reduce(layer, sum)?;
+        Ok(input)
+    }
 }
 
 /// The states that are read (N, E), before the final norm and without gradients. Prefetches the first unit.
 pub fn states(model: &Model, packed: &Packed, reader: &mut UnitReader) -> Result<Tensor> {
     let input =
         ForwardInput { tokens: &packed.tokens, positions: &packed.packing.positions, read: Some(&packed.predictors) };
-    no_grad(|| model.forward(WeightSource::Read(reader), &input, |_, q, k, v| packed.packing.attend(q, k, v)))
+    let attend = |_, q: &Tensor, k: &Tensor, v: &Tensor| model.ops.attend([q, k, v], &packed.packing.sequences);
+    no_grad(|| model.forward(WeightSource::Read(reader), &input, attend))
 }
 
 /// Inputs of a head in [`accumulate_gradients`].
@@ -67,26 +100,32 @@ pub fn accumulate_gradients<M>(
     let rope = model.rope(&packed.packing.positions);
     let again = blocks_to_recompute(model, packed.packing.tokens(), recompute);
     // The last block computes only the states that are read.
-    let block = |layer: usize, weights: &BlockWeights, x: &Tensor| {
+    let block = |layer: usize, weights: &BlockWeights, x: &Tensor, tape: &mut Tape| {
         let read = (layer + 1 == model.blocks()).then_some(&packed.predictors);
-        model.block(weights, x, &rope, read, |q, k, v| packed.packing.attend(q, k, v))
+        let input = BlockInput { x, rope: &rope, read };
+        model.block(weights, input, tape, |q, k, v| model.ops.attend([q, k, v], &packed.packing.sequences))
     };
+    let graph = |layer: usize, weights: BlockWeights, x: &Tensor| {
+        let (input, mut tape) = (x.detach().set_requires_grad(true), Tape::on());
+        let output = block(layer, &weights, &input, &mut tape);
+        BlockGraph { input, weights, tape, output }
+    };
+    let trains_norms = sums.trains_outer();
 
     let outer = model.outer_weights(&mut reader, false)?;
     let mut x = no_grad(|| model.embed(&outer, &packed.tokens));
     drop(outer);
     let mut saved = Vec::with_capacity(model.blocks());
     for layer in 0..model.blocks() {
-        let weights = model.block_weights(&mut reader, layer, layer >= again)?;
+        let weights = model.block_weights(&mut reader, layer, layer >= again && trains_norms)?;
         reader.prefetch(model.unit_after(layer))?;
         if layer < again {
-            let output = no_grad(|| block(layer, &weights, &x));
+            let output = no_grad(|| block(layer, &weights, &x, &mut Tape::off()));
             saved.push(SavedBlock::Input(std::mem::replace(&mut x, output)));
         } else {
-            let input = x.detach().set_requires_grad(true);
-            let output = block(layer, &weights, &input);
-            x = output.detach();
-            saved.push(SavedBlock::Graph(Box::new(BlockGraph { input, weights, output })));
+            let graph = graph(layer, weights, &x);
+            x = graph.output.detach();
+            saved.push(SavedBlock::Graph(Box::new(graph)));
         }
     }
 
@@ -99,25 +138,17 @@ pub fn accumulate_gradients<M>(
     drop((outer, x)); // the gradient is (N, E), from the last block's input on (T, E)
 
     for (layer, saved) in saved.into_iter().enumerate().rev() {
-        let BlockGraph { input, weights, output } = match saved {
+        let graph = match saved {
             SavedBlock::Graph(graph) => *graph,
             SavedBlock::Input(x) => {
-                let weights = model.block_weights(&mut reader, layer, true)?;
+                let weights = model.block_weights(&mut reader, layer, trains_norms)?;
                 if layer > 0 {
                     reader.prefetch(layer)?; // the unit of the block before
                 }
-                let input = x.set_requires_grad(true);
-                let output = block(layer, &weights, &input);
-                BlockGraph { input, weights, output }
+                graph(layer, weights, &x)
             }
         };
-        let mut sources = vec![&input];
-        sources.extend(weights.tensors());
-        let mut gradients = fused::gradients(&output, &grad, &sources);
-        let own = gradients.split_off(1);
-        drop((weights, output));
-        sums.add_block(layer, &own)?;
-        grad = gradients.remove(0);
+        grad = graph.backward(model, layer, &grad, &mut sums)?;
     }
     if let Some(flat) = sums.outer() {
         no_grad(|| {
@@ -178,15 +209,17 @@ fn blocks_to_recompute(model: &Model, tokens: i64, recompute: Recompute) -> usiz
 
 /// Bytes for each token that the graph of one block keeps for its backward pass.
 ///
-/// These are the tensors that the operations of [`Model::block`] save: two normed inputs with their scales and the sum
-/// between them; queries, keys and values, before and after the attention's own layout (which repeats keys and values for
-/// the heads that share them); its output likewise; gate and up, and their product.
+/// These are the tensors that the operations of [`Model::block`] save, and the inputs of its linear layers: the block's
+/// input and its norm, queries, keys and values after the rotation, the attention's output, the sum with it and its norm,
+/// gate and up, and their product. Scales of norms and log-sums of attention are float32.
 pub fn activation_bytes(c: &Config, kind: Kind) -> u64 {
     let (q, kv) = (c.num_attention_heads * c.head_dim(), c.num_key_value_heads * c.head_dim());
-    let attention = (q + 2 * kv) + 3 * q + 2 * q;
-    let head_norms = if c.architecture == Architecture::Qwen3 { q + kv } else { 0 };
+    let attention = (q + 2 * kv) + q;
+    // The norms of heads keep their inputs too, and with them the values before the rotation.
+    let heads = c.num_attention_heads + c.num_key_value_heads;
+    let (head_norms, scales) = if c.architecture == Architecture::Qwen3 { (q + 2 * kv, heads) } else { (0, 0) };
     let elements = 4 * c.hidden_size + attention + head_norms + 3 * c.intermediate_size;
-    let float32 = 2 + c.num_attention_heads; // scales of the norms, log-sums of the attention
+    let float32 = 2 + c.num_attention_heads + scales;
     elements as u64 * kind.elt_size_in_bytes() as u64 + 4 * float32 as u64
 }
 

@@ -9,6 +9,7 @@
 //! for the state before each response token, and with target 0 for the state after the last one.
 
 use anyhow::{Context, Result};
+use nestor_torch::autograd::{self, GradientEdge};
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor, no_grad};
 
@@ -22,6 +23,7 @@ use super::update::UpdateSettings;
 use crate::data::{Batch, Rows};
 use crate::dist::exchange;
 use crate::model::Model;
+use crate::model::linear::{Linear, Tape, accumulate};
 use crate::model::qwen2::OuterWeights;
 use crate::recipe::{Critic, Recompute};
 use crate::shard::{GradientSums, Ranks};
@@ -87,29 +89,37 @@ pub fn value_loss(inputs: &ValueInputs, clip: f64) -> (Tensor, Tensor) {
 fn values(critic: &Model, packed: &Packed) -> Result<Tensor> {
     let mut reader = critic.reader();
     let states = states(critic, packed, &mut reader)?;
-    no_grad(|| Ok(value_head(critic, &critic.outer_weights(&mut reader, false)?, &states)))
+    no_grad(|| Ok(value_head(critic, &critic.outer_weights(&mut reader, false)?, &states, &mut Tape::off())))
+}
+
+/// Options of a critic's forward and backward pass.
+#[derive(Debug, Clone, Copy)]
+struct ValuePass {
+    recompute: Recompute,
+    /// The gradients are multiplied by it.
+    loss_factor: f64,
 }
 
 /// Forward and backward pass of one micro-batch under a loss of its values (N): adds the gradient to `sums`.
 fn value_gradients<M>(
     critic: &Model,
     packed: &Packed,
-    recompute: Recompute,
+    options: ValuePass,
     sums: GradientSums,
     loss: impl FnOnce(&Tensor) -> (Tensor, M),
 ) -> Result<M> {
-    accumulate_gradients(critic, packed, recompute, sums, |HeadInputs { states, outer, sum }| {
-        let states = states.detach().set_requires_grad(true);
-        let (loss, metrics) = loss(&value_head(critic, outer, &states));
-        let trained = if sum.is_some() { outer.head_tensors() } else { Vec::new() };
-        let mut sources = vec![&states];
-        sources.extend(trained);
-        let mut gradients = Tensor::run_backward(&[loss], &sources, false, false);
+    accumulate_gradients(critic, packed, options.recompute, sums, |HeadInputs { states, outer, sum }| {
+        let (states, mut tape) = (states.detach().set_requires_grad(true), Tape::on());
+        let (loss, metrics) = loss(&value_head(critic, outer, &states, &mut tape));
+        let (inputs, outputs) = tape.into_parts();
+        let mut edges = vec![GradientEdge::of(&states)];
+        edges.extend(outputs);
+        edges.extend(sum.is_some().then(|| GradientEdge::of(&outer.norm)));
+        let mut gradients = autograd::gradients(&loss, &loss.full_like(options.loss_factor), &edges);
         if let Some(sum) = sum {
             no_grad(|| {
-                for (sum, gradient) in sum.head_tensors().into_iter().zip(&gradients[1..]) {
-                    let _ = sum.shallow_clone().g_add_(gradient);
-                }
+                Linear::add_gradients(&sum.head, [&inputs[0], &gradients[1]], critic.ops, false);
+                accumulate(&sum.norm, &gradients[2], false);
             });
         }
         (gradients.swap_remove(0), metrics)
@@ -117,8 +127,8 @@ fn value_gradients<M>(
 }
 
 /// Values (N) of states (N, E), float32.
-fn value_head(critic: &Model, outer: &OuterWeights, states: &Tensor) -> Tensor {
-    critic.head(outer, states).squeeze_dim(-1).to_kind(Kind::Float)
+fn value_head(critic: &Model, outer: &OuterWeights, states: &Tensor, tape: &mut Tape) -> Tensor {
+    outer.head.apply(&critic.final_norm(outer, states), tape).squeeze_dim(-1).to_kind(Kind::Float)
 }
 
 /// A critic's values of every state of a batch, as the column `values` of [`Rows`]; the ranks share the work.
@@ -162,6 +172,7 @@ pub fn gradients(
     let lengths = indices.iter().flat_map(|&i| &batch.sequences[i].rows).map(|&row| batch.rows.response(row).len() + 1);
     let token_weights = TokenWeights::new(settings.update, lengths, settings.max_response_tokens);
     critic.optimizer.zero_grad();
+    let options = ValuePass { recompute: settings.update.recompute, loss_factor: critic.optimizer.loss_factor() };
     let mut sums = (0.0, 0.0);
     let ranks = critic.ranks.clone();
     for micro in balanced_micro_batches(&ranks, batch, indices, settings.update.micro_batch_tokens) {
@@ -174,8 +185,7 @@ pub fn gradients(
         let packed = Packed::with_values(&sequences, &batch.rows, model.device());
         let (old_values, returns) = (packed.pick(old), packed.pick(&targets));
         let weights = packed.per_response(|length| token_weights.of(length));
-        let recompute = settings.update.recompute;
-        let (loss, clipped) = value_gradients(model, &packed, recompute, grads, |values| {
+        let (loss, clipped) = value_gradients(model, &packed, options, grads, |values| {
             let inputs = ValueInputs { values, old_values: &old_values, returns: &returns, weights: &weights };
             let (loss, clipped) = value_loss(&inputs, clip);
             let sums = (loss.detach().double_value(&[]), clipped.sum(Kind::Float).double_value(&[]));

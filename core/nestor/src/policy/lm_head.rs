@@ -10,7 +10,9 @@
 //! ```
 
 use anyhow::Result;
-use nestor_torch::fused::{self, FusedSoftmax};
+use nestor_torch::autograd::{GradientEdge, gradients};
+use nestor_torch::fused::FusedSoftmax;
+use nestor_torch::ops::Ops;
 use tch::{Kind, Tensor, no_grad};
 
 use super::backward::{HeadInputs, accumulate_gradients, states};
@@ -45,6 +47,15 @@ pub struct TokenGrads {
     pub entropy: Option<Tensor>,
 }
 
+impl TokenGrads {
+    fn scale(self, factor: f64) -> Self {
+        if factor == 1.0 {
+            return self;
+        }
+        Self { logprobs: self.logprobs * factor, entropy: self.entropy.map(|entropy| entropy * factor) }
+    }
+}
+
 /// Options of a forward and backward pass.
 #[derive(Debug, Clone, Copy)]
 pub struct PassOptions {
@@ -52,6 +63,8 @@ pub struct PassOptions {
     pub temperature: f64,
     /// Selects the blocks that the backward pass computes again.
     pub recompute: Recompute,
+    /// The gradients are multiplied by it.
+    pub loss_factor: f64,
 }
 
 /// Log-probs and entropies of the response tokens, without gradients.
@@ -80,7 +93,8 @@ pub fn policy_gradients<M>(
         let inputs = normed.detach();
         let (chunks, stats) = no_grad(|| LogitChunk::all(model, outer, &inputs, &packed.targets, options.temperature));
         let (token_grads, metrics) = loss(&stats);
-        let head = HeadBackward { outer, sum };
+        let token_grads = token_grads.scale(options.loss_factor);
+        let head = HeadBackward { outer, sum, ops: model.ops };
         let grad = no_grad(|| {
             // From the last chunk on, whose logits are still there.
             let chunks = chunks.into_iter().rev().map(|chunk| head.through_logits(chunk, &inputs, &token_grads));
@@ -119,7 +133,7 @@ impl LogitChunk {
             }
             let rows = most.min(n - start);
             let logits = logits(outer, &states.narrow(0, start, rows));
-            let softmax = Softmax::new(&logits, &targets.narrow(0, start, rows), temperature);
+            let softmax = Softmax::new(model.ops, &logits, &targets.narrow(0, start, rows), temperature);
             chunks.push(Self { start, rows, softmax, logits: Some(logits) });
         }
         let cat = |pick: fn(&Softmax) -> Tensor| {
@@ -141,6 +155,7 @@ struct HeadBackward<'a> {
     outer: &'a OuterWeights,
     /// Gradient sums of the first unit, where that is trained.
     sum: Option<OuterWeights>,
+    ops: Ops,
 }
 
 impl HeadBackward<'_> {
@@ -154,23 +169,16 @@ impl HeadBackward<'_> {
             TokenGrads { logprobs: rows(&token_grads.logprobs), entropy: token_grads.entropy.as_ref().map(rows) };
         chunk.softmax.backward(&mut logits, &token_grads);
         if let Some(sum) = &self.sum {
-            let mut sum = sum.head.weight.shallow_clone();
-            if fused::has_products(sum.device()) {
-                fused::add_product(&mut sum, &logits, &states);
-            } else {
-                let _ = sum.g_add_(&logits.tr().matmul(&states));
-            }
+            self.ops.add_product(&sum.head.weight, &logits, &states, false);
         }
         logits.matmul(&self.outer.head.weight)
     }
 
     /// Back-propagates `grad` through the final norm from `normed` to `states`.
     fn through_norm(&self, normed: &Tensor, grad: &Tensor, states: &Tensor) -> Tensor {
-        let mut sources = vec![states];
-        if self.sum.is_some() {
-            sources.push(&self.outer.norm);
-        }
-        let mut gradients = fused::gradients(normed, grad, &sources);
+        let mut edges = vec![GradientEdge::of(states)];
+        edges.extend(self.sum.is_some().then(|| GradientEdge::of(&self.outer.norm)));
+        let mut gradients = gradients(normed, grad, &edges);
         if let Some(sum) = &self.sum {
             let _ = no_grad(|| sum.norm.shallow_clone().g_add_(&gradients[1]));
         }
@@ -181,18 +189,16 @@ impl HeadBackward<'_> {
 /// Statistics of logits (n, V), with what their gradient needs.
 #[derive(Debug)]
 enum Softmax {
-    /// On a CPU, one pass over the logits.
+    /// One reading of the logits.
     Fused(FusedSoftmax),
-    /// On any device, by libtorch's own operations.
-    Composite(CompositeSoftmax),
+    /// By libtorch's own operations.
+    Generic(GenericSoftmax),
 }
 
 #[derive(Debug)]
-struct CompositeSoftmax {
+struct GenericSoftmax {
     logprobs: Tensor,
     entropy: Tensor,
-    /// Log of the sum of exp(logits / temperature), (n, 1).
-    log_sum: Tensor,
     /// (n, 1).
     targets: Tensor,
     temperature: f64,
@@ -200,11 +206,10 @@ struct CompositeSoftmax {
 
 impl Softmax {
     /// Statistics of logits (n, V) at targets (n).
-    fn new(logits: &Tensor, targets: &Tensor, temperature: f64) -> Self {
-        if fused::takes(logits) {
-            Self::Fused(FusedSoftmax::new(logits, targets, temperature))
-        } else {
-            Self::Composite(CompositeSoftmax::new(logits, targets, temperature))
+    fn new(ops: Ops, logits: &Tensor, targets: &Tensor, temperature: f64) -> Self {
+        match ops {
+            Ops::Fused => Self::Fused(FusedSoftmax::new(logits, targets, temperature)),
+            Ops::Generic => Self::Generic(GenericSoftmax::new(logits, targets, temperature)),
         }
     }
 
@@ -212,7 +217,7 @@ impl Softmax {
     fn logprobs(&self) -> Tensor {
         match self {
             Self::Fused(fused) => fused.logprobs.shallow_clone(),
-            Self::Composite(composite) => composite.logprobs.shallow_clone(),
+            Self::Generic(generic) => generic.logprobs.shallow_clone(),
         }
     }
 
@@ -220,7 +225,7 @@ impl Softmax {
     fn entropy(&self) -> Tensor {
         match self {
             Self::Fused(fused) => fused.entropy(),
-            Self::Composite(composite) => composite.entropy.shallow_clone(),
+            Self::Generic(generic) => generic.entropy.shallow_clone(),
         }
     }
 
@@ -228,41 +233,56 @@ impl Softmax {
     fn backward(&self, logits: &mut Tensor, grads: &TokenGrads) {
         match self {
             Self::Fused(fused) => fused.backward(logits, &grads.logprobs, grads.entropy.as_ref()),
-            Self::Composite(composite) => composite.backward(logits, grads),
+            Self::Generic(generic) => generic.backward(logits, grads),
         }
     }
 }
 
-impl CompositeSoftmax {
+impl GenericSoftmax {
+    /// Three passes over the logits: log-softmax and softmax widen as they read, and a product of rows sums p log p.
     fn new(logits: &Tensor, targets: &Tensor, temperature: f64) -> Self {
         let targets = targets.unsqueeze(-1);
-        let (mut logprobs, mut entropy, mut log_sum) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut logprobs, mut entropy) = (Vec::new(), Vec::new());
         for (start, n) in pieces(logits) {
-            let z = logits.narrow(0, start, n).to_kind(Kind::Float) / temperature;
-            let sum = z.logsumexp(&[-1i64][..], true);
-            let all = z - &sum; // log-probs of the whole vocabulary
+            let z = scaled(&logits.narrow(0, start, n), temperature);
+            let all = z.log_softmax(-1, Kind::Float); // log-probs of the whole vocabulary
             logprobs.push(all.gather(-1, &targets.narrow(0, start, n), false).squeeze_dim(-1));
-            entropy.push(-(all.exp() * &all).sum_dim_intlist(&[-1i64][..], false, Kind::Float));
-            log_sum.push(sum);
+            let p = z.softmax(-1, Kind::Float);
+            entropy.push(-p.unsqueeze(1).bmm(&all.unsqueeze(2)).view([n]));
         }
         let cat = |pieces: Vec<Tensor>| Tensor::cat(&pieces, 0);
-        Self { logprobs: cat(logprobs), entropy: cat(entropy), log_sum: cat(log_sum), targets, temperature }
+        Self { logprobs: cat(logprobs), entropy: cat(entropy), targets, temperature }
     }
 
+    /// Two passes, or four with entropies.
     fn backward(&self, logits: &mut Tensor, grads: &TokenGrads) {
         for (start, n) in pieces(logits) {
             let column = |x: &Tensor| x.narrow(0, start, n).unsqueeze(-1);
             let mut piece = logits.narrow(0, start, n);
-            let all = piece.to_kind(Kind::Float) / self.temperature - self.log_sum.narrow(0, start, n);
-            let by_logprob = column(&grads.logprobs);
-            let mut gradient = all.exp() * -&by_logprob;
-            if let Some(by_entropy) = &grads.entropy {
-                gradient -= all.exp() * (all + column(&self.entropy)) * column(by_entropy);
-            }
-            let gradient = gradient.scatter_add(-1, &self.targets.narrow(0, start, n), &by_logprob) / self.temperature;
-            piece.copy_(&gradient);
+            let z = scaled(&piece, self.temperature);
+            let p = z.softmax(-1, Kind::Float);
+            let (by_logprob, logprobs) = (column(&grads.logprobs), column(&self.logprobs));
+            // The target's entry in float32, with its 1: the rounded entry would lose most of its digits.
+            let mut target: Tensor = &by_logprob * (1.0 - logprobs.exp());
+            let factor = match &grads.entropy {
+                None => -by_logprob / self.temperature,
+                Some(by_entropy) => {
+                    let (by_entropy, entropy) = (column(by_entropy), column(&self.entropy));
+                    target -= logprobs.exp() * (&logprobs + &entropy) * &by_entropy;
+                    let rest = (by_logprob + &by_entropy * entropy) / -self.temperature;
+                    rest.addcmul(&z.log_softmax(-1, Kind::Float), &(by_entropy / -self.temperature))
+                }
+            };
+            let _ = p.f_mul_out(&piece, &factor).unwrap_or_else(|error| panic!("{error}"));
+            let target = (target / self.temperature).to_kind(piece.kind());
+            let _ = piece.scatter_(-1, &self.targets.narrow(0, start, n), &target);
         }
     }
+}
+
+/// Logits over the temperature: as they are where it is 1, else in float32.
+fn scaled(logits: &Tensor, temperature: f64) -> Tensor {
+    if temperature == 1.0 { logits.shallow_clone() } else { logits.to_kind(Kind::Float) / temperature }
 }
 
 /// First row and number of rows of pieces of logits that bound the float32 memory; one empty piece where there is none.

@@ -8,7 +8,7 @@ use crate::model::config::Output;
 use crate::model::qwen2::layouts;
 use crate::model::{Config, Model};
 use crate::recipe::{self, Recompute, Update};
-use crate::shard::{AdamW, Adapters, GradientSums, HeldUnits, Layout, Optimizer, Ranks, StepReport};
+use crate::shard::{AdamW, Adapters, GradientSums, HeldUnits, Layout, LossScale, Optimizer, Ranks, StepReport};
 
 /// Optimiser steps in a row without a finite gradient after which a run ends.
 const MOST_SKIPPED: u32 = 10;
@@ -20,8 +20,6 @@ pub struct Network {
     pub model: Model,
     /// Holds this rank's shards of the float32 master weights, of all weights or of the adapters.
     pub optimizer: Optimizer,
-    /// The trained adapters, where not all weights are trained.
-    pub adapters: Option<Adapters>,
     /// Optimiser steps skipped since the last good one.
     pub skipped_in_a_row: u32,
     pub ranks: Ranks,
@@ -31,17 +29,17 @@ impl Network {
     /// Starts to train a network whose weights are whole on every rank: zero moments.
     pub fn new(model: Model, ranks: &Ranks) -> Result<Self> {
         let model = shard(model, ranks)?;
-        let optimizer = Optimizer::new(&shards(&model, ranks));
-        Ok(Self { model, optimizer, adapters: None, skipped_in_a_row: 0, ranks: ranks.clone() })
+        let optimizer = Optimizer::new(&shards(&model, ranks), loss_scale(&model));
+        Ok(Self { model, optimizer, skipped_in_a_row: 0, ranks: ranks.clone() })
     }
 
     /// Starts to train a network's blocks through adapters, which change nothing yet.
     pub fn with_lora(model: Model, settings: &recipe::Lora, seed: u64, ranks: &Ranks) -> Result<Self> {
         let model = shard(model, ranks)?;
-        let (adapters, start) = Adapters::new(&model.layouts, &model.units, settings, seed);
-        let shards = adapters.layouts.iter().zip(&start).map(|(layout, flat)| ranks.shard_of(layout, flat));
-        let optimizer = Optimizer::new(&shards.collect::<Vec<_>>());
-        Ok(Self { model, optimizer, adapters: Some(adapters), skipped_in_a_row: 0, ranks: ranks.clone() })
+        let adapters = Adapters::new(&model.layouts[1..], model.device(), settings, seed);
+        let optimizer = Optimizer::new(&adapters.shards(ranks), loss_scale(&model));
+        let model = Model { adapters: Some(adapters), ..model };
+        Ok(Self { model, optimizer, skipped_in_a_row: 0, ranks: ranks.clone() })
     }
 
     /// A critic of a policy: the policy's current embedding, blocks and final norm, and a value head of zeros. All of its
@@ -63,7 +61,7 @@ impl Network {
         });
         let mut master_weights = vec![ranks.shard_of(&layouts[0], &first)];
         master_weights.extend(own[1..].iter().map(|shard| float(shard).copy()));
-        let optimizer = Optimizer::new(&master_weights);
+        let optimizer = Optimizer::new(&master_weights, policy.optimizer.loss_scale);
         let compute = || master_weights.iter().map(|shard| shard.to_kind(kind)).collect();
         let units = if ranks.shards_weights() {
             HeldUnits::Sharded { ranks: ranks.clone(), shards: compute() }
@@ -74,16 +72,27 @@ impl Network {
             HeldUnits::Whole(padded.map(|n| Tensor::zeros([n], (kind, device))).collect())
         };
         let model = Model::of_units(config, units);
-        let mut critic = Self { model, optimizer, adapters: None, skipped_in_a_row: 0, ranks: ranks.clone() };
+        let mut critic = Self { model, optimizer, skipped_in_a_row: 0, ranks: ranks.clone() };
         critic.refresh()?;
         Ok(critic)
     }
 
-    /// This rank's shards of all weights in the highest precision, one flat tensor per unit: the float32 master weights, or
-    /// with adapters the compute weights.
-    pub fn weights(&self) -> Vec<Tensor> {
+    /// This rank's shards of the weights that a checkpoint holds, one flat tensor per unit: the master weights, or the frozen
+    /// weights beside the adapters.
+    pub fn base(&self) -> Vec<Tensor> {
         let master_weights = || self.optimizer.master_weights.iter().map(Tensor::shallow_clone).collect();
-        if self.adapters.is_some() { self.shards() } else { master_weights() }
+        if self.model.adapters.is_some() { self.shards() } else { master_weights() }
+    }
+
+    /// This rank's shards of the weights with the adapters merged into them, float32, one flat tensor per unit.
+    pub fn weights(&self) -> Vec<Tensor> {
+        let Some(adapters) = &self.model.adapters else { return self.base() };
+        let layouts = self.model.layouts.iter().enumerate();
+        let merged = layouts.zip(self.shards()).map(|((unit, layout), held)| match unit {
+            0 => held.to_kind(Kind::Float),
+            block => adapters.merged(block - 1, layout, &held, &self.ranks),
+        });
+        merged.collect()
     }
 
     /// This rank's shards of the compute weights, one flat tensor per unit.
@@ -93,14 +102,14 @@ impl Network {
 
     /// Layouts of the optimiser's units: all weights, or the adapters.
     pub fn trained(&self) -> &[Layout] {
-        self.adapters.as_ref().map_or(&self.model.layouts, |adapters| &adapters.layouts)
+        self.model.adapters.as_ref().map_or(&self.model.layouts, |adapters| &adapters.layouts)
     }
 
     /// The model and the gradient sums of a backward pass.
     pub fn for_backward(&mut self) -> (&Model, GradientSums<'_>) {
-        let layouts = self.adapters.as_ref().map_or(&self.model.layouts, |adapters| &adapters.layouts);
-        let sums = GradientSums::new(&mut self.optimizer, layouts, self.adapters.as_ref(), &self.ranks);
-        (&self.model, sums)
+        let Model { layouts, adapters, .. } = &self.model;
+        let trained = adapters.as_ref().map_or(layouts, |adapters| &adapters.layouts);
+        (&self.model, GradientSums::new(&mut self.optimizer, trained, adapters.is_some(), &self.ranks))
     }
 
     /// Takes part in the collectives of a micro-batch, where this rank has none left.
@@ -109,11 +118,11 @@ impl Network {
         backward::idle_backward(model, recompute, sums)
     }
 
-    /// Copies the master weights to the compute weights.
+    /// Has the network compute with the current master weights.
     pub fn refresh(&mut self) -> Result<()> {
         let Self { model, optimizer, ranks, .. } = self;
-        if let Some(adapters) = &mut self.adapters {
-            return adapters.merge(&optimizer.master_weights, &model.units.held()[1..], ranks);
+        if let Some(adapters) = &mut model.adapters {
+            return adapters.gather(&optimizer.master_weights, ranks);
         }
         let kind = model.kind();
         match &model.units {
@@ -142,7 +151,9 @@ impl Network {
         let options = AdamW { lr, beta1, beta2, weight_decay: update.weight_decay, eps: 1e-8 };
         let step = self.optimizer.step(&options, grad_clip, &*self.ranks.comm)?;
         if step.skipped {
-            self.skipped_in_a_row += 1;
+            // Where a lower loss scale may help, the gradient itself may be finite.
+            let hopeless = !self.optimizer.loss_scale.is_some_and(LossScale::can_fall);
+            self.skipped_in_a_row += u32::from(hopeless);
             if self.skipped_in_a_row >= MOST_SKIPPED {
                 bail!(
                     "{MOST_SKIPPED} gradients in a row were not finite (norm {}): lower the learning rate ({lr:e}), or \
@@ -158,12 +169,17 @@ impl Network {
     }
 }
 
+/// The loss scale that a network starts with, as `torch.amp.GradScaler`'s.
+fn loss_scale(model: &Model) -> Option<LossScale> {
+    LossScale::of(model.kind(), 65_536.0)
+}
+
 /// Reduces whole weights to what this rank holds: a shard of each unit, or all of it, padded to be gathered.
 fn shard(model: Model, ranks: &Ranks) -> Result<Model> {
     if ranks.is_alone() {
         return Ok(model);
     }
-    let Model { config, layouts, units } = model;
+    let Model { config, layouts, units, .. } = model;
     let HeldUnits::Whole(flats) = units else { bail!("the weights are sharded already") };
     // One unit at a time, so that memory never holds all weights twice.
     let mut held = Vec::with_capacity(flats.len());

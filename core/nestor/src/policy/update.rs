@@ -51,6 +51,8 @@ pub struct OptimizerStep {
     pub grad_norm: f64,
     /// The gradient was not finite, so the step changed nothing.
     pub skipped: bool,
+    /// The loss scale of the gradient, in float16.
+    pub loss_scale: Option<f64>,
 }
 
 /// Mean and largest absolute difference of log-probs, over tokens.
@@ -109,9 +111,9 @@ pub fn run_remaining(
         if report.each.is_empty() && batch.recomputed.is_none() {
             report.logprob_diff = gradient.logprob_diff;
         }
-        let StepReport { grad_norm, skipped } = policy.step(update, settings.lr, update.grad_clip)?;
+        let StepReport { grad_norm, skipped, loss_scale } = policy.step(update, settings.lr, update.grad_clip)?;
         report.tokens += gradient.tokens;
-        report.each.push(OptimizerStep { sums: gradient.sums, grad_norm, skipped });
+        report.each.push(OptimizerStep { sums: gradient.sums, grad_norm, skipped, loss_scale });
     }
     Ok(())
 }
@@ -137,7 +139,11 @@ pub fn gradients(
     let update = settings.update;
     let lengths = indices.iter().flat_map(|&i| &batch.sequences[i].rows).map(|&row| batch.rows.response(row).len());
     let token_weights = TokenWeights::new(update, lengths, settings.max_response_tokens);
-    let options = PassOptions { temperature: settings.temperature, recompute: update.recompute };
+    let options = PassOptions {
+        temperature: settings.temperature,
+        recompute: update.recompute,
+        loss_factor: policy.optimizer.loss_factor(),
+    };
 
     policy.optimizer.zero_grad();
     let mut tokens = 0;

@@ -9,6 +9,7 @@ use crate::checkpoint::{Checkpoints, SerializedUpdate};
 use crate::data::{Batch, Episode};
 use crate::policy::Network;
 use crate::policy::kl_reward::KlCoefficient;
+use crate::shard::LossScale;
 use crate::track::Metrics;
 
 /// `state.json` of a checkpoint. Counters key the random streams, so they are the streams' state too.
@@ -38,16 +39,24 @@ impl State {
 pub struct OptimizerCounters {
     optimizer_steps: u64,
     skipped_in_a_row: u32,
+    /// In float16.
+    #[serde(default)]
+    loss_scale: Option<LossScale>,
 }
 
 impl OptimizerCounters {
     pub fn of(network: &Network) -> Self {
-        Self { optimizer_steps: network.optimizer.steps, skipped_in_a_row: network.skipped_in_a_row }
+        let Network { optimizer, skipped_in_a_row, .. } = network;
+        Self { optimizer_steps: optimizer.steps, skipped_in_a_row: *skipped_in_a_row, loss_scale: optimizer.loss_scale }
     }
 
     pub fn restore(self, network: &mut Network) {
         network.optimizer.steps = self.optimizer_steps;
         network.skipped_in_a_row = self.skipped_in_a_row;
+        // A run in another type has none, and an older checkpoint either.
+        if let (Some(own), Some(saved)) = (&mut network.optimizer.loss_scale, self.loss_scale) {
+            *own = saved;
+        }
     }
 }
 

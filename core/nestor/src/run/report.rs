@@ -95,6 +95,9 @@ pub fn steps(report: &UpdateReport) -> impl Iterator<Item = Metrics> {
         metrics.set("loss/kl", step.sums.kl);
         metrics.set("grad/norm", step.grad_norm);
         metrics.set("grad/skipped", f64::from(u8::from(step.skipped)));
+        if let Some(scale) = step.loss_scale {
+            metrics.set("grad/loss_scale", scale);
+        }
         metrics
     })
 }
@@ -138,6 +141,9 @@ fn policy(metrics: &mut Metrics, report: &UpdateReport) {
     metrics.set("policy/approx_kl", sums.approx_kl);
     metrics.set("grad/norm", report.grad_norm());
     metrics.set("grad/skipped", report.skipped() as f64);
+    if let Some(scale) = report.each.last().and_then(|step| step.loss_scale) {
+        metrics.set("grad/loss_scale", scale);
+    }
     metrics.set("rollout/logprob_diff_mean", report.logprob_diff.mean);
     metrics.set("rollout/logprob_diff_max", report.logprob_diff.max);
 }

@@ -24,7 +24,6 @@ use crate::model::{Config, StoredType, device_name, kind, new, prepare, weights}
 use crate::plugin::SharedEnv;
 use crate::policy::Network;
 use crate::policy::kl_reward::KlCoefficient;
-use crate::policy::network::{set_shards, shards};
 use crate::recipe::{Recipe, Sharding};
 use crate::shard::Ranks;
 use crate::tokenizer::Tokenizer;
@@ -142,7 +141,7 @@ impl Run {
         tracker.emit(&Event::Start {
             run_dir: &self.dir,
             parameters: policy.model.numel(),
-            adapters: policy.adapters.as_ref().map(|adapters| adapters.numel()),
+            adapters: policy.model.adapters.as_ref().map(|adapters| adapters.numel()),
             dtype: StoredType::of(policy.model.kind())?.name,
             device: device_name(policy.model.device()),
             environment: &self.recipe.env.plugin,
@@ -201,9 +200,7 @@ impl Run {
         self.meter.phases.start("checkpoint");
         let (ranks, checkpoints) = (&self.ranks, &self.ledger.checkpoints);
         let _bar = ranks.progress.phase("checkpoint", "");
-        let policy = &self.learner.policy.model;
-        let reference = policy.copy(policy.kind());
-        let shards = shards(&reference, ranks);
+        let mut reference = self.learner.policy.model.frozen();
         if resumed && !checkpoints.has_reference() {
             return Err(input_error!(
                 "this run began without a frozen reference: resume without `update.kl` and `update.kl_in_reward`, or \
@@ -211,11 +208,9 @@ impl Run {
             ));
         }
         if resumed {
-            let loaded = checkpoints.load_reference(&*ranks.comm, &reference.layouts, &shards);
-            loaded.context("loading the frozen reference")?;
-            set_shards(&reference, ranks, &shards)?;
+            checkpoints.load_reference(&mut reference, ranks).context("loading the frozen reference")?;
         } else {
-            checkpoints.save_reference(&*ranks.comm, &reference.layouts, &shards)?;
+            checkpoints.save_reference(&reference, ranks)?;
         }
         self.learner.reference = Some(reference);
         Ok(())

@@ -5,6 +5,7 @@ pub use nestor_torch::AdamW;
 use nestor_torch::AdamWState;
 use tch::{Kind, Tensor};
 
+use super::loss_scale::LossScale;
 use crate::dist::{Comm, Reduce};
 
 /// This rank's shards of a network's master weights, gradient sums and moments, all float32, one flat tensor per unit.
@@ -22,6 +23,8 @@ pub struct Optimizer {
     pub exp_avg_sqs: Vec<Tensor>,
     /// Number of optimiser steps.
     pub steps: u64,
+    /// The gradient sums are multiples of the gradients by it, in float16.
+    pub loss_scale: Option<LossScale>,
 }
 
 /// Outcome of one optimiser step.
@@ -31,16 +34,18 @@ pub struct StepReport {
     pub grad_norm: f64,
     /// The gradient was not finite, so the step changed nothing.
     pub skipped: bool,
+    /// The loss scale of the gradient, in float16.
+    pub loss_scale: Option<f64>,
 }
 
 impl Optimizer {
     /// Starts with zero moments. In float32 the master weights share storage with the network's own tensors, so that the
     /// network sees an optimiser step at once.
-    pub fn new(flats: &[Tensor]) -> Self {
+    pub fn new(flats: &[Tensor], loss_scale: Option<LossScale>) -> Self {
         let master_weights: Vec<_> = flats.iter().map(|f| f.detach().to_kind(Kind::Float)).collect();
         let zeros = || master_weights.iter().map(Tensor::zeros_like).collect::<Vec<_>>();
         let stale = vec![false; master_weights.len()];
-        Self { grads: zeros(), stale, exp_avgs: zeros(), exp_avg_sqs: zeros(), master_weights, steps: 0 }
+        Self { grads: zeros(), stale, exp_avgs: zeros(), exp_avg_sqs: zeros(), master_weights, steps: 0, loss_scale }
     }
 
     /// Sets the moments and the number of steps to zero.
@@ -56,6 +61,11 @@ impl Optimizer {
         self.stale.fill(true);
     }
 
+    /// The factor of the loss in a backward pass.
+    pub fn loss_factor(&self) -> f64 {
+        self.loss_scale.map_or(1.0, |scale| scale.factor)
+    }
+
     /// Clips by global norm and makes one AdamW step. A gradient that is not finite on any rank changes nothing.
     pub fn step(&mut self, options: &AdamW, grad_clip: f64, comm: &dyn Comm) -> Result<StepReport> {
         for (grad, stale) in self.grads.iter_mut().zip(&mut self.stale) {
@@ -66,17 +76,20 @@ impl Optimizer {
         let norms: Vec<Tensor> = self.grads.iter().map(|g| g.norm().to_kind(Kind::Double)).collect();
         let squares = Tensor::stack(&norms, 0).square().sum(Kind::Double);
         comm.all_reduce(&squares, Reduce::Sum)?;
-        let grad_norm = squares.double_value(&[]).sqrt();
+        let (factor, loss_scale) = (self.loss_factor(), self.loss_scale.map(|scale| scale.factor));
+        let grad_norm = squares.double_value(&[]).sqrt() / factor;
         if !grad_norm.is_finite() {
-            return Ok(StepReport { grad_norm, skipped: true });
+            self.loss_scale.as_mut().map(LossScale::overflowed);
+            return Ok(StepReport { grad_norm, skipped: true, loss_scale });
         }
+        self.loss_scale.as_mut().map(LossScale::succeeded);
         self.steps += 1;
         let scalar = |x: f64| Tensor::full([], x, (Kind::Float, self.master_weights[0].device()));
         let count = scalar(self.steps as f64);
         let steps: Vec<_> = self.master_weights.iter().map(|_| count.shallow_clone()).collect();
-        // The step itself clips, which saves a pass over the gradients.
-        let excess = (grad_norm + 1e-6) / grad_clip;
-        let grad_scale = (excess > 1.0).then(|| scalar(excess));
+        // The step itself clips and divides by the loss scale, which saves a pass over the gradients.
+        let divisor = ((grad_norm + 1e-6) / grad_clip).max(1.0) * factor;
+        let grad_scale = (divisor != 1.0).then(|| scalar(divisor));
         tch::no_grad(|| {
             nestor_torch::fused_adamw(
                 &AdamWState {
@@ -90,6 +103,6 @@ impl Optimizer {
                 options,
             )
         })?;
-        Ok(StepReport { grad_norm, skipped: false })
+        Ok(StepReport { grad_norm, skipped: false, loss_scale })
     }
 }

@@ -5,10 +5,9 @@ use tch::{Kind, Tensor, no_grad};
 
 use super::adamw::Optimizer;
 use super::layout::Layout;
-use super::lora::Adapters;
 use super::units::{PendingUnit, Ranks};
 
-/// Gradient sums of all weights, or of adapters alone. With several ranks a unit's gradient is first written to a whole
+/// Gradient sums of all weights, or of adapters alone. With several ranks a unit's gradient is first summed in a whole
 /// float32 tensor, which is reduce-scattered while the next block computes.
 #[derive(Debug)]
 pub struct GradientSums<'a> {
@@ -18,11 +17,20 @@ pub struct GradientSums<'a> {
     stale: &'a mut [bool],
     /// Layouts of the trained units.
     layouts: &'a [Layout],
-    adapters: Option<&'a Adapters>,
+    /// Only the blocks' adapters are trained.
+    adapters_only: bool,
     ranks: &'a Ranks,
     /// The first unit's gradient, whole, with several ranks.
     outer: Option<Tensor>,
     pending: Option<PendingReduction>,
+}
+
+/// The flat float32 sum of a block's gradients.
+#[derive(Debug)]
+pub struct UnitSum {
+    pub flat: Tensor,
+    /// The sum holds nothing yet: the first gradient overwrites it.
+    pub first: bool,
 }
 
 /// A gradient that is being reduced over ranks.
@@ -36,20 +44,15 @@ struct PendingReduction {
 }
 
 impl<'a> GradientSums<'a> {
-    /// The sums of an optimiser, which trains the adapters if there are any.
-    pub fn new(
-        optimizer: &'a mut Optimizer,
-        layouts: &'a [Layout],
-        adapters: Option<&'a Adapters>,
-        ranks: &'a Ranks,
-    ) -> Self {
+    /// The sums of an optimiser of all weights, or of the adapters alone.
+    pub fn new(optimizer: &'a mut Optimizer, layouts: &'a [Layout], adapters_only: bool, ranks: &'a Ranks) -> Self {
         let Optimizer { grads, stale, .. } = optimizer;
-        Self { sums: grads, stale, layouts, adapters, ranks, outer: None, pending: None }
+        Self { sums: grads, stale, layouts, adapters_only, ranks, outer: None, pending: None }
     }
 
     /// Returns true if the first unit is trained.
     pub fn trains_outer(&self) -> bool {
-        self.adapters.is_none()
+        !self.adapters_only
     }
 
     /// The flat gradient of the first unit, to be added to; none where the unit is not trained.
@@ -66,39 +69,23 @@ impl<'a> GradientSums<'a> {
         self.sums.first_mut()
     }
 
-    /// Adds the gradients of a block's tensors, given in the order of its flat tensor.
-    pub fn add_block(&mut self, block: usize, gradients: &[Tensor]) -> Result<()> {
+    /// The sum of a block's gradients, to which the caller adds them before [`Self::reduce`].
+    pub fn block(&mut self, block: usize) -> UnitSum {
         let index = self.index(block);
-        if !self.ranks.is_alone() {
-            let layout = &self.layouts[index];
-            let whole = match self.adapters {
-                Some(adapters) => {
-                    let whole = zeros(self.ranks, layout, &self.sums[index]);
-                    adapters.project(block, gradients, &whole);
-                    whole
-                }
-                None => {
-                    let padded = self.ranks.partition(layout).padded();
-                    let whole = Tensor::empty([padded], (Kind::Float, self.sums[index].device()));
-                    let _ = whole.narrow(0, layout.numel(), padded - layout.numel()).zero_();
-                    add(&whole, gradients, true);
-                    whole
-                }
-            };
-            return self.scatter(index, whole);
+        if self.ranks.is_alone() {
+            let first = std::mem::take(&mut self.stale[index]);
+            return UnitSum { flat: self.sums[index].shallow_clone(), first };
         }
-        let first = std::mem::take(&mut self.stale[index]);
-        let sum = &mut self.sums[index];
-        match self.adapters {
-            Some(adapters) => {
-                if first {
-                    let _ = sum.zero_();
-                }
-                adapters.project(block, gradients, sum);
-            }
-            None => add(sum, gradients, first),
-        }
-        Ok(())
+        let layout = &self.layouts[index];
+        let (numel, padded) = (layout.numel(), self.ranks.partition(layout).padded());
+        let flat = Tensor::empty([padded], (Kind::Float, self.sums[index].device()));
+        let _ = flat.narrow(0, numel, padded - numel).zero_();
+        UnitSum { flat, first: true }
+    }
+
+    /// Starts to reduce a block's sum over the ranks, where there are several.
+    pub fn reduce(&mut self, block: usize, sum: UnitSum) -> Result<()> {
+        if self.ranks.is_alone() { Ok(()) } else { self.scatter(self.index(block), sum.flat) }
     }
 
     /// Takes part in a block's reduction with a gradient of zero.
@@ -121,7 +108,7 @@ impl<'a> GradientSums<'a> {
     }
 
     fn index(&self, block: usize) -> usize {
-        if self.adapters.is_some() { block } else { 1 + block }
+        if self.adapters_only { block } else { 1 + block }
     }
 
     /// Starts to reduce a gradient over ranks, once the one before is done.
@@ -149,21 +136,4 @@ impl<'a> GradientSums<'a> {
 /// A whole unit of zeros on the device of the sum.
 fn zeros(ranks: &Ranks, layout: &Layout, sum: &Tensor) -> Tensor {
     Tensor::zeros([ranks.partition(layout).padded()], (Kind::Float, sum.device()))
-}
-
-/// Writes gradients end to end to a flat tensor where they are the first, and adds them elsewhere.
-fn add(flat: &Tensor, gradients: &[Tensor], first: bool) {
-    no_grad(|| {
-        let mut offset = 0;
-        for gradient in gradients {
-            let numel = gradient.numel() as i64;
-            let (mut place, gradient) = (flat.narrow(0, offset, numel), gradient.reshape([numel]));
-            if first {
-                place.copy_(&gradient);
-            } else {
-                let _ = place.g_add_(&gradient);
-            }
-            offset += numel;
-        }
-    });
 }

@@ -166,11 +166,20 @@ impl HeldUnits {
     }
 
     /// A copy with its own storage.
-    pub fn copy(&self, kind: Kind) -> Self {
-        let copies = self.held().iter().map(|held| held.detach().to_kind(kind).copy()).collect();
+    pub fn copy(&self) -> Self {
+        self.with(|held| held.detach().copy())
+    }
+
+    /// The same tensors under another owner.
+    pub fn shallow_clone(&self) -> Self {
+        self.with(Tensor::shallow_clone)
+    }
+
+    fn with(&self, make: impl Fn(&Tensor) -> Tensor) -> Self {
+        let made = self.held().iter().map(make).collect();
         match self {
-            Self::Whole(_) => Self::Whole(copies),
-            Self::Sharded { ranks, .. } => Self::Sharded { ranks: ranks.clone(), shards: copies },
+            Self::Whole(_) => Self::Whole(made),
+            Self::Sharded { ranks, .. } => Self::Sharded { ranks: ranks.clone(), shards: made },
         }
     }
 }

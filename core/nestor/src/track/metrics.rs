@@ -66,6 +66,7 @@ pub const METRICS: &[Metric] = table! {
     "policy/approx_kl", "nats", "estimate of the KL divergence between the policies before and after the update", "mean (l_old - l)";
     "grad/norm", "", "global gradient norm before clipping", "mean over optimiser steps of sqrt(sum g^2)";
     "grad/skipped", "count", "optimiser steps skipped because a gradient was not finite", "";
+    "grad/loss_scale", "", "factor of the loss in the last backward pass, in float16 only", "";
     "loss/value", "", "value loss of the critic", "max((V - R)^2, (clip(V) - R)^2), as aggregated";
     "value/clip_fraction", "share", "values where the clip is active", "active / tokens";
     "value/explained_variance", "share", "share of the returns' variance that the critic's values explain before its update", "1 - Var(R - V) / Var(R)";

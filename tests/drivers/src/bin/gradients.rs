@@ -38,7 +38,7 @@ fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let (model, batch, out, device) = match &arguments[..] {
         [model, batch, out] => (model, batch, out, Device::Cpu),
-        [model, batch, out, device] if device == "cpu" => (model, batch, out, Device::Cpu),
+        [model, batch, out, name] if name == "cpu" => (model, batch, out, Device::Cpu),
         [model, batch, out, name] if name == "cuda" => (model, batch, out, device(DeviceChoice::Cuda)?),
         _ => anyhow::bail!("usage: gradients MODEL_DIR BATCH.json OUT [cpu|cuda]"),
     };

@@ -1,0 +1,171 @@
+//! A linear layer, the adapters on it, and the gradients of both.
+//!
+//! ```text
+//! y = x Wᵀ + b + (x Aᵀ) (s B)ᵀ
+//!
+//! dW = gᵀ x           db = sum of g             g the gradient of y
+//! dB = s gᵀ (x Aᵀ)    dA = (g (s B))ᵀ x
+//! ```
+//!
+//! Autograd computes the gradients of y and x alone. Those of the weights are products of the two, and each product is added
+//! to the optimiser's float32 sum as it is computed, so that no weight gradient exists in the compute type.
+
+use nestor_torch::ReorderedLinear;
+use nestor_torch::autograd::GradientEdge;
+use nestor_torch::ops::Ops;
+use tch::{Device, Kind, Tensor};
+
+use crate::shard::LowRank;
+
+/// A linear projection.
+#[derive(Debug)]
+pub struct Linear {
+    /// W (out, in).
+    pub weight: Tensor,
+    /// b (out).
+    pub bias: Option<Tensor>,
+    /// A copy of the weight for products without gradients, see [`Linear::reorder`].
+    reordered: Option<ReorderedLinear>,
+    adapters: Option<JoinedAdapters>,
+}
+
+/// The adapters of all projections that one layer joins, as one adapter in the compute type.
+#[derive(Debug)]
+struct JoinedAdapters {
+    /// All A below each other, (n r, in).
+    a: Tensor,
+    /// s B of each projection in its own rows and columns, 0 elsewhere: (out, n r).
+    b: Tensor,
+    scale: f64,
+}
+
+/// The linear layers that a pass went through, in turn: what their weight gradients are made of.
+#[derive(Debug, Default)]
+pub struct Tape {
+    /// None in a pass without gradients.
+    entries: Option<Vec<TapeEntry>>,
+}
+
+#[derive(Debug)]
+struct TapeEntry {
+    /// x (T, in).
+    input: Tensor,
+    /// The place of y in the graph.
+    output: GradientEdge,
+}
+
+impl Tape {
+    /// Records nothing.
+    pub fn off() -> Self {
+        Self::default()
+    }
+
+    /// Records every layer.
+    pub fn on() -> Self {
+        Self { entries: Some(Vec::new()) }
+    }
+
+    fn record(&mut self, input: &Tensor, output: &Tensor) {
+        if let Some(entries) = &mut self.entries {
+            entries.push(TapeEntry { input: input.detach(), output: GradientEdge::of(output) });
+        }
+    }
+
+    /// The inputs of the layers, and the places of their outputs in the graph.
+    pub fn into_parts(self) -> (Vec<Tensor>, Vec<GradientEdge>) {
+        self.entries.into_iter().flatten().map(|entry| (entry.input, entry.output)).unzip()
+    }
+}
+
+impl Linear {
+    pub fn new(weight: Tensor, bias: Option<Tensor>) -> Self {
+        Self { weight, bias, reordered: None, adapters: None }
+    }
+
+    /// x (T, in) to (T, out).
+    pub fn apply(&self, x: &Tensor, tape: &mut Tape) -> Tensor {
+        let mut y = match &self.reordered {
+            Some(reordered) => reordered.apply(x, self.bias.as_ref()),
+            None => x.linear(&self.weight, self.bias.as_ref()),
+        };
+        if let Some(JoinedAdapters { a, b, .. }) = &self.adapters {
+            let _ = y.addmm_(&x.matmul(&a.tr()), &b.tr());
+        }
+        tape.record(x, &y);
+        y
+    }
+
+    /// The same with the adapters of its projections, in the order of their rows; y gets s (x Aᵀ) Bᵀ in addition.
+    pub fn adapt(self, parts: &[LowRank], scale: f64) -> Self {
+        let options = (self.weight.kind(), self.weight.device());
+        let all: Vec<&Tensor> = parts.iter().map(|part| &part.a).collect();
+        let a = Tensor::cat(&all, 0).to_kind(options.0);
+        let b = Tensor::zeros([self.weight.size()[0], a.size()[0]], options);
+        for (part, place) in parts.iter().zip(places(parts)) {
+            place.of(&b).copy_(&(&part.b * scale));
+        }
+        Self { adapters: Some(JoinedAdapters { a, b, scale }), ..self }
+    }
+
+    /// Adds on a CPU a copy of the weight in the layout that oneDNN multiplies small inputs with fastest, if it has one. For
+    /// passes without gradients; later changes of the weight do not reach the copy.
+    pub fn reorder(self) -> Self {
+        let on_cpu = self.weight.device() == Device::Cpu;
+        let reordered = on_cpu.then(|| ReorderedLinear::new(&self.weight).ok()).flatten();
+        Self { reordered, ..self }
+    }
+
+    /// Adds the gradients of W and b to float32 `sums` of their shapes, or writes them where they are `first`; x is the
+    /// layer's input and g the gradient of its output.
+    pub fn add_gradients(sums: &Self, [x, g]: [&Tensor; 2], ops: Ops, first: bool) {
+        ops.add_product(&sums.weight, g, x, first);
+        if let Some(bias) = &sums.bias {
+            accumulate(bias, &g.sum_dim_intlist([0i64].as_slice(), false, Kind::Float), first);
+        }
+    }
+
+    /// The same for A and B of each adapter.
+    pub fn add_adapter_gradients(&self, sums: &[LowRank], [x, g]: [&Tensor; 2], ops: Ops, first: bool) {
+        let Some(JoinedAdapters { a, b, scale }) = &self.adapters else { return };
+        let inner = x.matmul(&a.tr()) * *scale; // s x Aᵀ (T, n r)
+        let back = g.matmul(b); // (T, n r)
+        for (sum, place) in sums.iter().zip(places(sums)) {
+            let columns = |t: &Tensor| t.narrow(1, place.column, place.columns);
+            ops.add_product(&sum.b, &g.narrow(1, place.row, place.rows), &columns(&inner), first);
+            ops.add_product(&sum.a, &columns(&back), x, first);
+        }
+    }
+}
+
+/// The rows and columns of a projection's B among those of its layer.
+struct Place {
+    row: i64,
+    rows: i64,
+    column: i64,
+    columns: i64,
+}
+
+impl Place {
+    fn of(&self, joined: &Tensor) -> Tensor {
+        joined.narrow(0, self.row, self.rows).narrow(1, self.column, self.columns)
+    }
+}
+
+fn places(parts: &[LowRank]) -> impl Iterator<Item = Place> {
+    parts.iter().scan((0, 0), |(row, column), part| {
+        let (rows, columns) = (part.b.size()[0], part.b.size()[1]);
+        let place = Place { row: *row, rows, column: *column, columns };
+        (*row, *column) = (*row + rows, *column + columns);
+        Some(place)
+    })
+}
+
+/// Writes a gradient to its sum where it is the first, and adds it elsewhere.
+pub fn accumulate(sum: &Tensor, gradient: &Tensor, first: bool) {
+    let mut sum = sum.shallow_clone();
+    if first {
+        sum.copy_(gradient);
+    } else {
+        let _ = sum.g_add_(gradient);
+    }
+}

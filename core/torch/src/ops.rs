@@ -1,0 +1,120 @@
+//! The choice between the two forms of the network's operations.
+
+use tch::{Device, Kind, Tensor};
+
+use crate::generic::{self, Sequences};
+use crate::{fused, upload};
+
+/// The form in which a network's operations are computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ops {
+    /// This crate's kernels for a CPU, each one pass over memory: float32 and bfloat16.
+    Fused,
+    /// libtorch's own operations: all that CUDA runs, and float16 on a CPU.
+    Generic,
+}
+
+/// Sequences packed end to end, each of which attends to itself.
+#[derive(Debug)]
+pub struct PackedSequences {
+    lengths: Vec<i64>,
+    own: Sequences,
+}
+
+impl PackedSequences {
+    /// Sequences of these lengths, in this order.
+    pub fn new(lengths: &[i64], device: Device) -> Self {
+        let mut starts = vec![0i32];
+        starts.extend(lengths.iter().scan(0, |end, &n| {
+            *end += n as i32;
+            Some(*end)
+        }));
+        let longest = lengths.iter().copied().max().unwrap_or(0);
+        Self { lengths: lengths.to_vec(), own: Sequences { starts: upload(&starts, device), used: None, longest } }
+    }
+}
+
+impl Ops {
+    /// The form for tensors of this type and device. `NESTOR_OPS=generic` in the environment selects the generic one
+    /// everywhere, so that tests run CUDA's code on a CPU.
+    pub fn of(kind: Kind, device: Device) -> Self {
+        let forced = std::env::var_os("NESTOR_OPS").is_some_and(|ops| ops == "generic");
+        let fused = device == Device::Cpu && matches!(kind, Kind::Float | Kind::BFloat16) && !forced;
+        if fused { Self::Fused } else { Self::Generic }
+    }
+
+    /// x / rms(x) * weight over the last dimension: (T, D) with weight (D), or (T, N, D) with weight (N, D).
+    pub fn rms_norm(self, x: &Tensor, weight: &Tensor, eps: f64) -> Tensor {
+        match self {
+            Self::Fused => fused::rms_norm(x, weight, eps),
+            Self::Generic => generic::rms_norm(x, weight, eps),
+        }
+    }
+
+    /// Applies the rotary embedding, cos and sin (T, 1, D), to queries and keys of one tensor (T, H + 2K, D), which also has
+    /// the values: (T, H, D), (T, K, D) and (T, K, D).
+    pub fn rotate_qkv(self, x: &Tensor, [cos, sin]: [&Tensor; 2], heads: i64) -> [Tensor; 3] {
+        let kv_heads = (x.size()[1] - heads) / 2;
+        match self {
+            Self::Fused => fused::rotate_qkv(x, cos, sin, heads),
+            Self::Generic => split(&generic::rotate(x, cos, sin, heads + kv_heads), [heads, kv_heads, kv_heads]),
+        }
+    }
+
+    /// The same for queries and keys alone, (T, H + K, D).
+    pub fn rotate_qk(self, x: &Tensor, [cos, sin]: [&Tensor; 2], heads: i64) -> [Tensor; 2] {
+        let n = x.size()[1];
+        match self {
+            Self::Fused => fused::rotate(x, cos, sin, heads),
+            Self::Generic => split(&generic::rotate(x, cos, sin, n), [heads, n - heads]),
+        }
+    }
+
+    /// silu(gate) * up, with gate and up in one tensor (T, 2F): (T, F).
+    pub fn silu_mul(self, x: &Tensor) -> Tensor {
+        match self {
+            Self::Fused => fused::silu_mul(x),
+            Self::Generic => generic::silu_mul(x),
+        }
+    }
+
+    /// Rows of x (T, E) by index, (N, E).
+    pub fn rows(self, x: &Tensor, index: &Tensor) -> Tensor {
+        match self {
+            // As an embedding, because the gradient of `index_select` adds row by row on a CPU; on CUDA that of an embedding
+            // sorts.
+            Self::Fused => Tensor::embedding(x, index, -1, false, false),
+            Self::Generic => x.index_select(0, index),
+        }
+    }
+
+    /// Causal attention of each sequence over itself: queries (T, H, D), keys and values (T, K, D) to (T, H, D).
+    pub fn attend(self, [q, k, v]: [&Tensor; 3], sequences: &PackedSequences) -> Tensor {
+        let PackedSequences { lengths, own } = sequences;
+        match self {
+            Self::Fused if fused::has_products(q.device()) => fused::attend(q, k, v, lengths),
+            _ => generic::varlen_attention([q, k, v], own, own),
+        }
+    }
+
+    /// Writes aᵀ b to a float32 `sum` (n, m), with a (T, n) and b (T, m): a weight's gradient. Adds it to what the sum holds
+    /// unless it is `first`.
+    pub fn add_product(self, sum: &Tensor, a: &Tensor, b: &Tensor, first: bool) {
+        match self {
+            Self::Fused if fused::has_products(sum.device()) => {
+                let mut sum = sum.shallow_clone();
+                if first {
+                    let _ = sum.zero_();
+                }
+                fused::add_product(&mut sum, a, b);
+            }
+            _ => generic::add_product(sum, a, b, first),
+        }
+    }
+}
+
+/// Cuts (T, N, D) into parts of these numbers of heads. One operation, so that the gradient is one too.
+pub fn split<const P: usize>(x: &Tensor, heads: [i64; P]) -> [Tensor; P] {
+    let parts = x.split_with_sizes(heads, 1);
+    parts.try_into().unwrap_or_else(|_| unreachable!("a split has as many parts as sizes"))
+}

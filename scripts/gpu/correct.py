@@ -1,0 +1,86 @@
+"""Correctness in the small: the program on the device beside the program on the CPU."""
+import array
+import json
+import math
+import random
+import struct
+
+from one import details
+from program import HALVES, Program
+
+# Two devices add in different orders. Float32: the largest difference seen between CPU and reference, with a margin. 16 bits:
+# bfloat16 keeps 8 of them, float16 11.
+LOGPROB_LIMIT = {"float32": 1e-3, "bfloat16": 0.25, "float16": 0.05}
+GRADIENT_LIMIT = 1e-4
+# Mean difference between the log-probs of rollout and update; see docs/benchmarks.md.
+DIFFERENCE_LIMIT = {"float32": 1e-4, "bfloat16": 0.05, "float16": 0.01}
+
+
+def score(context, shape, dtype):
+    p = Program(context)
+    shape = p.big(shape)
+    tokens = p.rows(shape, [200, 33, 64, 7])
+    # A CPU computes every type; the reference is float32 for 16 bits, which would round in other places.
+    here, there = (p.nestor("score", p.model(shape, dtype), "--tokens", tokens, "--dtype", kind, "--device", device)
+                   for device, kind in [(p.device, dtype), ("cpu", "float32")])
+    off = [abs(a - b) for x, y in zip(here["logprobs"], there["logprobs"]) for a, b in zip(x, y)]
+    figure = f"log-probs, largest (mean) difference from the CPU in float32: {max(off):.2e} ({sum(off) / len(off):.2e})"
+    return {"figure": figure, "good": max(off) <= LOGPROB_LIMIT[dtype], "limit": f"{LOGPROB_LIMIT[dtype]}"}
+
+
+def greedy(context):
+    p = Program(context)
+    tokens = p.rows("tiny", [5, 40, 17, 90])
+    both = [p.nestor("generate", p.model("tiny", "float32"), "--tokens", tokens, "--max-new-tokens", 48, "--temperature", 0,
+                     "--dtype", "float32", "--device", device)["tokens"] for device in (p.device, "cpu")]
+    same = sum(a == b for x, y in zip(*both) for a, b in zip(x, y))
+    total = sum(map(len, both[1]))
+    return {"figure": f"{same} of {total} tokens equal those of the CPU", "good": both[0] == both[1]}
+
+
+def read_safetensors(path):
+    data = path.read_bytes()
+    (size,) = struct.unpack("<Q", data[:8])
+    tensors = {}
+    for name, entry in json.loads(data[8:8 + size]).items():
+        if name != "__metadata__":
+            begin, end = entry["data_offsets"]
+            tensors[name] = array.array("f", data[8 + size + begin:8 + size + end])
+    return tensors
+
+
+def gradient(context):
+    p, draw, sequences = Program(context), random.Random(2), []
+    for turns in [[(20, 9)], [(64, 30), (5, 12)], [(7, 1)]]:
+        sequences.append([{"prompt": [draw.randrange(512) for _ in range(prompt)],
+                           "response": [draw.randrange(512) for _ in range(response)],
+                           "old": [-6 + draw.random() for _ in range(response)],
+                           "ref": [-6 + draw.random() for _ in range(response)], "advantage": draw.uniform(-2, 2)}
+                          for prompt, response in turns])
+    batch = p.scratch / "batch.json"
+    batch.write_text(json.dumps({"sequences": sequences, "temperature": 1.0,
+                                 "update": {"mini_batch": 3, "lr": 1e-3, "entropy": 0.01, "kl": {"coef": 0.05}}}))
+    both = []
+    for device in (p.device, "cpu"):
+        out = p.scratch / f"gradients-{device}.safetensors"
+        p.call("gradients", p.model("tiny", "float32"), batch, out, device)
+        both.append(read_safetensors(out))
+    here, there = both
+    norm = lambda values: math.sqrt(math.fsum(value * value for value in values))
+    off = {name: norm(a - b for a, b in zip(here[name], want)) / norm(want) for name, want in there.items()}
+    worst = max(off, key=off.get)
+    details(worst=worst)
+    figure = f"largest relative difference of a tensor from the CPU: {off[worst]:.2e}"
+    return {"figure": figure, "good": off[worst] <= GRADIENT_LIMIT, "limit": f"{GRADIENT_LIMIT}"}
+
+
+def logprob_diff(context):
+    """The log-probs of engine and update on the same tokens, in every type."""
+    p, figures, good = Program(context), [], True
+    sizes = ["--batch", 16, "--prompt", 128, "--new", 48] if not p.rehearsal else ["--batch", 4, "--prompt", 16, "--new", 8]
+    for dtype in ["float32", *HALVES]:
+        done = p.bench("logprob-diff", p.big("0.5b"), dtype, *sizes)
+        details(**{dtype: {"mean": done["mean"], "max": done["max"]}})
+        figures.append(f"{dtype} {done['mean']:.1e} (largest {done['max']:.1e})")
+        good &= done["mean"] <= DIFFERENCE_LIMIT[dtype]
+    return {"figure": "rollout against update, mean: " + ", ".join(figures), "good": good}

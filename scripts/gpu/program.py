@@ -1,0 +1,62 @@
+"""How the checks call the program, and the models and rows that they give it."""
+import json
+import random
+import subprocess
+from pathlib import Path
+
+from limits import SHAPES
+
+# Types of 16 bits that the program computes in.
+HALVES = ["bfloat16"]
+
+
+class Program:
+    def __init__(self, context):
+        self.context, self.device = context, context.device
+        self.folder, self.scratch = Path(context.folder), Path(context.scratch)
+        self.rehearsal = context.rehearsal
+
+    def call(self, name, *words):
+        """Runs a program and returns its output. Its first error line is the failure's text."""
+        command = [str(word) for word in (self.folder / name, *words)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode != 0:
+            said = [line for line in done.stderr.splitlines() if line.lower().startswith("error")]
+            raise SystemExit(said[0] if said else f"{name} ended with {done.returncode}: {done.stderr.strip()[-500:]}")
+        return done.stdout
+
+    def nestor(self, *words):
+        return json.loads(self.call("nestor", *words, "--json"))
+
+    def bench(self, work, shape, dtype, *words):
+        return self.nestor("bench", work, "--model", self.model(shape, dtype), "--dtype", dtype, "--device", self.device, *words)
+
+    def model(self, shape, dtype):
+        """A model of random weights. A float16 model is the bfloat16 one, which the program converts."""
+        stored = "float32" if dtype == "float32" else "bfloat16"
+        folder = self.scratch / f"{shape.replace(', ', '-').replace(' ', '-')}-{stored}"
+        if not folder.exists():
+            name, layers = shape.partition(",")[0], ["--layers", SHAPES[shape].layers] if "," in shape else []
+            self.call("nestor", "model", "new", folder, "--shape", name, *layers, "--dtype", stored)
+        return folder
+
+    def big(self, shape):
+        """A shape, or the tiny one in a rehearsal."""
+        return "tiny" if self.rehearsal else shape
+
+    def rows(self, shape, lengths):
+        draw = random.Random(1)
+        path = self.scratch / f"rows-{shape}.json"
+        rows = [[draw.randrange(SHAPES[shape].vocabulary) for _ in range(n)] for n in lengths]
+        path.write_text(json.dumps({"rows": rows}))
+        return path
+
+    def train(self, recipe, run_dir, *sets):
+        """The arguments of `nestor train` for a recipe of recipes/smoke on the device."""
+        sets = ["dtype=bfloat16", f"device={self.device}", "warm_start.steps=5", *sets]
+        path = Path(__file__).parents[2] / "recipes/smoke" / f"{recipe}.yaml"
+        return [path, "--run-dir", run_dir, *(word for value in sets for word in ("--set", value))]
+
+
+def metrics(run_dir):
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]

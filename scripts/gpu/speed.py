@@ -1,0 +1,99 @@
+"""Speed of the program: decoding and update beside the limits of the card."""
+from statistics import median
+
+from limits import DECODE_TARGET, PLAN_TARGET, RAGGED_TARGET, RATES, SHAPES, UPDATE_TARGET, card_of, of_both
+from one import details
+from program import Program
+
+
+def result(p, figure, limit, targets):
+    """A result that misses its target where one of `targets`, pairs of name and truth, is not met. A rehearsal has none."""
+    missed = [] if p.rehearsal else [name for name, met in targets if not met]
+    if missed:
+        figure += f"; missed: {', '.join(missed)}"
+    return {"figure": figure, "limit": limit, "good": not missed, "missed": bool(missed)}
+
+
+def drift(done):
+    """How much the last of at least a hundred runs differ from the first ones, as a share, or None."""
+    runs = done["seconds_all"]
+    return median(runs[-5:]) / median(runs[:5]) - 1 if len(runs) >= 100 else None
+
+
+def profile(context, work, shape, dtype, sizes, small):
+    """The dearest kernels, and launches a pass and a layer; apart from the measurements, which a profiler may break."""
+    p = Program(context)
+    shape = p.big(shape)
+    batch, prompt, new = small if p.rehearsal else sizes
+    sizes = ["--batch", batch, "--prompt", prompt, "--new", new, "--repeats", 1]
+    found = p.bench(work, shape, dtype, *sizes, "--profile")["profile"]
+    details(profile=found)
+    figure = (f"{found['launches_per_pass']:.0f} launches a pass, {found['launches_per_layer']:.1f} a layer, "
+              f"{found['syncs_per_pass']:.1f} waits a pass; busy {found['busy_ms']:.0f} of {found['ms']:.0f} ms")
+    return {"figure": figure, "good": found["launches"] > 0 and found["busy_ms"] > 0}
+
+
+def generate(context, shape, dtype, sizes, small, ragged):
+    p = Program(context)
+    shape = p.big(shape)
+    batch, prompt, new, repeats = small if p.rehearsal else sizes
+    words = ["--batch", batch, "--prompt", prompt, "--new", new, "--repeats", repeats, *["--ragged"] * ragged]
+    done = p.bench("generate", shape, dtype, *words)
+    decode, own = done.pop("decode"), SHAPES[shape]
+    details(decode=decode, report=done)
+    figure = (f"warm-up {done['warm_up_s']:.1f} s, {done['tokens_per_s']:.0f} tokens/s, {done['passes']} passes of "
+              f"{done['ms_per_pass']:.2f} ms")
+    if decode is None:
+        return result(p, figure, "", [])
+    figure += f"; decoding {decode['rows']:.0f} rows of {decode['context'] / decode['rows']:.0f} tokens: {decode['ms']:.2f} ms"
+    limit = of_both(lambda _, copy: f"{1e3 * own.decode_seconds(decode['context'], copy):.2f} ms")
+    targets, card = [], card_of(context.card)
+    if card:
+        reached = own.decode_seconds(decode["context"], RATES[card][1]) / decode["ms"] * 1e3
+        details(share=reached)
+        figure += f", {reached:.0%} of the limit"
+        targets.append((f"{DECODE_TARGET:.0%} of the limit", reached >= DECODE_TARGET or ragged))
+    return result(p, figure, limit, targets)
+
+
+def update(context, shape, dtype, recompute, sizes, small, ragged=False, short=False):
+    """One optimiser step after the other. Equal lengths with `auto` have the target of MFU; `short` steps only that of drift."""
+    p = Program(context)
+    shape = p.big(shape)
+    batch, prompt, new, repeats = small if p.rehearsal else sizes
+    words = ["--batch", batch, "--prompt", prompt, "--new", new, "--repeats", repeats, "--recompute", recompute]
+    done = p.bench("update", shape, dtype, *words, *["--ragged"] * ragged)
+    own, lengths, plan = SHAPES[shape], done.pop("lengths"), done.pop("plan")
+    details(report=done, plan=plan)
+    flops = own.update_flops(lengths)
+    peak = max(done["peak_bytes"]) if isinstance(done["peak_bytes"], list) else done["peak_bytes"]
+    figure = (f"warm-up {done['warm_up_s']:.1f} s, {done['tokens_per_s']:.0f} tokens/s, "
+              f"{1e3 * done['seconds'] / done['passes']:.0f} ms a pass")
+    limit = of_both(lambda rate, _: f"{done['tokens'] * rate / flops:.0f} tokens/s")
+    targets, card, drifted = [], card_of(context.card), drift(done)
+    if card:
+        mfu = flops / done["seconds"] / RATES[card][0]
+        details(mfu=mfu)
+        figure += f", MFU {mfu:.0%}"
+        targets.append((f"MFU {UPDATE_TARGET:.0%}", mfu >= UPDATE_TARGET or ragged or recompute != "auto"))
+    figure += f"; planned {done['planned_bytes'] / 1e9:.1f} GB, peak {peak / 1e9:.1f}"
+    targets.append((f"plan within {PLAN_TARGET:.0%}", abs(done["planned_bytes"] / peak - 1) <= PLAN_TARGET or short))
+    if drifted is not None:
+        figure += f"; last of {len(done['seconds_all'])} passes against the first {drifted:+.0%}"
+        targets.append((f"drift {RAGGED_TARGET:.0%}", abs(drifted) <= RAGGED_TARGET))
+    return result(p, figure, limit, targets)
+
+
+def score(context, shape, dtype, sizes, small):
+    """Log-probs of given sequences: a forward pass and the head on every token."""
+    p = Program(context)
+    shape = p.big(shape)
+    batch, prompt, new, repeats = small if p.rehearsal else sizes
+    done = p.bench("score", shape, dtype, "--batch", batch, "--prompt", prompt, "--new", new, "--repeats", repeats)
+    details(report=done)
+    own = SHAPES[shape]
+    flops = 2 * (own.block_parameters + own.head_parameters) * done["tokens"]
+    figure = f"warm-up {done['warm_up_s']:.1f} s, {done['tokens_per_s']:.0f} tokens/s"
+    if card := card_of(context.card):
+        figure += f", {flops / done['seconds'] / RATES[card][0]:.0%} of the limit"
+    return result(p, figure, of_both(lambda rate, _: f"{done['tokens'] * rate / flops:.0f} tokens/s"), [])

@@ -1,0 +1,60 @@
+"""Whole runs: groups of ranks, the smoke recipes and checkpoints."""
+import math
+import shutil
+
+from one import details
+from program import Program, metrics
+
+
+def collective(context):
+    p = Program(context)
+    backend = "gloo" if p.rehearsal else "nccl"
+    done = p.nestor("bench", "collective", "--backend", backend)
+    figure = f"{backend}, group of one, all-reduce of 64 MiB: {1e3 * done['seconds']:.2f} ms"
+    return {"figure": figure, "good": done["world"] == 1}
+
+
+def summary(rows):
+    """The last row of a run as text, and whether all rows are finite and no step was skipped."""
+    last = rows[-1]
+    good = all(isinstance(v, (int, float)) and math.isfinite(v) for row in rows for v in row.values())
+    figure = (f"{last['iteration']} iterations, log-prob difference mean {last['rollout/logprob_diff_mean']:.1e}, gradient norm "
+              f"{last['grad/norm']:.3f}")
+    return figure, good and last["grad/skipped"] == 0 and last["grad/norm"] > 0
+
+
+def smoke(context, recipe):
+    p = Program(context)
+    run_dir = p.scratch / f"run-{recipe}"
+    p.call("nestor", "train", *p.train(recipe, run_dir))
+    figure, good = summary(metrics(run_dir))
+    return {"figure": f"{figure}, bfloat16", "good": good}
+
+
+def sharded(context):
+    p = Program(context)
+    run_dir = p.scratch / "run-group"
+    p.call("nestor", "launch", "--nproc", 1, "train", *p.train("gigpo", run_dir, "sharding=full"))
+    figure, good = summary(metrics(run_dir))
+    return {"figure": f"launched with one rank, sharded: {figure}", "good": good}
+
+
+def checkpoint(context):
+    """Saves and loads a checkpoint of a network of 122 million parameters: weights and both moments in float32, hashed."""
+    p = Program(context)
+    run_dir = p.scratch / "run-checkpoint"
+    sizes = ["hidden_size=1024", "intermediate_size=4096", "layers=8", "heads=8"]
+    sets = [] if p.rehearsal else [f"model.new.{size}" for size in sizes]
+    sets += ["checkpoint.every=1", "eval.tasks=2"]
+    p.call("nestor", "train", *p.train("gigpo", run_dir, *sets))
+    saved = run_dir / "checkpoints/iteration-000001"
+    size = sum(file.stat().st_size for file in saved.iterdir())
+    # The time of a save counts towards the row after it.
+    save = metrics(run_dir)[-1]["time/checkpoint_s"]
+    p.call("nestor", "train", *p.train("gigpo", run_dir, *sets, "iterations=3"), "--resume")
+    resumed = metrics(run_dir)[-1]
+    load = resumed["time/start_s"]
+    details(bytes=size, save_s=save, load_s=load)
+    shutil.rmtree(run_dir)
+    figure = f"{size / 1e9:.2f} GB: save {size / save / 1e9:.2f} GB/s, start with load {size / load / 1e9:.2f} GB/s"
+    return {"figure": figure, "good": resumed["iteration"] == 3}

@@ -340,3 +340,5 @@ def test_bench(work, tokens, tiny, run_json):
                       "--dtype", "float32", "--device", "cpu", "--json")
     assert report["seconds"] > 0
     assert report["tokens_per_s"] == pytest.approx(tokens / report["seconds"], rel=1e-3)
+    if work == "update":  # beside the plan: the memory of the device that it plans for
+        assert report["peak_of"] == "host" and len(report["peak_bytes"]) == 1 and report["planned_bytes"] > 0

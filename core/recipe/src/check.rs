@@ -338,6 +338,7 @@ fn update(u: &Update, iterations: u64) -> Option<Problem> {
             range("update.betas", *bad, false, "from 0 to below 1")
         })
         .or_else(|| range("update.grad_clip", u.grad_clip, u.grad_clip > 0.0, "greater than 0"))
+        .or_else(|| range("update.loss_scale", u.loss_scale, u.loss_scale >= 1.0, "at least 1"))
         .or_else(|| range("update.clip_low", u.clip_low, u.clip_low > 0.0 && u.clip_low < 1.0, "between 0 and 1"))
         .or_else(|| range("update.clip_high", u.clip_high, u.clip_high > 0.0, "greater than 0"))
         .or_else(|| range("update.dual_clip", u.dual_clip, u.dual_clip > 1.0, "greater than 1"))

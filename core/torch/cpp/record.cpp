@@ -58,7 +58,8 @@ int64_t largest(const Values& values) {
 
 std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   auto frame = std::make_unique<Frame>();
-  frame->largest_input = largest(function.inputs());
+  // An autograd node has no inputs to ask for.
+  if (function.num_inputs() > 0) frame->largest_input = largest(function.inputs());
   if (recorder) recorder->open.push_back(frame.get());
   return frame;
 }

@@ -265,9 +265,15 @@ fn occupy(recipe: &Recipe, checked: &Checked, comm: &dyn Comm) -> Result<PathBuf
 fn load_policy(recipe: &Recipe, model_files: &Path, ranks: &Ranks) -> Result<(Network, Option<String>)> {
     let (comm, kind) = (&*ranks.comm, kind(recipe.dtype));
     let model = weights::load(model_files, kind, comm.device())?;
-    let Some(settings) = &recipe.model.lora else { return Ok((Network::new(model, ranks)?, None)) };
-    let fingerprint = from_root(comm, || weights::fingerprint(model_files, kind))?;
-    Ok((Network::with_lora(model, settings, recipe.seed, ranks)?, Some(fingerprint)))
+    let (mut policy, fingerprint) = match &recipe.model.lora {
+        None => (Network::new(model, ranks)?, None),
+        Some(settings) => {
+            let fingerprint = from_root(comm, || weights::fingerprint(model_files, kind))?;
+            (Network::with_lora(model, settings, recipe.seed, ranks)?, Some(fingerprint))
+        }
+    };
+    policy.optimizer.begin_loss_scale(recipe.update.loss_scale);
+    Ok((policy, fingerprint))
 }
 
 /// The coefficient of KL in the reward. A run may begin or stop using it when it is resumed.

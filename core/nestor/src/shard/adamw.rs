@@ -61,6 +61,13 @@ impl Optimizer {
         self.stale.fill(true);
     }
 
+    /// Begins with this factor of the loss, in float16.
+    pub fn begin_loss_scale(&mut self, factor: f64) {
+        if let Some(scale) = &mut self.loss_scale {
+            scale.factor = factor;
+        }
+    }
+
     /// The factor of the loss in a backward pass.
     pub fn loss_factor(&self) -> f64 {
         self.loss_scale.map_or(1.0, |scale| scale.factor)

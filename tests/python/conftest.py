@@ -33,6 +33,13 @@ def root():
     return ROOT
 
 
+@pytest.fixture(params=["fused", "generic"])
+def ops(request, monkeypatch):
+    """Runs a test twice: with the operations of a CPU, and on a CPU with those that CUDA runs."""
+    monkeypatch.setenv("NESTOR_OPS", request.param)
+    return request.param
+
+
 @pytest.fixture(scope="session")
 def nestor():
     """The program."""

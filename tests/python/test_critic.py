@@ -54,7 +54,7 @@ def padded_values(critic, sequences):
     ("qwen2", False, "seq-mean-token-mean", "none"),
     ("qwen3", True, "seq-mean-token-mean", 1),
 ])
-def test_values_and_gradients_equal_autograd(architecture, tied, aggregation, recompute, tmp_path, driver):
+def test_values_and_gradients_equal_autograd(architecture, tied, aggregation, recompute, tmp_path, driver, ops):
     policy = make_model(architecture, tied, tmp_path / "model")
     critic, sequences = make_critic(policy), make_sequences()
     spans = [span for s in sequences for span in s["spans"]]

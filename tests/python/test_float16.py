@@ -40,8 +40,8 @@ def test_killed_and_resumed_with_its_scale(finished, run, root, tmp_path):
 
 @torch.no_grad()
 def test_log_probs_are_as_close_as_transformers(run_json, tmp_path):
-    """The mean error of float16 against float32 is at most 1.2 times transformers' own, and an eighth of bfloat16's within 2."""
-    make_model("tiny", tmp_path / "model")
+    """The mean error of float16 against float32 is at most 1.2 times transformers' own, and less than a quarter of bfloat16's."""
+    make_model("tiny").save_pretrained(tmp_path / "model")
     ids = torch.randint(0, 512, (4, 60), generator=torch.Generator().manual_seed(1))
     tokens = tmp_path / "tokens.json"
     tokens.write_text(json.dumps({"rows": ids.tolist()}))

@@ -60,7 +60,7 @@ def generate(run_json, tmp_path):
 
 # 70: more than nestor decodes at once
 @pytest.mark.parametrize("shape, count", [("tied", 70), ("untied", 12), ("qwen3 tied", 24), ("qwen3 untied", 12)])
-def test_greedy_tokens_equal_transformers(shape, count, tmp_path, generate):
+def test_greedy_tokens_equal_transformers(shape, count, tmp_path, generate, ops):
     model, prompts, folder = make_model(shape), make_prompts(count), tmp_path / "model"
     free = reference(model, prompts)
     # Two tokens that many continuations hold end them: both must be heeded.
@@ -77,7 +77,7 @@ def test_greedy_tokens_equal_transformers(shape, count, tmp_path, generate):
 
 
 @pytest.mark.parametrize("shape", ["tied", "qwen3 tied"])
-def test_recorded_logprobs_are_those_of_the_whole_distribution(shape, tmp_path, generate, score):
+def test_recorded_logprobs_are_those_of_the_whole_distribution(shape, tmp_path, generate, score, ops):
     model, prompts, folder = make_model(shape), make_prompts(12), tmp_path / "model"
     model.save_pretrained(folder)
     got = generate(folder, prompts, "--temperature", 1, "--top-k", 20, "--top-p", 0.9, "--seed", 5)

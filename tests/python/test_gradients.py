@@ -97,7 +97,7 @@ def reference_loss(stats, rows):
     ("qwen2", CONVERSATIONS, True, "all"), ("qwen2", CONVERSATIONS, False, "none"),
     ("qwen3", SINGLE, True, "all"), ("qwen3", CONVERSATIONS, False, 2),
 ])
-def test_gradients_equal_autograd(architecture, shapes, tied, recompute, tmp_path, driver):
+def test_gradients_equal_autograd(architecture, shapes, tied, recompute, tmp_path, driver, ops):
     model = make_model(architecture, tied, tmp_path / "model")
     sequences = make_sequences(shapes)
     rows = sum(sequences, [])

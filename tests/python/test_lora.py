@@ -22,7 +22,7 @@ PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "
 @pytest.mark.parametrize("architecture, shapes, tied, recompute", [
     ("qwen2", SINGLE, True, "all"), ("qwen2", CONVERSATIONS, False, "none"), ("qwen3", SINGLE, False, 2),
 ])
-def test_gradients_and_a_step_equal_peft(architecture, shapes, tied, recompute, tmp_path, driver):
+def test_gradients_and_a_step_equal_peft(architecture, shapes, tied, recompute, tmp_path, driver, ops):
     model = make_model(architecture, tied, tmp_path / "model")
     # verl's setting for the published recipe.
     model = get_peft_model(model, LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules="all-linear", task_type="CAUSAL_LM"))

@@ -144,7 +144,7 @@ def damaged(folder, fault):
     ("qwen3-untied", (with_exchanged_head_norms, with_other_key_value_heads, with_other_rope_theta)),
     pytest.param("qwen3-0.6b", (), marks=pytest.mark.slow),
 ])
-def test_score_equals_transformers_and_sees_faults(shape, faults, tmp_path, score):
+def test_score_equals_transformers_and_sees_faults(shape, faults, tmp_path, score, ops):
     model, rows, folder = make_model(shape), make_rows(shape), tmp_path / "model"
     save_in_two_files(model, folder)
     want = reference(model, rows)
@@ -168,7 +168,7 @@ def test_positions_beyond_4096(tmp_path, score):
 
 
 @pytest.mark.parametrize("shape", ["tiny", "qwen3-tiny"])
-def test_bfloat16_score_is_as_near_to_float32_as_transformers(shape, tmp_path, score):
+def test_bfloat16_score_is_as_near_to_float32_as_transformers(shape, tmp_path, score, ops):
     model, rows, folder = make_model(shape), make_rows(shape), tmp_path / "model"
     model.save_pretrained(folder)
     # Loaded, not converted: `model.to` would round the rotary frequencies too.

@@ -17,7 +17,7 @@ fn main() {
         .include("cpp/gloo_stub")
         .warnings(false)
         .files(["cpp/ops.cpp", "cpp/store.cpp", "cpp/group.cpp"])
-        .files(["cpp/fused.cpp", "cpp/softmax.cpp", "cpp/attention.cpp", "cpp/decode.cpp"])
+        .files(["cpp/fused.cpp", "cpp/softmax.cpp", "cpp/attention.cpp", "cpp/products.cpp", "cpp/decode.cpp"])
         // Threaded jumps would divide by e^88 on the side, and results too small for a float32 cost 100 cycles each.
         .flags(["-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-fno-thread-jumps", "-Wno-psabi"])
         .compile("nestor_torch");

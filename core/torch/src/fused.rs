@@ -1,5 +1,5 @@
 //! The network's small operations on a CPU, each one pass over memory, with their gradients: `cpp/fused.cpp`,
-//! `cpp/softmax.cpp` and `cpp/attention.cpp`.
+//! `cpp/softmax.cpp`, `cpp/attention.cpp` and `cpp/products.cpp`.
 //!
 //! They panic where shapes or types do not fit, as tch's own operations do.
 //!
@@ -7,6 +7,7 @@
 
 use std::ffi::{c_char, c_int};
 
+use anyhow::Result;
 use tch::{Device, Kind, Tensor};
 use torch_sys::C_tensor;
 
@@ -51,7 +52,7 @@ unsafe extern "C" {
         message: *mut c_char,
         message_size: usize,
     ) -> c_int;
-    fn nestor_attention_is_there() -> bool;
+    fn nestor_products_library(library: *mut c_int, message: *mut c_char, message_size: usize) -> c_int;
     fn nestor_attend(
         q: TensorPtr,
         k: TensorPtr,
@@ -148,11 +149,19 @@ pub fn silu_mul(x: &Tensor) -> Tensor {
     y
 }
 
-/// Returns true if [`attend`] and [`add_product`] work on this device: they need a CPU, and the MKL that libtorch contains on
-/// x86-64.
+/// Returns true if [`attend`] and [`add_product`] work on this device.
 pub fn has_products(device: Device) -> bool {
-    // SAFETY: only compares two addresses.
-    device == Device::Cpu && unsafe { nestor_attention_is_there() }
+    device == Device::Cpu
+}
+
+/// Name of the library that multiplies matrices for [`attend`] and [`add_product`]: `mkl`, `onednn` or `float32`. It is that of
+/// `NESTOR_PRODUCTS`, else the best for this CPU.
+pub fn product_library() -> Result<&'static str> {
+    let mut library = 0;
+    // SAFETY: writes one number.
+    call(|message, size| unsafe { nestor_products_library(&mut library, message, size) })?;
+    // The order of `Library` in `cpp/products.h`.
+    Ok(["mkl", "onednn", "float32"][library as usize])
 }
 
 /// Causal attention over packed sequences, each over itself: queries (T, H, D), keys and values (T, K, D) to

@@ -144,11 +144,13 @@ pub fn update(options: &BenchOptions) -> Result<Value> {
     let batch = random_batch(rows);
     let settings =
         UpdateSettings { update: &update, lr: update.lr, temperature: 1.0, max_response_tokens: options.new, seed: 0 };
+    let products = fused::has_products(device).then(fused::product_library).transpose()?;
     let seconds = median_seconds(options.repeats, || update_policy(&mut policy, &batch, &settings).map(drop));
     let seconds = seconds.inspect_err(|error| ranks.comm.abort(&message(error)))?;
     let mut report = report("update", options, lengths.iter().map(|(prompt, new)| prompt + new).sum(), seconds)?;
     report["recompute"] = serde_json::to_value(options.recompute)?;
     report["lengths"] = serde_json::to_value(&lengths)?;
+    report["products"] = json!(products);
     report["world"] = json!(ranks.world());
     report["sharding"] = serde_json::to_value(options.sharding)?;
     let rank_tokens = lengths.iter().map(|(prompt, new)| prompt + new).sum::<usize>() / ranks.world();

@@ -153,6 +153,7 @@ fn events_are_json_objects() {
         adapters: None,
         dtype: "float32",
         device: "cuda:1".into(),
+        products: None,
         environment: "maze",
         estimator: "stars",
         iterations: 2,

@@ -184,12 +184,14 @@ pub fn attend(q: &Tensor, k: &Tensor, v: &Tensor, lengths: &[i64]) -> Tensor {
     out
 }
 
-/// Adds aᵀ b to a float32 `sum` (n, m), with a (T, n) and b (T, m): a weight's gradient to its gradient sum.
+/// Adds aᵀ b to a float32 `sum` (n, m), with a (T, n) and b (T, m): a weight's gradient to its gradient sum. The rows of the sum
+/// may be apart.
 pub fn add_product(sum: &mut Tensor, a: &Tensor, b: &Tensor) {
     let (rows, columns, to) = (a.size(), b.size(), sum.size());
     assert!(rows.len() == 2 && columns.len() == 2 && rows[0] == columns[0] && to == [rows[1], columns[1]]);
     assert!(takes(a) && takes(b) && a.kind() == b.kind() && has_products(b.device()), "CPU tensors of one type");
-    assert!(sum.kind() == Kind::Float && sum.is_contiguous() && sum.device() == Device::Cpu, "a float32 sum");
+    let by_rows = to[0] * to[1] == 0 || sum.is_contiguous() || (sum.stride()[1] == 1 && sum.stride()[0] >= to[1]);
+    assert!(sum.kind() == Kind::Float && by_rows && sum.device() == Device::Cpu, "a float32 sum");
     // SAFETY: as above.
     must(|message, size| unsafe { nestor_add_product(sum.as_ptr(), a.as_ptr(), b.as_ptr(), message, size) });
 }

@@ -12,12 +12,14 @@ fn main() {
         .cpp(true)
         .std("c++17")
         .define("_GLIBCXX_USE_CXX11_ABI", "1")
+        // As libtorch was built: without it some of its classes have another layout.
+        .define("NDEBUG", None)
         .includes([include.clone(), include.join("torch/csrc/api/include")])
         .includes(["cu13/include", "cu13/include/cccl", "nccl/include"].map(|headers| packages.join(headers)))
         .include("cpp/gloo_stub")
         .warnings(false)
         .files(["cpp/ops.cpp", "cpp/cuda.cpp", "cpp/store.cpp", "cpp/group.cpp", "cpp/profile.cpp"])
-        .files(["cpp/fused.cpp", "cpp/softmax.cpp", "cpp/attention.cpp", "cpp/decode.cpp"])
+        .files(["cpp/fused.cpp", "cpp/softmax.cpp", "cpp/attention.cpp", "cpp/products.cpp", "cpp/decode.cpp"])
         .files(["cpp/generic.cpp", "cpp/cuda_ops.cpp", "cpp/autograd.cpp", "cpp/record.cpp"])
         // Threaded jumps would divide by e^88 on the side, and results too small for a float32 cost 100 cycles each.
         .flags(["-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-fno-thread-jumps", "-Wno-psabi"])

@@ -125,7 +125,8 @@ fn decoding_repeats_no_keys_and_builds_no_mask() {
     assert!(operations.iter().any(|operation| operation.name == "nestor::varlen_attention"), "{operations:?}");
 }
 
-/// `recompute: auto` and `nestor plan` count on it.
+/// `recompute: auto` and `nestor plan` count on it. What stands for CUDA's operations on a CPU keeps no scales and log-sums, which
+/// are up to 4 % here.
 #[test]
 fn a_block_keeps_as_many_bytes_as_planned() {
     let lengths = [90, 130, 60];
@@ -134,9 +135,9 @@ fn a_block_keeps_as_many_bytes_as_planned() {
         for ops in [Ops::Fused, Ops::Generic] {
             let of = |blocks| pass(model(architecture, blocks, ops), &lengths, Recompute::None).1;
             let kept = of(3) - of(2);
-            let planned = tokens as u64 * activation_bytes(&model(architecture, 1, ops).config, Kind::BFloat16);
+            let planned = tokens as u64 * activation_bytes(&model(architecture, 1, ops).config, Kind::BFloat16, ops);
             let ratio = kept as f64 / planned as f64;
-            assert!((0.97..=1.03).contains(&ratio), "{architecture:?} {ops:?}: {kept} bytes, {planned} planned");
+            assert!((0.95..=1.01).contains(&ratio), "{architecture:?} {ops:?}: {kept} bytes, {planned} planned");
         }
     }
 }

@@ -1,6 +1,5 @@
 // Causal attention on a CPU over packed sequences, each over itself: without padding, and without copies of keys and values
-// for the heads that share them. One task is a head of a sequence. Products are MKL's (bfloat16 in, float32 out), and run
-// on one thread inside a task.
+// for the heads that share them. One task is a head of a sequence, and its products run on one thread.
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
@@ -9,21 +8,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <memory>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "guarded.h"
+#include "products.h"
 #include "vectors.h"
-
-// libtorch contains MKL on x86-64; elsewhere these are null.
-extern "C" {
-__attribute__((weak)) void cblas_gemm_bf16bf16f32(int layout, int trans_a, int trans_b, int m, int n, int k, float alpha,
-                                                  const void* a, int lda, const void* b, int ldb, float beta, float* c,
-                                                  int ldc);
-__attribute__((weak)) void sgemm_(const char* trans_a, const char* trans_b, const int* m, const int* n, const int* k,
-                                  const float* alpha, const float* a, const int* lda, const float* b, const int* ldb,
-                                  const float* beta, float* c, const int* ldc);
-}
 
 namespace {
 
@@ -31,39 +23,19 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
-// A matrix by rows, or its transpose.
+// Computes from products of a query with `n` keys, whose scores are `scale` times as large, exp(score - largest), not yet
+// divided by their sum, and writes 0 for the `hidden` keys after these. Returns the sum, and writes the log of the sum of
+// exp(score) to `log_sum`.
 template <typename T>
-struct Matrix {
-  const T* data;
-  int64_t stride;
-  bool transposed = false;
-};
-
-// c (m, n) = alpha * a (m, k) * b (k, n) + beta * c.
-void product(int m, int n, int k, float alpha, Matrix<Bf16> a, Matrix<Bf16> b, float beta, float* c, int stride) {
-  constexpr int ROWS = 101, AS_IS = 111, TRANSPOSED = 112;
-  cblas_gemm_bf16bf16f32(ROWS, a.transposed ? TRANSPOSED : AS_IS, b.transposed ? TRANSPOSED : AS_IS, m, n, k, alpha,
-                         a.data, a.stride, b.data, b.stride, beta, c, stride);
-}
-
-// MKL's sgemm stores matrices by columns, so this computes the transposed product.
-void product(int m, int n, int k, float alpha, Matrix<float> a, Matrix<float> b, float beta, float* c, int stride) {
-  const int lda = a.stride, ldb = b.stride;
-  sgemm_(b.transposed ? "T" : "N", a.transposed ? "T" : "N", &n, &m, &k, &alpha, b.data, &ldb, a.data, &lda, &beta, c,
-         &stride);
-}
-
-// Computes from scores of a query over `n` keys exp(score - largest), not yet divided by their sum, and writes 0 for the
-// `hidden` keys after these. Returns the sum, and writes the log of the sum of exp(score) to `log_sum`.
-template <typename T>
-INLINE float softmax_row(const float* scores, T* weights, int64_t n, int64_t hidden, float* log_sum) {
+INLINE float softmax_row(const float* products, float scale, T* weights, int64_t n, int64_t hidden, float* log_sum) {
   float largest = -INFINITY;
 #pragma omp simd reduction(max : largest)
-  for (int64_t i = 0; i < n; ++i) largest = scores[i] > largest ? scores[i] : largest;
+  for (int64_t i = 0; i < n; ++i) largest = products[i] > largest ? products[i] : largest;
+  largest *= scale;
   float sum = 0;
 #pragma omp simd reduction(+ : sum)
   for (int64_t i = 0; i < n; ++i) {
-    const float e = exponential(scores[i] - largest);
+    const float e = exponential(products[i] * scale - largest);
     sum += e;
     put(weights[i], e);
   }
@@ -78,13 +50,13 @@ INLINE void divide_row(const float* x, float by, T* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) put(y[i], x[i] / by);
 }
 
-// Computes from scores and the gradient of the weights: the weights, and the gradient of the scores times `scale`.
+// Computes from a query's products with keys and the gradient of the weights: the weights, and the gradient of the products.
 template <typename T>
-INLINE void softmax_row_grad(const float* scores, const float* grad_weights, float log_sum, float along, float scale,
+INLINE void softmax_row_grad(const float* products, const float* grad_weights, float log_sum, float along, float scale,
                              T* weights, T* grad_scores, int64_t n, int64_t hidden) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
-    const float p = exponential(scores[i] - log_sum);
+    const float p = exponential(products[i] * scale - log_sum);
     put(weights[i], p);
     put(grad_scores[i], p * (grad_weights[i] - along) * scale);
   }
@@ -100,11 +72,11 @@ INLINE float dot_row(const T* a, const T* b, int64_t n) {
   return sum;
 }
 
-VECTORS float softmax(const float* scores, float* weights, int64_t n, int64_t hidden, float* log_sum) {
-  return softmax_row(scores, weights, n, hidden, log_sum);
+VECTORS float softmax(const float* products, float scale, float* weights, int64_t n, int64_t hidden, float* log_sum) {
+  return softmax_row(products, scale, weights, n, hidden, log_sum);
 }
-VECTORS float softmax(const float* scores, Bf16* weights, int64_t n, int64_t hidden, float* log_sum) {
-  return softmax_row(scores, weights, n, hidden, log_sum);
+VECTORS float softmax(const float* products, float scale, Bf16* weights, int64_t n, int64_t hidden, float* log_sum) {
+  return softmax_row(products, scale, weights, n, hidden, log_sum);
 }
 VECTORS void divide(const float* x, float by, float* y, int64_t n) {
   divide_row(x, by, y, n);
@@ -112,13 +84,13 @@ VECTORS void divide(const float* x, float by, float* y, int64_t n) {
 VECTORS void divide(const float* x, float by, Bf16* y, int64_t n) {
   divide_row(x, by, y, n);
 }
-VECTORS void softmax_grad(const float* scores, const float* grad_weights, float log_sum, float along, float scale,
+VECTORS void softmax_grad(const float* products, const float* grad_weights, float log_sum, float along, float scale,
                           float* weights, float* grad_scores, int64_t n, int64_t hidden) {
-  softmax_row_grad(scores, grad_weights, log_sum, along, scale, weights, grad_scores, n, hidden);
+  softmax_row_grad(products, grad_weights, log_sum, along, scale, weights, grad_scores, n, hidden);
 }
-VECTORS void softmax_grad(const float* scores, const float* grad_weights, float log_sum, float along, float scale,
+VECTORS void softmax_grad(const float* products, const float* grad_weights, float log_sum, float along, float scale,
                           Bf16* weights, Bf16* grad_scores, int64_t n, int64_t hidden) {
-  softmax_row_grad(scores, grad_weights, log_sum, along, scale, weights, grad_scores, n, hidden);
+  softmax_row_grad(products, grad_weights, log_sum, along, scale, weights, grad_scores, n, hidden);
 }
 VECTORS float dot(const float* a, const float* b, int64_t n) {
   return dot_row(a, b, n);
@@ -151,6 +123,17 @@ struct Shape {
     return length <= 1024 ? 128 : 64;
   }
 
+  // Number of keys, of `seen` ones, that products compute: whole panels, so that few kernels are compiled.
+  static int64_t computed(int64_t seen) {
+    return (seen + Right<float>::WIDTH - 1) / Right<float>::WIDTH * Right<float>::WIDTH;
+  }
+
+  // Elements between the rows of scores of a sequence: few different numbers, for the same reason, and no power of two, whose
+  // rows would share places of the cache.
+  static int64_t stride(int64_t length) {
+    return (length + 511) / 512 * 512 + Right<float>::WIDTH;
+  }
+
   // Calls f(start, length, head) for `n` heads of every sequence, the longest sequences first, on all threads.
   template <typename F>
   void for_each(int64_t n, F&& f) const {
@@ -168,29 +151,40 @@ struct Shape {
   }
 };
 
+// Room for n elements, not set.
+template <typename T>
+std::unique_ptr<T[]> room(int64_t n) {
+  return std::unique_ptr<T[]>(new T[n]);
+}
+
 // Attention of queries to keys and values. Writes the logs of the sums of exp(score) (H, T) to `log_sums` unless it is null.
 at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Shape& shape, float* log_sums) {
   auto out = at::empty(q.sizes(), q.options());
+  const Library library = products_library();
   with_type(q, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     const int64_t dim = shape.dim, row = shape.heads * dim, kv_row = shape.kv_heads * dim;
     shape.for_each(shape.heads, [&](int64_t start, int64_t length, int64_t head) {
       const int64_t piece = Shape::piece(length), shared = head / (shape.heads / shape.kv_heads);
+      const int64_t stride = Shape::stride(length);
       const T *queries = data<T>(q) + start * row + head * dim, *keys = data<T>(k) + start * kv_row + shared * dim,
               *values = data<T>(v) + start * kv_row + shared * dim;
       T* to = data<T>(out) + start * row + head * dim;
-      std::vector<float> scores(piece * length), sums(piece), made(piece * dim);
-      std::vector<T> weights(piece * length);
+      Right<T> by_keys(library), by_values(library);
+      by_keys.arrange(dim, length, {keys, kv_row, true});
+      by_values.arrange(length, dim, {values, kv_row});
+      const auto scores = room<float>(piece * stride), sums = room<float>(piece), made = room<float>(piece * dim);
+      const auto weights = room<T>(piece * stride);
       for (int64_t first = 0; first < length; first += piece) {
-        const int64_t n = std::min(piece, length - first), seen = first + n;
-        product(n, seen, dim, shape.scale(), Matrix<T>{queries + first * row, row}, Matrix<T>{keys, kv_row, true}, 0,
-                scores.data(), seen);
+        const int64_t n = std::min(piece, length - first), computed = Shape::computed(first + n);
+        by_keys.product(n, computed, dim, {queries + first * row, row}, false, scores.get(), stride);
         for (int64_t i = 0; i < n; ++i) {
+          const int64_t seen = first + i + 1;
           float log_sum;
-          sums[i] = softmax(&scores[i * seen], &weights[i * seen], first + i + 1, n - i - 1, &log_sum);
+          sums[i] = softmax(&scores[i * stride], shape.scale(), &weights[i * stride], seen, computed - seen, &log_sum);
           if (log_sums) log_sums[head * shape.tokens + start + first + i] = log_sum;
         }
-        product(n, dim, seen, 1, Matrix<T>{weights.data(), seen}, Matrix<T>{values, kv_row}, 0, made.data(), dim);
+        by_values.product(n, dim, computed, {weights.get(), stride}, false, made.get(), dim);
         for (int64_t i = 0; i < n; ++i) divide(&made[i * dim], sums[i], to + (first + i) * row, dim);
       }
     });
@@ -215,39 +209,51 @@ struct Attention : torch::autograd::Function<Attention> {
     auto grad_q = at::empty(q.sizes(), q.options()), grad_k = at::empty(k.sizes(), k.options()),
          grad_v = at::empty(v.sizes(), v.options());
     const Shape shape(q, k, ctx->saved_data["lengths"].toIntVector());
+    const Library library = products_library();
     with_type(q, [&](auto* type) {
       using T = std::remove_pointer_t<decltype(type)>;
       const int64_t dim = shape.dim, row = shape.heads * dim, kv_row = shape.kv_heads * dim;
       const int64_t sharing = shape.heads / shape.kv_heads;
       shape.for_each(shape.kv_heads, [&](int64_t start, int64_t length, int64_t shared) {
         const int64_t piece = Shape::piece(length), kv_at = start * kv_row + shared * dim;
-        const Matrix<T> keys{data<T>(k) + kv_at, kv_row}, keys_t{keys.data, kv_row, true};
-        const Matrix<T> values_t{data<T>(v) + kv_at, kv_row, true};
-        std::vector<float> scores(piece * length), grad_weights(piece * length), made(piece * dim);
-        std::vector<float> sum_k(length * dim), sum_v(length * dim);
-        std::vector<T> weights(piece * length), grad_scores(piece * length);
+        const int64_t stride = Shape::stride(length);
+        Right<T> by_keys(library), by_keys_t(library), by_values_t(library), by_weights(library), by_grads(library);
+        by_keys.arrange(length, dim, {data<T>(k) + kv_at, kv_row});
+        by_keys_t.arrange(dim, length, {data<T>(k) + kv_at, kv_row, true});
+        by_values_t.arrange(dim, length, {data<T>(v) + kv_at, kv_row, true});
+        const auto scores = room<float>(piece * stride), grad_weights = room<float>(piece * stride),
+                   made = room<float>(piece * dim);
+        const auto weights = room<T>(piece * stride), grad_scores = room<T>(piece * stride);
+        // Transposed, (D, length): so the weights need no transposed copy.
+        const auto sum_k = room<float>(dim * stride), sum_v = room<float>(dim * stride);
+        std::fill_n(sum_k.get(), dim * stride, 0.0f);
+        std::fill_n(sum_v.get(), dim * stride, 0.0f);
         for (int64_t head = shared * sharing; head < (shared + 1) * sharing; ++head) {
           for (int64_t first = 0; first < length; first += piece) {
-            const int64_t n = std::min(piece, length - first), seen = first + n;
+            const int64_t n = std::min(piece, length - first), computed = Shape::computed(first + n);
             const int64_t at = (start + first) * row + head * dim;
-            const Matrix<T> queries{data<T>(q) + at, row}, grads{data<T>(grad) + at, row};
-            product(n, seen, dim, shape.scale(), queries, keys_t, 0, scores.data(), seen);
-            product(n, seen, dim, 1, grads, values_t, 0, grad_weights.data(), seen);
+            const T *queries = data<T>(q) + at, *grads = data<T>(grad) + at;
+            by_keys_t.product(n, computed, dim, {queries, row}, false, scores.get(), stride);
+            by_values_t.product(n, computed, dim, {grads, row}, false, grad_weights.get(), stride);
             for (int64_t i = 0; i < n; ++i) {
-              const float along = dot(grads.data + i * row, data<T>(out) + at + i * row, dim);
-              const float log_sum = data<float>(log_sums)[head * shape.tokens + start + first + i];
-              softmax_grad(&scores[i * seen], &grad_weights[i * seen], log_sum, along, shape.scale(),
-                           &weights[i * seen], &grad_scores[i * seen], first + i + 1, n - i - 1);
+              const int64_t seen = first + i + 1;
+              const float along = dot(grads + i * row, data<T>(out) + at + i * row, dim);
+              const float log_sum = data<float>(log_sums)[head * shape.tokens + start + seen - 1];
+              softmax_grad(&scores[i * stride], &grad_weights[i * stride], log_sum, along, shape.scale(),
+                           &weights[i * stride], &grad_scores[i * stride], seen, computed - seen);
             }
-            product(seen, dim, n, 1, Matrix<T>{weights.data(), seen, true}, grads, 1, sum_v.data(), dim);
-            product(seen, dim, n, 1, Matrix<T>{grad_scores.data(), seen, true}, queries, 1, sum_k.data(), dim);
-            product(n, dim, seen, 1, Matrix<T>{grad_scores.data(), seen}, keys, 0, made.data(), dim);
+            by_weights.arrange(n, computed, {weights.get(), stride});
+            by_weights.product(dim, computed, n, {grads, row, true}, true, sum_v.get(), stride);
+            by_grads.arrange(n, computed, {grad_scores.get(), stride});
+            by_grads.product(dim, computed, n, {queries, row, true}, true, sum_k.get(), stride);
+            by_keys.product(n, dim, computed, {grad_scores.get(), stride}, false, made.get(), dim);
             for (int64_t i = 0; i < n; ++i) divide(&made[i * dim], 1, data<T>(grad_q) + at + i * row, dim);
           }
         }
-        for (int64_t i = 0; i < length; ++i) {
-          divide(&sum_k[i * dim], 1, data<T>(grad_k) + kv_at + i * kv_row, dim);
-          divide(&sum_v[i * dim], 1, data<T>(grad_v) + kv_at + i * kv_row, dim);
+        const auto sum = room<float>(length * dim);
+        for (const auto& [from, to] : {std::pair{&sum_k, &grad_k}, std::pair{&sum_v, &grad_v}}) {
+          transpose_words(from->get(), stride * sizeof(float), sum.get(), dim, dim, length);
+          for (int64_t i = 0; i < length; ++i) divide(&sum[i * dim], 1, data<T>(*to) + kv_at + i * kv_row, dim);
         }
       });
     });
@@ -259,11 +265,6 @@ struct Attention : torch::autograd::Function<Attention> {
 
 extern "C" {
 
-// Returns true if MKL's products exist.
-bool nestor_attention_is_there() {
-  return cblas_gemm_bf16bf16f32 && sgemm_;
-}
-
 // q (T, H, D), k and v (T, K, D) in sequences of these lengths: (T, H, D).
 int nestor_attend(const at::Tensor* q, const at::Tensor* k, const at::Tensor* v, size_t n, const int64_t* lengths,
                   at::Tensor** out, char* message, size_t message_size) {
@@ -274,19 +275,6 @@ int nestor_attend(const at::Tensor* q, const at::Tensor* k, const at::Tensor* v,
                       (queries.requires_grad() || keys.requires_grad() || values.requires_grad());
     *out = new at::Tensor(grad ? Attention::apply(queries, keys, values, all.vec())
                                : attend(queries, keys, values, Shape(queries, keys, all), nullptr));
-  });
-}
-
-// sum (n, m) float32 += a (T, n) transposed * b (T, m): a weight's gradient, added without a temporary.
-int nestor_add_product(const at::Tensor* sum, const at::Tensor* a, const at::Tensor* b, char* message,
-                       size_t message_size) {
-  return guarded(message, message_size, [&] {
-    const auto left = a->contiguous(), right = b->contiguous();
-    const int64_t t = left.size(0), n = left.size(1), m = right.size(1);
-    with_type(left, [&](auto* type) {
-      using T = std::remove_pointer_t<decltype(type)>;
-      product(n, m, t, 1, Matrix<T>{data<T>(left), n, true}, Matrix<T>{data<T>(right), m}, 1, data<float>(*sum), m);
-    });
   });
 }
 }

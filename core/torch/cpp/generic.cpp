@@ -232,6 +232,8 @@ int nestor_generic_add_product(const at::Tensor* sum, const at::Tensor* a, const
     if (a->is_cuda() && a->scalar_type() != at::kFloat) {
       cuda_add_product(*sum, *a, *b, beta);
     } else {
+      RECORD_FUNCTION("nestor::add_product", std::vector<c10::IValue>({*sum, *a, *b}));
+      at::DisableRecordFunctionGuard unseen;
       auto out = *sum;
       at::addmm_out(out, out, a->t().to(at::kFloat), b->to(at::kFloat), beta);
     }

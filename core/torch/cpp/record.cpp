@@ -58,8 +58,7 @@ int64_t largest(const Values& values) {
 
 std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   auto frame = std::make_unique<Frame>();
-  // An autograd node has no inputs to ask for.
-  if (function.num_inputs() > 0) frame->largest_input = largest(function.inputs());
+  frame->largest_input = largest(function.inputs());
   if (recorder) recorder->open.push_back(frame.get());
   return frame;
 }
@@ -70,7 +69,7 @@ void end(const at::RecordFunction& function, at::ObserverContext* context) {
   recorder->open.pop_back();
   const std::string name = function.name();
   // An autograd node is a wrapper too.
-  const bool idle = IDLE.count(name) || name.find("::") == std::string::npos;
+  const bool idle = IDLE.count(name) || name.find("::") == std::string::npos || name.rfind("autograd::", 0) == 0;
   if (idle && !has_parts) return;
   for (auto* outer : recorder->open) outer->has_parts = true;
   if (idle || has_parts) return;

@@ -15,12 +15,12 @@
 #endif
 #define INLINE static inline __attribute__((always_inline))
 
-namespace {
-
 // bfloat16 as its bits: the upper half of a float32.
 struct Bf16 {
   uint16_t bits;
 };
+
+namespace {
 
 INLINE float get(float x) {
   return x;

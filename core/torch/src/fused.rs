@@ -1,5 +1,5 @@
 //! The network's small operations on a CPU, each one pass over memory, with their gradients: `cpp/fused.cpp`,
-//! `cpp/softmax.cpp` and `cpp/attention.cpp`.
+//! `cpp/softmax.cpp`, `cpp/attention.cpp` and `cpp/products.cpp`.
 //!
 //! They panic where shapes or types do not fit, as tch's own operations do.
 //!
@@ -7,6 +7,7 @@
 
 use std::ffi::{c_char, c_int};
 
+use anyhow::Result;
 use tch::{Device, Kind, Tensor};
 use torch_sys::C_tensor;
 
@@ -51,7 +52,7 @@ unsafe extern "C" {
         message: *mut c_char,
         message_size: usize,
     ) -> c_int;
-    fn nestor_attention_is_there() -> bool;
+    fn nestor_products_library(library: *mut c_int, message: *mut c_char, message_size: usize) -> c_int;
     fn nestor_attend(
         q: TensorPtr,
         k: TensorPtr,
@@ -66,6 +67,7 @@ unsafe extern "C" {
         sum: TensorPtr,
         a: TensorPtr,
         b: TensorPtr,
+        first: bool,
         message: *mut c_char,
         message_size: usize,
     ) -> c_int;
@@ -124,11 +126,19 @@ pub fn silu_mul(x: &Tensor) -> Tensor {
     y
 }
 
-/// Returns true if [`attend`] and [`add_product`] work on this device: they need a CPU, and the MKL that libtorch contains on
-/// x86-64.
+/// Returns true if [`attend`] and [`add_product`] work on this device.
 pub fn has_products(device: Device) -> bool {
-    // SAFETY: only compares two addresses.
-    device == Device::Cpu && unsafe { nestor_attention_is_there() }
+    device == Device::Cpu
+}
+
+/// Name of the library that multiplies matrices for [`attend`] and [`add_product`]: `mkl`, `onednn` or `float32`. It is that of
+/// `NESTOR_PRODUCTS`, else the best for this CPU.
+pub fn product_library() -> Result<&'static str> {
+    let mut library = 0;
+    // SAFETY: writes one number.
+    call(|message, size| unsafe { nestor_products_library(&mut library, message, size) })?;
+    // The order of `Library` in `cpp/products.h`.
+    Ok(["mkl", "onednn", "float32"][library as usize])
 }
 
 /// Causal attention over packed sequences, each over itself: queries (T, H, D), keys and values (T, K, D) to
@@ -151,14 +161,16 @@ pub fn attend(q: &Tensor, k: &Tensor, v: &Tensor, lengths: &[i64]) -> Tensor {
     out
 }
 
-/// Adds aᵀ b to a float32 `sum` (n, m), with a (T, n) and b (T, m): a weight's gradient to its gradient sum.
-pub fn add_product(sum: &mut Tensor, a: &Tensor, b: &Tensor) {
+/// Writes aᵀ b to a float32 `sum` (n, m), with a (T, n) and b (T, m): a weight's gradient. Adds it to what the sum holds unless it
+/// is `first`. The rows of the sum may be apart.
+pub fn add_product(sum: &Tensor, a: &Tensor, b: &Tensor, first: bool) {
     let (rows, columns, to) = (a.size(), b.size(), sum.size());
     assert!(rows.len() == 2 && columns.len() == 2 && rows[0] == columns[0] && to == [rows[1], columns[1]]);
     assert!(takes(a) && takes(b) && a.kind() == b.kind() && has_products(b.device()), "CPU tensors of one type");
-    assert!(sum.kind() == Kind::Float && sum.is_contiguous() && sum.device() == Device::Cpu, "a float32 sum");
+    let by_rows = to[0] * to[1] == 0 || sum.is_contiguous() || (sum.stride()[1] == 1 && sum.stride()[0] >= to[1]);
+    assert!(sum.kind() == Kind::Float && by_rows && sum.device() == Device::Cpu, "a float32 sum");
     // SAFETY: as above.
-    must(|message, size| unsafe { nestor_add_product(sum.as_ptr(), a.as_ptr(), b.as_ptr(), message, size) });
+    must(|message, size| unsafe { nestor_add_product(sum.as_ptr(), a.as_ptr(), b.as_ptr(), first, message, size) });
 }
 
 /// Log-probs of targets under softmax(logits / temperature), with the statistics that the gradient needs.

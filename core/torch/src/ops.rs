@@ -92,8 +92,8 @@ impl Ops {
     pub fn attend(self, [q, k, v]: [&Tensor; 3], sequences: &PackedSequences) -> Tensor {
         let PackedSequences { lengths, own } = sequences;
         match self {
-            Self::Fused if fused::has_products(q.device()) => fused::attend(q, k, v, lengths),
-            _ => generic::varlen_attention([q, k, v], own, own),
+            Self::Fused => fused::attend(q, k, v, lengths),
+            Self::Generic => generic::varlen_attention([q, k, v], own, own),
         }
     }
 
@@ -101,14 +101,8 @@ impl Ops {
     /// unless it is `first`.
     pub fn add_product(self, sum: &Tensor, a: &Tensor, b: &Tensor, first: bool) {
         match self {
-            Self::Fused if fused::has_products(sum.device()) => {
-                let mut sum = sum.shallow_clone();
-                if first {
-                    let _ = sum.zero_();
-                }
-                fused::add_product(&mut sum, a, b);
-            }
-            _ => generic::add_product(sum, a, b, first),
+            Self::Fused => fused::add_product(sum, a, b, first),
+            Self::Generic => generic::add_product(sum, a, b, first),
         }
     }
 }

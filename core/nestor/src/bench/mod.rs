@@ -147,6 +147,8 @@ pub fn update(options: &BenchOptions) -> Result<Value> {
     }
     report["recompute"] = serde_json::to_value(options.recompute)?;
     report["lengths"] = serde_json::to_value(&first)?;
+    let products = fused::has_products(device).then(fused::product_library).transpose()?;
+    report["products"] = json!(products);
     report["world"] = json!(ranks.world());
     report["sharding"] = serde_json::to_value(options.sharding)?;
     let rank_tokens = tokens / ranks.world();

@@ -5,8 +5,9 @@
 //! rank holds all weights. Units are padded, so rank 0's shards are the largest.
 
 use nestor_torch::PAGE;
+use nestor_torch::ops::Ops;
 use serde::Serialize;
-use tch::Kind;
+use tch::{Device, Kind};
 
 use crate::engine::pass_rows;
 use crate::model::config::Output;
@@ -145,6 +146,11 @@ impl UpdateSetup<'_> {
         self.ranks > 1 && self.sharding == Sharding::Full
     }
 
+    /// The form of the network's operations there.
+    fn ops(&self) -> Ops {
+        Ops::of(self.kind, if self.cpu { Device::Cpu } else { Device::Cuda(0) })
+    }
+
     fn bytes(&self) -> u64 {
         self.kind.elt_size_in_bytes() as u64
     }
@@ -222,7 +228,7 @@ fn passes(setup: &UpdateSetup, memory: &mut Memory) {
     let pieces = if setup.cpu { 0 } else { 2 * 4 * (PIECE_ELEMENTS as u64).min(logits / b) };
     let states = 3 * responses * hidden * b;
 
-    let graph = tokens * activation_bytes(c, setup.kind);
+    let graph = tokens * activation_bytes(c, setup.kind, setup.ops());
     // Of every linear layer's output, of what flows between them, and the embedding's in float32.
     let (q, kv) = ((c.num_attention_heads * c.head_dim()) as u64, (c.num_key_value_heads * c.head_dim()) as u64);
     let flowing = tokens * b * (3 * ffn + q + 2 * kv + 3 * hidden) + 4 * tokens * hidden;

@@ -12,6 +12,7 @@
 use anyhow::Result;
 use nestor_torch::autograd::{GradientEdge, gradients};
 use nestor_torch::fused;
+use nestor_torch::ops::Ops;
 use tch::{Kind, Tensor, no_grad};
 
 use super::packing::Packed;
@@ -202,7 +203,7 @@ fn blocks_to_recompute(model: &Model, tokens: i64, recompute: Recompute) -> usiz
         Recompute::Auto => {
             // Without a figure from the system, memory is taken to be scarce.
             let free = fused::free_bytes(model.device()).unwrap_or(0);
-            blocks_without_room(blocks, tokens as u64 * activation_bytes(&model.config, model.kind()), free)
+            blocks_without_room(blocks, tokens as u64 * activation_bytes(&model.config, model.kind(), model.ops), free)
         }
     }
 }
@@ -212,12 +213,17 @@ fn blocks_to_recompute(model: &Model, tokens: i64, recompute: Recompute) -> usiz
 /// These are the tensors that the operations of [`Model::block`] save, and the inputs of its linear layers: the block's
 /// input and its norm, queries, keys and values after the rotation, the attention's output, the sum with it and its norm,
 /// gate and up, and their product. Scales of norms and log-sums of attention are float32.
-pub fn activation_bytes(c: &Config, kind: Kind) -> u64 {
+pub fn activation_bytes(c: &Config, kind: Kind, ops: Ops) -> u64 {
     let (q, kv) = (c.num_attention_heads * c.head_dim(), c.num_key_value_heads * c.head_dim());
     let attention = (q + 2 * kv) + q;
-    // The norms of heads keep their inputs too, and with them the values before the rotation.
+    // The norms of heads keep their inputs too, and with them the values before the rotation. Generic operations also keep the
+    // normed heads before their weights, and read the values where they are.
     let heads = c.num_attention_heads + c.num_key_value_heads;
-    let (head_norms, scales) = if c.architecture == Architecture::Qwen3 { (q + 2 * kv, heads) } else { (0, 0) };
+    let (head_norms, scales) = match (c.architecture, ops) {
+        (Architecture::Qwen2, _) => (0, 0),
+        (Architecture::Qwen3, Ops::Fused) => (q + 2 * kv, heads),
+        (Architecture::Qwen3, Ops::Generic) => (2 * q + 2 * kv, heads),
+    };
     let elements = 4 * c.hidden_size + attention + head_norms + 3 * c.intermediate_size;
     let float32 = 2 + c.num_attention_heads + scales;
     elements as u64 * kind.elt_size_in_bytes() as u64 + 4 * float32 as u64

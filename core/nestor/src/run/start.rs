@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result};
+use nestor_torch::fused;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level;
@@ -137,13 +138,15 @@ impl Run {
 
     fn introduce(&mut self, resumed_from: Option<&Path>) -> Result<()> {
         let Learner { policy, .. } = &self.learner;
+        let device = policy.model.device();
         let tracker = &mut self.meter.tracker;
         tracker.emit(&Event::Start {
             run_dir: &self.dir,
             parameters: policy.model.numel(),
             adapters: policy.model.adapters.as_ref().map(|adapters| adapters.numel()),
             dtype: StoredType::of(policy.model.kind())?.name,
-            device: device_name(policy.model.device()),
+            device: device_name(device),
+            products: fused::has_products(device).then(fused::product_library).transpose()?,
             environment: &self.recipe.env.plugin,
             estimator: &self.recipe.estimator.plugin,
             iterations: self.recipe.iterations,

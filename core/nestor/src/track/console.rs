@@ -25,6 +25,9 @@ pub enum Event<'a> {
         dtype: &'static str,
         /// The device of rank 0, such as `cuda:0`.
         device: String,
+        /// The library of products on a CPU, such as `onednn`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        products: Option<&'static str>,
         /// Plugin id of the environment.
         environment: &'a str,
         /// Plugin id of the estimator.
@@ -79,11 +82,12 @@ impl Event<'_> {
     /// The event as one line. [`IterationRow::line`] formats iterations.
     pub fn line(&self) -> String {
         match self {
-            Self::Start { run_dir, parameters, adapters, dtype, device, environment, estimator, .. } => {
+            Self::Start { run_dir, parameters, adapters, dtype, device, products, environment, estimator, .. } => {
                 let adapters = adapters.map_or(String::new(), |n| format!(" ({n} of adapters)"));
+                let products = products.map_or(String::new(), |library| format!(" (products: {library})"));
                 let dir = run_dir.display();
                 format!(
-                    "{parameters} parameters{adapters} in {dtype} on {device}, environment {environment}, \
+                    "{parameters} parameters{adapters} in {dtype} on {device}{products}, environment {environment}, \
                      estimator {estimator}, run directory {dir}"
                 )
             }

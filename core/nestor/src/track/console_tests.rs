@@ -153,6 +153,7 @@ fn events_are_json_objects() {
         adapters: None,
         dtype: "float32",
         device: "cuda:1".into(),
+        products: Some("onednn"),
         environment: "maze",
         estimator: "stars",
         iterations: 2,
@@ -164,7 +165,7 @@ fn events_are_json_objects() {
             start,
             json!({
                 "event": "start", "run_dir": run_dir, "parameters": 3, "dtype": "float32", "device": "cuda:1",
-                "environment": "maze", "estimator": "stars", "iterations": 2, "world": 1,
+                "products": "onednn", "environment": "maze", "estimator": "stars", "iterations": 2, "world": 1,
             }),
         ),
         (

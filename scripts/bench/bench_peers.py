@@ -167,7 +167,7 @@ def logprob_diff(row, a, target):
     figures = {}
     for dtype in ("bfloat16", "float32"):
         model, prompts = models.load(folder, dtype), random_prompts(folder, batch, prompt)
-        figures[dtype] = bench("logprob-diff", folder, *sizes, dtype=dtype), play.logprob_difference(model, prompts, new)
+        figures[dtype] = bench("logprob-diff", folder, *sizes, dtype=dtype)["types"][dtype], play.logprob_difference(model, prompts, new)
         std = models.logit_std(model)
     shown = [", ".join(f"{dtype} {pair[side]['mean']:.1e} (largest {pair[side]['max']:.1e})"
                        for dtype, pair in figures.items()) for side in (0, 1)]

@@ -1,12 +1,12 @@
-"""How much of an adapter's change reaches the log-probs in bfloat16: Nestor beside peft, and beside merged weights.
+"""How much of an adapter's change reaches the logits in bfloat16: Nestor beside peft, and beside merged weights.
 
-    scripts/setup.sh --test && .venv/bin/python scripts/bench/lora_reach.py [--layers N] [--steps 1 17 170]
+    scripts/setup.sh --test && .venv/bin/python scripts/bench/lora_reach.py [--layers N] [--steps 1 17 170] [--rows N]
 
 A random Qwen2 network (projections of standard deviation 0.02 or 0.05) is trained through adapters (rank 64, alpha 64, learning
-rate 3e-6, the reference's settings) by peft in float32 on random tokens. After some steps the same adapters change the log-probs
-of other tokens: exactly in float32, and in bfloat16 by peft, by Nestor, and by weights that the adapters are merged into. The
+rate 3e-6, the reference's settings) by peft in float32 on random tokens. After some steps the same adapters change the logits of
+other tokens: exactly in float32, and in bfloat16 by peft, by Nestor, and by weights that the adapters are merged into. The
 share is the projection of a change on the exact one: 100 % is all of it, 0 % none. Every side's change is against its own
-log-probs without an adapter.
+logits without an adapter. The error is a standard error over rows of tokens: rounding noise is larger than a small change.
 """
 import argparse
 import json
@@ -15,7 +15,9 @@ import tempfile
 from pathlib import Path
 
 import torch
+import transformers
 from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,16 +36,15 @@ def load(folder, dtype):
     return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
 
 
-def logprobs(model, ids):
-    with torch.no_grad():
-        logp = torch.log_softmax(model(ids).logits.float(), -1)[:, :-1]
-    return logp.gather(-1, ids[:, 1:, None])[..., 0].double()
+@torch.no_grad()
+def logits(model, ids):
+    return torch.cat([model(part).logits[:, :-1].float() for part in ids.split(16)])
 
 
-def nestor(folder, adapter, tokens):
-    words = [ROOT / "target/release/adapted_logprobs", folder, adapter, RANK, ALPHA, tokens, "bfloat16"]
-    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, check=True)
-    return torch.tensor(json.loads(done.stdout), dtype=torch.float64)
+def nestor(folder, adapter, tokens, out):
+    words = [ROOT / "target/release/adapted_logits", folder, adapter, RANK, ALPHA, tokens, out]
+    subprocess.run([str(word) for word in words], check=True)
+    return load_file(out)["logits"]
 
 
 def trained(folder, out, steps):
@@ -63,13 +64,22 @@ def trained(folder, out, steps):
             model.save_pretrained(out / str(step))
 
 
-def shares(std, steps, layers):
-    """Rows of (steps, share by merged weights, by peft, by Nestor)."""
+def share(change, exact):
+    """The share and its standard error, by the jackknife over rows."""
+    along = (change * exact).double().sum((1, 2))
+    whole = exact.double().square().sum((1, 2))
+    without = (along.sum() - along) / (whole.sum() - whole)
+    n = len(along)
+    return (along.sum() / whole.sum()).item(), ((n - 1) / n * (without - without.mean()).square().sum()).sqrt().item()
+
+
+def shares(std, steps, layers, rows):
+    """Rows of (steps, shares by merged weights, by peft, by Nestor)."""
     with tempfile.TemporaryDirectory() as scratch:
         scratch = Path(scratch)
         network(scratch / "model", std, layers)
         trained(scratch / "model", scratch, steps)
-        ids = torch.randint(0, 512, (BATCH, LENGTH), generator=torch.Generator().manual_seed(4))
+        ids = torch.randint(0, 512, (rows, LENGTH), generator=torch.Generator().manual_seed(4))
         tokens = scratch / "tokens.json"
         tokens.write_text(json.dumps({"rows": ids.tolist()}))
 
@@ -77,24 +87,28 @@ def shares(std, steps, layers):
             adapter = scratch / str(step)
             peft = {dtype: PeftModel.from_pretrained(load(scratch / "model", dtype), adapter)
                     for dtype in (torch.float32, torch.bfloat16)}
-            exact, beside = (logprobs(model, ids) for model in peft.values())
+            exact, beside = (logits(model, ids) for model in peft.values())
             # Merged in float32, then rounded.
-            merged = logprobs(peft[torch.float32].merge_and_unload().bfloat16(), ids)
-            return exact, merged, beside, nestor(scratch / "model", adapter / "adapter_model.safetensors", tokens)
+            merged = logits(peft[torch.float32].merge_and_unload().bfloat16(), ids)
+            ours = nestor(scratch / "model", adapter / "adapter_model.safetensors", tokens, scratch / "out.safetensors")
+            return exact, merged, beside, ours.view(exact.shape)
 
-        before, rows = sides(0), []
+        before, found = sides(0), []
         for step in steps:
             exact, *others = (after - start for after, start in zip(sides(step), before, strict=True))
-            rows.append((step, *(((change * exact).sum() / exact.square().sum()).item() for change in others)))
-        return rows
+            found.append((step, [share(change, exact) for change in others]))
+        return found
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, nargs="+", default=[1, 17, 170])
     parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--rows", type=int, default=256, help="rows of tokens that the changes are measured on")
     args = parser.parse_args()
+    transformers.utils.logging.disable_progress_bar()
     print("| std | steps | merged | peft | Nestor |\n|---|---|---|---|---|")
     for std in (0.02, 0.05):
-        for step, *found in shares(std, args.steps, args.layers):
-            print(f"| {std} | {step} | " + " | ".join(f"{100 * share:.1f} %" for share in found) + " |", flush=True)
+        for step, found in shares(std, args.steps, args.layers, args.rows):
+            shown = " | ".join(f"{100 * value:.0f} ± {100 * error:.0f} %" for value, error in found)
+            print(f"| {std} | {step} | {shown} |", flush=True)

@@ -79,7 +79,7 @@ def logprob_diff(context):
     p, figures, good = Program(context), [], True
     sizes = ["--batch", 16, "--prompt", 128, "--new", 48] if not p.rehearsal else ["--batch", 4, "--prompt", 16, "--new", 8]
     for dtype in ["float32", *HALVES]:
-        done = p.bench("logprob-diff", p.big("0.5b"), dtype, *sizes)
+        done = p.bench("logprob-diff", p.big("0.5b"), dtype, *sizes)["types"][dtype]
         details(**{dtype: {"mean": done["mean"], "max": done["max"]}})
         figures.append(f"{dtype} {done['mean']:.1e} (largest {done['max']:.1e})")
         good &= done["mean"] <= DIFFERENCE_LIMIT[dtype]

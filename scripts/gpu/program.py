@@ -7,7 +7,7 @@ from pathlib import Path
 from limits import SHAPES
 
 # Types of 16 bits that the program computes in.
-HALVES = ["bfloat16"]
+HALVES = ["bfloat16", "float16"]
 
 
 class Program:

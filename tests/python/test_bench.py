@@ -103,7 +103,7 @@ def test_a_workload_is_a_file(run, root, bench, tmp_path):
     assert done.returncode == 2 and f"{own}:4:1: unknown key `environments`" in done.stderr, done.stderr
 
 
-def test_the_logprob_difference_shows_what_bfloat16_costs(run_json, tmp_path):
+def test_the_logprob_difference_shows_what_half_the_bits_cost(run_json, tmp_path, monkeypatch):
     torch.manual_seed(0)
     sharp = Qwen2ForCausalLM(Qwen2Config(hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4,
                                          num_key_value_heads=2, vocab_size=512, tie_word_embeddings=True))
@@ -112,9 +112,13 @@ def test_the_logprob_difference_shows_what_bfloat16_costs(run_json, tmp_path):
             parameter *= 4 if parameter.dim() == 2 else 1
     sharp.to(torch.bfloat16).save_pretrained(tmp_path)
     args = ["bench", "logprob-diff", "--model", tmp_path, "--batch", 20, "--prompt", 24, "--new", 12, "--json"]
-    half, full = (run_json(*args, "--dtype", dtype) for dtype in ("bfloat16", "float32"))
-    assert 1e-6 < half["mean"] < half["max"] < 1
+    types = run_json(*args)["types"]
+    full, bfloat, half = (types[dtype] for dtype in ("float32", "bfloat16", "float16"))
+    assert 1e-6 < bfloat["mean"] < bfloat["max"] < 1
     assert full["mean"] < 1e-6 and full["max"] < 1e-4
+    # float16 has three more bits, seen where both are computed by the same operations.
+    monkeypatch.setenv("NESTOR_OPS", "generic")
+    assert 1e-6 < half["mean"] < run_json(*args, "--dtype", "bfloat16")["types"]["bfloat16"]["mean"] / 3
 
 
 @pytest.mark.parametrize("args, parts", [

@@ -22,7 +22,7 @@ use tch::{Device, Kind, Tensor};
 pub use self::generate::generate;
 pub use self::iteration::{IterationArgs, iteration};
 use self::lengths::lengths;
-pub use self::logprob_diff::logprob_diff;
+pub use self::logprob_diff::{LogprobDiffOptions, logprob_diff};
 pub use self::rollout::{RolloutArgs, rollout};
 use self::timing::{Times, first_and_hundredth, profiled, seconds};
 use crate::data::{Batch, Rows, Sequence};

@@ -10,7 +10,7 @@ use crate::agent::play::PlayArgs;
 use crate::bench::{IterationArgs, RolloutArgs};
 use crate::model::Compute;
 use crate::plan::PlanArgs;
-use crate::recipe::{Dtype, Recompute, Sharding};
+use crate::recipe::{DeviceChoice, Dtype, Recompute, Sharding};
 use crate::view::ViewArgs;
 
 /// Trains LLM agents by reinforcement learning over many turns
@@ -281,7 +281,7 @@ pub enum BenchCommand {
     Iteration(IterationArgs),
     /// Compare the log-probs of engine and update on --new tokens sampled after each prompt
     #[command(after_help = "Example:\n  nestor bench logprob-diff --model runs/tiny --batch 2 --prompt 16 --new 8")]
-    LogprobDiff(Bench),
+    LogprobDiff(LogprobDiff),
     /// All-reduce a tensor over the ranks that `nestor launch`, torchrun or srun started, or over one
     #[command(after_help = "Example:\n  nestor launch --nproc 2 bench collective --backend gloo --mib 1")]
     Collective {
@@ -339,6 +339,34 @@ pub struct Bench {
     pub sharding: Sharding,
     #[command(flatten)]
     pub compute: Compute,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct LogprobDiff {
+    /// A model as a Hugging Face folder
+    #[arg(long, value_name = "DIR")]
+    pub model: PathBuf,
+    /// Number of sequences
+    #[arg(long, value_name = "B", default_value_t = 16)]
+    pub batch: usize,
+    /// Tokens of each prompt
+    #[arg(long, value_name = "P", default_value_t = 128)]
+    pub prompt: usize,
+    /// Tokens of each response
+    #[arg(long, value_name = "N", default_value_t = 32)]
+    pub new: usize,
+    /// Blocks that the update recomputes in its backward pass: auto, all, none, or the first N
+    #[arg(long, value_name = "WHICH", default_value = "auto")]
+    pub recompute: Recompute,
+    /// One compute type; by default all, one after the other
+    #[arg(long, value_enum)]
+    pub dtype: Option<Dtype>,
+    /// The device to compute on
+    #[arg(long, value_enum, default_value = "auto")]
+    pub device: DeviceChoice,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use self::args::*;
 use crate::agent::play::play;
-use crate::bench::{self, BenchOptions, CollectiveOptions};
+use crate::bench::{self, BenchOptions, CollectiveOptions, LogprobDiffOptions};
 use crate::checkpoint;
 use crate::dist::Rendezvous;
 use crate::dist::launch::{self, end_with_launcher};
@@ -28,7 +28,7 @@ use crate::out_of_memory::{caught, in_phase, will_be_caught};
 use crate::plan::plan;
 use crate::plugin::{Plugins, advantage::advantage};
 use crate::policy::logprobs::score;
-use crate::recipe::{self, Dist};
+use crate::recipe::{self, Dist, Dtype};
 use crate::run::{TrainArgs, join, run_dir};
 use crate::tokenizer::tokenize;
 use crate::track::{Event, Status, terminal};
@@ -167,8 +167,8 @@ fn run(command: Command) -> Result<ExitCode> {
         }
         Command::Bench(BenchCommand::LogprobDiff(args)) => {
             let json = args.json;
-            let measured = bench::logprob_diff(&bench_options(args.into())?)?;
-            print(json, &measured, || format!("mean {}, largest {}", measured["mean"], measured["max"]))?;
+            let measured = bench::logprob_diff(&logprob_diff_options(args)?)?;
+            print(json, &measured, || differences(&measured))?;
         }
         Command::Bench(BenchCommand::Collective { backend, mib, repeats, timeout, silence, json }) => {
             let patience = Dist { timeout_s: timeout, silence_s: silence };
@@ -281,6 +281,25 @@ fn bench_options(args: ProfiledBench) -> Result<BenchOptions> {
         sharding: args.sharding,
         profile,
     })
+}
+
+fn logprob_diff_options(args: LogprobDiff) -> Result<LogprobDiffOptions> {
+    let all = || vec![Dtype::Float32, Dtype::Bfloat16, Dtype::Float16];
+    Ok(LogprobDiffOptions {
+        dir: args.model,
+        batch: args.batch,
+        prompt: args.prompt,
+        new: args.new,
+        recompute: args.recompute,
+        kinds: args.dtype.map_or_else(all, |dtype| vec![dtype]).into_iter().map(kind).collect(),
+        device: device(args.device)?,
+    })
+}
+
+/// One line per compute type.
+fn differences(measured: &Value) -> String {
+    let line = |(dtype, found): (&String, &Value)| format!("{dtype}: mean {}, largest {}", found["mean"], found["max"]);
+    measured["types"].as_object().into_iter().flatten().map(line).collect::<Vec<_>>().join("\n")
 }
 
 fn seconds_and_rate(measured: &Value) -> String {

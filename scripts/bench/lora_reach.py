@@ -44,7 +44,7 @@ def logits(model, ids):
 def nestor(folder, adapter, tokens, out):
     words = [ROOT / "target/release/adapted_logits", folder, adapter, RANK, ALPHA, tokens, out]
     subprocess.run([str(word) for word in words], check=True)
-    return load_file(out)["logits"]
+    return load_file(out)["logits"].clone()  # the file is mapped, and written again
 
 
 def trained(folder, out, steps):

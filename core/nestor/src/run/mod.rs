@@ -33,7 +33,7 @@ use crate::track::{Event, Metrics, Phases, Status, Tracker};
 pub use check::run_dir;
 use group_filter::Selection;
 use ledger::{InterruptedUpdate, Ledger, OptimizerCounters};
-use speed::{Speed, TRAINED, forward_flops, generation_flops};
+use speed::{Speed, TRAINED, TRAINED_THROUGH_ADAPTERS, forward_flops, generation_flops};
 pub use start::join;
 
 /// Options of `nestor train`.
@@ -405,7 +405,8 @@ impl Meter {
         update::run_remaining(policy, batch, settings, report)?;
         let (seconds, tokens) = (self.phases.seconds("update").max(1e-9), (report.tokens - before) as f64);
         let all: usize = batch.sequences.iter().map(|s| s.tokens.len()).sum();
-        let flops = TRAINED * forward_flops(&policy.model.config, batch) * tokens / all.max(1) as f64;
+        let trained = if policy.model.adapters.is_some() { TRAINED_THROUGH_ADAPTERS } else { TRAINED };
+        let flops = trained * forward_flops(&policy.model.config, batch) * tokens / all.max(1) as f64;
         self.speed.count(flops);
         self.metrics.set("update/tokens_per_s", tokens / seconds);
         self.metrics.set("update/mfu", self.speed.share(flops, seconds));

@@ -12,6 +12,9 @@ use crate::model::flops::{block_flops, head_flops};
 /// FLOPs of training per forward FLOP: the backward pass takes two products for each one of the forward pass.
 pub const TRAINED: f64 = 3.0;
 
+/// The same where adapters alone are trained: the frozen weights have no gradient, and the adapters' own products are few.
+pub const TRAINED_THROUGH_ADAPTERS: f64 = 2.0;
+
 /// FLOPs of an iteration, relative to the peak of the ranks' devices.
 #[derive(Debug, Clone, Copy)]
 pub struct Speed {

@@ -71,7 +71,7 @@ struct nestor_device_memory {
   int64_t retries, ooms;
 };
 
-// What libtorch's allocator of a GPU has counted.
+// The counts of libtorch's allocator for a GPU.
 int nestor_cuda_memory(int64_t index, nestor_device_memory* memory, char* message, size_t message_size) {
   return guarded(message, message_size, [&] {
     const auto counts = stats(index);

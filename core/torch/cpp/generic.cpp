@@ -128,7 +128,7 @@ struct SiluMul : torch::autograd::Function<SiluMul> {
 
 // ---- attention
 
-// What the kernel of cuda_ops.cpp computes, sequence by sequence and without gradients of its own.
+// The result of the kernel in cuda_ops.cpp, sequence by sequence and without gradients of its own.
 at::Tensor attention_on_cpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Sequences& queries,
                             const Sequences& keys, double scale) {
   std::vector<at::Tensor> outs;

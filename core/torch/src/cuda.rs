@@ -31,7 +31,7 @@ pub struct Settings {
     pub expandable_segments: bool,
 }
 
-/// What libtorch's allocator of a GPU has counted, in bytes and calls.
+/// The counts of libtorch's allocator for a GPU, in bytes and calls.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DeviceMemory {
@@ -89,7 +89,7 @@ pub fn settings() -> Result<Settings> {
     Ok(settings)
 }
 
-/// What the allocator of a GPU has counted since the start of the process or the last [`reset_peak`]. An error before
+/// The counts of a GPU's allocator since the start of the process or the last [`reset_peak`]. An error before
 /// the first tensor on a GPU.
 pub fn memory(gpu: usize) -> Result<DeviceMemory> {
     let (index, mut memory) = (i64::try_from(gpu)?, DeviceMemory::default());

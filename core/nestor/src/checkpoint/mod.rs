@@ -141,7 +141,7 @@ fn shallow(tensors: &[Tensor]) -> Vec<Tensor> {
     tensors.iter().map(Tensor::shallow_clone).collect()
 }
 
-/// What a frozen network does not share with the policy: its weights, or its adapters.
+/// The set of a frozen network that it does not share with the policy: its weights, or its adapters.
 fn own_set<'a>(frozen: &'a Model, ranks: &Ranks) -> TensorSet<'a> {
     match &frozen.adapters {
         Some(adapters) => TensorSet { name: ADAPTER, layouts: &adapters.layouts, shards: adapters.shards(ranks) },

@@ -136,6 +136,28 @@ pub struct SequenceColumns {
     pub used: Vec<i64>,
 }
 
+impl SequenceColumns {
+    /// The three columns, end to end.
+    pub fn all(&self) -> Vec<i64> {
+        [&self.queries[..], &self.keys, &self.used].concat()
+    }
+
+    /// The view of a pass on the device, where `numbers` are these columns.
+    pub fn on_device(&self, numbers: &Tensor, places: Tensor, pages: Tensor) -> DeviceView {
+        let lengths = [&self.queries, &self.keys, &self.used].map(|column| column.len() as i64);
+        // Attention counts in int32.
+        let columns = numbers.to_kind(Kind::Int).split_with_sizes(lengths, 0);
+        let [queries, keys, used] = columns.try_into().unwrap_or_else(|_| unreachable!("a split has three parts"));
+        let rows = self.queries.windows(2).map(|ends| ends[1] - ends[0]);
+        DeviceView {
+            places,
+            pages,
+            queries: Sequences { starts: queries, used: None, longest: rows.max().unwrap_or(0) },
+            keys: Sequences { starts: keys, used: Some(used), longest: self.used.iter().copied().max().unwrap_or(0) },
+        }
+    }
+}
+
 /// A view's numbers on the device, computed once for all blocks of a pass.
 #[derive(Debug)]
 pub struct DeviceView {

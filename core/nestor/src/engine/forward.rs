@@ -2,12 +2,11 @@
 //! fill the cache with their prompts.
 
 use anyhow::Result;
-use nestor_torch::generic::Sequences;
 use nestor_torch::ops::Ops;
 use nestor_torch::upload;
-use tch::{Device, Kind, Tensor};
+use tch::{Device, Tensor};
 
-use super::cache::{Cache, CacheView, DeviceView, SequenceColumns};
+use super::cache::{Cache, CacheView};
 use super::scheduler::Chunk;
 use crate::model::Model;
 use crate::model::qwen2::{BlockWeights, ForwardInput, OuterWeights, WeightSource};
@@ -81,25 +80,10 @@ pub fn forward(weights: &Weights, cache: &Cache, chunks: &[Chunk], fixed: Option
             })?
         }
         Ops::Generic => {
-            let SequenceColumns { queries, keys, used } = view.sequences();
-            let [tokens, positions, last, places, pages, numbers] = upload_all(
-                [&tokens, &positions, &last, &view.places, &view.pages, &[&queries[..], &keys, &used].concat()],
-                device,
-            );
-            // Attention counts in int32.
-            let numbers = numbers
-                .to_kind(Kind::Int)
-                .split_with_sizes([queries.len(), keys.len(), used.len()].map(|n| n as i64), 0);
-            let [starts, key_starts, used_keys] =
-                <[Tensor; 3]>::try_from(numbers).unwrap_or_else(|_| unreachable!("three columns"));
-            let longest_query = queries.windows(2).map(|ends| ends[1] - ends[0]).max().unwrap_or(0);
-            let longest_key = used.iter().copied().max().unwrap_or(0);
-            let view = DeviceView {
-                places,
-                pages,
-                queries: Sequences { starts, used: None, longest: longest_query },
-                keys: Sequences { starts: key_starts, used: Some(used_keys), longest: longest_key },
-            };
+            let columns = view.sequences();
+            let [tokens, positions, last, places, pages, numbers] =
+                upload_all([&tokens, &positions, &last, &view.places, &view.pages, &columns.all()], device);
+            let view = columns.on_device(&numbers, places, pages);
             run(&tokens, &positions, &last, &|layer, qkv| cache.attend_plain(layer, &view, qkv))?
         }
     };

@@ -172,7 +172,7 @@ impl Views<'_> {
     }
 }
 
-/// What a block's weight gradients are made of.
+/// The parts of a block's weight gradients.
 #[derive(Debug)]
 pub struct BlockGradients {
     /// Gradients of the norms, in flat order.

@@ -4,8 +4,9 @@
 use std::path::Path;
 
 use anyhow::Result;
+use nestor_torch::upload;
 use serde_json::{Value, json};
-use tch::{Device, Kind, Tensor};
+use tch::{Device, Kind};
 
 use super::backward::idle_forward;
 use super::batching::{advance, balanced_micro_batches};
@@ -62,7 +63,7 @@ pub fn ragged_column(
     let comm = &ranks.comm;
     if !comm.is_alone() {
         // Entries that other ranks computed are zero here.
-        let sum = Tensor::from_slice(&column).to_device(comm.device());
+        let sum = upload(&column, comm.device());
         comm.all_reduce(&sum, Reduce::Sum)?;
         let count = column.len();
         sum.to_device(Device::Cpu).copy_data(&mut column, count);
@@ -116,8 +117,8 @@ fn one_pass(model: &Model, rows: &[Vec<u32>]) -> Result<Vec<Vec<f32>>> {
         let packed = Packed {
             tokens: packed_tokens(scored.iter().copied(), device),
             packing: Packing::new(&lengths, device),
-            predictors: Tensor::from_slice(&predictors).to_device(device),
-            targets: Tensor::from_slice(&targets).to_device(device),
+            predictors: upload(&predictors, device),
+            targets: upload(&targets, device),
             token_index: Vec::new(),
             lengths: Vec::new(),
         };

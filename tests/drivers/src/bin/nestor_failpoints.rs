@@ -2,7 +2,7 @@
 //!
 //! `NESTOR_FAILPOINT=name:n` sends SIGKILL at the n-th pass (from 1) of that place in a process. `name:n@r` means rank
 //! r alone (torchrun's variable `RANK`). A trailing `=term` sends SIGTERM instead, `=stop` SIGSTOP, and `=hang` has the
-//! thread sleep for ever.
+//! thread sleep and never wake.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};

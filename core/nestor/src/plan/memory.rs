@@ -229,7 +229,7 @@ fn passes(setup: &UpdateSetup, memory: &mut Memory) {
     let states = 3 * responses * hidden * b;
 
     let graph = tokens * activation_bytes(c, setup.kind, setup.ops());
-    // Of every linear layer's output, of what flows between them, and the embedding's in float32.
+    // Gradients: those of each linear layer's output, those between the layers, and the embedding's in float32.
     let (q, kv) = ((c.num_attention_heads * c.head_dim()) as u64, (c.num_key_value_heads * c.head_dim()) as u64);
     let flowing = tokens * b * (3 * ffn + q + 2 * kv + 3 * hidden) + 4 * tokens * hidden;
     let gathered = |units: u64| if setup.gathers() { b * units } else { 0 };

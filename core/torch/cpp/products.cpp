@@ -5,7 +5,6 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/native/CPUBlas.h>
-#include <ATen/ops/mm.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -307,11 +306,6 @@ template class Right<Bf16>;
 
 void add_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b, bool first) {
   TORCH_CHECK(sum.scalar_type() == at::kFloat && sum.dim() == 2 && sum.stride(1) == 1, "a sum is float32 by rows");
-  if (a.scalar_type() == at::kHalf) {
-    const auto made = at::mm(a.t(), b);
-    first ? sum.copy_(made) : sum.add_(made);
-    return;
-  }
   const auto left = a.contiguous(), right = b.contiguous();
   const int64_t tokens = left.size(0), n = left.size(1), m = right.size(1), stride = sum.stride(0);
   const Library library = products_library();
@@ -353,7 +347,7 @@ int nestor_products_library(int* library, char* message, size_t message_size) {
   return guarded(message, message_size, [&] { *library = static_cast<int>(products_library()); });
 }
 
-// sum (n, m) float32 += a (T, n) transposed * b (T, m).
+// sum (n, m) float32 = a (T, n) transposed * b (T, m), added to what it holds unless `first`.
 int nestor_add_product(const at::Tensor* sum, const at::Tensor* a, const at::Tensor* b, bool first, char* message,
                        size_t message_size) {
   return guarded(message, message_size, [&] { add_product(*sum, *a, *b, first); });

@@ -314,8 +314,9 @@ fn backend(text: &str) -> Result<Backend, String> {
     }
 }
 
+/// The model of a measurement and the sequences that it computes.
 #[derive(Args)]
-pub struct Bench {
+pub struct Sequences {
     /// A model as a Hugging Face folder
     #[arg(long, value_name = "DIR")]
     pub model: PathBuf,
@@ -328,6 +329,12 @@ pub struct Bench {
     /// Tokens of each response
     #[arg(long, value_name = "N", default_value_t = 32)]
     pub new: usize,
+}
+
+#[derive(Args)]
+pub struct Bench {
+    #[command(flatten)]
+    pub sequences: Sequences,
     /// Number of repetitions; the median is reported
     #[arg(long, value_name = "R", default_value_t = 3)]
     pub repeats: usize,
@@ -346,18 +353,8 @@ pub struct Bench {
 
 #[derive(Args)]
 pub struct LogprobDiff {
-    /// A model as a Hugging Face folder
-    #[arg(long, value_name = "DIR")]
-    pub model: PathBuf,
-    /// Number of sequences
-    #[arg(long, value_name = "B", default_value_t = 16)]
-    pub batch: usize,
-    /// Tokens of each prompt
-    #[arg(long, value_name = "P", default_value_t = 128)]
-    pub prompt: usize,
-    /// Tokens of each response
-    #[arg(long, value_name = "N", default_value_t = 32)]
-    pub new: usize,
+    #[command(flatten)]
+    pub sequences: Sequences,
     /// Blocks that the update recomputes in its backward pass: auto, all, none, or the first N
     #[arg(long, value_name = "WHICH", default_value = "auto")]
     pub recompute: Recompute,

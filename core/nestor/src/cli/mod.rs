@@ -268,11 +268,12 @@ impl From<Bench> for ProfiledBench {
 
 fn bench_options(args: ProfiledBench) -> Result<BenchOptions> {
     let ProfiledBench { bench: args, ragged, profile } = args;
+    let sequences = args.sequences;
     Ok(BenchOptions {
-        dir: args.model,
-        batch: args.batch,
-        prompt: args.prompt,
-        new: args.new,
+        dir: sequences.model,
+        batch: sequences.batch,
+        prompt: sequences.prompt,
+        new: sequences.new,
         kind: kind(args.compute.dtype),
         device: device(args.compute.device)?,
         repeats: args.repeats,
@@ -285,11 +286,12 @@ fn bench_options(args: ProfiledBench) -> Result<BenchOptions> {
 
 fn logprob_diff_options(args: LogprobDiff) -> Result<LogprobDiffOptions> {
     let all = || vec![Dtype::Float32, Dtype::Bfloat16, Dtype::Float16];
+    let sequences = args.sequences;
     Ok(LogprobDiffOptions {
-        dir: args.model,
-        batch: args.batch,
-        prompt: args.prompt,
-        new: args.new,
+        dir: sequences.model,
+        batch: sequences.batch,
+        prompt: sequences.prompt,
+        new: sequences.new,
         recompute: args.recompute,
         kinds: args.dtype.map_or_else(all, |dtype| vec![dtype]).into_iter().map(kind).collect(),
         device: device(args.device)?,

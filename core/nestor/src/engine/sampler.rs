@@ -149,11 +149,8 @@ fn by_operations(logits: &Tensor, draws: &[Draw]) -> anyhow::Result<Drawn> {
     let logprobs = logp.gather(1, &tokens.unsqueeze(1), false).squeeze_dim(1);
     // One copy to the host for both.
     let both = Tensor::cat(&[tokens.to_kind(Kind::Double), logprobs.to_kind(Kind::Double)], 0);
-    let (tokens, logprobs): (Vec<f64>, Vec<f64>) = {
-        let mut tokens = Vec::<f64>::try_from(both)?;
-        let logprobs = tokens.split_off(draws.len());
-        (tokens, logprobs)
-    };
+    let mut tokens = Vec::<f64>::try_from(both)?;
+    let logprobs = tokens.split_off(draws.len());
     Ok(Drawn {
         tokens: tokens.into_iter().map(|token| token as u32).collect(),
         logprobs: logprobs.into_iter().map(|logprob| logprob as f32).collect(),
@@ -235,6 +232,7 @@ mod tests {
         probs
     }
 
+    const BOTH: [Ops; 2] = [Ops::Fused, Ops::Generic];
     const LOGITS: [f64; 8] = [0.3, -1.2, 2.0, 1.1, -30.0, 0.9, -0.4, 1.7];
 
     #[test]
@@ -258,22 +256,24 @@ mod tests {
             })
             .collect();
         let logits = Tensor::from_slice(&LOGITS).unsqueeze(0).expand([rows as i64, 8], false);
-        let drawn = sample(Ops::Fused, &logits, &draws)?;
-        for (w, &mode) in settings.iter().enumerate() {
-            let mut counts = [0.0f64; 8];
-            (0..count).for_each(|i| counts[drawn.tokens[i * settings.len() + w] as usize] += 1.0);
-            if mode.temperature == 0.0 {
-                assert_eq!(counts[2], count as f64);
-                continue;
-            }
-            let mut chi = 0.0;
-            for (token, p) in reference(&LOGITS, mode).into_iter().enumerate() {
-                assert!(p > 0.0 || counts[token] == 0.0, "{mode:?} drew token {token}, which is cut");
-                if p * count as f64 > 5.0 {
-                    chi += (counts[token] - p * count as f64).powi(2) / (p * count as f64);
+        for ops in BOTH {
+            let drawn = sample(ops, &logits, &draws)?;
+            for (w, &mode) in settings.iter().enumerate() {
+                let mut counts = [0.0f64; 8];
+                (0..count).for_each(|i| counts[drawn.tokens[i * settings.len() + w] as usize] += 1.0);
+                if mode.temperature == 0.0 {
+                    assert_eq!(counts[2], count as f64);
+                    continue;
                 }
+                let mut chi = 0.0;
+                for (token, p) in reference(&LOGITS, mode).into_iter().enumerate() {
+                    assert!(p > 0.0 || counts[token] == 0.0, "{mode:?} drew token {token}, which is cut");
+                    if p * count as f64 > 5.0 {
+                        chi += (counts[token] - p * count as f64).powi(2) / (p * count as f64);
+                    }
+                }
+                assert!(chi < 26.0, "{mode:?}: chi-square {chi} (0.999 quantile for 7 degrees of freedom is 24.3)");
             }
-            assert!(chi < 26.0, "{mode:?}: chi-square {chi} (0.999 quantile for 7 degrees of freedom is 24.3)");
         }
         Ok(())
     }
@@ -289,12 +289,14 @@ mod tests {
                 uniform: 0.999_999_94,
             })
             .collect();
-        let drawn = sample(Ops::Fused, &logits, &draws)?;
-        assert_eq!(drawn.tokens[..3], [2, 2, 2]);
-        for (row, draw) in draws.iter().enumerate() {
-            let whole = Sampling { temperature: draw.sampling.temperature, ..Default::default() };
-            let expected = reference(&LOGITS, whole)[drawn.tokens[row] as usize].ln();
-            assert!((drawn.logprobs[row] as f64 - expected).abs() < 1e-5, "row {row}: {expected}");
+        for ops in BOTH {
+            let drawn = sample(ops, &logits, &draws)?;
+            assert_eq!(drawn.tokens[..3], [2, 2, 2]);
+            for (row, draw) in draws.iter().enumerate() {
+                let whole = Sampling { temperature: draw.sampling.temperature, ..Default::default() };
+                let expected = reference(&LOGITS, whole)[drawn.tokens[row] as usize].ln();
+                assert!((drawn.logprobs[row] as f64 - expected).abs() < 1e-5, "{ops:?}, row {row}: {expected}");
+            }
         }
         Ok(())
     }
@@ -308,12 +310,14 @@ mod tests {
                 for row in [[bad; 5], [0.0, bad, 1.0, f32::NEG_INFINITY, 2.0]] {
                     let logits =
                         Tensor::cat(&[Tensor::from_slice(&[1f32; 5]), Tensor::from_slice(&row)], 0).view([2, 5]);
-                    let error = sample(Ops::Fused, &logits, &[draw, draw]).expect_err("not finite").to_string();
-                    assert!(error.contains("not finite (1 of 2 rows)"), "{error}");
+                    for ops in BOTH {
+                        let error = sample(ops, &logits, &[draw, draw]).expect_err("not finite").to_string();
+                        assert!(error.contains("not finite (1 of 2 rows)"), "{ops:?}: {error}");
+                    }
                 }
             }
             let none = Tensor::full([1, 5], f64::NEG_INFINITY, (Kind::Float, tch::Device::Cpu));
-            assert!(sample(Ops::Fused, &none, &[draw]).is_err());
+            assert!(BOTH.into_iter().all(|ops| sample(ops, &none, &[draw]).is_err()));
         }
     }
 
@@ -324,8 +328,10 @@ mod tests {
         for top_p in [1.0, 0.9999] {
             let sampling = Sampling { top_p, ..Default::default() };
             let draws = [Draw { sampling, uniform: 0.0 }, Draw { sampling, uniform: 1.0 }];
-            let tokens = sample(Ops::Fused, &logits, &draws)?.tokens;
-            assert!(tokens.iter().all(|t| [1, 3].contains(t)), "{tokens:?}");
+            for ops in BOTH {
+                let tokens = sample(ops, &logits, &draws)?.tokens;
+                assert!(tokens.iter().all(|t| [1, 3].contains(t)), "{ops:?}: {tokens:?}");
+            }
         }
         Ok(())
     }

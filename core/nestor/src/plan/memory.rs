@@ -174,15 +174,15 @@ impl UpdateSetup<'_> {
     /// Names and bytes of the tensors that a rank always holds of the policy.
     fn policy(&self) -> Vec<(&'static str, u64)> {
         let units = UnitSizes::new(self.config, self.ranks);
-        let [own, master_weights, sums, moments] = match self.lora {
-            None => self.state(&units),
+        let (name, [weights, master_weights, sums, moments]) = match self.lora {
+            None => ("weights", self.state(&units)),
             Some(lora) => {
                 let shard = adapter_units(self.config, lora, self.ranks).shard();
-                [self.frozen(&units), 4 * shard, 4 * shard, 8 * shard]
+                ("frozen base of the adapters", [self.frozen(&units), 4 * shard, 4 * shard, 8 * shard])
             }
         };
         vec![
-            ("weights", own),
+            (name, weights),
             ("master weights", master_weights),
             ("gradient sums", sums),
             ("moments of AdamW", moments),

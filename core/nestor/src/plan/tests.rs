@@ -159,13 +159,13 @@ fn adapters_have_small_optimisers_and_share_their_base() {
     // In and out of q, k, v, o, gate, up and down: 90,112 rows and columns a block.
     let columns = 7168 + 2 * 4096 + 7168 + 3 * 22_528;
     assert_eq!(bytes(&with, "moments of AdamW"), 8 * 28 * 64 * columns);
-    assert_eq!(bytes(&with, "weights"), 2 * UnitSizes::new(&config, 1).all());
+    assert_eq!(bytes(&with, "frozen base of the adapters"), 2 * UnitSizes::new(&config, 1).all());
     let reference = |lora| {
         let update = UpdateSetup { lora, ..update(&config, 1, Sharding::Full) };
         bytes(&iteration_memory(&IterationSetup { reference: true, ..iteration(update) }), "reference")
     };
     assert_eq!(reference(Some(&lora)), 4 * 28 * 64 * columns);
-    assert_eq!(reference(None), bytes(&with, "weights"));
+    assert_eq!(reference(None), bytes(&with, "frozen base of the adapters"));
 }
 
 /// Two peers over links of 450 GB/s hide the gathers of a block from F (W - 1) / W / 450e9 tokens a micro-batch on,

@@ -18,7 +18,7 @@ use crate::checkpoint;
 use crate::dist::Rendezvous;
 use crate::dist::launch::{self, end_with_launcher};
 use crate::engine::Sampling;
-use crate::error::{InputError, brief, message, panic_text};
+use crate::error::{InputError, brief, is_quiet, message, panic_text};
 use crate::eval::{EvalArgs, eval};
 use crate::generate::{GenerateOptions, PromptSource, generate};
 use crate::input_error;
@@ -65,7 +65,7 @@ pub fn main() -> ExitCode {
     std::panic::set_hook(Box::new(|info| {
         let at = info.location().map_or(String::new(), |at| format!(" ({}:{})", at.file(), at.line()));
         let text = brief(panic_text(info.payload()).unwrap_or("a panic without a message"));
-        if will_be_caught(&text) {
+        if is_quiet() || will_be_caught(&text) {
             return;
         }
         warn(&format!("internal error{at}: {text}; please report this with the command and the recipe"));

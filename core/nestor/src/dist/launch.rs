@@ -18,6 +18,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::environment::LAUNCHER;
+use super::secret::{SECRET, Secret};
 use crate::track::{Event, terminal};
 
 /// Time that the other ranks have to end by themselves after one failed.
@@ -100,11 +101,12 @@ impl Processes {
         let listener = TcpListener::bind(("127.0.0.1", 0)).context("looking for a free port")?;
         let port = listener.local_addr().context("looking for a free port")?.port();
         drop(listener);
+        let secret = Secret::drawn();
         let (sender, lines) = channel();
         let mut ranks =
             Self { ranks: Vec::new(), lines, first_printed: HashMap::new(), signals: 0, json: options.json };
         for rank in 0..options.ranks {
-            match start(options, restart, rank, port).and_then(|child| Process::new(rank, child, &sender)) {
+            match start(options, restart, rank, (port, &secret)).and_then(|child| Process::new(rank, child, &sender)) {
                 Ok(rank) => ranks.ranks.push(rank),
                 Err(error) => {
                     ranks.kill();
@@ -254,8 +256,9 @@ impl Process {
     }
 }
 
-/// Starts one rank in its own process group, so that a terminal's Ctrl-C reaches only the launcher.
-fn start(options: &LaunchOptions, restart: u32, rank: usize, port: u16) -> Result<Child> {
+/// Starts one rank in its own process group, so that a terminal's Ctrl-C reaches only the launcher. The ranks meet at a
+/// port of this machine and share a secret.
+fn start(options: &LaunchOptions, restart: u32, rank: usize, (port, secret): (u16, &str)) -> Result<Child> {
     let program = std::env::current_exe().context("finding this program")?;
     let (name, rest) = options.arguments.split_at(options.arguments.len().min(1));
     let mut command = Command::new(program);
@@ -270,6 +273,9 @@ fn start(options: &LaunchOptions, restart: u32, rank: usize, port: u16) -> Resul
         .env("MASTER_PORT", port.to_string())
         .env_remove("TORCHELASTIC_USE_AGENT_STORE")
         .env(LAUNCHER, std::process::id().to_string());
+    if std::env::var_os(SECRET).is_none() {
+        command.env(SECRET, secret);
+    }
     if std::env::var_os("OMP_NUM_THREADS").is_none() {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         command.env("OMP_NUM_THREADS", (cores / options.ranks).max(1).to_string());

@@ -173,7 +173,7 @@ impl Console {
         match self.format {
             Format::Silent => {}
             Format::Json => event.print_json(),
-            Format::Plain => terminal::print(&event.line()),
+            Format::Plain => terminal::print(&terminal::printable(&event.line())),
             Format::Terminal => {
                 let folded = terminal::fold(&event.line(), terminal::columns(&Term::stdout()));
                 let warning = matches!(event, Event::Warning { .. });

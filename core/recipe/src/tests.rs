@@ -407,3 +407,19 @@ fn every_recipe_of_the_project_loads() -> Result<()> {
     let recipes = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recipes");
     if recipes.is_dir() { visit(&recipes) } else { Ok(()) }
 }
+
+#[test]
+fn every_key_has_one_permission() {
+    use super::permissions::{BETWEEN_ITERATIONS, FIXED, FREE};
+    let mut listed: Vec<&str> = [FREE, BETWEEN_ITERATIONS, FIXED].concat();
+    listed.sort_unstable();
+    let twice: Vec<_> = listed.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]).collect();
+    assert!(twice.is_empty(), "in two lists: {twice:?}");
+    let known = keys();
+    let strange: Vec<_> = listed.iter().filter(|path| known.iter().all(|key| key.path != **path)).collect();
+    assert!(strange.is_empty(), "no keys: {strange:?}");
+    // A section that every recipe has never appears or disappears, so only its keys change.
+    let always = |key: &Key| key.kind == "a section" && key.default.as_deref() != Some("none");
+    let missing: Vec<_> = known.iter().filter(|key| key.on_resume.is_none() && !always(key)).collect();
+    assert!(missing.is_empty(), "sort these keys into a list of this file: {missing:?}");
+}

@@ -57,6 +57,11 @@ fn shown(value: &Value) -> String {
         Value::String(text) if !text.is_empty() && !text.contains(|c: char| c.is_whitespace() || c.is_control()) => {
             text.clone()
         }
+        Value::Number(number) => match number.as_f64().filter(|_| number.is_f64()) {
+            // As people write a learning rate.
+            Some(x) if x != 0.0 && !(0.01..1e6).contains(&x.abs()) => format!("{x:e}"),
+            _ => number.to_string(),
+        },
         value => value.to_string(),
     };
     match text.char_indices().nth(LONGEST) {
@@ -80,7 +85,12 @@ fn compare(key: &str, before: &Value, after: &Value, changes: &mut Vec<Change>) 
         return;
     };
     let value = |map: &Map<String, Value>, name: &str| map.get(name).cloned().unwrap_or_default();
+    // Another plugin has other keys.
+    let other_plugin = value(old, "plugin") != value(new, "plugin");
     for name in old.keys().chain(new.keys().filter(|name| !old.contains_key(*name))) {
+        if other_plugin && name == "config" {
+            continue;
+        }
         let path = if key.is_empty() { name.clone() } else { format!("{key}.{name}") };
         compare(&path, &value(old, name), &value(new, name), changes);
     }

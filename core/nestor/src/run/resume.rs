@@ -128,3 +128,52 @@ impl Resumption {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::InputError;
+    use crate::recipe::load_resolved;
+
+    const RECIPE: &str = "
+iterations: 4
+seed: 1
+model: {path: model}
+env: {plugin: maze}
+estimator: {plugin: stars}
+rollout: {tasks: 1, group_size: 2, max_steps: 2, max_prompt_tokens: 8, max_response_tokens: 8}
+update: {mini_batch: 1, lr: 1}
+eval: {tasks: 1}
+";
+
+    fn resumption(allow_other_tasks: bool) -> Resumption {
+        let checkpoint = "run/checkpoints/iteration-000003+000002".into();
+        Resumption { checkpoint, changes: Vec::new(), allow_other_tasks, change_evaluation: false }
+    }
+
+    #[test]
+    fn the_number_of_tasks_changes_only_with_permission() -> Result<()> {
+        let recipe = load_resolved("recipe", RECIPE)?;
+        let mut cursor = TaskCursor::new(10, 1);
+        cursor.next(7);
+        let mut state = State { iteration: 3, ..State::new(cursor.clone(), None) };
+        resumption(false).fit(&mut state, false, &recipe, 10)?;
+        assert_eq!(state.tasks, cursor);
+        let error = resumption(false).fit(&mut state, false, &recipe, 12).expect_err("other tasks");
+        assert!(error.is::<InputError>() && error.to_string().contains("has 12 tasks, and had 10"), "{error}");
+        resumption(true).fit(&mut state, false, &recipe, 12)?;
+        assert_eq!(state.tasks, TaskCursor::new(12, 1));
+        Ok(())
+    }
+
+    #[test]
+    fn a_begun_iteration_cannot_be_left_out() -> Result<()> {
+        let recipe = |iterations: u64| load_resolved("recipe", &RECIPE.replacen('4', &iterations.to_string(), 1));
+        let mut state = State { iteration: 3, ..State::new(TaskCursor::new(10, 1), None) };
+        assert!(resumption(false).fit(&mut state, false, &recipe(2)?, 10).is_err());
+        assert!(resumption(false).fit(&mut state, false, &recipe(3)?, 10).is_ok());
+        assert!(resumption(false).fit(&mut state, true, &recipe(3)?, 10).is_err());
+        assert_eq!(iteration_of(&resumption(false).checkpoint), 3);
+        Ok(())
+    }
+}

@@ -521,7 +521,8 @@ fn a_resume_prints_refuses_or_allows_every_change() -> Result<()> {
         shown.push(key);
     }
     assert!(shown.len() >= 60);
-    let missing = |key: &Key| key.on_resume.is_some() && !shown.contains(&&*key.path) && !ELSEWHERE.contains(&&*key.path);
+    let missing =
+        |key: &Key| key.on_resume.is_some() && !shown.contains(&&*key.path) && !ELSEWHERE.contains(&&*key.path);
     let missing: Vec<_> = keys().into_iter().filter(missing).map(|key| key.path).collect();
     assert!(missing.is_empty(), "add a change of these keys: {missing:?}");
     Ok(())

@@ -116,8 +116,9 @@ impl Plugins {
 
     /// The files of the same name as this one that are not used.
     pub fn shadowed_by(&self, file: &PluginFile) -> impl Iterator<Item = &Path> {
-        let same = |path: &&PathBuf| path.file_name() == file.path.file_name() && **path != file.path;
-        self.shadowed.iter().filter(same).map(PathBuf::as_path)
+        let same = |path: &&PathBuf| path.file_name() == file.path.file_name();
+        let other = |path: &&PathBuf| path.canonicalize().is_ok_and(|path| path != file.path);
+        self.shadowed.iter().filter(same).filter(other).map(PathBuf::as_path)
     }
 
     /// The choice of a plugin with the defaults of its config, as far as the plugin's schema names them.

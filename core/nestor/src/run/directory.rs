@@ -93,7 +93,7 @@ impl Drop for RunDir {
     fn drop(&mut self) {
         let worthless = self.fresh && !self.kept && !has_results(&self.path);
         if worthless {
-            // What cannot be removed stays: the refusal itself is what the user must see.
+            // An entry that cannot be removed stays: the user must see the refusal itself.
             for entry in fs::read_dir(&self.path).into_iter().flatten().flatten() {
                 let path = entry.path();
                 let _ = match entry.file_type() {
@@ -195,7 +195,10 @@ pub fn to_resume(recipe: Option<&Path>) -> Result<PathBuf> {
     let mut runs = runs(name.as_deref()).with_context(|| format!("looking for runs in {RUNS}"))?;
     match (runs.pop(), runs.len()) {
         (Some(run), 0) => Ok(run),
-        (None, _) => Err(holds_no_run(&Path::new(RUNS).join(name.map_or(String::new(), |name| format!("{name}[-N]"))))),
+        (None, _) => {
+            let runs = Path::new(RUNS);
+            Err(holds_no_run(&name.map_or(runs.into(), |name| runs.join(format!("{name}[-N]")))))
+        }
         (Some(last), _) => {
             const SHOWN: usize = 8;
             let mut list: Vec<String> =

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -42,6 +42,8 @@ pub struct LaunchOptions {
     pub again: Vec<OsString>,
     /// The ranks print JSON.
     pub json: bool,
+    /// Standard input of every rank.
+    pub input: String,
 }
 
 /// Starts the ranks, restarts them after a failure up to the limit, and returns the exit code.
@@ -281,8 +283,14 @@ fn start(options: &LaunchOptions, restart: u32, rank: usize, (port, secret): (u1
         command.env("OMP_NUM_THREADS", (cores / options.ranks).max(1).to_string());
     }
     let stdout = if rank == 0 { Stdio::inherit() } else { Stdio::piped() };
-    command.stdin(Stdio::null()).stdout(stdout).stderr(Stdio::piped()).process_group(0);
-    command.spawn().context("starting this program")
+    command.stdin(Stdio::piped()).stdout(stdout).stderr(Stdio::piped()).process_group(0);
+    let mut child = command.spawn().context("starting this program")?;
+    if let Some(mut pipe) = child.stdin.take() {
+        // In a thread, since a stopped rank may not read. One that has ended needs no input.
+        let input = options.input.clone();
+        std::thread::spawn(move || pipe.write_all(input.as_bytes()));
+    }
+    Ok(child)
 }
 
 /// Forwards the lines of a pipe from a thread that ends with the pipe.

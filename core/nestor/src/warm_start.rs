@@ -10,6 +10,7 @@ use tch::Kind;
 use crate::agent::{Player, TaskCursor, pack, plan};
 use crate::data::{Batch, Episode};
 use crate::dist::{Comm, exchange};
+use crate::failpoint::failpoint;
 use crate::policy::batching::balanced_micro_batches;
 use crate::policy::update::differentiate;
 use crate::policy::{Network, Packed, PassOptions, policy_gradients};
@@ -85,6 +86,7 @@ impl Imitation<'_> {
             self.state.steps += 1;
             self.state.loss = loss;
             progress(self.state.steps, loss)?;
+            failpoint("mid-warm-start");
         }
         policy.optimizer.reset();
         Ok(true)

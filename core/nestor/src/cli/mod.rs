@@ -211,6 +211,7 @@ impl Launch {
 
 /// Checks the command before any rank starts, and gives all ranks and restarts the same run directory.
 fn run_launch(args: Launch) -> Result<ExitCode> {
+    let signals = launch::collect_signals()?;
     let command = args.parse().unwrap_or_else(|error| error.exit());
     let Launch { nproc, restarts, command: mut arguments } = args;
     let (mut again, mut json) = (Vec::new(), false);
@@ -232,7 +233,7 @@ fn run_launch(args: Launch) -> Result<ExitCode> {
         }
     }
     let options = launch::LaunchOptions { ranks: nproc.into(), restarts, arguments, again, json };
-    Ok(ExitCode::from(launch::launch(&options)?))
+    Ok(ExitCode::from(launch::launch(&options, signals)?))
 }
 
 fn run_generate(args: Generate) -> Result<()> {

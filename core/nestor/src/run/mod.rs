@@ -9,6 +9,7 @@ mod speed;
 mod start;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use rand_chacha::rand_core::Rng;
@@ -66,7 +67,7 @@ pub struct Run {
     model_files: PathBuf,
     ranks: Ranks,
     player: Player,
-    estimator: Estimator,
+    estimator: Arc<Estimator>,
     learner: Learner,
     meter: Meter,
     ledger: Ledger,
@@ -170,9 +171,12 @@ impl Run {
     /// batch.
     pub fn score(&mut self, batch: &mut Batch) -> Result<()> {
         self.meter.phases.start("advantage");
-        let rows = &mut batch.rows;
+        let (estimator, rows) = (self.estimator.clone(), &mut batch.rows);
         (rows.advantages, rows.returns) = from_root(&*self.ranks.comm, || {
-            self.estimator.score(rows)?;
+            let mut own = std::mem::take(rows);
+            let (scored, own) = signals::unless_stopped(&self.ranks.stop, move || (estimator.score(&mut own), own))?;
+            *rows = own;
+            scored?;
             Ok((std::mem::take(&mut rows.advantages), std::mem::take(&mut rows.returns)))
         })?;
         Ok(())

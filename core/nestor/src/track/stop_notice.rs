@@ -24,8 +24,8 @@ impl StopNotice {
         let when = match self.phase.name() {
             "" | "start" => "once the run has started",
             "warm_start" => "after this step of the warm start",
-            "rollout" => "without the episodes under way",
-            "evaluate" => "without this evaluation, which the resumed run makes up for",
+            "rollout" => "without these episodes",
+            "evaluate" => "in this evaluation",
             "old_logprobs" | "reference" | "values" => "after this micro-batch",
             "critic" | "update" => "after this mini-batch",
             "checkpoint" => "after this checkpoint",

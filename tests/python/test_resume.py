@@ -1,5 +1,6 @@
 """A run killed by SIGKILL at a named place and resumed ends with bit-identical parameters (deterministic, float32, CPU)."""
 import json
+import re
 import shutil
 import signal
 
@@ -59,7 +60,9 @@ def test_stopped_by_a_signal_and_resumed(failpoint, whole, run, root, tmp_path):
     stopped = train(run, recipe, run_dir, failpoint=f"{failpoint}=term")
     assert stopped.returncode == 130, stopped.stderr
     if "mini-batch" in failpoint:
-        assert stopped.stderr == "stopping after this mini-batch, then saving; again: exit without saving\n"
+        # The answer may come when the save has begun.
+        assert re.fullmatch(r"stopping after this (mini-batch|checkpoint), then saving; again: exit without saving\n",
+                            stopped.stderr), stopped.stderr
     halfway = sorted(path.name for path in (run_dir / "checkpoints").glob("iteration-*+*"))
     assert len(halfway) == ("mini-batch" in failpoint), halfway
     resumed = train(run, recipe, run_dir, "--resume")
@@ -102,7 +105,7 @@ def test_saved_by_time_and_killed(whole, run, root, tmp_path):
     """At every chance, since the time is over at once: after each optimiser step and each step of the warm start."""
     recipe = root / "recipes/smoke/gigpo.yaml"
     settings = [*SETTINGS, "checkpoint={every_minutes: 1.0e-9}"]
-    for failpoint, left in {"mid-warm-start:9": "warm-start-000008", "mid-mini-batch:5": "iteration-000000+000004"}.items():
+    for failpoint, left in {"mid-warm-start:9": "warm-start-000008", "mid-mini-batch:3": "iteration-000000+000002"}.items():
         run_dir = tmp_path / failpoint.replace(":", "-")
         killed = train(run, recipe, run_dir, failpoint=failpoint, settings=settings)
         assert killed.returncode == -signal.SIGKILL, killed.stderr

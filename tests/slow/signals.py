@@ -27,10 +27,10 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/python"))
 from measured import MEASURED  # noqa: E402
 
-SETTINGS = {"deterministic": "true", "iterations": 5, "checkpoint": "{every: 2}", "eval": "{tasks: 10, every: 2}",
-            "update.mini_batch": 8, "update.epochs": 2, "update.shuffle": "true", "update.micro_batch_tokens": 256,
-            "warm_start.steps": 40}
-BY_TIME = {**SETTINGS, "checkpoint": "{every_minutes: 0.01}", "eval": "{tasks: 10}", "iterations": 12}
+SETTINGS = {"deterministic": "true", "iterations": 8, "checkpoint": "{every: 3}", "eval": "{tasks: 300, every: 2}",
+            "env.config": "{max: 40, max_steps: 6, held_out: 300}", "rollout.tasks": 12, "update.mini_batch": 16,
+            "update.epochs": 2, "update.shuffle": "true", "update.micro_batch_tokens": 256, "warm_start.steps": 100}
+BY_TIME = {**SETTINGS, "checkpoint": "{every_minutes: 0.01}", "eval": "{tasks: 300}", "iterations": 12}
 # The answer to a signal names the work that the run is in.
 ANSWER = re.compile(r"^(?:\[rank 0\] )?(stopping .*), then saving; again: exit without saving$", re.MULTILINE)
 PATIENCE = 900
@@ -94,7 +94,7 @@ def life(run_dir, world, settings, delay, how):
     return run.returncode, err, now - max(saved, begin)
 
 
-def stop(total, world, seed, folder, longest=4.0, say=lambda line: None):
+def stop(total, world, seed, folder, longest=5.0, say=lambda line: None):
     """Stops runs until `total` signals were sent; returns the number of signals by the work that they met."""
     want = undisturbed(folder / "whole", world, SETTINGS)
     numbers, met = random.Random(seed), collections.Counter()

@@ -9,7 +9,6 @@ mod speed;
 mod start;
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use rand_chacha::rand_core::Rng;
@@ -18,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::agent::{PlaySettings, Player, Scored, pack, plan_from};
 use crate::checkpoint::Contents;
 use crate::data::{Batch, Episode};
-use crate::dist::{exchange, from_root};
+use crate::dist::{agree, exchange, from_root};
 use crate::engine::{Counters as Generated, NoiseKey, noise};
 use crate::error::message;
 use crate::eval::evaluate;
@@ -67,7 +66,7 @@ pub struct Run {
     model_files: PathBuf,
     ranks: Ranks,
     player: Player,
-    estimator: Arc<Estimator>,
+    estimator: Estimator,
     learner: Learner,
     meter: Meter,
     ledger: Ledger,
@@ -171,12 +170,9 @@ impl Run {
     /// batch.
     pub fn score(&mut self, batch: &mut Batch) -> Result<()> {
         self.meter.phases.start("advantage");
-        let (estimator, rows) = (self.estimator.clone(), &mut batch.rows);
+        let rows = &mut batch.rows;
         (rows.advantages, rows.returns) = from_root(&*self.ranks.comm, || {
-            let mut own = std::mem::take(rows);
-            let (scored, own) = signals::unless_stopped(&self.ranks.stop, move || (estimator.score(&mut own), own))?;
-            *rows = own;
-            scored?;
+            self.estimator.score(rows)?;
             Ok((std::mem::take(&mut rows.advantages), std::mem::take(&mut rows.returns)))
         })?;
         Ok(())
@@ -214,10 +210,16 @@ impl Run {
         let due = |every: u64| every > 0 && iteration.is_multiple_of(every);
         let file = due(self.recipe.checkpoint.rollouts_every);
         let table = self.recipe.wandb.as_ref().filter(|section| due(section.table_every));
-        if self.ranks.comm.rank() != 0 || !(file || table.is_some()) {
+        if !(file || table.is_some()) {
             return Ok(());
         }
-        let parts = &self.estimator.parts(&batch.rows)?;
+        let root = self.ranks.comm.rank() == 0;
+        let (parts, outcome) = match root.then(|| self.estimator.parts(&batch.rows)).transpose() {
+            Ok(parts) => (parts, Ok(())),
+            Err(error) => (None, Err(error)),
+        };
+        agree(&*self.ranks.comm, outcome)?; // a signal may stop the call, and then all ranks
+        let Some(parts) = &parts else { return Ok(()) };
         let scored = Scored { episodes, batch, parts, tokenizer: self.player.tokenizer() };
         if file {
             let dir = self.dir.join("rollouts");

@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use nestor_torch::fused;
@@ -123,7 +122,6 @@ impl Run {
         let learner = Learner { policy, critic, reference: None };
         let mut meter = Meter { phases, speed, metrics: Metrics::new(), tracker };
         meter.resume_row(row);
-        let estimator = Arc::new(estimator);
         Ok(Self { recipe, dir, model_files, ranks, player, estimator, learner, meter, ledger })
     }
 

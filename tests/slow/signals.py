@@ -76,25 +76,27 @@ def undisturbed(folder, world, settings):
     return outcome(folder)
 
 
-def life(run_dir, world, settings, delay, how):
-    """Starts or resumes a run and sends it a signal after a delay. Returns its exit code, standard error, and the time from the
-    newest checkpoint to the signal."""
+def life(run_dir, world, settings, delay, how, at_once=False):
+    """Starts or resumes a run and sends it a signal after a delay, counted from its first line (its start is over then) or
+    `at_once` from the beginning. Returns its exit code, standard error, and the time from the newest checkpoint to the signal."""
     resumes = bool(checkpoints(run_dir))
-    run = subprocess.Popen(command(run_dir, world, settings, resumes), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                           text=True)
-    begin = time.time()
-    try:
-        _, err = run.communicate(timeout=delay)
-        return run.returncode, err, None
-    except subprocess.TimeoutExpired:
-        run.send_signal(how)
-        now = time.time()
-    _, err = run.communicate(timeout=PATIENCE)
+    with tempfile.TemporaryFile("w+") as out:
+        run = subprocess.Popen(command(run_dir, world, settings, resumes), stdout=out, stderr=subprocess.PIPE, text=True)
+        while not at_once and run.poll() is None and os.fstat(out.fileno()).st_size == 0:
+            time.sleep(0.005)
+        begin = time.time()
+        try:
+            _, err = run.communicate(timeout=delay)
+            return run.returncode, err, None
+        except subprocess.TimeoutExpired:
+            run.send_signal(how)
+            now = time.time()
+        _, err = run.communicate(timeout=PATIENCE)
     saved = max([(path / "manifest.json").stat().st_mtime for path in checkpoints(run_dir)], default=begin)
     return run.returncode, err, now - max(saved, begin)
 
 
-def stop(total, world, seed, folder, longest=5.0, say=lambda line: None):
+def stop(total, world, seed, folder, longest=3.0, say=lambda line: None):
     """Stops runs until `total` signals were sent; returns the number of signals by the work that they met."""
     want = undisturbed(folder / "whole", world, SETTINGS)
     numbers, met = random.Random(seed), collections.Counter()
@@ -104,13 +106,13 @@ def stop(total, world, seed, folder, longest=5.0, say=lambda line: None):
         run_dir, begin, before = folder / f"run-{number}", time.monotonic(), met.total()
         while True:
             delay = numbers.uniform(0, longest) if met.total() < total else PATIENCE
-            how = numbers.choice([signal.SIGTERM, signal.SIGINT])
-            code, err, sent = life(run_dir, world, SETTINGS, delay, how)
+            how, at_once = numbers.choice([signal.SIGTERM, signal.SIGINT]), numbers.random() < 0.1
+            code, err, sent = life(run_dir, world, SETTINGS, delay / 2 if at_once else delay, how, at_once)
             if code == 0:
                 break
             if code == -how or (code == 130 and "nothing to save yet" in err):
                 met["before the run answers signals"] += 1
-                assert not run_dir.exists() or checkpoints(run_dir), "the next start needs a free directory or a checkpoint"
+                assert not run_dir.exists() or checkpoints(run_dir), err
                 continue
             assert code == 130 and sent is not None, f"run {number} ended with {code}:\n{err[-4000:]}"
             met[(ANSWER.search(err) or [None, "no answer"])[1]] += 1
@@ -121,7 +123,7 @@ def stop(total, world, seed, folder, longest=5.0, say=lambda line: None):
     return met
 
 
-def kill(total, seed, folder, longest=6.0, say=lambda line: None):
+def kill(total, seed, folder, longest=5.0, say=lambda line: None):
     """Kills runs that save by time alone; returns the seconds of work that each kill lost."""
     want = undisturbed(folder / "whole", 1, BY_TIME)
     numbers, lost, number = random.Random(seed), [], 0
@@ -129,7 +131,7 @@ def kill(total, seed, folder, longest=6.0, say=lambda line: None):
         number += 1
         run_dir = folder / f"run-{number}"
         while True:
-            delay = numbers.uniform(1, longest) if len(lost) < total else PATIENCE
+            delay = numbers.uniform(0, longest) if len(lost) < total else PATIENCE
             code, err, seconds = life(run_dir, 1, BY_TIME, delay, signal.SIGKILL)
             if code == 0:
                 break
@@ -159,7 +161,7 @@ def main():
             lost = kill(args.kills, args.seed, Path(folder) / "kills", say=say)
             every = 60 * float(re.search(r"every_minutes: ([0-9.]+)", BY_TIME["checkpoint"])[1])
             say(f"{len(lost)} kills lost at most {max(lost):.2f} s of work, {sum(lost) / len(lost):.2f} s on average; "
-                f"every_minutes is {every:.2f} s, and a start takes about a second more")
+                f"every_minutes is {every:.2f} s")
 
 
 if __name__ == "__main__":

@@ -171,7 +171,12 @@ pub(super) fn problem(recipe: &Recipe) -> Option<Problem> {
         .or_else(|| least("eval.split", r.eval.split.len(), 1, "must name a split"))
         .or_else(|| {
             let minutes = r.checkpoint.every_minutes;
-            range("checkpoint.every_minutes", minutes, (0.0..=MOST_MINUTES).contains(&minutes), "from 0 to 10080 (a week)")
+            range(
+                "checkpoint.every_minutes",
+                minutes,
+                (0.0..=MOST_MINUTES).contains(&minutes),
+                "from 0 to 10080 (a week)",
+            )
         })
         .or_else(|| least("checkpoint.keep", r.checkpoint.keep, 1, "must be at least 1"))
         .or_else(|| dist(&r.dist))

@@ -55,7 +55,7 @@ use moment::REFERENCE;
 /// The file of an interrupted update.
 const INTERRUPTED: &str = "halfway.postcard";
 /// The file of a warm start under way.
-const WARM_START: &str = "warm_start.postcard";
+const WARM_START: &str = "warm-start.postcard";
 const STATE: &str = "state.json";
 const CONFIG: &str = "config.json";
 const TOKENIZER: &str = "tokenizer.json";

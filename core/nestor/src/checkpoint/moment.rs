@@ -84,14 +84,18 @@ mod tests {
         for moment in order {
             assert_eq!(Moment::of_name(&moment.to_string()), Some(moment));
         }
-        for name in ["latest", "best", "reference", "iteration-", "iteration-1+", "iteration-+1", "warm-start-x", "note.tmp"] {
+        for name in
+            ["latest", "best", "reference", "iteration-", "iteration-1+", "iteration-+1", "warm-start-x", "note.tmp"]
+        {
             assert_eq!(Moment::of_name(name), None, "{name}");
         }
     }
 
     #[test]
     fn only_what_a_save_left_is_removed() {
-        for name in ["iteration-000003.tmp", "iteration-000003+000001.old.tmp", "warm-start-000003.tmp", "reference.tmp"] {
+        for name in
+            ["iteration-000003.tmp", "iteration-000003+000001.old.tmp", "warm-start-000003.tmp", "reference.tmp"]
+        {
             assert!(is_leftover(name), "{name}");
         }
         for name in ["note.tmp", "iteration-000003", "latest.tmp", ".tmp", "old.tmp"] {

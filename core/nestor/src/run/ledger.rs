@@ -213,8 +213,9 @@ mod tests {
     #[test]
     fn the_first_of_equal_evaluations_is_the_best() {
         let mut state = State::new(TaskCursor::new(3, 1), None);
-        let seen: Vec<bool> =
-            [(2, 0.25), (4, 0.5), (6, 0.5), (8, 0.25), (9, 0.75)].map(|(i, success)| state.evaluated(i, success)).into();
+        let seen: Vec<bool> = [(2, 0.25), (4, 0.5), (6, 0.5), (8, 0.25), (9, 0.75)]
+            .map(|(i, success)| state.evaluated(i, success))
+            .into();
         assert_eq!(seen, [true, true, false, false, true]);
         assert_eq!(state.best, Some(Best { iteration: 9, success: 0.75 }));
     }

@@ -247,6 +247,12 @@ fn restore(recipe: &Recipe, checked: &Checked, resumption: &Resumption, ranks: &
         Checkpoints::interrupted(checkpoint)?.map(|bytes| Ok(postcard::from_bytes(&bytes)?)).transpose()
     })?;
     resumption.fit(&mut state, interrupted.is_some(), recipe, checked.tasks)?;
+    if needs_reference(recipe, &checked.estimator) && !Checkpoints::new(&checked.dir).has_reference() {
+        return Err(input_error!(
+            "this run began without a frozen reference: resume without `update.kl` and `update.kl_in_reward`, or start \
+             another run"
+        ));
+    }
     Ok(Origin { model_files, policy, critic, state, interrupted })
 }
 

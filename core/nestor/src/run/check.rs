@@ -9,7 +9,6 @@ use super::record::PluginFiles;
 use super::resume::{Resumption, resumption};
 use super::{TrainArgs, identity};
 use crate::agent::count_tasks;
-use crate::checkpoint::Checkpoints;
 use crate::dist::{Comm, from_root};
 use crate::input_error;
 use crate::model::{Config, new};
@@ -62,12 +61,6 @@ pub fn check(recipe: &mut Recipe, name: &str, args: &TrainArgs, comm: &dyn Comm,
         true => resumption((recipe, &plugins), &dir, args, comm, console)?,
         false => None,
     };
-    if resumption.is_some() && needs_reference(recipe, &estimator) && !Checkpoints::new(&dir).has_reference() {
-        return Err(input_error!(
-            "this run began without a frozen reference: resume without `update.kl` and `update.kl_in_reward`, or start \
-             another run"
-        ));
-    }
     let mut warnings = Vec::new();
     for file in [shared_env.file(), estimator.file()] {
         warnings.extend(plugins.shadowed_by(file).map(|path| {

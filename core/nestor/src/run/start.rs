@@ -264,6 +264,13 @@ fn restore(recipe: &Recipe, checked: &Checked, resumption: &Resumption, ranks: &
         counters.restore(critic);
     }
     resumption.fit(&mut state, under_way.update.is_some(), recipe, checked.tasks)?;
+    let begun = under_way.warm_start.is_none();
+    if begun && needs_reference(recipe, &checked.estimator) && !Checkpoints::new(&checked.dir).has_reference() {
+        return Err(input_error!(
+            "this run began without a frozen reference: resume without `update.kl` and `update.kl_in_reward`, or start \
+             another run"
+        ));
+    }
     Ok(Origin { model_files, policy, critic, state, under_way })
 }
 

@@ -11,23 +11,23 @@ use super::*;
 /// The path of a value out of range, and the rest of a sentence that starts with it, such as "must be at least 1".
 pub type Problem = (String, String);
 
-/// Builds the struct, or explains the first bad key. Errors about a missing key name `start`.
-pub(super) fn read<T>(root: &Node, start: &Location, problem: impl Fn(&T) -> Option<Problem>) -> Result<T>
+/// Builds the struct, or explains the bad keys: one that does not fit its type, or else every value out of range. Errors
+/// about a missing key name `start`.
+pub(super) fn read<T, P>(root: &Node, start: &Location, problems: impl Fn(&T) -> P) -> Result<T>
 where
     T: DeserializeOwned + JsonSchema,
+    P: IntoIterator<Item = Problem>,
 {
     let value: T = serde_path_to_error::deserialize(root.to_json()).map_err(|error| {
         let path: Vec<String> = error.path().iter().filter_map(name).collect();
         let keys = keys_of(&schemars::schema_for!(T).to_value());
         explain(root, start, &keys, path, &error.into_inner().to_string())
     })?;
-    match problem(&value) {
-        Some((path, message)) => {
-            let parts: Vec<String> = path.split('.').map(str::to_string).collect();
-            Err(input_error!("{}: `{path}` {message}", locate(root, start, &parts)))
-        }
-        None => Ok(value),
-    }
+    let located = problems(&value).into_iter().map(|(path, message)| {
+        let parts: Vec<String> = path.split('.').map(str::to_string).collect();
+        input_error!("{}: `{path}` {message}", locate(root, start, &parts))
+    });
+    all_of(located.collect()).map_or(Ok(value), Err)
 }
 
 fn name(segment: &Segment) -> Option<String> {
@@ -146,30 +146,45 @@ const MOST_EPISODES: usize = 1 << 20;
 const MOST_RANK: i64 = 1 << 12;
 const MOST_SECONDS: u64 = 7 * 24 * 3600;
 
-/// Finds the first value out of range.
-pub(super) fn problem(recipe: &Recipe) -> Option<Problem> {
+/// Finds the values out of range: the first of each section.
+pub(super) fn problems(recipe: &Recipe) -> Vec<Problem> {
     let r = recipe;
-    None.or_else(|| model(&r.model))
-        .or_else(|| least("env.plugin", r.env.plugin.len(), 1, "must name a plugin"))
-        .or_else(|| least("estimator.plugin", r.estimator.plugin.len(), 1, "must name a plugin"))
-        .or_else(|| plugin_config("env.config", &r.env))
-        .or_else(|| plugin_config("estimator.config", &r.estimator))
-        .or_else(|| rollout(&r.rollout))
-        .or_else(|| {
-            let message =
-                "is for a model with a thinking switch in its chat template, and that of `model.new` has none";
-            (r.rollout.thinking.is_some() && r.model.new.is_some()).then(|| ("rollout.thinking".into(), message.into()))
-        })
-        .or_else(|| update(&r.update, r.iterations))
-        .or_else(|| batches(&r.rollout, &r.update))
-        .or_else(|| r.critic.as_ref().and_then(|c| critic(c, r.iterations)))
-        .or_else(|| r.warm_start.as_ref().and_then(warm_start))
-        .or_else(|| transcript(r))
-        .or_else(|| count("eval.tasks", r.eval.tasks as usize, MOST_EPISODES))
-        .or_else(|| range("eval.temperature", r.eval.temperature, r.eval.temperature >= 0.0, "0 (greedy) or more"))
-        .or_else(|| least("eval.split", r.eval.split.len(), 1, "must name a split"))
-        .or_else(|| least("checkpoint.keep", r.checkpoint.keep, 1, "must be at least 1"))
-        .or_else(|| dist(&r.dist))
+    let thinking = "is for a model with a thinking switch in its chat template, and that of `model.new` has none";
+    let (played, updated) = (rollout(&r.rollout), update(&r.update, r.iterations));
+    // Sums over both sections mean nothing where one of their terms is wrong.
+    let sound = played.is_none() && updated.is_none();
+    let sums = sound.then(|| batches(&r.rollout, &r.update).or_else(|| transcript(r))).flatten();
+    let sections = [
+        model(&r.model),
+        least("env.plugin", r.env.plugin.len(), 1, "must name a plugin"),
+        least("estimator.plugin", r.estimator.plugin.len(), 1, "must name a plugin"),
+        plugin_config("env.config", &r.env),
+        plugin_config("estimator.config", &r.estimator),
+        played,
+        (r.rollout.thinking.is_some() && r.model.new.is_some()).then(|| ("rollout.thinking".into(), thinking.into())),
+        updated,
+        sums,
+        r.critic.as_ref().and_then(|c| critic(c, r.iterations)),
+        r.warm_start.as_ref().and_then(warm_start),
+        eval(&r.eval),
+        least("checkpoint.keep", r.checkpoint.keep, 1, "must be at least 1"),
+        dist(&r.dist),
+    ];
+    let mut problems: Vec<Problem> = Vec::new();
+    for (path, message) in sections.into_iter().flatten() {
+        // One value may break two rules; the first message suffices.
+        if problems.iter().all(|(known, _)| *known != path) {
+            problems.push((path, message));
+        }
+    }
+    problems
+}
+
+fn eval(e: &Eval) -> Option<Problem> {
+    let tasks = e.tasks.number(1) as usize;
+    count("eval.tasks", tasks, MOST_EPISODES)
+        .or_else(|| range("eval.temperature", e.temperature, e.temperature >= 0.0, "0 (greedy) or more"))
+        .or_else(|| least("eval.split", e.split.len(), 1, "must name a split"))
 }
 
 fn model(source: &ModelSource) -> Option<Problem> {

@@ -5,6 +5,7 @@
 
 mod check;
 mod error;
+mod eval_tasks;
 mod keys;
 mod recompute;
 mod schema;
@@ -20,7 +21,8 @@ use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 
 pub use check::Problem;
-pub use error::InputError;
+pub use error::{InputError, all_of};
+pub use eval_tasks::EvalTasks;
 pub use keys::{Key, json_schema, keys, keys_of, table};
 pub use recompute::Recompute;
 pub use schema::*;
@@ -42,7 +44,7 @@ pub fn load(path: &Path, sets: &[String]) -> Result<Recipe> {
 pub fn load_with(path: &Path, sets: &[String], read_text: ReadText) -> Result<Recipe> {
     let mut root = read_file(path, None, read_text, &mut Vec::new())?;
     tree::set_all(&mut root, sets)?;
-    check::read(&root, &Location::start_of(&path.display().to_string()), check::problem)
+    check::read(&root, &Location::start_of(&path.display().to_string()), check::problems)
 }
 
 /// Reads a YAML file of another kind than a recipe, such as a benchmark's workload, as strictly and with the same errors.
@@ -76,10 +78,6 @@ impl Recipe {
                  distribution: the ratio of update.old_logprobs: rollout does not correct for the cut"
                     .into(),
             );
-        }
-        if self.rollout.group_size == 1 {
-            warnings
-                .push("rollout.group_size is 1: an estimator that compares a group's episodes learns nothing".into());
         }
         if self.eval.split == self.rollout.split {
             warnings.push(format!(

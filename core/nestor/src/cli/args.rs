@@ -90,6 +90,9 @@ pub struct Train {
     /// Continue from the newest complete checkpoint
     #[arg(long)]
     pub resume: bool,
+    /// Check everything that can be known before the run, show the first prompt, and end: exit code 0 or 2, nothing is written
+    #[arg(long)]
+    pub check: bool,
     /// Print JSON: one object per line and event
     #[arg(long)]
     pub json: bool,
@@ -121,7 +124,7 @@ pub struct Evaluate {
     /// A run directory (its newest complete checkpoint), a checkpoint, or a Hugging Face folder; by default the recipe's
     #[arg(long, value_name = "DIR")]
     pub model: Option<PathBuf>,
-    /// Episodes to play instead of the recipe's eval.tasks
+    /// Number of tasks to play, each once, instead of the recipe's eval.tasks
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub episodes: Option<u32>,
     /// Print JSON

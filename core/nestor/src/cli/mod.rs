@@ -29,7 +29,7 @@ use crate::plan::plan;
 use crate::plugin::{Plugins, advantage::advantage};
 use crate::policy::logprobs::score;
 use crate::recipe::{self, Dist, Dtype};
-use crate::run::{TrainArgs, join, run_dir};
+use crate::run::{TrainArgs, join, run_dir, verdict};
 use crate::tokenizer::tokenize;
 use crate::track::{Event, Status, terminal};
 use crate::train::train;
@@ -180,7 +180,19 @@ fn run(command: Command) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Checks a recipe for some ranks without running it.
+fn run_check(args: &Train, ranks: usize) -> Result<ExitCode> {
+    let recipe = recipe::load(&args.recipe, &args.sets)?;
+    let verdict = caught(|| Ok(verdict(recipe, &args.name(), &args.how(), ranks)))?;
+    print(args.json, &verdict.to_json(), || verdict.to_string())?;
+    verdict.problems().for_each(|problem| warn(&problem));
+    Ok(if verdict.passes() { ExitCode::SUCCESS } else { ExitCode::from(2) })
+}
+
 fn run_train(args: Train) -> Result<ExitCode> {
+    if args.check {
+        return run_check(&args, Rendezvous::of_environment()?.world);
+    }
     let recipe = recipe::load(&args.recipe, &args.sets)?;
     let ranks = join(&recipe)?;
     let ending = train(recipe, &args.name(), &args.how(), &ranks);
@@ -215,6 +227,7 @@ fn run_launch(args: Launch) -> Result<ExitCode> {
     let Launch { nproc, restarts, command: mut arguments } = args;
     let (mut again, mut json) = (Vec::new(), false);
     match command {
+        Command::Train(train) if train.check => return run_check(&train, nproc.into()),
         Command::Train(train) => {
             recipe::load(&train.recipe, &train.sets)?;
             let dir = run_dir(&train.name(), &train.how())?;

@@ -1,45 +1,49 @@
-//! Checks of a recipe before a run writes anything, and the directory and checkpoint that the run starts from.
+//! The directory and checkpoint that a run starts from. The checks of its recipe are in `preflight`.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
 use super::TrainArgs;
-use crate::agent::count_tasks;
 use crate::checkpoint::Checkpoints;
-use crate::dist::{Comm, from_root};
+use crate::dist::{Comm, agree, from_root};
 use crate::input_error;
-use crate::model::{Config, new};
-use crate::plugin::{Estimator, Plugins, SharedEnv};
+use crate::preflight::{Conditions, Ready, preflight};
 use crate::recipe::Recipe;
-use crate::tokenizer::{Tokenizer, Turns};
-use crate::track::{Console, WandbRun};
+use crate::track::Console;
 
 /// A recipe that a run can start with, before anything is written.
 pub struct Checked {
     pub dir: PathBuf,
-    pub shared_env: SharedEnv,
-    pub estimator: Estimator,
-    /// Number of training tasks.
-    pub tasks: u64,
+    /// The opened plugins, the number of tasks, and warnings.
+    pub ready: Ready,
     /// The checkpoint to resume from.
     pub checkpoint: Option<PathBuf>,
 }
 
 /// Refuses a recipe that cannot run, and finds the checkpoint to resume from. Writes nothing.
 pub fn check(recipe: &Recipe, name: &str, args: &TrainArgs, comm: &dyn Comm, console: &Console) -> Result<Checked> {
-    from_root(comm, || WandbRun::check(recipe.wandb.as_ref()))?;
     let dir = from_root(comm, || run_dir(name, args))?;
     let resume = args.resume || (args.restarted && is_run(&dir));
-    let plugins = Plugins::discover()?;
-    let shared_env = plugins.environment(&recipe.env).context("recipe key `env`")?;
-    let estimator = plugins.estimator(&recipe.estimator).context("recipe key `estimator`")?;
-    check_critic(recipe, &estimator)?;
-    let tasks = count_tasks(&shared_env, "rollout.split", &recipe.rollout.split)?;
-    count_tasks(&shared_env, "eval.split", &recipe.eval.split)?;
-    check_model_path(recipe)?;
+    let made = if resume { made_model(&dir) } else { None };
+    let conditions = Conditions {
+        ranks: comm.world(),
+        root: comm.rank() == 0,
+        dir: Some(&dir),
+        made: made.as_deref(),
+        elsewhere: None,
+    };
+    let (ready, outcome) = match preflight(recipe, &conditions).ready() {
+        Ok(ready) => (Some(ready), Ok(())),
+        Err(error) => (None, Err(error)),
+    };
+    agree(comm, outcome)?; // rank 0 checks more than the others, and its error is theirs
+    let mut ready = ready.context("a rank without an error is ready")?;
+    if made.is_some() {
+        ready.tokenizer = None; // not a new one, and already in its folder
+    }
     let checkpoint = if resume { newest_checkpoint(recipe, &dir, comm, console)? } else { None };
-    Ok(Checked { dir, shared_env, estimator, tasks, checkpoint })
+    Ok(Checked { dir, ready, checkpoint })
 }
 
 /// The newest undamaged checkpoint of the run; none where the run has not written one yet.
@@ -53,14 +57,10 @@ fn newest_checkpoint(recipe: &Recipe, dir: &Path, comm: &dyn Comm, console: &Con
     Ok(newest)
 }
 
-/// Checks the model that the recipe names against its tokenizer and the recipe.
-fn check_model_path(recipe: &Recipe) -> Result<()> {
-    let Some(path) = recipe.model.path.as_deref().map(Path::new) else { return Ok(()) };
-    let (config, tokenizer) = (Config::load(path)?, Tokenizer::load(path)?);
-    new::check_vocabulary(&config, &tokenizer)
-        .with_context(|| format!("recipe key `model.path`: {}", path.display()))?;
-    let tokenizer = tokenizer.with_thinking(recipe.rollout.thinking).context("recipe key `rollout.thinking`")?;
-    check_conversation(recipe, &config, &tokenizer)
+/// The folder of the model that the run in a directory made when it began; none if it has not made one.
+pub fn made_model(dir: &Path) -> Option<PathBuf> {
+    let folder = dir.join("model");
+    folder.join("config.json").exists().then_some(folder)
 }
 
 /// True if a directory holds a run.
@@ -99,22 +99,6 @@ pub fn run_dir(name: &str, args: &TrainArgs) -> Result<PathBuf> {
     Ok(dir)
 }
 
-/// Refuses a critic section that the estimator does not use, and its absence where the estimator asks for values.
-fn check_critic(recipe: &Recipe, estimator: &Estimator) -> Result<()> {
-    let id = estimator.id();
-    match (estimator.needs().values, &recipe.critic) {
-        (true, None) => Err(input_error!(
-            "recipe key `estimator.plugin`: `{id}` asks for a critic's values, and the recipe has no critic; add the \
-             section `critic: {{}}` (or --set critic={{}})"
-        )),
-        (false, Some(_)) => Err(input_error!(
-            "recipe key `critic`: estimator `{id}` does not ask for values, so the critic would be trained for nothing; \
-             remove the section (or --set critic=null)"
-        )),
-        _ => Ok(()),
-    }
-}
-
 /// Refuses to resume with another seed, model, environment or compute type than the saved recipe has.
 fn check_same_run(recipe: &Recipe, dir: &Path) -> Result<()> {
     let saved = crate::recipe::load(&dir.join("recipe.yaml"), &[])?;
@@ -131,17 +115,4 @@ fn check_same_run(recipe: &Recipe, dir: &Path) -> Result<()> {
             dir.display()
         )),
     }
-}
-
-/// For a transcript, checks that the chat template continues turn by turn and that the model has enough positions.
-fn check_conversation(recipe: &Recipe, config: &Config, tokenizer: &Tokenizer) -> Result<()> {
-    let Some(tokens) = recipe.rollout.max_sequence_tokens else { return Ok(()) };
-    let limit = config.max_position_embeddings;
-    if i64::try_from(tokens).is_ok_and(|tokens| tokens <= limit) {
-        return Turns::new(tokenizer).map(drop);
-    }
-    Err(input_error!(
-        "recipe key `rollout.max_sequence_tokens` is {tokens}, but the model's max_position_embeddings is {limit}; \
-         lower it, or choose another model"
-    ))
 }

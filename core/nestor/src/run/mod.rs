@@ -1,11 +1,13 @@
 //! A run: the steps of the training loop, and the state they share between iterations.
 
+mod alarms;
 mod check;
 mod group_filter;
 mod ledger;
 mod report;
 mod speed;
 mod start;
+mod verdict;
 
 use std::path::PathBuf;
 
@@ -30,11 +32,13 @@ use crate::policy::update::{self, UpdateReport, UpdateSettings, learning_rate};
 use crate::recipe::{Critic, OldLogprobs, Recipe};
 use crate::shard::Ranks;
 use crate::track::{Event, Metrics, Phases, Status, Tracker};
+use alarms::{Alarms, check_rows};
 pub use check::run_dir;
 use group_filter::Selection;
 use ledger::{InterruptedUpdate, Ledger, OptimizerCounters};
 use speed::{Speed, TRAINED, TRAINED_THROUGH_ADAPTERS, forward_flops, generation_flops};
 pub use start::join;
+pub use verdict::{Verdict, verdict};
 
 /// Options of `nestor train`.
 #[derive(Debug, Clone, Default)]
@@ -84,6 +88,7 @@ struct Meter {
     speed: Speed,
     metrics: Metrics,
     tracker: Tracker,
+    alarms: Alarms,
 }
 
 impl Run {
@@ -168,6 +173,7 @@ impl Run {
         self.meter.phases.start("advantage");
         let rows = &mut batch.rows;
         (rows.advantages, rows.returns) = from_root(&*self.ranks.comm, || {
+            check_rows(rows)?;
             self.estimator.score(rows)?;
             Ok((std::mem::take(&mut rows.advantages), std::mem::take(&mut rows.returns)))
         })?;
@@ -194,11 +200,14 @@ impl Run {
 
     /// Adds the iteration's metrics and writes its episodes.
     pub fn track(&mut self, iteration: u64, episodes: &[Episode], batch: &Batch, update: &UpdateReports) -> Result<()> {
-        let Meter { phases, metrics, tracker, .. } = &mut self.meter;
+        let Meter { phases, metrics, tracker, alarms, .. } = &mut self.meter;
         phases.start("track");
         report::episodes(metrics, episodes, self.player.tokenizer().eos());
         report::rows(metrics, &batch.rows);
         report::update(metrics, update, &batch.rows);
+        for alarm in alarms.of(iteration, metrics, &batch.rows, &self.recipe) {
+            tracker.alarm(alarm.cause, &alarm.message)?;
+        }
         if let Some(policy) = &update.policy {
             tracker.record_steps(iteration, report::steps(policy))?;
         }
@@ -339,7 +348,7 @@ impl Run {
     fn record(&mut self) -> Result<()> {
         let comm = &*self.ranks.comm;
         let env_errors: u64 = exchange(comm, Ok(self.player.take_env_errors()))?.iter().sum();
-        let Meter { phases, speed, metrics, tracker } = &mut self.meter;
+        let Meter { phases, speed, metrics, tracker, .. } = &mut self.meter;
         metrics.set("env/errors", env_errors as f64);
         report::memory(metrics, comm.device());
         phases.finish(metrics, "track"); // of the next row

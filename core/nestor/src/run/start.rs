@@ -11,38 +11,31 @@ use signal_hook::iterator::Signals;
 use signal_hook::low_level;
 use tch::{Device, Kind};
 
+use super::alarms::Alarms;
 use super::check::{Checked, check};
 use super::ledger::{InterruptedUpdate, Ledger, State};
 use super::speed::Speed;
 use super::{Learner, Meter, Run, TrainArgs, stream_seed};
-use crate::agent::{Player, PlayerOptions, TaskCursor, plan, texts};
+use crate::agent::{Player, PlayerOptions, TaskCursor};
 use crate::checkpoint::Checkpoints;
 use crate::dist::{self, Comm, Rendezvous, from_root};
 use crate::engine::noise;
 use crate::files;
 use crate::input_error;
 use crate::model::{Config, StoredType, device_name, kind, new, prepare, weights};
-use crate::plugin::SharedEnv;
 use crate::policy::Network;
 use crate::policy::kl_reward::KlCoefficient;
-use crate::recipe::{Recipe, Sharding};
+use crate::preflight::{Ready, check_sharding, new_tokenizer};
+use crate::recipe::Recipe;
 use crate::shard::Ranks;
 use crate::tokenizer::Tokenizer;
 use crate::track::{Console, Event, Metrics, Phases, Progress, Tracker, WandbRun, terminal};
 use crate::warm_start::Imitation;
 
-/// Number of expert episodes whose texts train a new model's tokenizer.
-const TOKENIZER_EPISODES: usize = 512;
-
 /// Joins the ranks that run a recipe together.
 pub fn join(recipe: &Recipe) -> Result<Ranks> {
     let place = Rendezvous::of_environment()?;
-    if place.world > 1 && recipe.sharding == Sharding::None {
-        return Err(input_error!(
-            "recipe key `sharding`: `none` is for one rank, and there are {}; set it to full or grad_op",
-            place.world
-        ));
-    }
+    check_sharding(recipe, place.world)?;
     let device = prepare(recipe, place.local_rank)?;
     let comm = dist::join(&place, device, &recipe.dist)?;
     let (stop, progress) = (stop_flag()?, Progress::hidden());
@@ -65,15 +58,16 @@ impl Run {
         let ranks = Ranks { progress: console.progress(), ..ranks.clone() };
         let starting = ranks.progress.phase("start", "");
         let phases = Phases::new("start");
-        let checked = check(&recipe, name, args, &*ranks.comm, &console)?;
+        let mut checked = check(&recipe, name, args, &*ranks.comm, &console)?;
         let checkpoint = checked.checkpoint.clone();
         let origin = match &checkpoint {
             Some(checkpoint) => restore(&recipe, &checked, checkpoint, &ranks)?,
             None => create(&recipe, &checked, &ranks)?,
         };
+        let warnings = std::mem::take(&mut checked.ready.warnings);
         let mut run = Self::assemble(recipe, checked, origin, ranks, phases, console)?;
         drop(starting);
-        run.introduce(checkpoint.as_deref())?;
+        run.introduce(checkpoint.as_deref(), &warnings)?;
         Ok(run)
     }
 
@@ -86,7 +80,7 @@ impl Run {
         phases: Phases,
         console: Console,
     ) -> Result<Self> {
-        let Checked { dir, shared_env, estimator, checkpoint, .. } = checked;
+        let Checked { dir, ready: Ready { shared_env, estimator, .. }, checkpoint } = checked;
         let Origin { model_files, policy, critic, mut state, interrupted } = origin;
         let player = Player::new(PlayerOptions {
             tokenizer: Tokenizer::load(&model_files)?,
@@ -111,7 +105,7 @@ impl Run {
         };
         ledger.saved = resumed.then(|| ledger.progress());
         let learner = Learner { policy, critic, reference: None };
-        let meter = Meter { phases, speed, metrics: Metrics::new(), tracker };
+        let meter = Meter { phases, speed, metrics: Metrics::new(), tracker, alarms: Alarms::default() };
         Ok(Self { recipe, dir, model_files, ranks, player, estimator, learner, meter, ledger })
     }
 
@@ -136,7 +130,7 @@ impl Run {
         Ok(())
     }
 
-    fn introduce(&mut self, resumed_from: Option<&Path>) -> Result<()> {
+    fn introduce(&mut self, resumed_from: Option<&Path>, warnings: &[String]) -> Result<()> {
         let Learner { policy, .. } = &self.learner;
         let device = policy.model.device();
         let tracker = &mut self.meter.tracker;
@@ -153,8 +147,8 @@ impl Run {
             world: self.ranks.world(),
             resumed_from,
         })?;
-        for warning in self.recipe.warnings() {
-            tracker.emit(&Event::Warning { message: &warning })?;
+        for message in warnings {
+            tracker.emit(&Event::Warning { message })?;
         }
         match resumed_from {
             Some(path) => tracker.log(&format!("resumed from {}", path.display())),
@@ -249,18 +243,18 @@ fn restore(recipe: &Recipe, checked: &Checked, checkpoint: &Path, ranks: &Ranks)
 fn create(recipe: &Recipe, checked: &Checked, ranks: &Ranks) -> Result<Origin> {
     let model_files = occupy(recipe, checked, &*ranks.comm)?;
     let (policy, start_model) = load_policy(recipe, &model_files, ranks)?;
-    let state = State::new(TaskCursor::new(checked.tasks, recipe.seed), start_model);
+    let state = State::new(TaskCursor::new(checked.ready.tasks, recipe.seed), start_model);
     Ok(Origin { model_files, policy, critic: None, state, interrupted: None })
 }
 
 /// Makes the directory this run's: writes the recipe and, for a new run, its new model. Returns the folder of the
 /// policy's model files.
 fn occupy(recipe: &Recipe, checked: &Checked, comm: &dyn Comm) -> Result<PathBuf> {
-    let Checked { dir, shared_env, checkpoint, .. } = checked;
+    let Checked { dir, ready, checkpoint } = checked;
     from_root(comm, || {
         std::fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
         files::write_whole(&dir.join("recipe.yaml"), recipe.to_yaml()?)?;
-        model_files(recipe, shared_env, dir, checkpoint.is_some())
+        model_files(recipe, ready, dir, checkpoint.is_some())
     })
 }
 
@@ -298,18 +292,20 @@ fn open_tracker(recipe: &Recipe, dir: &Path, kept: Option<u64>, ranks: &Ranks, c
 }
 
 /// The Hugging Face folder of the policy. Makes a new model in the run directory where the recipe asks for one.
-fn model_files(recipe: &Recipe, shared_env: &SharedEnv, dir: &Path, resumed: bool) -> Result<PathBuf> {
+fn model_files(recipe: &Recipe, ready: &Ready, dir: &Path, resumed: bool) -> Result<PathBuf> {
     if let Some(path) = &recipe.model.path {
         return Ok(PathBuf::from(path));
     }
     let folder = dir.join("model");
     if let (Some(model), false) = (&recipe.model.new, resumed) {
-        let count = shared_env.tasks(&recipe.rollout.split)?;
-        let tasks = TaskCursor::new(count, recipe.seed).next(TOKENIZER_EPISODES);
-        let plan = plan(&tasks, 1, recipe.seed, 0);
-        let noise = recipe.warm_start.as_ref().map_or(0.0, |w| w.expert_noise);
-        let texts = texts(shared_env, &recipe.rollout, &plan, noise, recipe.seed)?;
-        let tokenizer = Tokenizer::train(texts.into_iter(), model.vocab_size as usize)?;
+        let trained; // by the checks, unless the run began before
+        let tokenizer = match &ready.tokenizer {
+            Some(tokenizer) => tokenizer,
+            None => {
+                trained = new_tokenizer(recipe, &ready.shared_env, ready.tasks)?;
+                &trained
+            }
+        };
         let config = Config::of_new(model, tokenizer.vocab_size() as i64, recipe.rollout.max_tokens() as i64);
         let model = new::random(&config, recipe.seed, Kind::Float, Device::Cpu)?;
         // An earlier start that was killed may have left these.

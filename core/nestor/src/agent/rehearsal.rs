@@ -5,6 +5,7 @@ use anyhow::{Context, Result};
 use super::episode_state::EpisodeState;
 use super::prompt::{PromptTemplate, fit};
 use super::tasks::EpisodePlan;
+use crate::error::InputError;
 use crate::input_error;
 use crate::plugin::{Env, SharedEnv};
 use crate::recipe::Rollout;
@@ -52,7 +53,12 @@ impl Rehearsal<'_> {
         turns: Option<&Turns>,
     ) -> Result<Option<RehearsedPrompt>> {
         let mut playing = EpisodeState::new(plan);
-        if playing.begin(env.reset(split, plan.task, plan.seed)?) {
+        let seen = match env.reset(split, plan.task, plan.seed) {
+            // The run would repeat such a reset.
+            Err(error) if self.rollout.env_errors > 0 && !error.is::<InputError>() => return Ok(None),
+            seen => seen?,
+        };
+        if playing.begin(seen) {
             return Ok(None);
         }
         let text = playing.render(template, self.rollout)?;

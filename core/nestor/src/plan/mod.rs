@@ -139,7 +139,7 @@ struct Planner {
 ///
 /// # Errors
 /// If the checks before a run refuse the recipe, or if its model folder is missing and no shape is given. With a shape the
-/// plan is for another machine: neither the model nor the environment's data need be on this one.
+/// plan is for another machine: what is not on this one is a warning.
 pub fn plan(args: &PlanArgs) -> Result<Plan> {
     let recipe = recipe::load(&args.recipe, &args.sets)?;
     let ranks = match args.gpus {

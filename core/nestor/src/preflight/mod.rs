@@ -37,7 +37,7 @@ pub struct Conditions<'a> {
     pub dir: Option<&'a Path>,
     /// The folder of the model that a resumed run made when it began.
     pub made: Option<&'a Path>,
-    /// The network of a plan for another machine, whose model folder and environment's data need not be here.
+    /// The network of a plan for another machine: its model folder, plugins and environment's data need not be here.
     pub elsewhere: Option<&'a Config>,
 }
 
@@ -74,6 +74,17 @@ impl Findings {
     /// Takes a value, or notes the problem that it could not be made for.
     pub fn take<T>(&mut self, found: Result<T>) -> Option<T> {
         found.map_err(|problem| self.problems.push(problem)).ok()
+    }
+
+    /// As [`Self::take`], with a mere warning where the part need not be on this machine.
+    fn take_here<T>(&mut self, found: Result<T>, here: bool) -> Option<T> {
+        match found {
+            Err(error) if !here => {
+                self.warnings.push(format!("not checked, because it is not on this machine: {error:#}"));
+                None
+            }
+            found => self.take(found),
+        }
     }
 
     /// The opened parts, or one error for all problems.
@@ -151,21 +162,14 @@ fn idle_ranks(recipe: &Recipe, ranks: usize) -> Vec<String> {
 fn plugins(recipe: &Recipe, conditions: &Conditions, findings: &mut Findings) {
     let Some(plugins) = findings.take(Plugins::discover()) else { return };
     let opened = plugins.estimator(&recipe.estimator).context("recipe key `estimator`");
-    if let Some(estimator) = findings.take(opened) {
+    let installed = plugins.find(Kind::Estimator, &recipe.estimator.plugin).is_ok();
+    if let Some(estimator) = findings.take_here(opened, conditions.elsewhere.is_none() || installed) {
         findings.take(check_critic(recipe, &estimator));
         findings.estimator = Some(estimator);
     }
+    // An installed environment, too, may have its games or other data on the machine that the plan is for.
     let opened = plugins.environment(&recipe.env).context("recipe key `env`");
-    // The games or other data of an installed environment may be on the machine that the plan is for.
-    let installed = plugins.find(Kind::Environment, &recipe.env.plugin).is_ok();
-    let shared_env = match opened {
-        Err(error) if conditions.elsewhere.is_some() && installed => {
-            findings.warnings.push(format!("the environment was not checked, because it does not open here: {error:#}"));
-            None
-        }
-        opened => findings.take(opened),
-    };
-    let Some(shared_env) = shared_env else { return };
+    let Some(shared_env) = findings.take_here(opened, conditions.elsewhere.is_none()) else { return };
     findings.tasks = findings.take(count_tasks(&shared_env, "rollout.split", &recipe.rollout.split));
     let count = findings.take(count_eval_tasks(&shared_env, &recipe.eval));
     findings.eval_tasks = count.map(|count| (recipe.eval.tasks.number(count), count));

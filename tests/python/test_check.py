@@ -26,9 +26,13 @@ RANGES = [
     [("rollout.dynamic_sampling", {"rounds": 1}, "at least 2")],
 ]
 # Keys and values that no recipe has.
-FORMS = [("rollout.taks", 4, "did you mean `rollout.tasks`?"), ("update.lr", "fast", "must be a number"),
-         ("eval.tasks", "every", "`all` or a whole number"), ("device", "gpu", "`auto`, `cpu` or `cuda`"),
-         ("num_tasks", 4, "unknown key"), ("update.mini_batch", None, "mini_batch")]
+FORMS = [
+    [("rollout.taks", 4, "did you mean `rollout.tasks`?"), ("update.lr", "fast", "must be a number"),
+     ("eval.tasks", "every", "`all` or a whole number"), ("device", "gpu", "`auto`, `cpu` or `cuda`"), ("num_tasks", 4, "unknown key"),
+     ("sharding", "half", "grad_op"), ("dtype", "float8", "`bfloat16`"), ("update.betas", [1, "x"], "item update.betas.1"),
+     ("env.plugin", None, "must be text")],
+    [("update.mini_batch", None, "mini_batch")],
+]
 # Faults that only plugins and a first prompt show.
 PLUGINS = [
     [("env.plugin", "numberlin", "did you mean `numberline`?"), ("estimator.plugin", "gigp", "did you mean `gigpo`?")],
@@ -66,7 +70,7 @@ def check(run, root, tmp_path_factory):
     return call
 
 
-@pytest.mark.parametrize("broken", RANGES + [[form] for form in FORMS], ids=lambda broken: broken[0][0])
+@pytest.mark.parametrize("broken", RANGES + FORMS, ids=lambda broken: broken[0][0])
 def test_broken_values_are_all_reported(broken, check):
     code, errors, _ = check("recipes/smoke/gigpo.yaml", [(key, value) for key, value, _ in broken])
     assert code == 2 and len(errors.splitlines()) == 1, errors

@@ -76,6 +76,9 @@ pub fn eval(recipe: &Recipe, args: &EvalArgs) -> Result<EvalReport> {
     })?;
     let model = load(&folder, kind(recipe.dtype), model::prepare(recipe, 0)?)?;
     let tokenizer = Tokenizer::load(&folder)?;
+    if let Some(warning) = tokenizer.template_warning(&folder) {
+        terminal::warn(&format!("warning: {warning}"));
+    }
     new::check_vocabulary(&model.config, &tokenizer)
         .map_err(|error| input_error!("{}: {error:#}", folder.display()))?;
     let (rollout, seed, deterministic) = (recipe.rollout.clone(), recipe.seed, recipe.deterministic);

@@ -16,6 +16,7 @@ use tokenizers::{AddedToken, SplitDelimiterBehavior};
 
 use crate::files::{read_object, write_json, write_whole};
 use crate::input_error;
+use crate::track::terminal;
 
 mod template;
 mod turns;
@@ -206,9 +207,15 @@ impl Tokenizer {
         self.encode(&self.render(chat, add_generation_prompt)?)
     }
 
-    /// True if the model's files hold a chat template; without one, prompts are in ChatML.
-    pub fn has_own_template(&self) -> bool {
-        self.own_template
+    /// A warning where the folder that it was loaded from holds no chat template.
+    pub fn template_warning(&self, dir: &Path) -> Option<String> {
+        (!self.own_template).then(|| {
+            format!(
+                "{} has no chat template, so prompts are in ChatML (<|im_start|>role); for another format put a \
+                 {TEMPLATE_FILE} into the folder",
+                dir.display()
+            )
+        })
     }
 
     /// All ids that end a sequence.
@@ -287,6 +294,9 @@ fn generation_config(eos: &[u32]) -> Value {
 /// Ids of the chat in a JSON file (`[{"role", "content"}, …]`), generation prompt included: `{"ids": […]}`.
 pub fn tokenize(dir: &Path, chat: &Path, thinking: Option<bool>) -> Result<Value> {
     let tokenizer = Tokenizer::load(dir)?.with_thinking(thinking)?;
+    if let Some(warning) = tokenizer.template_warning(dir) {
+        terminal::warn(&format!("warning: {warning}"));
+    }
     let text = std::fs::read_to_string(chat).map_err(|error| input_error!("{}: {error}", chat.display()))?;
     let messages: Vec<Message> = serde_json::from_str(&text)
         .map_err(|error| input_error!("{}: {error}; a chat is [{{\"role\": …, \"content\": …}}, …]", chat.display()))?;

@@ -2,6 +2,7 @@
 //! location.
 
 use anyhow::Result;
+use serde_json::Value;
 use serde_path_to_error::Segment;
 
 use super::keys::{Key, alternatives, keys_of};
@@ -11,23 +12,101 @@ use super::*;
 /// The path of a value out of range, and the rest of a sentence that starts with it, such as "must be at least 1".
 pub type Problem = (String, String);
 
-/// Builds the struct, or explains the bad keys: one that does not fit its type, or else every value out of range. Errors
-/// about a missing key name `start`.
+/// Builds the struct, or explains all bad keys: those of the wrong form, or else those out of range. Errors about a missing
+/// key name `start`.
 pub(super) fn read<T, P>(root: &Node, start: &Location, problems: impl Fn(&T) -> P) -> Result<T>
 where
     T: DeserializeOwned + JsonSchema,
     P: IntoIterator<Item = Problem>,
 {
-    let value: T = serde_path_to_error::deserialize(root.to_json()).map_err(|error| {
-        let path: Vec<String> = error.path().iter().filter_map(name).collect();
-        let keys = keys_of(&schemars::schema_for!(T).to_value());
-        explain(root, start, &keys, path, &error.into_inner().to_string())
-    })?;
+    let value: T = build(root, start)?;
     let located = problems(&value).into_iter().map(|(path, message)| {
         let parts: Vec<String> = path.split('.').map(str::to_string).collect();
         input_error!("{}: `{path}` {message}", locate(root, start, &parts))
     });
     all_of(located.collect()).map_or(Ok(value), Err)
+}
+
+/// Builds the struct, or explains every key of the wrong form. serde stops at the first, so each is mended in a copy until
+/// serde finds no other.
+fn build<T: DeserializeOwned + JsonSchema>(root: &Node, start: &Location) -> Result<T> {
+    let mut json = root.to_json();
+    let first = match serde_path_to_error::deserialize(json.clone()) {
+        Ok(value) => return Ok(value),
+        Err(error) => error,
+    };
+    let keys = keys_of(&schemars::schema_for!(T).to_value());
+    let (mut problems, mut mended) = (Vec::new(), Mended::default());
+    let mut next = Some(first);
+    while let Some(error) = next {
+        let path: Vec<String> = error.path().iter().filter_map(name).collect();
+        let message = error.into_inner().to_string();
+        let (reported, again) = mended.mend(&mut json, &keys, &path, &message);
+        if reported {
+            problems.push(explain(root, start, &keys, path, &message));
+        }
+        next = if again { serde_path_to_error::deserialize::<_, T>(json.clone()).err() } else { None };
+    }
+    Err(all_of(problems).unwrap_or_else(|| input_error!("{start}: some keys have the wrong form")))
+}
+
+/// Most bad keys of one recipe that are looked for.
+const MOST_FORMS: usize = 30;
+
+/// Keys that were mended in a copy of a recipe.
+#[derive(Default)]
+struct Mended {
+    /// The sections that held an unknown key, which may be the misspelt name of one that is missing.
+    misspelt: Vec<Vec<String>>,
+    /// The keys that were filled in.
+    filled: Vec<Vec<String>>,
+    count: usize,
+}
+
+impl Mended {
+    /// Mends the key that serde complained of. Returns whether it is worth a message, and whether to look for the next one.
+    fn mend(&mut self, json: &mut Value, keys: &[Key], path: &[String], message: &str) -> (bool, bool) {
+        let mut path = path.to_vec();
+        let named = quoted(message).into_iter().next().unwrap_or_default();
+        let (unknown, missing) = (message.starts_with("unknown field"), message.starts_with("missing field"));
+        if missing || unknown && path.last() != Some(&named) {
+            path.push(named);
+        }
+        // An item of a list is mended with its list.
+        let last = path.iter().rposition(|part| part.parse::<usize>().is_err()).unwrap_or(0);
+        path.truncate(last + 1);
+        let section = path[..path.len().saturating_sub(1)].to_vec();
+        let known = keys.iter().find(|key| key.path == path.join("."));
+        let below_filled = self.filled.iter().any(|filled| section.starts_with(filled));
+        let reported = !(missing && (below_filled || self.misspelt.contains(&section)));
+        let again = self.filled.contains(&path);
+        self.count += 1;
+        let parent = section.iter().try_fold(json, |json, part| json.get_mut(part)).and_then(Value::as_object_mut);
+        let (Some(parent), Some(key), false) = (parent, path.last(), again || self.count >= MOST_FORMS) else {
+            return (reported && !again, false);
+        };
+        if unknown {
+            self.misspelt.push(section);
+        }
+        match known.filter(|known| known.default.is_none()).and_then(|known| example(&known.kind)) {
+            Some(example) => parent.insert(key.clone(), example),
+            None => parent.remove(key),
+        };
+        self.filled.push(path);
+        (reported, true)
+    }
+}
+
+/// A value of a kind, as [`Key::kind`] words it.
+fn example(kind: &str) -> Option<Value> {
+    match kind {
+        "a section" | "a map" => Some(Value::Object(Default::default())),
+        "text" => Some("text".into()),
+        "`true` or `false`" => Some(false.into()),
+        _ if kind.starts_with('`') => kind.split('`').nth(1).map(Value::from),
+        _ if kind.contains("number") => Some(1.into()),
+        _ => None,
+    }
 }
 
 fn name(segment: &Segment) -> Option<String> {

@@ -155,8 +155,14 @@ pub fn plan(args: &PlanArgs) -> Result<Plan> {
     }
     let gpu = args.gpu.unwrap_or(if recipe.device == DeviceChoice::Cpu { Gpu::Cpu } else { Gpu::H100 });
     let workload = workload(&recipe, args)?;
-    let planner =
-        Planner { hardware: gpu.hardware(kind(recipe.dtype)), config, per_node: args.gpus_per_node, workload, recipe, warnings };
+    let planner = Planner {
+        hardware: gpu.hardware(kind(recipe.dtype)),
+        config,
+        per_node: args.gpus_per_node,
+        workload,
+        recipe,
+        warnings,
+    };
     Ok(planner.plan(args.recipe.display().to_string(), name, ranks))
 }
 

@@ -46,13 +46,7 @@ fn in_folder(recipe: &Recipe, folder: &Path, findings: &mut Findings) {
     }
     findings.config = config;
     let Some(tokenizer) = tokenizer else { return };
-    if !tokenizer.has_own_template() {
-        findings.warnings.push(format!(
-            "{} has no chat template, so prompts are in ChatML (<|im_start|>role); `nestor export` writes that template \
-             beside the model. For another format put a chat_template.jinja into the folder",
-            folder.display()
-        ));
-    }
+    findings.warnings.extend(tokenizer.template_warning(folder));
     if recipe.warm_start.is_some() && tokenizer.eos().is_empty() {
         findings.problems.push(input_error!(
             "recipe key `warm_start`: the tokenizer of {} names no end-of-sequence token, which a demonstration ends with; \
@@ -66,8 +60,7 @@ fn in_folder(recipe: &Recipe, folder: &Path, findings: &mut Findings) {
 
 /// Checks a network that the run will make, with the tokenizer that it will have.
 fn to_be_made(recipe: &Recipe, conditions: &Conditions, findings: &mut Findings) {
-    let (Some(new), Some(shared_env), Some(tasks)) =
-        (&recipe.model.new, findings.shared_env.clone(), findings.tasks)
+    let (Some(new), Some(shared_env), Some(tasks)) = (&recipe.model.new, findings.shared_env.clone(), findings.tasks)
     else {
         return;
     };

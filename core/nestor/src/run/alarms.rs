@@ -62,8 +62,10 @@ fn causes(iteration: u64, metrics: &Metrics, rows: &Rows, recipe: &Recipe) -> Ve
     let rollout = &recipe.rollout;
     if is("response/clipped_ratio", 1.0) {
         let tokens = rollout.max_response_tokens;
-        let message = format!("every response was cut at rollout.max_response_tokens ({tokens}); raise it, or check that the \
-                               prompt asks for a short answer and that the model knows its end token");
+        let message = format!(
+            "every response was cut at rollout.max_response_tokens ({tokens}); raise it, or check that the \
+                               prompt asks for a short answer and that the model knows its end token"
+        );
         alarm("every response cut", message);
     }
     if is("episode/valid_action_ratio", 0.0) {
@@ -74,10 +76,15 @@ fn causes(iteration: u64, metrics: &Metrics, rows: &Rows, recipe: &Recipe) -> Ve
     if is("advantage/zero_ratio", 1.0) {
         let why = match rollout.group_size {
             1 => "rollout.group_size is 1, so that this estimator has nothing to compare an episode with; raise it",
-            _ => "the episodes of each group returned the same; take easier or more varied tasks, a larger \
-                  rollout.group_size, or a warm start",
+            _ => {
+                "the episodes of each group returned the same; take easier or more varied tasks, a larger \
+                  rollout.group_size, or a warm start"
+            }
         };
-        alarm("all advantages zero", format!("every advantage was 0, so the policy learned nothing from rewards: {why}"));
+        alarm(
+            "all advantages zero",
+            format!("every advantage was 0, so the policy learned nothing from rewards: {why}"),
+        );
     } else if rollout.group_size == 1 && only_penalties_count(rows) {
         let message = "only penalties had an advantage: rollout.group_size is 1, and this estimator compares the episodes of a \
                        group; raise it";
@@ -85,9 +92,11 @@ fn causes(iteration: u64, metrics: &Metrics, rows: &Rows, recipe: &Recipe) -> Ve
     }
     let entropy = metrics.get("policy/entropy");
     if entropy.is_some_and(|entropy| entropy < COLLAPSED) && metrics.get("episode/success") < Some(SOLVED) {
-        let message = format!("the policy's entropy is {:.1e} nats per token: it answers alike each time, and groups hardly \
+        let message = format!(
+            "the policy's entropy is {:.1e} nats per token: it answers alike each time, and groups hardly \
                                differ; raise update.entropy or rollout.temperature, or lower update.lr",
-                              entropy.unwrap_or_default());
+            entropy.unwrap_or_default()
+        );
         alarm("entropy collapse", message);
     }
     alarms

@@ -24,8 +24,7 @@ pub fn verdict(recipe: Recipe, name: &str, args: &TrainArgs, ranks: usize) -> Ve
     let dir = run_dir(name, args);
     let place = dir.as_ref().ok().cloned();
     let made = place.as_deref().filter(|_| args.resume).and_then(made_model);
-    let conditions =
-        Conditions { ranks, root: true, dir: place.as_deref(), made: made.as_deref(), elsewhere: None };
+    let conditions = Conditions { ranks, root: true, dir: place.as_deref(), made: made.as_deref(), elsewhere: None };
     let mut findings = preflight(&recipe, &conditions);
     findings.take(dir);
     findings.take(prepare(&recipe, 0));

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Critic, Update};
+use super::{Critic, EvalTasks, Update};
 
 /// A run, described by one YAML file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -289,8 +289,8 @@ pub struct Eval {
     /// Iterations between evaluations; 0 evaluates only before and after training.
     #[serde(default)]
     pub every: u64,
-    /// Number of tasks, from the start of the split.
-    pub tasks: u32,
+    /// Tasks to evaluate on, each played once: their number, or `all`.
+    pub tasks: EvalTasks,
     /// Sampling temperature; 0 is greedy.
     #[serde(default = "one")]
     pub temperature: f64,

@@ -18,7 +18,6 @@ use crate::recipe::Rollout;
 
 /// The expert of an environment, disturbed by noise.
 struct Expert<'a> {
-    shared_env: &'a SharedEnv,
     rollout: &'a Rollout,
     /// Share of its actions that are replaced by a random admissible one.
     noise: f64,
@@ -61,17 +60,18 @@ impl ExpertEpisode {
     }
 }
 
-impl Expert<'_> {
-    fn check_exists(&self) -> Result<()> {
-        if self.shared_env.has_expert() {
-            return Ok(());
-        }
-        Err(input_error!(
-            "environment `{}` has no expert, which warm_start and model.new need; leave them out",
-            self.shared_env.id()
-        ))
+/// Refuses an environment without an expert.
+pub fn check_expert(shared_env: &SharedEnv) -> Result<()> {
+    if shared_env.has_expert() {
+        return Ok(());
     }
+    Err(input_error!(
+        "environment `{}` has no expert, which warm_start and model.new need; leave them out",
+        shared_env.id()
+    ))
+}
 
+impl Expert<'_> {
     /// Plays the plan and returns the demonstrations in its order. Takes environments from `idle` and puts them back.
     fn play(
         &self,
@@ -103,8 +103,8 @@ pub fn texts(
     noise: f64,
     seed: u64,
 ) -> Result<Vec<String>> {
-    let expert = Expert { shared_env, rollout, noise, seed };
-    expert.check_exists()?;
+    let expert = Expert { rollout, noise, seed };
+    check_expert(shared_env)?;
     let template = PromptTemplate::of(shared_env, rollout)?;
     let mut pool = Pool::new(shared_env, rollout.env_threads)?;
     let mut texts = Vec::new();
@@ -126,8 +126,8 @@ impl Player {
     /// Steps hold prompt and response ids (an end-of-sequence token last) and no log-probs. A conversation without room
     /// for another response ends its episode, as in [`Player::play`].
     pub fn demonstrate(&mut self, plan: &[EpisodePlan], noise: f64, seed: u64) -> Result<Vec<Episode>> {
-        let expert = Expert { shared_env: &self.shared_env, rollout: &self.rollout, noise, seed };
-        expert.check_exists()?;
+        let expert = Expert { rollout: &self.rollout, noise, seed };
+        check_expert(&self.shared_env)?;
         let pool = match &mut self.experts {
             Some(pool) => pool,
             none => none.insert(Pool::new(&self.shared_env, self.rollout.env_threads)?),

@@ -30,7 +30,7 @@ use crate::plan::plan;
 use crate::plugin::{Plugins, advantage::advantage};
 use crate::policy::logprobs::score;
 use crate::recipe::{self, Dist, Dtype, Recipe};
-use crate::run::{RECIPE, TrainArgs, check_empty, join, make_first_free, remove_empty, to_resume};
+use crate::run::{RECIPE, TrainArgs, check_empty, join, make_first_free, remove_empty, to_resume, verdict};
 use crate::tokenizer::tokenize;
 use crate::track::{Event, Status, terminal};
 use crate::train::train;
@@ -181,9 +181,20 @@ fn run(command: Command) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Checks a recipe for some ranks without running it.
+fn run_check(args: &Train, how: TrainArgs, recipe: Recipe, ranks: usize) -> Result<ExitCode> {
+    let verdict = caught(|| Ok(verdict(recipe, &args.name(), &how, ranks)))?;
+    print(args.json, &verdict.to_json(), || verdict.to_string())?;
+    verdict.problems().for_each(|problem| warn(&problem));
+    Ok(if verdict.passes() { ExitCode::SUCCESS } else { ExitCode::from(2) })
+}
+
 fn run_train(args: Train) -> Result<ExitCode> {
     let how = args.how()?;
     let recipe = args.read(&how)?;
+    if args.check {
+        return run_check(&args, how, recipe, Rendezvous::of_environment()?.world);
+    }
     let ranks = join(&recipe)?;
     let ending = train(recipe, &args.name(), &how, &ranks);
     Ok(match ending.inspect_err(|error| ranks.comm.abort(&message(error)))? {
@@ -236,6 +247,11 @@ fn run_launch(args: Launch) -> Result<ExitCode> {
     let Launch { nproc, restarts, command: mut arguments } = args;
     let (mut again, mut json, mut input, mut made) = (Vec::new(), false, String::new(), Vec::new());
     match command {
+        Command::Train(train) if train.check => {
+            let how = train.how()?;
+            let recipe = train.read(&how)?;
+            return run_check(&train, how, recipe, nproc.into());
+        }
         Command::Train(train) => {
             let how = train.how()?;
             // Read once: a file that changes during the run changes nothing.

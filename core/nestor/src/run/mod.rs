@@ -1,5 +1,6 @@
 //! A run: the steps of the training loop, and the state they share between iterations.
 
+mod alarms;
 mod check;
 mod directory;
 mod group_filter;
@@ -12,6 +13,7 @@ mod resume;
 mod signals;
 mod speed;
 mod start;
+mod verdict;
 
 use std::path::PathBuf;
 
@@ -37,12 +39,14 @@ use crate::policy::update::{self, UpdateReport, UpdateSettings, learning_rate};
 use crate::recipe::{Critic, OldLogprobs, Recipe};
 use crate::shard::Ranks;
 use crate::track::{Event, Metrics, Phases, Status, Tracker};
+use alarms::{Alarms, check_rows};
 use directory::RunDir;
 pub use directory::{RECIPE, check_empty, make_first_free, remove_empty, to_resume};
 use group_filter::Selection;
 use ledger::{Ledger, OpenRow, OptimizerCounters, SaveClock, StartedUpdate};
 use speed::{Speed, TRAINED, TRAINED_THROUGH_ADAPTERS, forward_flops, generation_flops};
 pub use start::join;
+pub use verdict::{Verdict, verdict};
 
 /// Options of `nestor train`.
 #[derive(Debug, Clone, Default)]
@@ -96,6 +100,7 @@ struct Meter {
     speed: Speed,
     metrics: Metrics,
     tracker: Tracker,
+    alarms: Alarms,
 }
 
 impl Run {
@@ -182,6 +187,7 @@ impl Run {
         self.meter.phases.start("advantage");
         let rows = &mut batch.rows;
         (rows.advantages, rows.returns) = from_root(&*self.ranks.comm, || {
+            check_rows(rows)?;
             self.estimator.score(rows)?;
             Ok((std::mem::take(&mut rows.advantages), std::mem::take(&mut rows.returns)))
         })?;
@@ -209,11 +215,14 @@ impl Run {
 
     /// Adds the iteration's metrics and writes its episodes.
     pub fn track(&mut self, iteration: u64, episodes: &[Episode], batch: &Batch, update: &UpdateReports) -> Result<()> {
-        let Meter { phases, metrics, tracker, .. } = &mut self.meter;
+        let Meter { phases, metrics, tracker, alarms, .. } = &mut self.meter;
         phases.start("track");
         report::episodes(metrics, episodes, self.player.tokenizer().eos());
         report::rows(metrics, &batch.rows);
         report::update(metrics, update, &batch.rows);
+        for alarm in alarms.of(iteration, metrics, &batch.rows, &self.recipe) {
+            tracker.alarm(alarm.cause, &alarm.message)?;
+        }
         if let Some(policy) = &update.policy {
             tracker.record_steps(iteration, report::steps(policy))?;
         }
@@ -378,7 +387,7 @@ impl Run {
 
     /// Writes the row of metrics of the last finished iteration.
     fn record(&mut self) -> Result<()> {
-        let Meter { phases, speed, metrics, tracker } = &mut self.meter;
+        let Meter { phases, speed, metrics, tracker, .. } = &mut self.meter;
         report::memory(metrics, self.ranks.comm.device());
         phases.finish(metrics, "track"); // of the next row
         let seconds = metrics.get("time/iteration_s").unwrap_or(0.0);

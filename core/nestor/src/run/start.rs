@@ -7,30 +7,28 @@ use anyhow::{Context, Result};
 use nestor_torch::fused;
 use tch::{Device, Kind};
 
-use super::check::{Checked, check, needs_reference};
+use super::alarms::Alarms;
+use super::check::{Checked, check, files, needs_reference};
 use super::ledger::{Ledger, SaveClock, State, UnderWay};
-use super::record::{PluginFiles, rebuilt, write_recipe};
+use super::record::{rebuilt, write_recipe};
 use super::resume::Resumption;
 use super::speed::Speed;
 use super::{Learner, Meter, Run, TrainArgs, signals, stream_seed};
-use crate::agent::{Player, PlayerOptions, TaskCursor, plan, texts};
+use crate::agent::{Player, PlayerOptions, TaskCursor};
 use crate::checkpoint::Checkpoints;
 use crate::data::PluginFile;
 use crate::dist::{self, Rendezvous, from_root};
 use crate::engine::noise;
 use crate::input_error;
 use crate::model::{Config, StoredType, device_name, kind, new, prepare, weights};
-use crate::plugin::SharedEnv;
 use crate::policy::Network;
 use crate::policy::kl_reward::KlCoefficient;
-use crate::recipe::{Recipe, Sharding, WarmStart};
+use crate::preflight::{Ready, check_sharding, new_tokenizer};
+use crate::recipe::{Recipe, WarmStart};
 use crate::shard::Ranks;
 use crate::tokenizer::Tokenizer;
 use crate::track::{Console, Event, Kept, Metrics, Phases, Progress, StopNotice, Tracker, WandbRun};
 use crate::warm_start::{Imitation, ImitationState};
-
-/// Number of expert episodes whose texts train a new model's tokenizer.
-const TOKENIZER_EPISODES: usize = 512;
 
 /// Joins the ranks that run a recipe together.
 pub fn join(recipe: &Recipe) -> Result<Ranks> {
@@ -38,12 +36,7 @@ pub fn join(recipe: &Recipe) -> Result<Ranks> {
     let notice = StopNotice::default();
     // Before the ranks meet: a rank that has begun anything answers signals, and so do all others then.
     let stop = signals::watch(notice.clone(), place.rank == 0)?;
-    if place.world > 1 && recipe.sharding == Sharding::None {
-        return Err(input_error!(
-            "recipe key `sharding`: `none` is for one rank, and there are {}; set it to full or grad_op",
-            place.world
-        ));
-    }
+    check_sharding(recipe, place.world)?;
     let device = prepare(recipe, place.local_rank)?;
     let comm = dist::join(&place, device, &recipe.dist)?;
     let (sharding, deterministic) = (recipe.sharding, recipe.deterministic);
@@ -66,9 +59,9 @@ impl Run {
         let ranks = Ranks { progress: console.progress(), ..ranks.clone() };
         let starting = ranks.progress.phase("start", "");
         let phases = Phases::new("start", ranks.notice.phase.clone());
-        let checked = check(&mut recipe, name, args, &*ranks.comm, &console)?;
+        let mut checked = check(&mut recipe, name, args, &*ranks.comm, &console)?;
         let resumption = checked.resumption.clone();
-        let mut warnings = checked.warnings.clone();
+        let mut warnings = std::mem::take(&mut checked.ready.warnings);
         let mut origin = match &resumption {
             Some(resumption) => restore(&recipe, &checked, resumption, &ranks)?,
             None => create(&recipe, &checked, &ranks)?,
@@ -91,11 +84,11 @@ impl Run {
         phases: Phases,
         console: Console,
     ) -> Result<Self> {
-        let Checked { dir, claim, shared_env, estimator, resumption, .. } = checked;
+        let Checked { dir, claim, ready, resumption } = checked;
         let Origin { model_files, policy, critic, mut state, under_way } = origin;
         let player = Player::new(PlayerOptions {
             tokenizer: Tokenizer::load(&model_files)?,
-            shared_env: shared_env.clone(),
+            shared_env: ready.shared_env.clone(),
             rollout: recipe.rollout.clone(),
             seed: recipe.seed,
             deterministic: recipe.deterministic,
@@ -105,8 +98,7 @@ impl Run {
         let speed = Speed::measure(ranks.comm.device(), kind(recipe.dtype), ranks.world());
         state.kl_coefficient = kl_coefficient(&recipe, state.kl_coefficient);
         // Everything was accepted: from here on the run's files change.
-        let plugins = PluginFiles { environment: shared_env.file(), estimator: estimator.file() };
-        from_root(&*ranks.comm, || write_recipe(&dir, &recipe, plugins, state.iteration + 1))?;
+        from_root(&*ranks.comm, || write_recipe(&dir, &recipe, files(&ready), state.iteration + 1))?;
         let UnderWay { warm_start, update, row } = under_way;
         let kept = match (&resumption, &warm_start) {
             (None, _) => Kept::Nothing,
@@ -129,8 +121,9 @@ impl Run {
             ranks.notice.saved(&resumption.checkpoint);
         }
         let learner = Learner { policy, critic, reference: None };
-        let mut meter = Meter { phases, speed, metrics: Metrics::new(), tracker };
+        let mut meter = Meter { phases, speed, metrics: Metrics::new(), tracker, alarms: Alarms::default() };
         meter.resume_row(row);
+        let estimator = ready.estimator;
         Ok(Self { recipe, dir, model_files, ranks, player, estimator, learner, meter, ledger, claim })
     }
 
@@ -172,8 +165,8 @@ impl Run {
             world: self.ranks.world(),
             resumed_from,
         })?;
-        for warning in self.recipe.warnings().iter().chain(warnings) {
-            tracker.emit(&Event::Warning { message: warning })?;
+        for message in warnings {
+            tracker.emit(&Event::Warning { message })?;
         }
         let Some(resumption) = resumption else { return Ok(()) };
         tracker.log(&format!("resumed from {}", resumption.checkpoint.display()))?;
@@ -245,7 +238,7 @@ impl Run {
 /// The networks and the state of a checkpoint.
 fn restore(recipe: &Recipe, checked: &Checked, resumption: &Resumption, ranks: &Ranks) -> Result<Origin> {
     let (comm, checkpoint) = (&*ranks.comm, &*resumption.checkpoint);
-    let model_files = from_root(comm, || model_files(recipe, &checked.shared_env, &checked.dir, true))?;
+    let model_files = from_root(comm, || model_files(recipe, &checked.ready, &checked.dir, true))?;
     Checkpoints::check_model(checkpoint, &model_files)?;
     let (mut policy, start_model) = load_policy(recipe, &model_files, ranks)?;
     let under_way = UnderWay::of(from_root(comm, || Checkpoints::unfinished(checkpoint))?)?;
@@ -263,9 +256,9 @@ fn restore(recipe: &Recipe, checked: &Checked, resumption: &Resumption, ranks: &
     if let (Some(critic), Some(counters)) = (&mut critic, state.critic) {
         counters.restore(critic);
     }
-    resumption.fit(&mut state, under_way.update.is_some(), recipe, checked.tasks)?;
+    resumption.fit(&mut state, under_way.update.is_some(), recipe, checked.ready.tasks)?;
     let begun = under_way.warm_start.is_none();
-    if begun && needs_reference(recipe, &checked.estimator) && !Checkpoints::new(&checked.dir).has_reference() {
+    if begun && needs_reference(recipe, &checked.ready.estimator) && !Checkpoints::new(&checked.dir).has_reference() {
         return Err(input_error!(
             "this run began without a frozen reference: resume without `update.kl` and `update.kl_in_reward`, or start \
              another run"
@@ -276,10 +269,10 @@ fn restore(recipe: &Recipe, checked: &Checked, resumption: &Resumption, ranks: &
 
 /// The networks and the state of a new run. The critic is made after the warm start.
 fn create(recipe: &Recipe, checked: &Checked, ranks: &Ranks) -> Result<Origin> {
-    let model_files = from_root(&*ranks.comm, || model_files(recipe, &checked.shared_env, &checked.dir, false))?;
+    let model_files = from_root(&*ranks.comm, || model_files(recipe, &checked.ready, &checked.dir, false))?;
     let (policy, start_model) = load_policy(recipe, &model_files, ranks)?;
-    let state = State::new(TaskCursor::new(checked.tasks, recipe.seed), start_model);
-    let warm_start = ImitationState::new(TaskCursor::new(checked.tasks, warm_start_seed(recipe)));
+    let state = State::new(TaskCursor::new(checked.ready.tasks, recipe.seed), start_model);
+    let warm_start = ImitationState::new(TaskCursor::new(checked.ready.tasks, warm_start_seed(recipe)));
     let under_way = UnderWay { warm_start: Some(warm_start), ..UnderWay::default() };
     Ok(Origin { model_files, policy, critic: None, state, under_way })
 }
@@ -329,18 +322,20 @@ fn open_tracker(
 }
 
 /// The Hugging Face folder of the policy. Makes a new model in the run directory where the recipe asks for one.
-fn model_files(recipe: &Recipe, shared_env: &SharedEnv, dir: &Path, resumed: bool) -> Result<PathBuf> {
+fn model_files(recipe: &Recipe, ready: &Ready, dir: &Path, resumed: bool) -> Result<PathBuf> {
     if let Some(path) = &recipe.model.path {
         return Ok(PathBuf::from(path));
     }
     let folder = dir.join("model");
     if let (Some(model), false) = (&recipe.model.new, resumed) {
-        let count = shared_env.tasks(&recipe.rollout.split)?;
-        let tasks = TaskCursor::new(count, recipe.seed).next(TOKENIZER_EPISODES);
-        let plan = plan(&tasks, 1, recipe.seed, 0);
-        let noise = recipe.warm_start.as_ref().map_or(0.0, |w| w.expert_noise);
-        let texts = texts(shared_env, &recipe.rollout, &plan, noise, recipe.seed)?;
-        let tokenizer = Tokenizer::train(texts.into_iter(), model.vocab_size as usize)?;
+        let trained; // by the checks, unless the run began before
+        let tokenizer = match &ready.tokenizer {
+            Some(tokenizer) => tokenizer,
+            None => {
+                trained = new_tokenizer(recipe, &ready.shared_env, ready.tasks)?;
+                &trained
+            }
+        };
         let config = Config::of_new(model, tokenizer.vocab_size() as i64, recipe.rollout.max_tokens() as i64);
         let model = new::random(&config, recipe.seed, Kind::Float, Device::Cpu)?;
         // An earlier start that was killed may have left these.

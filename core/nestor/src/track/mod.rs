@@ -138,6 +138,12 @@ impl Tracker {
         self.emit(&Event::Log { message })
     }
 
+    /// Warns of a run that will hardly succeed: on the console, in the log, and as an alert in W&B.
+    pub fn alarm(&mut self, title: &str, message: &str) -> Result<()> {
+        self.wandb.alert(title, message);
+        self.emit(&Event::Warning { message })
+    }
+
     /// Ends W&B's run file and logs its path.
     pub fn close(&mut self, exit_code: i32) {
         if let Some(line) = self.wandb.finish(exit_code) {

@@ -15,6 +15,9 @@ use crate::data::PluginFile;
 use crate::input_error;
 use crate::recipe::{self, Recipe, WandbMode};
 
+/// Longest name of a project in W&B.
+const LONGEST_NAME: usize = 128;
+
 /// A run's file for W&B. Does nothing where the recipe has no section `wandb`, and at ranks other than 0.
 pub struct WandbRun {
     run: Option<Run>,
@@ -33,6 +36,10 @@ impl WandbRun {
     /// Checks that a live run has its API key and the `wandb` program. Writes nothing.
     pub fn check(section: Option<&recipe::Wandb>) -> Result<()> {
         let Some(section) = section else { return Ok(()) };
+        check_name("wandb.project", &section.project)?;
+        if let Some(entity) = &section.entity {
+            check_name("wandb.entity", entity)?;
+        }
         settings(section, Path::new(".")).check().map_err(|error| {
             input_error!("recipe key `wandb.mode`: {error}; or set it to offline and upload later by `wandb sync`")
         })
@@ -82,6 +89,11 @@ impl WandbRun {
         }
     }
 
+    /// Sends a warning as an alert.
+    pub fn alert(&mut self, title: &str, text: &str) {
+        self.attempt(|run| run.alert(AlertLevel::Warn, title, text));
+    }
+
     /// Sends an alert that the run failed.
     pub fn failed(&mut self, message: &str) {
         self.attempt(|run| run.alert(AlertLevel::Error, "run failed", message));
@@ -103,6 +115,18 @@ impl WandbRun {
             self.run = None;
         }
     }
+}
+
+/// Refuses a name that W&B refuses at the first upload.
+fn check_name(key: &str, name: &str) -> Result<()> {
+    let forbidden = name.chars().find(|c| c.is_control() || "/\\#?%:".contains(*c));
+    let why = match (name.chars().count(), forbidden) {
+        (0, _) => "is empty".to_string(),
+        (length, _) if length > LONGEST_NAME => format!("has {length} characters, and W&B takes {LONGEST_NAME}"),
+        (_, Some(c)) => format!("is {name:?}, and W&B takes no {c:?} in it"),
+        _ => return Ok(()),
+    };
+    Err(input_error!("recipe key `{key}` {why}; choose another name"))
 }
 
 fn settings(section: &recipe::Wandb, dir: &Path) -> Settings {

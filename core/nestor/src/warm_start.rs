@@ -3,7 +3,7 @@
 //! Maximum likelihood on the responses of episodes that the expert plays. Random valid actions replace a share of the
 //! expert's: the policy then depends on the state but is far from greedy, and leaves room for reinforcement learning.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use tch::Kind;
 
 use crate::agent::{Player, TaskCursor, pack, plan};
@@ -42,7 +42,9 @@ impl Imitation<'_> {
         let mut round = 0;
         for step in 1..=self.settings.steps {
             while steps_of(&played) < self.settings.batch {
-                played.extend(self.play(round)?);
+                let more = self.play(round)?;
+                ensure!(!more.is_empty(), "warm start: the expert played no step in {EPISODES} episodes");
+                played.extend(more);
                 round += 1;
             }
             let mut steps = 0;
@@ -63,7 +65,8 @@ impl Imitation<'_> {
         let plan = plan(&self.tasks.next(EPISODES), 1, self.seed, round);
         let episodes = self.player.demonstrate_among(self.comm, &plan, self.settings.expert_noise, self.seed)?;
         if self.rollout.is_transcript() {
-            return Ok(episodes);
+            // An environment that failed may have left an episode without a step.
+            return Ok(episodes.into_iter().filter(|e| !e.steps.is_empty()).collect());
         }
         let part = |step| Episode { steps: vec![step], ..Episode::default() };
         Ok(episodes.into_iter().flat_map(|e| e.steps).map(part).collect())

@@ -152,8 +152,9 @@ pub(super) fn problem(recipe: &Recipe) -> Option<Problem> {
     None.or_else(|| model(&r.model))
         .or_else(|| least("env.plugin", r.env.plugin.len(), 1, "must name a plugin"))
         .or_else(|| least("estimator.plugin", r.estimator.plugin.len(), 1, "must name a plugin"))
-        .or_else(|| plugin_config("env.config", &r.env))
-        .or_else(|| plugin_config("estimator.config", &r.estimator))
+        .or_else(|| plugin_config("env.config", &r.env.config))
+        .or_else(|| seconds("env.timeout_s", r.env.timeout_s))
+        .or_else(|| plugin_config("estimator.config", &r.estimator.config))
         .or_else(|| rollout(&r.rollout))
         .or_else(|| {
             let message =
@@ -217,8 +218,8 @@ fn lora(l: &Lora) -> Option<Problem> {
         .or_else(|| range("model.lora.alpha", l.alpha, l.alpha > 0.0, "greater than 0"))
 }
 
-fn plugin_config(path: &str, choice: &PluginChoice) -> Option<Problem> {
-    (!choice.config.is_object()).then(|| (path.into(), format!("must be a map, but is {}", choice.config)))
+fn plugin_config(path: &str, config: &serde_json::Value) -> Option<Problem> {
+    (!config.is_object()).then(|| (path.into(), format!("must be a map, but is {config}")))
 }
 
 fn rollout(r: &Rollout) -> Option<Problem> {
@@ -400,8 +401,12 @@ fn warm_start(w: &WarmStart) -> Option<Problem> {
 
 fn dist(d: &Dist) -> Option<Problem> {
     let (timeout, silence) = (d.timeout_s, d.silence_s);
-    range("dist.timeout_s", timeout as f64, (1..=MOST_SECONDS).contains(&timeout), "from 1 to 604800 (a week)")
+    seconds("dist.timeout_s", timeout)
         .or_else(|| range("dist.silence_s", silence as f64, (5..=50).contains(&silence), "from 5 to 50"))
+}
+
+fn seconds(path: &str, value: u64) -> Option<Problem> {
+    range(path, value as f64, (1..=MOST_SECONDS).contains(&value), "from 1 to 604800 (a week)")
 }
 
 fn count(path: &str, value: usize, most: usize) -> Option<Problem> {

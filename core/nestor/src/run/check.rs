@@ -1,6 +1,7 @@
 //! Checks of a recipe before a run writes anything, and the directory and checkpoint that the run starts from.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 
@@ -10,8 +11,9 @@ use crate::checkpoint::Checkpoints;
 use crate::dist::{Comm, from_root};
 use crate::input_error;
 use crate::model::{Config, new};
-use crate::plugin::{Estimator, Plugins, SharedEnv};
+use crate::plugin::{Estimator, Limits, Plugins, SharedEnv};
 use crate::recipe::Recipe;
+use crate::shard::Ranks;
 use crate::tokenizer::{Tokenizer, Turns};
 use crate::track::{Console, WandbRun};
 
@@ -27,12 +29,14 @@ pub struct Checked {
 }
 
 /// Refuses a recipe that cannot run, and finds the checkpoint to resume from. Writes nothing.
-pub fn check(recipe: &Recipe, name: &str, args: &TrainArgs, comm: &dyn Comm, console: &Console) -> Result<Checked> {
+pub fn check(recipe: &Recipe, name: &str, args: &TrainArgs, ranks: &Ranks, console: &Console) -> Result<Checked> {
+    let comm = &*ranks.comm;
     from_root(comm, || WandbRun::check(recipe.wandb.as_ref()))?;
     let dir = from_root(comm, || run_dir(name, args))?;
     let resume = args.resume || (args.restarted && is_run(&dir));
-    let plugins = Plugins::discover()?;
-    let shared_env = plugins.environment(&recipe.env).context("recipe key `env`")?;
+    let limits = Limits { timeout: Duration::from_secs(recipe.env.timeout_s), stop: ranks.stop.clone() };
+    let plugins = Plugins::discover()?.with_limits(limits);
+    let shared_env = plugins.environment(&recipe.env.choice()).context("recipe key `env`")?;
     let estimator = plugins.estimator(&recipe.estimator).context("recipe key `estimator`")?;
     check_critic(recipe, &estimator)?;
     let tasks = count_tasks(&shared_env, "rollout.split", &recipe.rollout.split)?;
@@ -121,7 +125,7 @@ fn check_same_run(recipe: &Recipe, dir: &Path) -> Result<()> {
     let same = [
         ("seed", saved.seed == recipe.seed),
         ("model", saved.model == recipe.model),
-        ("env", saved.env == recipe.env),
+        ("env", saved.env.choice() == recipe.env.choice()),
         ("dtype", saved.dtype == recipe.dtype),
     ];
     match same.iter().find(|(_, same)| !same) {

@@ -65,7 +65,7 @@ impl Run {
         let ranks = Ranks { progress: console.progress(), ..ranks.clone() };
         let starting = ranks.progress.phase("start", "");
         let phases = Phases::new("start");
-        let checked = check(&recipe, name, args, &*ranks.comm, &console)?;
+        let checked = check(&recipe, name, args, &ranks, &console)?;
         let checkpoint = checked.checkpoint.clone();
         let origin = match &checkpoint {
             Some(checkpoint) => restore(&recipe, &checked, checkpoint, &ranks)?,

@@ -18,6 +18,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use super::queue::Queue;
 use crate::error::Stopped;
 use crate::plugin::{Call, Env, GRACE, POLL, SharedEnv, Slot, leave_behind, own_slot, supervise_this_thread};
+use crate::track::terminal;
 
 /// The answer to one piece of work.
 pub struct Answer<T> {
@@ -242,6 +243,7 @@ impl<T> Worker<T> {
         while let Some(Job { number, work }) = jobs.pop() {
             state.job.store(number, Ordering::Release);
             let outcome = work();
+            terminal::guard_stdout();
             state.job.store(0, Ordering::Release);
             // The receiver is gone only when the pool is; no one waits for the answer then.
             if answers.send((number, outcome)).is_err() || state.retired.load(Ordering::Acquire) {

@@ -1,7 +1,7 @@
 //! How the process may end. A plugin that calls `exit`, `_exit` or the like would end a run early, with the exit code of
 //! its choice; it then ends with a message and exit code 1.
 //!
-//! `exit` is seen by a function that the C library calls at exit. `_exit` and `_Exit` are defined here: the dynamic linker
+//! `exit` is seen by a function that the C library calls at exit. `_exit`, `_Exit` and `quick_exit` are defined here: the dynamic linker
 //! binds a plugin's calls to the program's definition, since that of the C library comes later. A system call that a
 //! plugin makes itself cannot be seen; the launcher notices it by the exit code.
 
@@ -88,10 +88,20 @@ pub unsafe extern "C" fn _Exit(code: c_int) -> ! {
     leave(code)
 }
 
+/// As [`_exit`]: Nestor itself never calls it, and has no functions to call at a quick exit.
+///
+/// # Safety
+/// As the C library's.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn quick_exit(code: c_int) -> ! {
+    leave(code)
+}
+
 /// Nestor's own calls come from no plugin call and with another code than 0.
 fn leave(code: c_int) -> ! {
     if is_watched() && (code == 0 || calls::of_this_thread().is_some()) {
-        crash::report(format_args!("left the process by `_exit({code})`"));
+        crash::report(format_args!("left the process with code {code}"));
         now(1);
     }
     now(code)

@@ -10,6 +10,7 @@ use anyhow::{Context, Result, anyhow};
 
 use super::calls::{self, Call};
 use crate::error::Stopped;
+use crate::track::terminal;
 
 /// The limit where no recipe sets one.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
@@ -147,6 +148,7 @@ fn start() -> Result<Sender<Job>> {
         calls::supervise_this_thread();
         for job in jobs {
             job();
+            terminal::guard_stdout();
         }
     };
     let thread = std::thread::Builder::new().name("plugins".into()).stack_size(STACK);

@@ -11,7 +11,8 @@ use std::sync::OnceLock;
 
 use anyhow::{Context, Result};
 use console::{Term, colors_enabled, is_dumb, style};
-use nix::unistd::dup2_stdout;
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::unistd::{close, dup2_stdout};
 use textwrap::Options;
 
 const CLEAR: &str = "\r\x1b[2K";
@@ -25,14 +26,24 @@ pub fn keep_stdout() -> Result<()> {
     colors_enabled(); // looks at standard output once
     let own = io::stdout().as_fd().try_clone_to_owned().context("copying standard output")?;
     if OUT.set(own.into()).is_ok() {
-        point_stdout_away()?;
+        dup2_stdout(io::stderr()).context("pointing standard output to standard error")?;
     }
     Ok(())
 }
 
-/// Points the descriptor of standard output to standard error.
-fn point_stdout_away() -> Result<()> {
-    dup2_stdout(io::stderr()).context("pointing standard output to standard error")
+/// Points the descriptor of standard output to standard error again if a plugin has closed it: the next file that Nestor
+/// opens would get its number, and whatever a plugin prints.
+pub fn guard_stdout() {
+    if OUT.get().is_none() || fcntl(io::stdout(), FcntlArg::F_GETFD).is_ok() {
+        return;
+    }
+    // The lowest free number, so that a file which another thread opens meanwhile stays as it is.
+    let lowest = io::stdout().as_raw_fd();
+    if let Ok(copy) = fcntl(io::stderr(), FcntlArg::F_DUPFD(lowest))
+        && copy != lowest
+    {
+        let _ = close(copy);
+    }
 }
 
 /// Standard output.

@@ -14,7 +14,7 @@ dtype: float32
 model:
   new: {{hidden_size: 16, intermediate_size: 32, layers: 1, heads: 2, kv_heads: 1, vocab_size: 300}}
 env: {{plugin: {env}, config: {{{config}}}, timeout_s: {timeout}}}
-estimator: {{plugin: {estimator}, config: {{{config}}}}}
+estimator: {estimator}
 rollout: {{tasks: 1, group_size: 2, max_steps: 2, max_prompt_tokens: 64, max_response_tokens: 4, env_errors: {errors}}}
 update: {{mini_batch: 4, lr: 1e-3}}
 eval: {{tasks: 1}}
@@ -39,9 +39,12 @@ def faults(root, tmp_path_factory):
 
 @pytest.fixture
 def recipe(faults, tmp_path):
-    def call(config, timeout=60, errors=0, env=None, estimator="gigpo"):
+    def call(config, timeout=60, errors=0):
+        """Both plugins have a function `open`, and only the estimator has `score`."""
+        library = faults()
+        estimator = f"{{plugin: {library}, config: {{{config}}}}}" if "at: score" in config else "{plugin: gigpo}"
         path = tmp_path / "recipe.yaml"
-        path.write_text(RECIPE.format(env=env or faults(), config=config, timeout=timeout, errors=errors, estimator=estimator))
+        path.write_text(RECIPE.format(env=library, config=config, timeout=timeout, errors=errors, estimator=estimator))
         return path
     return call
 
@@ -77,14 +80,11 @@ TABLE = [
 
 
 @pytest.mark.parametrize("fault, at, code, words", TABLE, ids=[f"{fault}-{at}" for fault, at, *_ in TABLE])
-def test_a_fault_names_its_call(fault, at, code, words, faults, recipe, run, tmp_path):
-    estimator = at == "score"
-    config = f"fault: {fault}, at: {at}"
-    path = recipe(config if not estimator else "", timeout=1, estimator=faults() if estimator else "gigpo")
-    if estimator:
-        path.write_text(path.read_text().replace("config: {}}\nrollout", f"config: {{{config}}}}}\nrollout"))
+def test_a_fault_names_its_call(fault, at, code, words, recipe, run, tmp_path):
+    path = recipe(f"fault: {fault}, at: {at}", timeout=1)
     done = run("train", path, "--run-dir", tmp_path / "run", "--json", timeout=120)
-    assert done.returncode == code, (done.returncode, done.stderr)
+    codes = [-signal.SIGABRT, -signal.SIGSEGV] if fault == "overflow" else [code]  # the Rust runtime aborts, if its stack lasts
+    assert done.returncode in codes, (done.returncode, done.stderr)
     for word in words:
         assert word in done.stderr, done.stderr
     events = [json.loads(line) for line in done.stdout.splitlines()]
@@ -109,8 +109,8 @@ def test_failures_over_the_budget_say_so(recipe, run, tmp_path):
 
 
 @pytest.mark.parametrize("at, after", [("open", 0), ("step", 5), ("score", 0)])
-def test_sigterm_does_not_wait_for_a_plugin(at, after, faults, recipe, nestor, tmp_path):
-    path = recipe(f"fault: hang, at: {at}, after: {after}", timeout=600, estimator=faults() if at == "score" else "gigpo")
+def test_sigterm_does_not_wait_for_a_plugin(at, after, recipe, nestor, tmp_path):
+    path = recipe(f"fault: hang, at: {at}, after: {after}", timeout=600)
     process = subprocess.Popen([nestor, "train", path, "--run-dir", tmp_path / "run"], stderr=subprocess.PIPE, stdout=subprocess.PIPE)
     wait_for_hang(process)
     process.send_signal(signal.SIGTERM)
@@ -162,7 +162,7 @@ def test_standard_output_and_children(fault, recipe, run, tmp_path):
 def test_expert_episodes_use_few_instances(recipe, run, tmp_path):
     """As many as there are threads, not one per episode; then one for each episode that is in flight."""
     path = recipe("fault: count_spawns")
-    done = run("train", path, "--set", "warm_start.steps=3", "--set", "warm_start.batch=64", "--run-dir", tmp_path / "run")
+    done = run("train", path, "--set", "warm_start={steps: 3, batch: 64, lr: 1e-3}", "--run-dir", tmp_path / "run")
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("spawned") <= 2 + 2 + 2, done.stderr.count("spawned")
 

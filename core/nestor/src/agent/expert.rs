@@ -15,6 +15,7 @@ use super::prompt::PromptTemplate;
 use super::tasks::EpisodePlan;
 use crate::data::Episode;
 use crate::engine::{NoiseKey, noise};
+use crate::error::Stopped;
 use crate::input_error;
 use crate::plugin::{Env, SharedEnv};
 use crate::recipe::Rollout;
@@ -113,6 +114,9 @@ impl Expert<'_> {
         }
         let mut all: Vec<Option<Demonstration>> = plan.iter().map(|_| None).collect();
         while all.iter().any(Option::is_none) {
+            if self.shared_env.limits().stopped() {
+                return Err(Stopped.into());
+            }
             for answer in pool.collect(true, Duration::ZERO)? {
                 let env = match answer.outcome {
                     Ok((env, ())) => Some(env),

@@ -86,7 +86,7 @@ pub fn main() -> ExitCode {
 fn guard(json: bool) -> Result<()> {
     terminal::keep_stdout()?;
     let mark = Rendezvous::of_environment().map_or(String::new(), |own| own.mark());
-    plugin::watch_process(&mark, json.then(|| terminal::out().as_raw_fd()));
+    plugin::watch_process(&(terminal::clearing().to_string() + &mark), json.then(|| terminal::out().as_raw_fd()));
     Ok(())
 }
 

@@ -7,11 +7,6 @@ use nestor_plugin::ffi;
 
 use crate::input_error;
 
-/// Most bytes that one call may put, all texts together.
-pub const MOST_BYTES: usize = 4 << 20;
-/// Most texts that one call may put: admissible actions, above all.
-pub const MOST_TEXTS: usize = 1 << 16;
-
 /// Room for a handle that a plugin gives.
 pub struct HandleSlot(pub *mut c_void);
 
@@ -93,8 +88,8 @@ impl Texts {
         self.fault = match text.len {
             0 => None,
             _ if text.data.is_null() => Some("a text of the plugin is null and yet has a length"),
-            len if len > MOST_BYTES - self.bytes => Some("the plugin put over 4 MiB of text in one call"),
-            _ if self.fields.len() >= MOST_TEXTS => Some("the plugin put over 65536 texts in one call"),
+            len if len > ffi::MOST_BYTES - self.bytes => Some("the plugin put over 4 MiB of text in one call"),
+            _ if self.fields.len() >= ffi::MOST_TEXTS => Some("the plugin put over 65536 texts in one call"),
             _ => None,
         };
         if self.fault.is_none() {

@@ -9,7 +9,7 @@ use std::mem::MaybeUninit;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
-use super::{calls, leave};
+use super::calls;
 
 /// The signals of faults, and their names.
 const FAULTS: [(c_int, &str); 5] = [
@@ -24,10 +24,15 @@ const MOST_CALLS: usize = 8;
 
 /// The handlers from before, in the order of [`FAULTS`]: the Rust runtime has some, which report a stack overflow.
 static BEFORE: [OnceLock<libc::sigaction>; FAULTS.len()] = [const { OnceLock::new() }; FAULTS.len()];
+/// The process that is watched; 0 before [`install`]. What happens in a process that a plugin forks is not reported.
+static WATCHED: AtomicI32 = AtomicI32::new(0);
 /// The beginning of every message: the rank, where there are several.
 static MARK: OnceLock<String> = OnceLock::new();
-/// One report is out.
-static REPORTED: AtomicBool = AtomicBool::new(false);
+/// A report has begun, and one is out. There is one report only.
+static BEGUN: AtomicBool = AtomicBool::new(false);
+static OUT: AtomicBool = AtomicBool::new(false);
+/// Longest wait for the report of another thread, in hundredths of a second.
+const MOST_WAITS: u32 = 100;
 /// Where the report goes as a JSON event; -1 for nowhere.
 static EVENTS: AtomicI32 = AtomicI32::new(-1);
 
@@ -69,6 +74,7 @@ impl Write for Line {
 
 /// Installs the handlers. `mark` begins each message; `events` is a descriptor that takes errors as JSON events.
 pub fn install(mark: &str, events: Option<c_int>) {
+    WATCHED.store(pid(), Ordering::Relaxed);
     let _ = MARK.set(mark.to_string());
     EVENTS.store(events.unwrap_or(-1), Ordering::Relaxed);
     for ((signal, _), before) in FAULTS.iter().zip(&BEFORE) {
@@ -85,6 +91,16 @@ pub fn install(mark: &str, events: Option<c_int>) {
             }
         }
     }
+}
+
+/// True in the process that [`install`] was called in.
+pub fn watches_this_process() -> bool {
+    WATCHED.load(Ordering::Relaxed) == pid()
+}
+
+fn pid() -> i32 {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::getpid() }
 }
 
 /// In a forked child: has signals end it, without a message.
@@ -122,9 +138,26 @@ extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_
 
 /// Prints one message that says which call of a plugin did something. Safe in a signal handler.
 pub fn report(what: fmt::Arguments) {
-    if REPORTED.swap(true, Ordering::Relaxed) || leave::is_another_process() {
+    if !watches_this_process() {
         return;
     }
+    if BEGUN.swap(true, Ordering::Relaxed) {
+        // The caller is about to end the process, and with it the thread that prints.
+        for _ in 0..MOST_WAITS {
+            if OUT.load(Ordering::Relaxed) {
+                return;
+            }
+            let pause = libc::timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+            // SAFETY: reads its first argument alone.
+            unsafe { libc::nanosleep(&pause, std::ptr::null_mut()) };
+        }
+        return;
+    }
+    print(what);
+    OUT.store(true, Ordering::Relaxed);
+}
+
+fn print(what: fmt::Arguments) {
     let mut line = Line::new();
     // Writing into the buffer cannot fail.
     let _ = match calls::of_this_thread() {

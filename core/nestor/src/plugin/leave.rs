@@ -6,24 +6,17 @@
 //! plugin makes itself cannot be seen; the launcher notices it by the exit code.
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{calls, crash, supervise};
 
-/// The process whose end is watched; 0 before [`watch`]. A process that a plugin forks may end as it likes.
-static WATCHED: AtomicI32 = AtomicI32::new(0);
 /// Nestor itself ends the process.
 static LEAVING: AtomicBool = AtomicBool::new(false);
 
-/// Watches the end of this process.
+/// Watches the end of this process. Called again after a plugin was loaded, it runs before whatever that plugin does at
+/// exit.
 pub fn watch() {
-    WATCHED.store(pid(), Ordering::Relaxed);
-    watch_again();
-}
-
-/// Has the watch run before whatever a plugin that was just loaded does at exit.
-pub fn watch_again() {
-    if WATCHED.load(Ordering::Relaxed) != 0 {
+    if crash::watches_this_process() {
         // SAFETY: the function lives as long as the process. A failure has no remedy and does no harm.
         unsafe { libc::atexit(at_exit) };
     }
@@ -45,20 +38,9 @@ pub fn now(code: c_int) -> ! {
     std::process::abort() // not reached
 }
 
-/// True in the watched process, unless Nestor itself ends it.
+/// True in the watched process, unless Nestor itself ends it. A process that a plugin forks may end as it likes.
 fn is_watched() -> bool {
-    WATCHED.load(Ordering::Relaxed) == pid() && !LEAVING.load(Ordering::Relaxed)
-}
-
-/// True in a process forked from the watched one.
-pub fn is_another_process() -> bool {
-    let watched = WATCHED.load(Ordering::Relaxed);
-    watched != 0 && watched != pid()
-}
-
-fn pid() -> i32 {
-    // SAFETY: takes nothing and cannot fail.
-    unsafe { libc::getpid() }
+    crash::watches_this_process() && !LEAVING.load(Ordering::Relaxed)
 }
 
 extern "C" fn at_exit() {

@@ -153,7 +153,7 @@ impl Plugins {
     fn component(&self, kind: Kind, plugin: &str) -> Result<Component> {
         let Found { path, id, .. } = self.find(kind, plugin)?;
         let components = library::load(&path)?;
-        leave::watch_again();
+        leave::watch();
         let mut fitting = components.into_iter().filter(|c| c.kind() == kind && c.id == id);
         fitting.next().with_context(|| format!("plugin file {} changed while it was read", path.display()))
     }

@@ -124,6 +124,11 @@ pub fn clear() {
     }
 }
 
+/// What clears a bar that may be visible, for a line on standard error that is written without this module.
+pub fn clearing() -> &'static str {
+    if Term::stderr().is_term() && redraws() { CLEAR } else { "" }
+}
+
 /// Writes text unchanged to standard output, in one piece.
 pub fn put(text: &str) {
     let mut out = out();

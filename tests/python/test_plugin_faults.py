@@ -50,7 +50,7 @@ def recipe(faults, tmp_path):
 
 
 STEP = [r"plugin faults: task", "of split train, seed", "step 0"]
-# What happens, where, the exit code, and words of the message. A negative code is the signal that the process dies by.
+# Fault, function, exit code, and words of the message. A negative code is the signal that the process dies by.
 TABLE = [
     ("hang", "open", 1, ["plugin faults", "`open` did not return within 1 s", "env.timeout_s"]),
     ("hang", "prompt_template", 1, ["plugin faults", "`prompt_template` did not return within 1 s"]),
@@ -149,7 +149,7 @@ def test_under_launch(fault, words, recipe, run, tmp_path):
 
 @pytest.mark.parametrize("fault", ["print", "close_stdout", "fork"])
 def test_standard_output_and_children(fault, recipe, run, tmp_path):
-    """What a plugin prints goes to standard error, a closed standard output harms nobody, and a child may end as it likes."""
+    """A plugin prints to standard error, a closed standard output harms nobody, and a child may end as it likes."""
     done = run("train", recipe(f"fault: {fault}, at: step"), "--run-dir", tmp_path / "run", "--json")
     assert done.returncode == 0, done.stderr
     events = [json.loads(line)["event"] for line in done.stdout.splitlines()]

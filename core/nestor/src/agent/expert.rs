@@ -101,16 +101,18 @@ impl Expert<'_> {
         idle: &mut Vec<Env>,
         failures: &mut Failures,
     ) -> Result<Vec<Demonstration>> {
-        let parts: Vec<Arc<Played>> = plan.iter().map(|_| Arc::default()).collect();
+        // A thread that was left behind may return and fill its part, so a repeated episode has a part of its own.
+        let mut parts: Vec<Arc<Played>> = plan.iter().map(|_| Arc::default()).collect();
         let submit = |pool: &mut Pool<()>, index: usize, env: Option<Env>| {
-            let (split, max_steps) = (self.rollout.split.clone(), self.rollout.max_steps);
-            let (plan, played) = (plan[index], parts[index].clone());
-            let episode = ExpertEpisode { plan, split, max_steps, noise: self.noise, seed: self.seed, played };
+            let (split, max_steps, played) = (self.rollout.split.clone(), self.rollout.max_steps, Arc::default());
+            let (noise, seed, part) = (self.noise, self.seed, Arc::clone(&played));
+            let episode = ExpertEpisode { plan: plan[index], split, max_steps, noise, seed, played };
             pool.submit(index, env, move |env| episode.play(env));
+            part
         };
         let mut waiting: VecDeque<usize> = (0..plan.len()).collect();
         for index in waiting.drain(..pool.threads().min(plan.len())) {
-            submit(pool, index, idle.pop());
+            parts[index] = submit(pool, index, idle.pop());
         }
         let mut all: Vec<Option<Demonstration>> = plan.iter().map(|_| None).collect();
         while all.iter().any(Option::is_none) {
@@ -127,7 +129,7 @@ impl Expert<'_> {
                     waiting.push_front(answer.index);
                 }
                 match waiting.pop_front() {
-                    Some(index) => submit(pool, index, env.or_else(|| idle.pop())),
+                    Some(index) => parts[index] = submit(pool, index, env.or_else(|| idle.pop())),
                     None => idle.extend(env),
                 }
             }

@@ -33,7 +33,7 @@ static BEGUN: AtomicBool = AtomicBool::new(false);
 static OUT: AtomicBool = AtomicBool::new(false);
 /// Longest wait for the report of another thread, in hundredths of a second.
 const MOST_WAITS: u32 = 100;
-/// Where the report goes as a JSON event; -1 for nowhere.
+/// Descriptor that takes the report as a JSON event; -1 for none.
 static EVENTS: AtomicI32 = AtomicI32::new(-1);
 
 /// Text of limited length without allocation.

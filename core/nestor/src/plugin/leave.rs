@@ -1,4 +1,4 @@
-//! How the process may end. A plugin that calls `exit`, `_exit` or the like would end a run early, with the exit code of
+//! The end of the process. A plugin that calls `exit`, `_exit` or the like would end a run early, with the exit code of
 //! its choice; it then ends with a message and exit code 1.
 //!
 //! `exit` is seen by a function that the C library calls at exit. `_exit`, `_Exit` and `quick_exit` are defined here: the dynamic linker

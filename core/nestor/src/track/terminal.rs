@@ -124,7 +124,7 @@ pub fn clear() {
     }
 }
 
-/// What clears a bar that may be visible, for a line on standard error that is written without this module.
+/// Clears a bar that may be visible, in front of a line on standard error that is written without this module.
 pub fn clearing() -> &'static str {
     if Term::stderr().is_term() && redraws() { CLEAR } else { "" }
 }

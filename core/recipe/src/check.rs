@@ -171,6 +171,25 @@ pub(super) fn problem(recipe: &Recipe) -> Option<Problem> {
         .or_else(|| least("eval.split", r.eval.split.len(), 1, "must name a split"))
         .or_else(|| least("checkpoint.keep", r.checkpoint.keep, 1, "must be at least 1"))
         .or_else(|| dist(&r.dist))
+        .or_else(|| serde_json::to_value(r).ok().and_then(|whole| no_float32("", &whole)))
+}
+
+/// Finds a number that float32, in which the program computes, cannot hold. Plugins read their own config.
+fn no_float32(path: &str, value: &serde_json::Value) -> Option<Problem> {
+    let inner = |key: &str| if path.is_empty() { key.to_string() } else { format!("{path}.{key}") };
+    match value {
+        serde_json::Value::Object(map) if !path.ends_with(".config") => {
+            map.iter().find_map(|(key, value)| no_float32(&inner(key), value))
+        }
+        serde_json::Value::Array(items) => items.iter().find_map(|item| no_float32(path, item)),
+        serde_json::Value::Number(number) if number.is_f64() => {
+            let size = number.as_f64()?.abs();
+            let fits = size == 0.0 || (f64::from(f32::MIN_POSITIVE)..=f64::from(f32::MAX)).contains(&size);
+            let message = format!("must fit into float32 (0, or from 1.2e-38 to 3.4e38), but is {number}");
+            (!fits).then(|| (path.into(), message))
+        }
+        _ => None,
+    }
 }
 
 fn model(source: &ModelSource) -> Option<Problem> {

@@ -10,7 +10,7 @@ use tch::{Device, Kind};
 
 use super::manifest::verify;
 use super::*;
-use crate::dist::{C10d, Rendezvous, Solo};
+use crate::dist::{C10d, Rendezvous, Secret, Solo};
 use crate::error::message;
 use crate::model::config::Output;
 use crate::model::qwen2;
@@ -47,6 +47,7 @@ fn ranks<T: Send>(world: usize, play: impl Fn(&dyn Comm) -> T + Sync) -> Vec<T> 
         prefix: prefix.clone(),
         served: false,
         launched: true,
+        secret: Secret::default(),
     };
     std::thread::scope(|scope| {
         let (rendezvous, play) = (&rendezvous, &play);

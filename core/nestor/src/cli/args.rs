@@ -79,23 +79,30 @@ pub enum Command {
 
 #[derive(Args)]
 pub struct Train {
-    /// The recipe
-    pub recipe: PathBuf,
+    /// The recipe; with --resume by default the run's own
+    #[arg(required_unless_present = "resume")]
+    pub recipe: Option<PathBuf>,
     /// Replace one value of the recipe; the value is YAML
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub sets: Vec<String>,
-    /// The run directory; by default the first free runs/RECIPE[-N]
+    /// The run directory; by default the first free runs/RECIPE[-N], with --resume the only run there
     #[arg(long, value_name = "DIR")]
     pub run_dir: Option<PathBuf>,
     /// Continue from the newest complete checkpoint
     #[arg(long)]
     pub resume: bool,
+    /// With --resume: permit a change of this recipe key, or of a section's keys, that belongs to the run's start
+    #[arg(long, value_name = "KEY", requires = "resume")]
+    pub allow_change: Vec<String>,
     /// Print JSON: one object per line and event
     #[arg(long)]
     pub json: bool,
     /// Set by `launch` in a restart: resume if there is a checkpoint
     #[arg(long, hide = true)]
     pub restarted: bool,
+    /// Set by `launch`, which has read the recipe: take it from standard input, resolved
+    #[arg(long, hide = true)]
+    pub recipe_on_stdin: bool,
 }
 
 #[derive(Args)]

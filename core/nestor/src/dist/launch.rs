@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
@@ -18,6 +18,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::environment::LAUNCHER;
+use super::secret::{SECRET, Secret};
 use crate::track::{Event, terminal};
 
 /// Time that the other ranks have to end by themselves after one failed.
@@ -45,6 +46,8 @@ pub struct LaunchOptions {
     pub again: Vec<OsString>,
     /// The ranks print JSON.
     pub json: bool,
+    /// Standard input of every rank.
+    pub input: String,
 }
 
 /// Starts the ranks, restarts them after a failure up to the limit, and returns the exit code.
@@ -110,11 +113,12 @@ impl Processes {
         let listener = TcpListener::bind(("127.0.0.1", 0)).context("looking for a free port")?;
         let port = listener.local_addr().context("looking for a free port")?.port();
         drop(listener);
+        let secret = Secret::drawn();
         let (sender, lines) = channel();
         let mut ranks =
             Self { ranks: Vec::new(), lines, first_printed: HashMap::new(), signals: 0, json: options.json };
         for rank in 0..options.ranks {
-            match start(options, restart, rank, port).and_then(|child| Process::new(rank, child, &sender)) {
+            match start(options, restart, rank, (port, &secret)).and_then(|child| Process::new(rank, child, &sender)) {
                 Ok(rank) => ranks.ranks.push(rank),
                 Err(error) => {
                     ranks.kill();
@@ -277,8 +281,9 @@ impl Process {
     }
 }
 
-/// Starts one rank in its own process group, so that a terminal's Ctrl-C reaches only the launcher.
-fn start(options: &LaunchOptions, restart: u32, rank: usize, port: u16) -> Result<Child> {
+/// Starts one rank in its own process group, so that a terminal's Ctrl-C reaches only the launcher. The ranks meet at a
+/// port of this machine and share a secret.
+fn start(options: &LaunchOptions, restart: u32, rank: usize, (port, secret): (u16, &str)) -> Result<Child> {
     let program = std::env::current_exe().context("finding this program")?;
     let (name, rest) = options.arguments.split_at(options.arguments.len().min(1));
     let mut command = Command::new(program);
@@ -293,13 +298,22 @@ fn start(options: &LaunchOptions, restart: u32, rank: usize, port: u16) -> Resul
         .env("MASTER_PORT", port.to_string())
         .env_remove("TORCHELASTIC_USE_AGENT_STORE")
         .env(LAUNCHER, std::process::id().to_string());
+    if std::env::var_os(SECRET).is_none() {
+        command.env(SECRET, secret);
+    }
     if std::env::var_os("OMP_NUM_THREADS").is_none() {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         command.env("OMP_NUM_THREADS", (cores / options.ranks).max(1).to_string());
     }
     let stdout = if rank == 0 { Stdio::inherit() } else { Stdio::piped() };
-    command.stdin(Stdio::null()).stdout(stdout).stderr(Stdio::piped()).process_group(0);
-    command.spawn().context("starting this program")
+    command.stdin(Stdio::piped()).stdout(stdout).stderr(Stdio::piped()).process_group(0);
+    let mut child = command.spawn().context("starting this program")?;
+    if let Some(mut pipe) = child.stdin.take() {
+        // In a thread, since a stopped rank may not read. One that has ended needs no input.
+        let input = options.input.clone();
+        std::thread::spawn(move || pipe.write_all(input.as_bytes()));
+    }
+    Ok(child)
 }
 
 /// Forwards the lines of a pipe from a thread that ends with the pipe.

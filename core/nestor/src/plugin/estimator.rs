@@ -8,7 +8,7 @@ use super::call::{Handle, HandleSlot, Texts, call};
 use super::calls::{Call, Function, Name};
 use super::shared_env::close;
 use super::supervise::{Limits, Supervisor};
-use crate::data::Rows;
+use crate::data::{PluginFile, Rows};
 
 /// Numbers behind the end of each array that an estimator fills. A plugin that writes there has written too far.
 const MARGIN: usize = 64;
@@ -18,6 +18,7 @@ const UNTOUCHED: u32 = 0x7fc5_a3d1;
 /// An open estimator.
 pub struct Estimator {
     id: &'static str,
+    file: PluginFile,
     functions: &'static ffi::Estimator,
     parts: Option<&'static ffi::Parts>,
     handle: Handle,
@@ -53,7 +54,7 @@ impl Drop for Estimator {
 
 impl Estimator {
     pub(super) fn open(
-        id: &'static str,
+        (id, file): (&'static str, PluginFile),
         functions: &'static ffi::Estimator,
         parts: Option<&'static ffi::Parts>,
         config: &Value,
@@ -71,7 +72,7 @@ impl Estimator {
             })
             .and_then(|(_, slot)| slot.taken())
             .with_context(|| format!("plugin {id}"))?;
-        let mut estimator = Self { id, functions, parts, handle, needs: Needs::default(), supervisor };
+        let mut estimator = Self { id, file, functions, parts, handle, needs: Needs::default(), supervisor };
         let needs = functions.needs;
         // SAFETY: the handle is open; `flags` outlives the call.
         let (_, flags) = estimator
@@ -99,6 +100,11 @@ impl Estimator {
 
     pub fn id(&self) -> &str {
         self.id
+    }
+
+    /// The plugin file.
+    pub fn file(&self) -> &PluginFile {
+        &self.file
     }
 
     /// Columns that the estimator reads.

@@ -4,11 +4,13 @@ use std::ffi::c_void;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use nestor_plugin::ffi;
 
 use super::calls::{Call, Function, Name, recorded};
+use crate::data::PluginFile;
+use crate::files::sum;
 use crate::input_error;
 
 /// Most components of one file.
@@ -58,6 +60,8 @@ pub struct Found {
 #[derive(Clone)]
 pub struct Component {
     pub id: &'static str,
+    /// Major and minor version of the border that the file was built for.
+    pub border: (u32, u32),
     pub doc: &'static str,
     pub schema: serde_json::Value,
     pub functions: Functions,
@@ -87,6 +91,14 @@ impl Component {
             schema: self.schema.clone(),
             path: self.path.clone(),
         }
+    }
+
+    /// The record of the file.
+    pub fn file(&self) -> Result<PluginFile> {
+        let context = || format!("reading {}", self.path.display());
+        let path = self.path.canonicalize().with_context(context)?;
+        let (major, minor) = self.border;
+        Ok(PluginFile { id: self.id.into(), sha256: sum(&path)?.sha256, path, border: format!("{major}.{minor}") })
     }
 }
 
@@ -126,7 +138,7 @@ fn open(path: &Path) -> Result<Vec<Component>> {
     // SAFETY: the entry takes nothing and returns a pointer to a static description.
     let plugin = unsafe { entry() };
     // SAFETY: the description starts with a head in every version of the border.
-    check_head(unsafe { plugin.cast::<ffi::Head>().as_ref() }, path)?;
+    let border = check_head(unsafe { plugin.cast::<ffi::Head>().as_ref() }, path)?;
     // SAFETY: magic, version and sizes are ours, so the description has our layout and is static.
     let plugin = unsafe { &*plugin };
     let count = plugin.component_count;
@@ -139,7 +151,8 @@ fn open(path: &Path) -> Result<Vec<Component>> {
     // SAFETY: as above; the count is the description's own.
     let components = unsafe { ffi::slice(plugin.components, count as usize) };
     // SAFETY: as above.
-    let components: Vec<Component> = components.iter().map(|one| unsafe { read(one, path) }).collect::<Result<_>>()?;
+    let components: Vec<Component> =
+        components.iter().map(|one| unsafe { read(one, border, path) }).collect::<Result<_>>()?;
     for (at, one) in components.iter().enumerate() {
         if components[..at].iter().any(|other| (other.kind(), other.id) == (one.kind(), one.id)) {
             return Err(input_error!(
@@ -176,7 +189,8 @@ fn is_cut_short(path: &Path) -> std::io::Result<bool> {
     Ok(start.checked_add(size).is_none_or(|end| end > length))
 }
 
-fn check_head(head: Option<&ffi::Head>, path: &Path) -> Result<()> {
+/// Checks that this program can read the description; returns its version.
+fn check_head(head: Option<&ffi::Head>, path: &Path) -> Result<(u32, u32)> {
     let (shown, ours) = (path.display(), ffi::Head::OURS);
     let head = head.ok_or_else(|| input_error!("{shown} is not a Nestor plugin: its description is null"))?;
     if head.magic != ours.magic {
@@ -200,7 +214,7 @@ fn check_head(head: Option<&ffi::Head>, path: &Path) -> Result<()> {
             differing_sizes(head, &ours)
         ));
     }
-    Ok(())
+    Ok((head.abi_major, head.abi_minor))
 }
 
 /// The sizes of structs that differ, such as "size_rows is 160, not 168".
@@ -223,7 +237,7 @@ fn differing_sizes(head: &ffi::Head, ours: &ffi::Head) -> String {
 
 /// # Safety
 /// `component` is part of a static description of our version.
-unsafe fn read(component: &ffi::Component, path: &Path) -> Result<Component> {
+unsafe fn read(component: &ffi::Component, border: (u32, u32), path: &Path) -> Result<Component> {
     let wrong = |what: &str| input_error!("plugin file {} has a faulty description: {what}", path.display());
     let text = |text: ffi::Str, what: &str| {
         // SAFETY: static text, by the header.
@@ -255,7 +269,7 @@ unsafe fn read(component: &ffi::Component, path: &Path) -> Result<Component> {
             kind => return Err(wrong(&format!("{id} has the unknown kind {kind}"))),
         }
     };
-    Ok(Component { id, doc: text(component.doc, "a doc line")?, schema, functions, path: path.to_path_buf() })
+    Ok(Component { id, border, doc: text(component.doc, "a doc line")?, schema, functions, path: path.to_path_buf() })
 }
 
 /// A table of functions. None if it or one of its entries is null.

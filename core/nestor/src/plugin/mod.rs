@@ -24,7 +24,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 pub use nestor_plugin::{Needs, Observation};
+use serde_json::Value;
 
+pub use crate::data::PluginFile;
 pub use calls::{Call, Slot, own as own_slot, supervise_this_thread};
 pub use estimator::{Estimator, Parts};
 pub use library::{Found, Kind};
@@ -33,7 +35,6 @@ pub use supervise::{GRACE, Limits, POLL, leave_behind};
 
 use crate::input_error;
 use crate::recipe::PluginChoice;
-use crate::track::terminal;
 use library::{Component, Functions};
 use search::{Candidate, PluginDir, candidates};
 
@@ -121,10 +122,10 @@ impl Plugins {
 
     /// Opens an environment.
     pub fn environment(&self, choice: &PluginChoice) -> Result<SharedEnv> {
-        let Component { id, functions, .. } = self.component(Kind::Environment, &choice.plugin)?;
-        match functions {
+        let component = self.component(Kind::Environment, &choice.plugin)?;
+        match component.functions {
             Functions::Environment { functions, expert } => {
-                SharedEnv::open(id, functions, expert, &choice.config, &self.limits)
+                SharedEnv::open((component.id, component.file()?), functions, expert, &choice.config, &self.limits)
             }
             Functions::Estimator { .. } => unreachable!("looked up by its kind"),
         }
@@ -132,13 +133,39 @@ impl Plugins {
 
     /// Opens an estimator.
     pub fn estimator(&self, choice: &PluginChoice) -> Result<Estimator> {
-        let Component { id, functions, .. } = self.component(Kind::Estimator, &choice.plugin)?;
-        match functions {
+        let component = self.component(Kind::Estimator, &choice.plugin)?;
+        match component.functions {
             Functions::Estimator { functions, parts } => {
-                Estimator::open(id, functions, parts, &choice.config, &self.limits)
+                Estimator::open((component.id, component.file()?), functions, parts, &choice.config, &self.limits)
             }
             Functions::Environment { .. } => unreachable!("looked up by its kind"),
         }
+    }
+
+    /// The choice of a plugin with the defaults of its config, as far as the plugin's schema names them.
+    pub fn with_defaults(&self, kind: Kind, choice: &PluginChoice) -> Result<PluginChoice> {
+        let mut filled = choice.clone();
+        fill_defaults(&mut filled.config, &self.find(kind, &choice.plugin)?.schema);
+        Ok(filled)
+    }
+
+    /// Warnings of files that have the name of one of these and are not used.
+    pub fn shadow_warnings<'a>(&self, files: impl IntoIterator<Item = &'a PluginFile>) -> Result<Vec<String>> {
+        let candidates = candidates(&self.dirs)?;
+        let mut warnings = Vec::new();
+        for file in files {
+            let is_used = |path: &Path| path.canonicalize().is_ok_and(|path| path == file.path);
+            let used = candidates.iter().find(|candidate| is_used(&candidate.path));
+            for other in used.into_iter().flat_map(|used| &used.shadowed).filter(|other| !is_used(other)) {
+                warnings.push(format!(
+                    "plugin {} is {}; {} has the same name and is not used",
+                    file.id,
+                    file.path.display(),
+                    other.display()
+                ));
+            }
+        }
+        Ok(warnings)
     }
 
     /// Describes a component, named by id or file.
@@ -191,18 +218,15 @@ impl Plugins {
         let files = candidates(&self.dirs)?;
         let (likely, others): (Vec<_>, Vec<_>) = files.iter().partition(|file| !file.bundled || file.is_named_for(id));
         for files in [likely, others] {
-            let mut matching: Vec<(&Candidate, Found)> = Vec::new();
+            let mut matching: Vec<Found> = Vec::new();
             for file in files {
                 let components = self.described(&file.path)?.into_iter().flatten();
-                matching.extend(components.filter(|c| c.kind == kind && c.id == id).map(|found| (file, found)));
+                matching.extend(components.filter(|c| c.kind == kind && c.id == id));
             }
             match &matching[..] {
-                [(file, found)] => {
-                    report_shadowed(file, found);
-                    return Ok(found.clone());
-                }
+                [found] => return Ok(found.clone()),
                 [] => {}
-                [(_, a), (_, b), ..] => {
+                [a, b, ..] => {
                     return Err(input_error!(
                         "two plugins have the id `{id}`: {} and {}; remove one, or name a file instead of the id",
                         a.path.display(),
@@ -244,16 +268,14 @@ impl Plugins {
     }
 }
 
-/// Warns where a file of the user has the name of another one, which is not used.
-fn report_shadowed(file: &Candidate, found: &Found) {
-    if let Some(shadowed) = &file.shadowed {
-        terminal::warn(&format!(
-            "warning: {} plugin `{}` comes from {}; {} has the same name and is not used",
-            found.kind,
-            found.id,
-            file.path.display(),
-            shadowed.display()
-        ));
+/// Adds the defaults of a JSON schema's properties that an object lacks.
+fn fill_defaults(config: &mut Value, schema: &Value) {
+    let (Some(config), Some(properties)) = (config.as_object_mut(), schema["properties"].as_object()) else { return };
+    for (name, property) in properties {
+        let default = &property["default"];
+        if !default.is_null() && !config.contains_key(name) {
+            config.insert(name.clone(), default.clone());
+        }
     }
 }
 

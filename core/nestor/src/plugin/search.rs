@@ -22,8 +22,8 @@ pub struct PluginDir {
 pub struct Candidate {
     pub path: PathBuf,
     pub bundled: bool,
-    /// A file of the same name in a later directory, which is not used.
-    pub shadowed: Option<PathBuf>,
+    /// Files of the same name in later directories, which are not used.
+    pub shadowed: Vec<PathBuf>,
 }
 
 impl Candidate {
@@ -64,21 +64,12 @@ pub fn candidates(dirs: &[PluginDir]) -> Result<Vec<Candidate>> {
         files.sort();
         for path in files {
             match found.iter_mut().find(|other| file_name(&other.path) == file_name(&path)) {
-                None => found.push(Candidate { path, bundled: dir.bundled, shadowed: None }),
-                Some(first) if first.shadowed.is_none() && !first.bundled && !same_file(&first.path, &path) => {
-                    first.shadowed = Some(path);
-                }
-                Some(_) => {}
+                None => found.push(Candidate { path, bundled: dir.bundled, shadowed: Vec::new() }),
+                Some(first) => first.shadowed.push(path),
             }
         }
     }
     Ok(found)
-}
-
-/// True if two files have equal content.
-fn same_file(a: &Path, b: &Path) -> bool {
-    let length = |path: &Path| path.metadata().map(|data| data.len()).ok();
-    length(a) == length(b) && std::fs::read(a).ok() == std::fs::read(b).ok()
 }
 
 /// True if a file is a library that exports the entry of a plugin.
@@ -106,7 +97,7 @@ mod tests {
     #[test]
     fn names_say_which_components_a_file_may_hold() {
         let named = |file: &str, id: &str| {
-            Candidate { path: Path::new("/plugins").join(file), bundled: false, shadowed: None }.is_named_for(id)
+            Candidate { path: Path::new("/plugins").join(file), bundled: false, shadowed: Vec::new() }.is_named_for(id)
         };
         for file in ["libnestor_toy.so", "libtoy.so", "toy.so"] {
             assert!(named(file, "toy") && named(file, "toy_permuted"), "{file}");

@@ -12,6 +12,7 @@ use super::call::{Handle, HandleSlot, Texts, call};
 use super::calls::{Call, Function, Name, Position};
 use super::observation::{of_reset, of_step};
 use super::supervise::{Limits, Supervisor};
+use crate::data::PluginFile;
 use crate::track::terminal;
 
 /// An open environment; clones share it.
@@ -22,6 +23,7 @@ pub struct SharedEnv {
 
 struct Inner {
     id: &'static str,
+    file: PluginFile,
     name: Name,
     functions: &'static ffi::Environment,
     expert: Option<&'static ffi::Expert>,
@@ -60,7 +62,7 @@ pub(super) fn close(supervisor: &Supervisor, under: Call, body: impl FnOnce(*mut
 
 impl SharedEnv {
     pub(super) fn open(
-        id: &'static str,
+        (id, file): (&'static str, PluginFile),
         functions: &'static ffi::Environment,
         expert: Option<&'static ffi::Expert>,
         config: &Value,
@@ -78,11 +80,16 @@ impl SharedEnv {
             .and_then(|(_, slot)| slot.taken())
             .with_context(|| under.to_string())?;
         let warned = AtomicBool::new(false);
-        Ok(Self { inner: Arc::new(Inner { id, name, functions, expert, handle, supervisor, warned }) })
+        Ok(Self { inner: Arc::new(Inner { id, file, name, functions, expert, handle, supervisor, warned }) })
     }
 
     pub fn id(&self) -> &str {
         self.inner.id
+    }
+
+    /// The plugin file.
+    pub fn file(&self) -> &PluginFile {
+        &self.inner.file
     }
 
     /// The limits of its calls.

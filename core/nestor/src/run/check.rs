@@ -5,56 +5,80 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::TrainArgs;
+use super::directory::RunDir;
+use super::record::PluginFiles;
+use super::resume::{Resumption, resumption};
+use super::{TrainArgs, identity};
 use crate::agent::count_tasks;
 use crate::checkpoint::Checkpoints;
 use crate::dist::{Comm, from_root};
 use crate::input_error;
 use crate::model::{Config, new};
-use crate::plugin::{Estimator, Limits, Plugins, SharedEnv};
+use crate::plugin::{Estimator, Kind, Limits, Plugins, SharedEnv};
 use crate::recipe::Recipe;
 use crate::shard::Ranks;
 use crate::tokenizer::{Tokenizer, Turns};
 use crate::track::{Console, WandbRun};
 
-/// A recipe that a run can start with, before anything is written.
+/// A recipe that a run can start with, and the directory that it has claimed.
 pub struct Checked {
     pub dir: PathBuf,
+    /// At rank 0.
+    pub claim: Option<RunDir>,
     pub shared_env: SharedEnv,
     pub estimator: Estimator,
     /// Number of training tasks.
     pub tasks: u64,
-    /// The checkpoint to resume from.
-    pub checkpoint: Option<PathBuf>,
+    pub resumption: Option<Resumption>,
+    /// Warnings for the run's log.
+    pub warnings: Vec<String>,
 }
 
-/// Refuses a recipe that cannot run, and finds the checkpoint to resume from. Writes nothing.
-pub fn check(recipe: &Recipe, name: &str, args: &TrainArgs, ranks: &Ranks, console: &Console) -> Result<Checked> {
+impl Checked {
+    pub fn plugins(&self) -> PluginFiles<'_> {
+        PluginFiles { environment: self.shared_env.file(), estimator: self.estimator.file() }
+    }
+}
+
+/// Refuses a recipe that cannot run, claims the run directory, and finds the checkpoint to resume from. Fills in the
+/// plugins' defaults. A refused recipe leaves nothing behind.
+pub fn check(recipe: &mut Recipe, name: &str, args: &TrainArgs, ranks: &Ranks, console: &Console) -> Result<Checked> {
     let comm = &*ranks.comm;
     from_root(comm, || WandbRun::check(recipe.wandb.as_ref()))?;
-    let dir = from_root(comm, || run_dir(name, args))?;
-    let resume = args.resume || (args.restarted && is_run(&dir));
     let limits = Limits { timeout: Duration::from_secs(recipe.env.timeout_s), stop: ranks.stop.clone() };
     let plugins = Plugins::discover()?.with_limits(limits);
     let shared_env = plugins.environment(&recipe.env.choice()).context("recipe key `env`")?;
     let estimator = plugins.estimator(&recipe.estimator).context("recipe key `estimator`")?;
+    recipe.env.config = plugins.with_defaults(Kind::Environment, &recipe.env.choice())?.config;
+    recipe.estimator = plugins.with_defaults(Kind::Estimator, &recipe.estimator)?;
+    identity::compare(comm, recipe, PluginFiles { environment: shared_env.file(), estimator: estimator.file() })?;
     check_critic(recipe, &estimator)?;
     let tasks = count_tasks(&shared_env, "rollout.split", &recipe.rollout.split)?;
     count_tasks(&shared_env, "eval.split", &recipe.eval.split)?;
     check_model_path(recipe)?;
-    let checkpoint = if resume { newest_checkpoint(recipe, &dir, comm, console)? } else { None };
-    Ok(Checked { dir, shared_env, estimator, tasks, checkpoint })
+
+    let mut claim = None;
+    let (dir, resumes) = from_root(comm, || {
+        let claimed = claim.insert(RunDir::claim(name, args)?);
+        Ok((claimed.path.clone(), claimed.resumes))
+    })?;
+    let resumption = match resumes {
+        true => resumption((recipe, &plugins), &dir, args, comm, console)?,
+        false => None,
+    };
+    if resumption.is_some() && needs_reference(recipe, &estimator) && !Checkpoints::new(&dir).has_reference() {
+        return Err(input_error!(
+            "this run began without a frozen reference: resume without `update.kl` and `update.kl_in_reward`, or start \
+             another run"
+        ));
+    }
+    let warnings = plugins.shadow_warnings([shared_env.file(), estimator.file()])?;
+    Ok(Checked { dir, claim, shared_env, estimator, tasks, resumption, warnings })
 }
 
-/// The newest undamaged checkpoint of the run; none where the run has not written one yet.
-fn newest_checkpoint(recipe: &Recipe, dir: &Path, comm: &dyn Comm, console: &Console) -> Result<Option<PathBuf>> {
-    let newest = Checkpoints::new(dir).newest(comm, |line| console.warn(line))?;
-    if newest.is_some() {
-        check_same_run(recipe, dir)?;
-    } else if comm.rank() == 0 {
-        console.warn("there is no checkpoint yet; the run starts from the beginning");
-    }
-    Ok(newest)
+/// True if the run needs the policy before reinforcement learning.
+pub fn needs_reference(recipe: &Recipe, estimator: &Estimator) -> bool {
+    recipe.update.kl.is_some() || recipe.update.kl_in_reward.is_some() || estimator.needs().reference
 }
 
 /// Checks the model that the recipe names against its tokenizer and the recipe.
@@ -65,42 +89,6 @@ fn check_model_path(recipe: &Recipe) -> Result<()> {
         .with_context(|| format!("recipe key `model.path`: {}", path.display()))?;
     let tokenizer = tokenizer.with_thinking(recipe.rollout.thinking).context("recipe key `rollout.thinking`")?;
     check_conversation(recipe, &config, &tokenizer)
-}
-
-/// True if a directory holds a run.
-fn is_run(dir: &Path) -> bool {
-    dir.join("recipe.yaml").exists()
-}
-
-/// The run directory: the one asked for, or the first free `runs/<name>[-n]`; with `--resume` the last existing one.
-pub fn run_dir(name: &str, args: &TrainArgs) -> Result<PathBuf> {
-    if let (Some(dir), true) = (&args.run_dir, args.restarted) {
-        return Ok(dir.clone());
-    }
-    let candidates =
-        || (1..).map(|n| PathBuf::from(if n == 1 { format!("runs/{name}") } else { format!("runs/{name}-{n}") }));
-    let dir = match (&args.run_dir, args.resume) {
-        (Some(dir), _) => dir.clone(),
-        (None, false) => candidates().find(|dir| !dir.exists()).unwrap_or_default(),
-        (None, true) => {
-            candidates().take_while(|dir| dir.exists()).last().unwrap_or_else(|| format!("runs/{name}").into())
-        }
-    };
-    if args.resume && !is_run(&dir) {
-        return Err(input_error!(
-            "{} holds no run and so no checkpoint to resume: leave out --resume, or name the run with --run-dir",
-            dir.display()
-        ));
-    }
-    let holds_something = std::fs::read_dir(&dir).is_ok_and(|mut entries| entries.next().is_some());
-    if !args.resume && holds_something {
-        return Err(input_error!(
-            "{} {}, or choose another --run-dir",
-            dir.display(),
-            if is_run(&dir) { "already holds a run: resume it with --resume" } else { "is not empty: clear it" }
-        ));
-    }
-    Ok(dir)
 }
 
 /// Refuses a critic section that the estimator does not use, and its absence where the estimator asks for values.
@@ -116,24 +104,6 @@ fn check_critic(recipe: &Recipe, estimator: &Estimator) -> Result<()> {
              remove the section (or --set critic=null)"
         )),
         _ => Ok(()),
-    }
-}
-
-/// Refuses to resume with another seed, model, environment or compute type than the saved recipe has.
-fn check_same_run(recipe: &Recipe, dir: &Path) -> Result<()> {
-    let saved = crate::recipe::load(&dir.join("recipe.yaml"), &[])?;
-    let same = [
-        ("seed", saved.seed == recipe.seed),
-        ("model", saved.model == recipe.model),
-        ("env", saved.env.choice() == recipe.env.choice()),
-        ("dtype", saved.dtype == recipe.dtype),
-    ];
-    match same.iter().find(|(_, same)| !same) {
-        None => Ok(()),
-        Some((key, _)) => Err(input_error!(
-            "recipe key `{key}` differs from the run in {}: resume with the same value, or start another run",
-            dir.display()
-        )),
     }
 }
 

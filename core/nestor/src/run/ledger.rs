@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::UpdateReports;
 use crate::agent::TaskCursor;
 use crate::checkpoint::{Checkpoints, SerializedUpdate};
-use crate::data::{Batch, Episode};
+use crate::data::{Batch, Episode, PluginFile};
 use crate::policy::Network;
 use crate::policy::kl_reward::KlCoefficient;
 use crate::shard::LossScale;
@@ -24,13 +24,27 @@ pub struct State {
     pub kl_coefficient: Option<KlCoefficient>,
     /// Fingerprint of the weights that LoRA's adapters belong to.
     pub start_model: Option<String>,
+    /// The files of environment and estimator.
+    #[serde(default)]
+    pub plugins: Vec<PluginFile>,
+    /// The first iteration whose evaluation compares with the last one's: an earlier one had other tasks.
+    #[serde(default)]
+    pub comparable_from: u64,
 }
 
 impl State {
     /// The state before the first iteration.
     pub fn new(tasks: TaskCursor, start_model: Option<String>) -> Self {
-        let policy = OptimizerCounters::default();
-        Self { iteration: 0, tasks, policy, critic: None, kl_coefficient: None, start_model }
+        Self {
+            iteration: 0,
+            tasks,
+            policy: OptimizerCounters::default(),
+            critic: None,
+            kl_coefficient: None,
+            start_model,
+            plugins: Vec::new(),
+            comparable_from: 0,
+        }
     }
 }
 

@@ -1,9 +1,14 @@
 //! A run: the steps of the training loop, and the state they share between iterations.
 
 mod check;
+mod directory;
 mod group_filter;
+mod identity;
 mod ledger;
+mod lock;
+mod record;
 mod report;
+mod resume;
 mod speed;
 mod start;
 
@@ -18,7 +23,7 @@ use crate::checkpoint::Contents;
 use crate::data::{Batch, Episode};
 use crate::dist::{exchange, from_root};
 use crate::engine::{Counters as Generated, NoiseKey, noise};
-use crate::error::{Stopped, message};
+use crate::error::{InputError, Stopped, message};
 use crate::eval::evaluate;
 use crate::model::Model;
 use crate::plugin::Estimator;
@@ -30,7 +35,8 @@ use crate::policy::update::{self, UpdateReport, UpdateSettings, learning_rate};
 use crate::recipe::{Critic, OldLogprobs, Recipe};
 use crate::shard::Ranks;
 use crate::track::{Event, Metrics, Phases, Status, Tracker};
-pub use check::run_dir;
+use directory::RunDir;
+pub use directory::{RECIPE, check_empty, make_first_free, remove_empty, to_resume};
 use group_filter::Selection;
 use ledger::{InterruptedUpdate, Ledger, OptimizerCounters};
 use speed::{Speed, TRAINED, TRAINED_THROUGH_ADAPTERS, forward_flops, generation_flops};
@@ -41,8 +47,10 @@ pub use start::join;
 pub struct TrainArgs {
     /// The run directory; by default the first free `runs/<recipe>[-n]`.
     pub run_dir: Option<PathBuf>,
-    /// Resume from the newest undamaged checkpoint.
+    /// Resume from the newest undamaged checkpoint of `run_dir`.
     pub resume: bool,
+    /// Keys of the recipe that may change on resume although they belong to the run's start.
+    pub allow_change: Vec<String>,
     /// The launcher restarted the ranks: resume if the directory holds a run, else start over in it.
     pub restarted: bool,
     /// Write JSON to standard output.
@@ -68,6 +76,8 @@ pub struct Run {
     learner: Learner,
     meter: Meter,
     ledger: Ledger,
+    /// The run directory, at rank 0. Dropped last.
+    claim: Option<RunDir>,
 }
 
 /// The networks.
@@ -245,12 +255,16 @@ impl Run {
     pub fn fail(&mut self, error: &anyhow::Error) {
         let message = message(error);
         self.ranks.comm.abort(&message); // first, so that the others do not wait for W&B
+        if !error.is::<InputError>() {
+            self.keep(); // for its log
+        }
         self.meter.tracker.wandb.failed(&message);
         self.meter.tracker.close(1);
     }
 
     /// Ends the run and reports how. A stopped run saves what its newest checkpoint lacks.
     pub fn close(mut self) -> Result<Status> {
+        self.keep();
         self.meter.tracker.draw()?;
         if self.ledger.state.iteration < self.recipe.iterations {
             if !self.ledger.baseline {
@@ -261,12 +275,17 @@ impl Run {
             }
             return self.end(Status::Stopped, true);
         }
-        if let [(_, before), .., (_, after)] = self.meter.tracker.evaluations() {
-            self.meter.tracker.log(&format!(
-                "success on the evaluation tasks: {before:.3} before reinforcement learning, {after:.3} after it"
-            ))?;
+        if let Some(line) = report::success(self.meter.tracker.evaluations(), self.ledger.state.comparable_from) {
+            self.meter.tracker.log(&line)?;
         }
         self.end(Status::Done, true)
+    }
+
+    /// Keeps the run directory. Until then a refused run leaves none behind.
+    fn keep(&mut self) {
+        if let Some(claim) = &mut self.claim {
+            claim.keep();
+        }
     }
 
     fn end(&mut self, status: Status, saved: bool) -> Result<Status> {

@@ -11,15 +11,17 @@ use signal_hook::iterator::Signals;
 use signal_hook::low_level;
 use tch::{Device, Kind};
 
-use super::check::{Checked, check};
+use super::check::{Checked, check, needs_reference};
 use super::ledger::{InterruptedUpdate, Ledger, State};
+use super::record::{PluginFiles, rebuilt, write_recipe};
+use super::resume::Resumption;
 use super::speed::Speed;
 use super::{Learner, Meter, Run, TrainArgs, stream_seed};
 use crate::agent::{Player, PlayerOptions, TaskCursor, plan, texts};
 use crate::checkpoint::Checkpoints;
-use crate::dist::{self, Comm, Rendezvous, from_root};
+use crate::data::PluginFile;
+use crate::dist::{self, Rendezvous, from_root};
 use crate::engine::noise;
-use crate::files;
 use crate::input_error;
 use crate::model::{Config, StoredType, device_name, kind, new, prepare, weights};
 use crate::plugin::SharedEnv;
@@ -60,20 +62,24 @@ struct Origin {
 
 impl Run {
     /// Starts or resumes a run. All ranks call it together.
-    pub fn open(recipe: Recipe, name: &str, args: &TrainArgs, ranks: &Ranks) -> Result<Self> {
+    pub fn open(mut recipe: Recipe, name: &str, args: &TrainArgs, ranks: &Ranks) -> Result<Self> {
         let console = Console::open(ranks.comm.rank(), ranks.world(), args.json);
         let ranks = Ranks { progress: console.progress(), ..ranks.clone() };
         let starting = ranks.progress.phase("start", "");
         let phases = Phases::new("start");
-        let checked = check(&recipe, name, args, &ranks, &console)?;
-        let checkpoint = checked.checkpoint.clone();
-        let origin = match &checkpoint {
-            Some(checkpoint) => restore(&recipe, &checked, checkpoint, &ranks)?,
+        let checked = check(&mut recipe, name, args, &ranks, &console)?;
+        let resumption = checked.resumption.clone();
+        let mut warnings = checked.warnings.clone();
+        let mut origin = match &resumption {
+            Some(resumption) => restore(&recipe, &checked, resumption, &ranks)?,
             None => create(&recipe, &checked, &ranks)?,
         };
+        let plugins = checked.plugins().to_vec();
+        warnings.extend(rebuilt(&origin.state.plugins, &plugins));
+        origin.state.plugins = plugins;
         let mut run = Self::assemble(recipe, checked, origin, ranks, phases, console)?;
         drop(starting);
-        run.introduce(checkpoint.as_deref())?;
+        run.introduce(resumption.as_ref(), &warnings)?;
         Ok(run)
     }
 
@@ -86,11 +92,11 @@ impl Run {
         phases: Phases,
         console: Console,
     ) -> Result<Self> {
-        let Checked { dir, shared_env, estimator, checkpoint, .. } = checked;
+        let Checked { dir, claim, shared_env, estimator, resumption, .. } = checked;
         let Origin { model_files, policy, critic, mut state, interrupted } = origin;
         let player = Player::new(PlayerOptions {
             tokenizer: Tokenizer::load(&model_files)?,
-            shared_env,
+            shared_env: shared_env.clone(),
             rollout: recipe.rollout.clone(),
             seed: recipe.seed,
             deterministic: recipe.deterministic,
@@ -99,8 +105,12 @@ impl Run {
         })?;
         let speed = Speed::measure(ranks.comm.device(), kind(recipe.dtype), ranks.world());
         state.kl_coefficient = kl_coefficient(&recipe, state.kl_coefficient);
-        let resumed = checkpoint.is_some();
-        let tracker = open_tracker(&recipe, &dir, resumed.then_some(state.iteration), &ranks, console)?;
+        let resumed = resumption.is_some();
+        // Everything was accepted: from here on the run's files change.
+        let plugins = PluginFiles { environment: shared_env.file(), estimator: estimator.file() };
+        from_root(&*ranks.comm, || write_recipe(&dir, &recipe, plugins, state.iteration + 1))?;
+        let kept = resumed.then_some(state.iteration);
+        let tracker = open_tracker((&recipe, &state.plugins), &dir, kept, &ranks, console)?;
         let mut ledger = Ledger {
             tasks: state.tasks.clone(),
             baseline: resumed,
@@ -112,7 +122,7 @@ impl Run {
         ledger.saved = resumed.then(|| ledger.progress());
         let learner = Learner { policy, critic, reference: None };
         let meter = Meter { phases, speed, metrics: Metrics::new(), tracker };
-        Ok(Self { recipe, dir, model_files, ranks, player, estimator, learner, meter, ledger })
+        Ok(Self { recipe, dir, model_files, ranks, player, estimator, learner, meter, ledger, claim })
     }
 
     /// Prepares the first iteration: the frozen reference and, in a run that is not resumed, the warm start, a critic
@@ -136,7 +146,8 @@ impl Run {
         Ok(())
     }
 
-    fn introduce(&mut self, resumed_from: Option<&Path>) -> Result<()> {
+    fn introduce(&mut self, resumption: Option<&Resumption>, warnings: &[String]) -> Result<()> {
+        let resumed_from = resumption.map(|resumption| &*resumption.checkpoint);
         let Learner { policy, .. } = &self.learner;
         let device = policy.model.device();
         let tracker = &mut self.meter.tracker;
@@ -149,17 +160,17 @@ impl Run {
             products: fused::has_products(device).then(fused::product_library).transpose()?,
             environment: &self.recipe.env.plugin,
             estimator: &self.recipe.estimator.plugin,
+            plugins: &self.ledger.state.plugins,
             iterations: self.recipe.iterations,
             world: self.ranks.world(),
             resumed_from,
         })?;
-        for warning in self.recipe.warnings() {
-            tracker.emit(&Event::Warning { message: &warning })?;
+        for warning in self.recipe.warnings().iter().chain(warnings) {
+            tracker.emit(&Event::Warning { message: warning })?;
         }
-        match resumed_from {
-            Some(path) => tracker.log(&format!("resumed from {}", path.display())),
-            None => Ok(()),
-        }
+        let Some(resumption) = resumption else { return Ok(()) };
+        tracker.log(&format!("resumed from {}", resumption.checkpoint.display()))?;
+        resumption.changes.iter().try_for_each(|change| tracker.log(&format!("changed {change}")))
     }
 
     fn warm_start(&mut self) -> Result<()> {
@@ -196,20 +207,13 @@ impl Run {
 
     /// Copies the policy that reinforcement learning starts from, or loads that copy in a resumed run.
     fn freeze_reference(&mut self, resumed: bool) -> Result<()> {
-        let update = &self.recipe.update;
-        if update.kl.is_none() && update.kl_in_reward.is_none() && !self.estimator.needs().reference {
+        if !needs_reference(&self.recipe, &self.estimator) {
             return Ok(());
         }
         self.meter.phases.start("checkpoint");
         let (ranks, checkpoints) = (&self.ranks, &self.ledger.checkpoints);
         let _bar = ranks.progress.phase("checkpoint", "");
         let mut reference = self.learner.policy.model.frozen();
-        if resumed && !checkpoints.has_reference() {
-            return Err(input_error!(
-                "this run began without a frozen reference: resume without `update.kl` and `update.kl_in_reward`, or \
-                 start another run"
-            ));
-        }
         if resumed {
             checkpoints.load_reference(&mut reference, ranks).context("loading the frozen reference")?;
         } else {
@@ -221,13 +225,13 @@ impl Run {
 }
 
 /// The networks and the state of a checkpoint.
-fn restore(recipe: &Recipe, checked: &Checked, checkpoint: &Path, ranks: &Ranks) -> Result<Origin> {
-    let comm = &*ranks.comm;
-    let model_files = occupy(recipe, checked, comm)?;
+fn restore(recipe: &Recipe, checked: &Checked, resumption: &Resumption, ranks: &Ranks) -> Result<Origin> {
+    let (comm, checkpoint) = (&*ranks.comm, &*resumption.checkpoint);
+    let model_files = from_root(comm, || model_files(recipe, &checked.shared_env, &checked.dir, true))?;
     Checkpoints::check_model(checkpoint, &model_files)?;
     let (mut policy, start_model) = load_policy(recipe, &model_files, ranks)?;
     let mut critic = recipe.critic.as_ref().map(|_| Network::critic_of(&policy)).transpose()?;
-    let state: State = Checkpoints::load(comm, checkpoint, &mut policy, critic.as_mut())?;
+    let mut state: State = Checkpoints::load(comm, checkpoint, &mut policy, critic.as_mut())?;
     if state.start_model != start_model {
         return Err(input_error!(
             "{}: the weights are not those that the run began with, which its adapters belong to; put them back, or \
@@ -239,29 +243,19 @@ fn restore(recipe: &Recipe, checked: &Checked, checkpoint: &Path, ranks: &Ranks)
     if let (Some(critic), Some(counters)) = (&mut critic, state.critic) {
         counters.restore(critic);
     }
-    let interrupted = from_root(comm, || {
+    let interrupted: Option<InterruptedUpdate> = from_root(comm, || {
         Checkpoints::interrupted(checkpoint)?.map(|bytes| Ok(postcard::from_bytes(&bytes)?)).transpose()
     })?;
+    resumption.fit(&mut state, interrupted.is_some(), recipe, checked.tasks)?;
     Ok(Origin { model_files, policy, critic, state, interrupted })
 }
 
 /// The networks and the state of a new run. The critic is made after the warm start.
 fn create(recipe: &Recipe, checked: &Checked, ranks: &Ranks) -> Result<Origin> {
-    let model_files = occupy(recipe, checked, &*ranks.comm)?;
+    let model_files = from_root(&*ranks.comm, || model_files(recipe, &checked.shared_env, &checked.dir, false))?;
     let (policy, start_model) = load_policy(recipe, &model_files, ranks)?;
     let state = State::new(TaskCursor::new(checked.tasks, recipe.seed), start_model);
     Ok(Origin { model_files, policy, critic: None, state, interrupted: None })
-}
-
-/// Makes the directory this run's: writes the recipe and, for a new run, its new model. Returns the folder of the
-/// policy's model files.
-fn occupy(recipe: &Recipe, checked: &Checked, comm: &dyn Comm) -> Result<PathBuf> {
-    let Checked { dir, shared_env, checkpoint, .. } = checked;
-    from_root(comm, || {
-        std::fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
-        files::write_whole(&dir.join("recipe.yaml"), recipe.to_yaml()?)?;
-        model_files(recipe, shared_env, dir, checkpoint.is_some())
-    })
 }
 
 /// Loads the policy, and with LoRA the fingerprint of the weights that its adapters belong to.
@@ -288,12 +282,18 @@ fn kl_coefficient(recipe: &Recipe, saved: Option<KlCoefficient>) -> Option<KlCoe
 }
 
 /// Opens the run's files at rank 0. `kept` is the iteration of the checkpoint of a resumed run.
-fn open_tracker(recipe: &Recipe, dir: &Path, kept: Option<u64>, ranks: &Ranks, console: Console) -> Result<Tracker> {
+fn open_tracker(
+    (recipe, plugins): (&Recipe, &[PluginFile]),
+    dir: &Path,
+    kept: Option<u64>,
+    ranks: &Ranks,
+    console: Console,
+) -> Result<Tracker> {
     if ranks.comm.rank() != 0 {
         return Ok(Tracker::silent(recipe.iterations).with_console(console));
     }
     let mut tracker = Tracker::open(dir, recipe.iterations, kept)?.with_console(console);
-    tracker.wandb = WandbRun::open(recipe, dir, kept)?;
+    tracker.wandb = WandbRun::open(recipe, plugins, dir, kept)?;
     Ok(tracker)
 }
 

@@ -28,6 +28,7 @@ pub use phases::Phases;
 pub use progress::{PhaseGuard, Progress};
 pub use wandb::WandbRun;
 
+use self::terminal::printable;
 use crate::files::write_whole;
 
 /// Shortest time between two drawings of the curve, unless there is a new evaluation.
@@ -100,8 +101,9 @@ impl Tracker {
     pub fn emit(&mut self, event: &Event) -> Result<()> {
         let Some(files) = &mut self.files else { return Ok(()) };
         self.console.emit(event);
-        self.wandb.log(&event.line());
-        files.log(&event.line())
+        let line = printable(&event.line());
+        self.wandb.log(&line);
+        files.log(&line)
     }
 
     /// Prints and logs a line.

@@ -145,6 +145,7 @@ const MOST_TOKENS: usize = 1 << 24;
 const MOST_EPISODES: usize = 1 << 20;
 const MOST_RANK: i64 = 1 << 12;
 const MOST_SECONDS: u64 = 7 * 24 * 3600;
+const MOST_MINUTES: f64 = 7.0 * 24.0 * 60.0;
 
 /// Finds the first value out of range.
 pub(super) fn problem(recipe: &Recipe) -> Option<Problem> {
@@ -169,6 +170,15 @@ pub(super) fn problem(recipe: &Recipe) -> Option<Problem> {
         .or_else(|| count("eval.tasks", r.eval.tasks as usize, MOST_EPISODES))
         .or_else(|| range("eval.temperature", r.eval.temperature, r.eval.temperature >= 0.0, "0 (greedy) or more"))
         .or_else(|| least("eval.split", r.eval.split.len(), 1, "must name a split"))
+        .or_else(|| {
+            let minutes = r.checkpoint.every_minutes;
+            range(
+                "checkpoint.every_minutes",
+                minutes,
+                (0.0..=MOST_MINUTES).contains(&minutes),
+                "from 0 to 10080 (a week)",
+            )
+        })
         .or_else(|| least("checkpoint.keep", r.checkpoint.keep, 1, "must be at least 1"))
         .or_else(|| dist(&r.dist))
         .or_else(|| serde_json::to_value(r).ok().and_then(|whole| no_float32("", &whole)))

@@ -111,6 +111,7 @@ pub fn update(options: &BenchOptions) -> Result<Value> {
         deterministic: false,
         stop: Arc::default(),
         progress: Default::default(),
+        notice: Default::default(),
     };
     let options = &BenchOptions { batch: options.batch * ranks.world(), device, ..options.clone() };
     let mut policy = Network::new(load(options)?, &ranks)?;

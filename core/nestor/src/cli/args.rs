@@ -26,7 +26,7 @@ Exit codes:
   0    success
   1    failure: the message names the cause
   2    invalid input: an argument, a recipe or a file; a restart would not help
-  130  stopped by SIGINT or SIGTERM; `train` continues with --resume";
+  130  stopped by SIGINT or SIGTERM after a save; `train` continues with --resume";
 
 /// Each command has an example, which docs/cli.md repeats; `tests/python/test_docs.py` runs them there in order.
 #[derive(Subcommand)]

@@ -258,6 +258,7 @@ impl Launch {
 
 /// Checks the command before any rank starts. All ranks and restarts get the same recipe and run directory.
 fn run_launch(args: Launch) -> Result<ExitCode> {
+    let signals = launch::collect_signals()?;
     let command = args.parse().unwrap_or_else(|error| error.exit());
     let Launch { nproc, restarts, command: mut arguments } = args;
     let (mut again, mut json, mut input, mut made) = (Vec::new(), false, String::new(), Vec::new());
@@ -290,7 +291,7 @@ fn run_launch(args: Launch) -> Result<ExitCode> {
         }
     }
     let options = launch::LaunchOptions { ranks: nproc.into(), restarts, arguments, again, json, input };
-    let code = launch::launch(&options);
+    let code = launch::launch(&options, signals);
     remove_empty(&made); // of refused ranks
     Ok(ExitCode::from(code?))
 }

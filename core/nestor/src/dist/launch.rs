@@ -27,6 +27,9 @@ const GRACE: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(20);
 /// Number of lines kept to recognise those that another rank repeats.
 const MOST_LINES: usize = 10_000;
+/// Time in which a second SIGTERM is the first one again: a service manager may send several.
+const SAME_SIGNAL: Duration = Duration::from_secs(1);
+const NOTHING_TO_SAVE: &str = "stopped by a signal; there was nothing to save yet";
 /// Exit codes after which a restart would not help: success, invalid input, stopped by a signal.
 const FINAL: [u8; 3] = [0, 2, 130];
 
@@ -50,15 +53,23 @@ pub struct LaunchOptions {
     pub input: String,
 }
 
+/// Begins to collect the signals that [`launch`] forwards.
+pub fn collect_signals() -> Result<Signals> {
+    Signals::new([SIGINT, SIGTERM]).context("watching for signals")
+}
+
 /// Starts the ranks, restarts them after a failure up to the limit, and returns the exit code.
-pub fn launch(options: &LaunchOptions) -> Result<u8> {
-    let mut signals = Signals::new([SIGINT, SIGTERM]).context("watching for signals")?;
+pub fn launch(options: &LaunchOptions, mut signals: Signals) -> Result<u8> {
     let mut restart = 0;
     loop {
+        if signals.pending().next().is_some() {
+            terminal::warn(NOTHING_TO_SAVE);
+            return Ok(130);
+        }
         let mut ranks = Processes::start(options, restart)?;
         let code = ranks.run(&mut signals)?;
         terminal::clear();
-        if ranks.signals > 0 || FINAL.contains(&code) || restart == options.restarts {
+        if ranks.first_signal.is_some() || FINAL.contains(&code) || restart == options.restarts {
             return Ok(code);
         }
         restart += 1;
@@ -102,8 +113,8 @@ struct Processes {
     lines: Receiver<OutputLine>,
     /// The rank that printed a line first.
     first_printed: HashMap<String, usize>,
-    /// Number of signals received.
-    signals: usize,
+    /// Time of the first signal to stop.
+    first_signal: Option<Instant>,
     /// Prints errors as JSON too.
     json: bool,
 }
@@ -116,7 +127,7 @@ impl Processes {
         let secret = Secret::drawn();
         let (sender, lines) = channel();
         let mut ranks =
-            Self { ranks: Vec::new(), lines, first_printed: HashMap::new(), signals: 0, json: options.json };
+            Self { ranks: Vec::new(), lines, first_printed: HashMap::new(), first_signal: None, json: options.json };
         for rank in 0..options.ranks {
             match start(options, restart, rank, (port, &secret)).and_then(|child| Process::new(rank, child, &sender)) {
                 Ok(rank) => ranks.ranks.push(rank),
@@ -133,17 +144,29 @@ impl Processes {
     fn run(&mut self, signals: &mut Signals) -> Result<u8> {
         loop {
             self.forward_lines(POLL);
-            for _ in signals.pending() {
-                self.signals += 1;
-                match self.signals {
-                    1 => self.ask_to_stop(),
-                    _ => {
+            for signal in signals.pending() {
+                match self.first_signal {
+                    None => {
+                        self.first_signal = Some(Instant::now());
+                        self.ask_to_stop();
+                    }
+                    Some(first) if signal == SIGTERM && first.elapsed() < SAME_SIGNAL => {}
+                    Some(_) => {
                         self.kill();
-                        return Ok(130);
+                        self.forward_lines(GRACE);
+                        terminal::warn("killed all ranks without saving: work since the newest checkpoint is lost");
+                        return Ok(1);
                     }
                 }
             }
             self.reap()?;
+            // A rank answers signals before it meets the others. So where the signal killed one, none has begun.
+            if self.first_signal.is_some() && self.ranks.iter().any(Process::killed_by_request) {
+                self.kill();
+                self.forward_lines(GRACE);
+                terminal::warn(NOTHING_TO_SAVE);
+                return Ok(130);
+            }
             if let Some(first) = self.ranks.iter().position(|rank| rank.code().is_some_and(|c| c != 0 && c != 130)) {
                 return self.end(first);
             }
@@ -263,6 +286,11 @@ impl Process {
         let _ = killpg(self.pid(), Signal::SIGKILL);
         self.status = Some(self.child.wait().context("waiting for a rank")?);
         Ok(())
+    }
+
+    /// True if it died of the signal with which the launcher asks ranks to stop.
+    fn killed_by_request(&self) -> bool {
+        self.status.is_some_and(|status| status.signal() == Some(SIGTERM))
     }
 
     /// Its exit code once it has ended, 1 after a signal. It is 1 too where the process ended before its work did.

@@ -10,7 +10,6 @@ use super::record::PluginFiles;
 use super::resume::{Resumption, resumption};
 use super::{TrainArgs, identity};
 use crate::agent::count_tasks;
-use crate::checkpoint::Checkpoints;
 use crate::dist::{Comm, from_root};
 use crate::input_error;
 use crate::model::{Config, new};
@@ -66,12 +65,6 @@ pub fn check(recipe: &mut Recipe, name: &str, args: &TrainArgs, ranks: &Ranks, c
         true => resumption((recipe, &plugins), &dir, args, comm, console)?,
         false => None,
     };
-    if resumption.is_some() && needs_reference(recipe, &estimator) && !Checkpoints::new(&dir).has_reference() {
-        return Err(input_error!(
-            "this run began without a frozen reference: resume without `update.kl` and `update.kl_in_reward`, or start \
-             another run"
-        ));
-    }
     let warnings = plugins.shadow_warnings([shared_env.file(), estimator.file()])?;
     Ok(Checked { dir, claim, shared_env, estimator, tasks, resumption, warnings })
 }

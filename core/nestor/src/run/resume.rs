@@ -10,7 +10,7 @@ use super::TrainArgs;
 use super::directory::{RECIPE, has_results};
 use super::ledger::State;
 use crate::agent::TaskCursor;
-use crate::checkpoint::Checkpoints;
+use crate::checkpoint::{Checkpoints, Unfinished};
 use crate::dist::{Comm, from_root};
 use crate::input_error;
 use crate::plugin::{Kind, Plugins};
@@ -55,7 +55,7 @@ fn accept(recipe: &Recipe, plugins: &Plugins, dir: &Path, args: &TrainArgs, chec
         before.estimator = plugins.with_defaults(Kind::Estimator, &before.estimator)?;
     }
     let changes = Changes::new(&before, recipe, &args.allow_change)?;
-    let update = Checkpoints::interrupted(&checkpoint)?.is_some();
+    let update = matches!(Checkpoints::unfinished(&checkpoint)?, Some(Unfinished::Update(_)));
     changes
         .check(update.then(|| iteration_of(&checkpoint) + 1))
         .with_context(|| format!("resuming {}", dir.display()))?;

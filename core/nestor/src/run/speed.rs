@@ -40,6 +40,11 @@ impl Speed {
         flops / (seconds.max(1e-9) * self.peak * self.ranks as f64)
     }
 
+    /// FLOPs counted since the last call of [`Self::take`].
+    pub fn so_far(&self) -> f64 {
+        self.done
+    }
+
     /// FLOPs counted since the last call.
     pub fn take(&mut self) -> f64 {
         std::mem::take(&mut self.done)

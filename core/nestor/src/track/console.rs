@@ -66,8 +66,6 @@ pub enum Event<'a> {
     End {
         status: Status,
         run_dir: &'a Path,
-        /// True if there is a checkpoint to resume from.
-        saved: bool,
     },
 }
 
@@ -77,7 +75,7 @@ pub enum Event<'a> {
 pub enum Status {
     /// All iterations are done.
     Done,
-    /// A signal asked the run to stop.
+    /// A signal stopped the run, which a checkpoint lets resume.
     Stopped,
 }
 
@@ -112,9 +110,6 @@ impl Event<'_> {
             Self::Warning { message } => format!("warning: {message}"),
             Self::Error { message } => format!("error: {message}"),
             Self::End { status: Status::Done, run_dir, .. } => format!("done: {}", run_dir.display()),
-            Self::End { saved: false, .. } => {
-                "stopped by a signal before reinforcement learning: nothing was saved".into()
-            }
             Self::End { run_dir, .. } => {
                 format!("stopped by a signal; resume with --resume --run-dir {}", run_dir.display())
             }

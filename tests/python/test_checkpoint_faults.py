@@ -9,6 +9,7 @@ import subprocess
 
 import pytest
 from conftest import PATIENCE
+from test_resume import has_checkpoint
 
 KINDS = {"enospc": "No space left on device", "eio": "Input/output error", "short": "No space left on device"}
 
@@ -76,4 +77,7 @@ def test_a_run_ends_with_one_line_and_resumes(n, kind, disk, run, root, tmp_path
     names_its_place(lines[0].removeprefix("error: "), run_dir, kind)
     assert not list((run_dir / "checkpoints").glob("*.tmp"))
     again = run("train", recipe, *sets, "--resume")
+    if not has_checkpoint(run_dir):
+        assert again.returncode == 2 and "no checkpoint" in again.stderr, again.stderr
+        return
     assert again.returncode == 0 and "skipping checkpoint" not in again.stderr, again.stderr

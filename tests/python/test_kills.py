@@ -2,10 +2,12 @@
 import subprocess
 
 import kills
+from test_resume import has_checkpoint
 
-# Everywhere inside a save, at either rank, and in an update.
+# Everywhere inside a save, at either rank, in an update, in the warm start and in an evaluation.
 FAILPOINTS = ["mid-checkpoint:2@1", "between-files:3@0", "before-manifest:2", "before-rename:3", "after-rename:2",
-              "removing-old:1", "mid-mini-batch:7@1", "mid-mini-batch:7@1=term"]
+              "removing-old:1", "mid-mini-batch:7@1", "mid-mini-batch:7@1=term", "mid-warm-start:5@1=term",
+              "mid-rollout:9@1=term"]  # the last one in the first evaluation
 
 
 def test_ranks_are_killed_at_random_and_nothing_is_lost(nestor, tmp_path):
@@ -26,5 +28,8 @@ def test_ranks_are_killed_inside_a_save(failpoints, tmp_path):
         done = launch(run_dir, failpoint)
         assert done.returncode == (130 if failpoint.endswith("term") else 1), (failpoint, done.stderr)
         done = launch(run_dir, resume=["--resume"])
+        if not has_checkpoint(run_dir):
+            assert done.returncode == 2 and "no checkpoint" in done.stderr, (failpoint, done.stderr)
+            continue
         assert done.returncode == 0, (failpoint, done.stderr)
         assert kills.outcome(run_dir) == want, failpoint

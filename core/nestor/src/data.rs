@@ -1,9 +1,23 @@
-//! The plain structs that cross modules: [`Step`] and [`Episode`] of the rollout, [`Rows`] for the estimator, and
-//! [`Sequence`] and [`Batch`] for the update.
+//! The plain structs that cross modules: [`Step`] and [`Episode`] of the rollout, [`Rows`] for the estimator,
+//! [`Sequence`] and [`Batch`] for the update, and [`PluginFile`] for the run's record.
 
 use std::ops::Range;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+
+/// The plugin file behind an environment or estimator, as a run records it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PluginFile {
+    /// The component's name in recipes.
+    pub id: String,
+    /// Absolute, without links.
+    pub path: PathBuf,
+    /// Hexadecimal.
+    pub sha256: String,
+    /// Version of the plugin border, such as `1.1`.
+    pub border: String,
+}
 
 /// One environment step: one prompt, one response, one reward.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

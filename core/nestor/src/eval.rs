@@ -11,7 +11,7 @@ use tch::{Device, Kind};
 use crate::agent::{Count, PlaySettings, Player, PlayerOptions, Success, count_eval_tasks, eval_plan};
 use crate::checkpoint::{self, Checkpoints};
 use crate::data::Episode;
-use crate::dist::{Comm, Solo};
+use crate::dist::{Comm, Solo, exchange};
 use crate::input_error;
 use crate::model::config::Output;
 use crate::model::{self, Model, kind, new, weights};
@@ -35,7 +35,9 @@ pub struct Evaluation {
 
 /// Plays the fixed task list, each task once. Tasks, seeds and noise come from streams of their own, so that training is not affected.
 pub fn evaluate(comm: &dyn Comm, player: &mut Player, model: &Model, eval: &Eval, seed: u64) -> Result<Evaluation> {
-    let plan = eval_plan(count_eval_tasks(player.shared_env(), eval)?, eval.tasks, seed);
+    // A signal may stop the plugin's call at one rank: then all stop.
+    let counts = exchange(comm, count_eval_tasks(player.shared_env(), eval))?;
+    let plan = eval_plan(counts[comm.rank()], eval.tasks, seed);
     let episodes = player.play_among(comm, model, &plan, &PlaySettings::eval(eval)).context("evaluating")?;
     player.take_counters();
     let n = episodes.len().max(1) as f64;

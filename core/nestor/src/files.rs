@@ -1,7 +1,7 @@
 //! Reads small files with clear errors, writes files atomically, computes checksums.
 
-use std::fs::File;
-use std::io::{Read, Write};
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -13,10 +13,13 @@ use crate::input_error;
 
 /// Reads the object in a JSON file; none where the file does not exist.
 pub fn read_object(path: &Path) -> Result<Option<Map<String, Value>>> {
+    if std::fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+        return Err(input_error!("{}: not a regular file; fetch the file again", path.display()));
+    }
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.kind() == ErrorKind::InvalidData => {
             return Err(input_error!("{}: not UTF-8 text; fetch the file again", path.display()));
         }
         Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
@@ -47,16 +50,38 @@ pub fn write_json(path: &Path, value: &Value) -> Result<()> {
     write_whole(path, serde_json::to_string_pretty(value)? + "\n")
 }
 
-/// Replaces a file atomically: neither a reader nor a killed run sees half of it.
+/// Replaces a file atomically: neither a reader nor a killed run sees half of it. As an editor does, it follows symbolic
+/// links and writes into what is no regular file, such as a pipe, instead of replacing it.
 pub fn write_whole(path: &Path, content: impl AsRef<[u8]>) -> Result<()> {
-    let mut partial = path.as_os_str().to_owned();
+    let context = || format!("cannot write {}", path.display());
+    let target = match std::fs::metadata(path) {
+        Ok(found) if found.is_file() => path.canonicalize().with_context(context)?,
+        Ok(found) if found.is_dir() => return Err(input_error!("{}: it is a directory", context())),
+        Ok(_) => {
+            let written = OpenOptions::new().write(true).open(path).and_then(|mut f| f.write_all(content.as_ref()));
+            return written.with_context(context);
+        }
+        Err(_) if path.is_symlink() => return Err(input_error!("{}: its link leads nowhere", context())),
+        Err(_) => path.into(),
+    };
+    let mut partial = target.as_os_str().to_owned();
     partial.push(".partial");
-    let written = std::fs::write(&partial, content).and_then(|()| std::fs::rename(&partial, path));
+    let partial = PathBuf::from(partial);
+    let mut file = create_new(&partial).with_context(context)?;
+    let written = file.write_all(content.as_ref()).and_then(|()| std::fs::rename(&partial, &target));
     if written.is_err() {
         // Frees the room on a full disk. The first error is the one to report.
         let _ = std::fs::remove_file(&partial);
     }
-    written.with_context(|| format!("cannot write {}", path.display()))
+    written.with_context(context)
+}
+
+/// Creates a file where there was none. A regular file that a killed run left makes room.
+fn create_new(path: &Path) -> io::Result<File> {
+    if std::fs::symlink_metadata(path).is_ok_and(|found| found.is_file()) {
+        std::fs::remove_file(path)?;
+    }
+    OpenOptions::new().write(true).create_new(true).open(path)
 }
 
 /// Size and SHA-256 of a file.
@@ -124,4 +149,48 @@ impl SummedFile {
 /// Flushes a file or a directory to disk.
 pub fn flush(path: &Path) -> Result<()> {
     File::open(path).and_then(|file| file.sync_all()).with_context(|| format!("flushing {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use nix::sys::stat::Mode;
+    use nix::unistd::mkfifo;
+
+    use super::*;
+
+    #[test]
+    fn nothing_but_regular_files_is_replaced() -> Result<()> {
+        let dir = tempfile::tempdir()?;
+        let [file, link, fifo, lost] = ["file", "link", "fifo", "lost"].map(|name| dir.path().join(name));
+        write_whole(&file, "one")?;
+        symlink(&file, &link)?;
+        write_whole(&link, "two")?;
+        assert!(link.is_symlink());
+        assert_eq!(std::fs::read_to_string(&file)?, "two");
+
+        mkfifo(&fifo, Mode::S_IRWXU)?;
+        let reader = std::thread::spawn({
+            let fifo = fifo.clone();
+            move || std::fs::read_to_string(fifo)
+        });
+        write_whole(&fifo, "three")?;
+        assert_eq!(reader.join().expect("a reader")?, "three");
+        assert!(!std::fs::symlink_metadata(&fifo)?.is_file());
+
+        symlink(dir.path().join("nothing"), &lost)?;
+        // A link where the temporary file would be: its target is not written to.
+        symlink(&file, dir.path().join("new.partial"))?;
+        for refused in [&lost, &dir.path().join("new"), &dir.path().to_path_buf()] {
+            assert!(write_whole(refused, "four").is_err());
+        }
+        assert_eq!(std::fs::read_to_string(&file)?, "two");
+        assert!(lost.is_symlink() && !dir.path().join("nothing").exists());
+        // A killed run's temporary file is no obstacle.
+        std::fs::write(dir.path().join("file.partial"), "half")?;
+        write_whole(&file, "five")?;
+        assert_eq!(std::fs::read_to_string(&file)?, "five");
+        Ok(())
+    }
 }

@@ -14,13 +14,16 @@ use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::{AddedToken, SplitDelimiterBehavior};
 
+use crate::error::quietly;
 use crate::files::{read_object, write_json, write_whole};
 use crate::input_error;
 use crate::track::terminal;
 
+mod bounded;
 mod template;
 mod turns;
 
+use bounded::bounded;
 use template::Template;
 pub use turns::Turns;
 
@@ -171,8 +174,7 @@ impl Tokenizer {
 
     /// Token ids of a text. Special tokens in the text become their ids; none are added.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
-        let encoding = self.inner.encode_fast(text, false).map_err(plain).context("cannot encode a text")?;
-        Ok(encoding.get_ids().to_vec())
+        encode(&self.inner, text)
     }
 
     /// The text of token ids; ids without a token are skipped.
@@ -306,11 +308,27 @@ pub fn tokenize(dir: &Path, chat: &Path, thinking: Option<bool>) -> Result<Value
 fn read_tokenizer(path: &Path) -> Result<tokenizers::Tokenizer> {
     let bytes = std::fs::read(path)
         .map_err(|error| input_error!("{}: {error}; the folder needs the model's tokenizer.json", path.display()))?;
-    let mut inner = tokenizers::Tokenizer::from_bytes(bytes)
+    let read = quietly(|| tokenizers::Tokenizer::from_bytes(bytes).map_err(|error| error.to_string()));
+    let mut inner = read
+        .and_then(|read| read)
         .map_err(|error| input_error!("{}: not a tokenizer ({error}); fetch the file again", path.display()))?;
     // The file may set truncation and padding of its author's batches. A prompt is encoded whole, as in transformers.
     inner.with_padding(None).with_truncation(None).map_err(plain)?;
-    Ok(inner)
+    // Regular expressions of the file show themselves on the kinds of text that let them backtrack.
+    let shown = path.display().to_string();
+    bounded("encoding a sample with its regular expressions", move || {
+        let sample = ["a", "0", " ", "\n", ".", "aB1 "].map(|piece| piece.repeat(64) + "!").concat();
+        encode(&inner, &sample)?;
+        Ok(inner)
+    })
+    .with_context(|| shown)
+}
+
+/// Token ids of a text. The tokenizers crate panics where a regular expression of the file fails.
+fn encode(inner: &tokenizers::Tokenizer, text: &str) -> Result<Vec<u32>> {
+    let encoding = quietly(|| inner.encode_fast(text, false))
+        .map_err(|panic| input_error!("the tokenizer's regular expressions fail on a text: {panic}"))?;
+    Ok(encoding.map_err(plain).context("cannot encode a text")?.get_ids().to_vec())
 }
 
 /// The `tokenizer_config.json` of a tokenizer with Qwen's special tokens.

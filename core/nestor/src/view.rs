@@ -3,9 +3,10 @@
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use nestor_view::{MetricInfo, Options, page};
 
+use crate::files::write_whole;
 use crate::input_error;
 use crate::track::METRICS;
 
@@ -47,7 +48,7 @@ pub fn view(args: &ViewArgs) -> Result<String> {
         Options { metrics: known.collect(), max_bytes: args.max_mib << 20, iterations: args.iterations.clone() };
     let page = page(&args.runs, &options).map_err(|error| input_error!("{error}"))?;
     let out = args.out.clone().unwrap_or_else(|| args.runs[0].join("view.html"));
-    page.write(&out).with_context(|| format!("cannot write {}", out.display()))?;
+    write_whole(&out, &page.html)?;
     let mib = page.html.len() as f64 / f64::from(1 << 20);
     let mut line = format!("{}: {mib:.1} MiB, turns of {} of {} episodes", out.display(), page.kept, page.episodes);
     if page.damaged > 0 {

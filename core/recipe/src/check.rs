@@ -224,6 +224,7 @@ const MOST_TOKENS: usize = 1 << 24;
 const MOST_EPISODES: usize = 1 << 20;
 const MOST_RANK: i64 = 1 << 12;
 const MOST_SECONDS: u64 = 7 * 24 * 3600;
+const MOST_MINUTES: f64 = 7.0 * 24.0 * 60.0;
 
 /// Finds the values out of range: the first of each section.
 pub(super) fn problems(recipe: &Recipe) -> Vec<Problem> {
@@ -246,8 +247,10 @@ pub(super) fn problems(recipe: &Recipe) -> Vec<Problem> {
         r.critic.as_ref().and_then(|c| critic(c, r.iterations)),
         r.warm_start.as_ref().and_then(warm_start),
         eval(&r.eval),
+        minutes(r.checkpoint.every_minutes),
         least("checkpoint.keep", r.checkpoint.keep, 1, "must be at least 1"),
         dist(&r.dist),
+        serde_json::to_value(r).ok().and_then(|whole| no_float32("", &whole)),
     ];
     let mut problems: Vec<Problem> = Vec::new();
     for (path, message) in sections.into_iter().flatten() {
@@ -257,6 +260,28 @@ pub(super) fn problems(recipe: &Recipe) -> Vec<Problem> {
         }
     }
     problems
+}
+
+/// Finds a number that float32, in which the program computes, cannot hold. Plugins read their own config.
+fn no_float32(path: &str, value: &serde_json::Value) -> Option<Problem> {
+    let inner = |key: &str| if path.is_empty() { key.to_string() } else { format!("{path}.{key}") };
+    match value {
+        serde_json::Value::Object(map) if !path.ends_with(".config") => {
+            map.iter().find_map(|(key, value)| no_float32(&inner(key), value))
+        }
+        serde_json::Value::Array(items) => items.iter().find_map(|item| no_float32(path, item)),
+        serde_json::Value::Number(number) if number.is_f64() => {
+            let size = number.as_f64()?.abs();
+            let fits = size == 0.0 || (f64::from(f32::MIN_POSITIVE)..=f64::from(f32::MAX)).contains(&size);
+            let message = format!("must fit into float32 (0, or from 1.2e-38 to 3.4e38), but is {number}");
+            (!fits).then(|| (path.into(), message))
+        }
+        _ => None,
+    }
+}
+
+fn minutes(every: f64) -> Option<Problem> {
+    range("checkpoint.every_minutes", every, (0.0..=MOST_MINUTES).contains(&every), "from 0 to 10080 (a week)")
 }
 
 fn eval(e: &Eval) -> Option<Problem> {

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use serde_json::Value;
 
 use super::Recipe;
+use super::permissions::{OnResume, on_resume};
 
 /// One key of a YAML or JSON document.
 #[derive(Debug, Clone, PartialEq)]
@@ -16,6 +17,8 @@ pub struct Key {
     /// Its value if it is left out, as Markdown; `None` for a required key.
     pub default: Option<String>,
     pub doc: String,
+    /// The permission to change it on resume. `None` in other documents, and for sections that every recipe has.
+    pub on_resume: Option<OnResume>,
 }
 
 /// The JSON schema of a recipe file, for editors. No key is required, since a file may inherit any key.
@@ -31,7 +34,9 @@ pub fn json_schema() -> Value {
 
 /// All keys of a recipe in the order of the structs.
 pub fn keys() -> Vec<Key> {
-    keys_of(&raw_schema())
+    let mut keys = keys_of(&raw_schema());
+    keys.iter_mut().for_each(|key| key.on_resume = on_resume(&key.path));
+    keys
 }
 
 /// All keys of a JSON schema as schemars writes it, sections before the keys in them.
@@ -43,11 +48,22 @@ pub fn keys_of(schema: &Value) -> Vec<Key> {
 
 /// Keys as a Markdown table.
 pub fn table(keys: &[Key]) -> String {
-    let mut table = String::from("| key | takes | default | meaning |\n|---|---|---|---|\n");
+    let recipe = keys.iter().any(|key| key.on_resume.is_some());
+    let mut table = String::from(match recipe {
+        true => "| key | takes | default | may change on resume | meaning |\n|---|---|---|---|---|\n",
+        false => "| key | takes | default | meaning |\n|---|---|---|---|\n",
+    });
     for key in keys {
         let default = key.default.as_deref().unwrap_or("required");
-        let kind = key.kind.replace('|', "\\|");
-        writeln!(table, "| `{}` | {kind} | {default} | {} |", key.path, key.doc.replace('|', "\\|"))
+        let permission = match key.on_resume {
+            _ if !recipe => "",
+            Some(OnResume::Free) => " yes |",
+            Some(OnResume::BetweenIterations) => " between iterations |",
+            Some(OnResume::Fixed) => " no |",
+            None => " |",
+        };
+        let (kind, doc) = (key.kind.replace('|', "\\|"), key.doc.replace('|', "\\|"));
+        writeln!(table, "| `{}` | {kind} | {default} |{permission} {doc} |", key.path)
             .expect("a string takes what is written");
     }
     table
@@ -92,6 +108,7 @@ impl<'a> Schema<'a> {
                 kind: self.kind(property),
                 default: (!must).then_some(default),
                 doc: describe(property) + &self.options(target),
+                on_resume: None,
             });
             self.collect(&path, target, keys);
             self.collect(&format!("{path}[]"), self.resolve(&target["items"]), keys);

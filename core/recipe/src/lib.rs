@@ -7,7 +7,9 @@ mod check;
 mod error;
 mod eval_tasks;
 mod keys;
+mod permissions;
 mod recompute;
+mod resume;
 mod schema;
 #[cfg(test)]
 mod tests;
@@ -24,13 +26,18 @@ pub use check::Problem;
 pub use error::{InputError, all_of};
 pub use eval_tasks::EvalTasks;
 pub use keys::{Key, json_schema, keys, keys_of, table};
+pub use permissions::OnResume;
 pub use recompute::Recompute;
+pub use resume::{Change, Changes, changes};
 pub use schema::*;
 use tree::{Location, Node};
 pub use update::*;
 
 /// Longest chain of `extends`.
 const MAX_EXTENDS: usize = 16;
+
+/// Number of past steps in a prompt where the recipe does not give it.
+const DEFAULT_HISTORY: usize = 2;
 
 /// Returns a file's canonical path and its text.
 pub type ReadText<'a> = &'a dyn Fn(&Path) -> std::io::Result<(PathBuf, String)>;
@@ -44,7 +51,18 @@ pub fn load(path: &Path, sets: &[String]) -> Result<Recipe> {
 pub fn load_with(path: &Path, sets: &[String], read_text: ReadText) -> Result<Recipe> {
     let mut root = read_file(path, None, read_text, &mut Vec::new())?;
     tree::set_all(&mut root, sets)?;
-    check::read(&root, &Location::start_of(&path.display().to_string()), check::problems)
+    let mut recipe: Recipe = check::read(&root, &Location::start_of(&path.display().to_string()), check::problems)?;
+    let history = &mut recipe.rollout.history;
+    history.length.get_or_insert(if history.mode == HistoryMode::Transcript { 0 } else { DEFAULT_HISTORY });
+    Ok(recipe)
+}
+
+/// Reads a resolved recipe, as [`Recipe::to_yaml`] writes it, from its text. Errors call it `name`.
+pub fn load_resolved(name: &str, text: &str) -> Result<Recipe> {
+    load_with(Path::new(name), &[], &|path| match path == Path::new(name) {
+        true => Ok((path.into(), text.into())),
+        false => Err(std::io::ErrorKind::NotFound.into()), // a resolved recipe extends no other
+    })
 }
 
 /// Reads a YAML file of another kind than a recipe, such as a benchmark's workload, as strictly and with the same errors.
@@ -97,7 +115,7 @@ impl Rollout {
 
     /// Number of past steps that a prompt template receives: 0 in a transcript.
     pub fn history_length(&self) -> usize {
-        if self.is_transcript() { 0 } else { self.history.length.unwrap_or(2) }
+        if self.is_transcript() { 0 } else { self.history.length.unwrap_or(DEFAULT_HISTORY) }
     }
 
     /// Longest sequence in tokens, including the last response.

@@ -300,13 +300,17 @@ pub struct Eval {
 }
 
 /// Intervals at which the run is saved.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Checkpoint {
-    /// Iterations between checkpoints; 0 saves only at the end.
+    /// Iterations between checkpoints; 0 saves by `every_minutes` alone. The end of a run is always saved.
     #[serde(default)]
     pub every: u64,
-    /// Number of checkpoints kept.
+    /// Minutes after which a run is saved at the next chance: between two iterations, two mini-batches of an update, or two
+    /// steps of the warm start. 0 disables it.
+    #[serde(default = "default_every_minutes")]
+    pub every_minutes: f64,
+    /// Number of newest checkpoints kept; the best one is kept beside them.
     #[serde(default = "default_keep")]
     pub keep: usize,
     /// Iterations between saved rollouts (the training episodes as JSONL); 0 saves none.
@@ -316,7 +320,7 @@ pub struct Checkpoint {
 
 impl Default for Checkpoint {
     fn default() -> Self {
-        Self { every: 0, keep: default_keep(), rollouts_every: 1 }
+        Self { every: 0, every_minutes: default_every_minutes(), keep: default_keep(), rollouts_every: 1 }
     }
 }
 
@@ -419,6 +423,9 @@ fn eval_split() -> String {
 }
 fn default_initializer_range() -> f64 {
     0.02
+}
+fn default_every_minutes() -> f64 {
+    20.0
 }
 fn default_keep() -> usize {
     2

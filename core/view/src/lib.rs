@@ -13,10 +13,9 @@ mod index;
 mod read;
 mod turns;
 
-use std::fs;
 use std::io;
 use std::ops::RangeInclusive;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use thiserror::Error;
 
@@ -61,17 +60,6 @@ pub struct HtmlPage {
     pub kept: usize,
     /// Unreadable lines of rollout files, including lines being written.
     pub damaged: usize,
-}
-
-impl HtmlPage {
-    /// Writes the page: first beside `path`, then renamed, so that an older page is never half replaced.
-    pub fn write(&self, path: &Path) -> io::Result<()> {
-        let mut name = path.as_os_str().to_owned();
-        name.push(".partial");
-        let partial = PathBuf::from(name);
-        fs::write(&partial, &self.html)?;
-        fs::rename(&partial, path)
-    }
 }
 
 /// Reason that no page can be made. Each is a mistake in the request.

@@ -119,6 +119,16 @@ impl TaskCursor {
         Self { seed, count, position: 0 }
     }
 
+    /// Number of tasks of the split.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// True if both draw the same tasks in the same order, wherever they are.
+    pub fn is_like(&self, other: &Self) -> bool {
+        (self.seed, self.count) == (other.seed, other.count)
+    }
+
     /// The next `n` tasks.
     pub fn next(&mut self, n: usize) -> Vec<u64> {
         let first = self.position;

@@ -26,7 +26,7 @@ Exit codes:
   0    success
   1    failure: the message names the cause
   2    invalid input: an argument, a recipe or a file; a restart would not help
-  130  stopped by SIGINT or SIGTERM; `train` continues with --resume";
+  130  stopped by SIGINT or SIGTERM after a save; `train` continues with --resume";
 
 /// Each command has an example, which docs/cli.md repeats; `tests/python/test_docs.py` runs them there in order.
 #[derive(Subcommand)]
@@ -79,17 +79,21 @@ pub enum Command {
 
 #[derive(Args)]
 pub struct Train {
-    /// The recipe
-    pub recipe: PathBuf,
+    /// The recipe; with --resume by default the run's own
+    #[arg(required_unless_present = "resume")]
+    pub recipe: Option<PathBuf>,
     /// Replace one value of the recipe; the value is YAML
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub sets: Vec<String>,
-    /// The run directory; by default the first free runs/RECIPE[-N]
+    /// The run directory; by default the first free runs/RECIPE[-N], with --resume the only run there
     #[arg(long, value_name = "DIR")]
     pub run_dir: Option<PathBuf>,
     /// Continue from the newest complete checkpoint
     #[arg(long)]
     pub resume: bool,
+    /// With --resume: permit a change of this recipe key, or of a section's keys, that belongs to the run's start
+    #[arg(long, value_name = "KEY", requires = "resume")]
+    pub allow_change: Vec<String>,
     /// Check everything that can be known before the run, show the first prompt, and end: exit code 0 or 2, nothing is written
     #[arg(long)]
     pub check: bool,
@@ -99,6 +103,9 @@ pub struct Train {
     /// Set by `launch` in a restart: resume if there is a checkpoint
     #[arg(long, hide = true)]
     pub restarted: bool,
+    /// Set by `launch`, which has read the recipe: take it from standard input, resolved
+    #[arg(long, hide = true)]
+    pub recipe_on_stdin: bool,
 }
 
 #[derive(Args)]

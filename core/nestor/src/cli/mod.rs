@@ -5,9 +5,10 @@ mod args;
 use std::ffi::OsString;
 use std::io::{ErrorKind, Write};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::{CommandFactory, Parser};
 use serde_json::Value;
 
@@ -18,7 +19,7 @@ use crate::checkpoint;
 use crate::dist::Rendezvous;
 use crate::dist::launch::{self, end_with_launcher};
 use crate::engine::Sampling;
-use crate::error::{InputError, brief, message, panic_text};
+use crate::error::{InputError, brief, is_quiet, message, panic_text};
 use crate::eval::{EvalArgs, eval};
 use crate::generate::{GenerateOptions, PromptSource, generate};
 use crate::input_error;
@@ -28,8 +29,8 @@ use crate::out_of_memory::{caught, in_phase, will_be_caught};
 use crate::plan::plan;
 use crate::plugin::{Plugins, advantage::advantage};
 use crate::policy::logprobs::score;
-use crate::recipe::{self, Dist, Dtype};
-use crate::run::{TrainArgs, join, run_dir, verdict};
+use crate::recipe::{self, Dist, Dtype, Recipe};
+use crate::run::{RECIPE, TrainArgs, check_empty, join, make_first_free, remove_empty, to_resume, verdict};
 use crate::tokenizer::tokenize;
 use crate::track::{Event, Status, terminal};
 use crate::train::train;
@@ -65,7 +66,7 @@ pub fn main() -> ExitCode {
     std::panic::set_hook(Box::new(|info| {
         let at = info.location().map_or(String::new(), |at| format!(" ({}:{})", at.file(), at.line()));
         let text = brief(panic_text(info.payload()).unwrap_or("a panic without a message"));
-        if will_be_caught(&text) {
+        if is_quiet() || will_be_caught(&text) {
             return;
         }
         warn(&format!("internal error{at}: {text}; please report this with the command and the recipe"));
@@ -181,21 +182,21 @@ fn run(command: Command) -> Result<ExitCode> {
 }
 
 /// Checks a recipe for some ranks without running it.
-fn run_check(args: &Train, ranks: usize) -> Result<ExitCode> {
-    let recipe = recipe::load(&args.recipe, &args.sets)?;
-    let verdict = caught(|| Ok(verdict(recipe, &args.name(), &args.how(), ranks)))?;
+fn run_check(args: &Train, how: TrainArgs, recipe: Recipe, ranks: usize) -> Result<ExitCode> {
+    let verdict = caught(|| Ok(verdict(recipe, &args.name(), &how, ranks)))?;
     print(args.json, &verdict.to_json(), || verdict.to_string())?;
     verdict.problems().for_each(|problem| warn(&problem));
     Ok(if verdict.passes() { ExitCode::SUCCESS } else { ExitCode::from(2) })
 }
 
 fn run_train(args: Train) -> Result<ExitCode> {
+    let how = args.how()?;
+    let recipe = args.read(&how)?;
     if args.check {
-        return run_check(&args, Rendezvous::of_environment()?.world);
+        return run_check(&args, how, recipe, Rendezvous::of_environment()?.world);
     }
-    let recipe = recipe::load(&args.recipe, &args.sets)?;
     let ranks = join(&recipe)?;
-    let ending = train(recipe, &args.name(), &args.how(), &ranks);
+    let ending = train(recipe, &args.name(), &how, &ranks);
     Ok(match ending.inspect_err(|error| ranks.comm.abort(&message(error)))? {
         Status::Done => ExitCode::SUCCESS,
         Status::Stopped => ExitCode::from(130),
@@ -203,13 +204,31 @@ fn run_train(args: Train) -> Result<ExitCode> {
 }
 
 impl Train {
-    /// Name of the run.
+    /// Name of a new run.
     fn name(&self) -> String {
-        self.recipe.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+        let recipe = self.recipe.as_deref().and_then(Path::file_stem);
+        recipe.unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    fn how(&self) -> TrainArgs {
-        TrainArgs { run_dir: self.run_dir.clone(), resume: self.resume, restarted: self.restarted, json: self.json }
+    /// The options, with the directory of the run to resume.
+    fn how(&self) -> Result<TrainArgs> {
+        let run_dir = match &self.run_dir {
+            None if self.resume => Some(to_resume(self.recipe.as_deref())?),
+            named => named.clone(),
+        };
+        let (resume, restarted, json) = (self.resume, self.restarted, self.json);
+        Ok(TrainArgs { run_dir, resume, allow_change: self.allow_change.clone(), restarted, json })
+    }
+
+    /// The recipe: the launcher's, the file named, or the run's own.
+    fn read(&self, how: &TrainArgs) -> Result<Recipe> {
+        if self.recipe_on_stdin {
+            let text = std::io::read_to_string(std::io::stdin()).context("reading the launcher's recipe")?;
+            return recipe::load_resolved("the launcher's recipe", &text);
+        }
+        let own = || how.run_dir.as_ref().map(|dir| dir.join(RECIPE));
+        let file = self.recipe.clone().or_else(own).context("clap asks for a recipe or --resume")?;
+        recipe::load(&file, &self.sets)
     }
 }
 
@@ -221,19 +240,35 @@ impl Launch {
     }
 }
 
-/// Checks the command before any rank starts, and gives all ranks and restarts the same run directory.
+/// Checks the command before any rank starts. All ranks and restarts get the same recipe and run directory.
 fn run_launch(args: Launch) -> Result<ExitCode> {
+    let signals = launch::collect_signals()?;
     let command = args.parse().unwrap_or_else(|error| error.exit());
     let Launch { nproc, restarts, command: mut arguments } = args;
-    let (mut again, mut json) = (Vec::new(), false);
+    let (mut again, mut json, mut input, mut made) = (Vec::new(), false, String::new(), Vec::new());
     match command {
-        Command::Train(train) if train.check => return run_check(&train, nproc.into()),
+        Command::Train(train) if train.check => {
+            let how = train.how()?;
+            let recipe = train.read(&how)?;
+            return run_check(&train, how, recipe, nproc.into());
+        }
         Command::Train(train) => {
-            recipe::load(&train.recipe, &train.sets)?;
-            let dir = run_dir(&train.name(), &train.how())?;
+            let how = train.how()?;
+            // Read once: a file that changes during the run changes nothing.
+            input = train.read(&how)?.to_yaml()?;
+            let dir = match &how.run_dir {
+                Some(dir) if !how.resume => check_empty(dir).map(|()| dir.clone())?,
+                Some(dir) => dir.clone(),
+                None => {
+                    let (dir, all) = make_first_free(&train.name())?;
+                    made = all;
+                    dir
+                }
+            };
             if train.run_dir.is_none() {
                 arguments.splice(1..1, ["--run-dir".into(), dir.into_os_string()]);
             }
+            arguments.insert(1, "--recipe-on-stdin".into());
             again.push("--restarted".into());
             json = train.json;
         }
@@ -244,8 +279,10 @@ fn run_launch(args: Launch) -> Result<ExitCode> {
             ));
         }
     }
-    let options = launch::LaunchOptions { ranks: nproc.into(), restarts, arguments, again, json };
-    Ok(ExitCode::from(launch::launch(&options)?))
+    let options = launch::LaunchOptions { ranks: nproc.into(), restarts, arguments, again, json, input };
+    let code = launch::launch(&options, signals);
+    remove_empty(&made); // of refused ranks
+    Ok(ExitCode::from(code?))
 }
 
 fn run_generate(args: Generate) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -18,6 +18,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::environment::LAUNCHER;
+use super::secret::{SECRET, Secret};
 use crate::track::{Event, terminal};
 
 /// Time that the other ranks have to end by themselves after one failed.
@@ -26,6 +27,9 @@ const GRACE: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(20);
 /// Number of lines kept to recognise those that another rank repeats.
 const MOST_LINES: usize = 10_000;
+/// Time in which a second SIGTERM is the first one again: a service manager may send several.
+const SAME_SIGNAL: Duration = Duration::from_secs(1);
+const NOTHING_TO_SAVE: &str = "stopped by a signal; there was nothing to save yet";
 /// Exit codes after which a restart would not help: success, invalid input, stopped by a signal.
 const FINAL: [u8; 3] = [0, 2, 130];
 
@@ -41,17 +45,27 @@ pub struct LaunchOptions {
     pub again: Vec<OsString>,
     /// The ranks print JSON.
     pub json: bool,
+    /// Standard input of every rank.
+    pub input: String,
+}
+
+/// Begins to collect the signals that [`launch`] forwards.
+pub fn collect_signals() -> Result<Signals> {
+    Signals::new([SIGINT, SIGTERM]).context("watching for signals")
 }
 
 /// Starts the ranks, restarts them after a failure up to the limit, and returns the exit code.
-pub fn launch(options: &LaunchOptions) -> Result<u8> {
-    let mut signals = Signals::new([SIGINT, SIGTERM]).context("watching for signals")?;
+pub fn launch(options: &LaunchOptions, mut signals: Signals) -> Result<u8> {
     let mut restart = 0;
     loop {
+        if signals.pending().next().is_some() {
+            terminal::warn(NOTHING_TO_SAVE);
+            return Ok(130);
+        }
         let mut ranks = Processes::start(options, restart)?;
         let code = ranks.run(&mut signals)?;
         terminal::clear();
-        if ranks.signals > 0 || FINAL.contains(&code) || restart == options.restarts {
+        if ranks.first_signal.is_some() || FINAL.contains(&code) || restart == options.restarts {
             return Ok(code);
         }
         restart += 1;
@@ -89,8 +103,8 @@ struct Processes {
     lines: Receiver<OutputLine>,
     /// The rank that printed a line first.
     first_printed: HashMap<String, usize>,
-    /// Number of signals received.
-    signals: usize,
+    /// Time of the first signal to stop.
+    first_signal: Option<Instant>,
     /// Prints errors as JSON too.
     json: bool,
 }
@@ -100,11 +114,12 @@ impl Processes {
         let listener = TcpListener::bind(("127.0.0.1", 0)).context("looking for a free port")?;
         let port = listener.local_addr().context("looking for a free port")?.port();
         drop(listener);
+        let secret = Secret::drawn();
         let (sender, lines) = channel();
         let mut ranks =
-            Self { ranks: Vec::new(), lines, first_printed: HashMap::new(), signals: 0, json: options.json };
+            Self { ranks: Vec::new(), lines, first_printed: HashMap::new(), first_signal: None, json: options.json };
         for rank in 0..options.ranks {
-            match start(options, restart, rank, port).and_then(|child| Process::new(rank, child, &sender)) {
+            match start(options, restart, rank, (port, &secret)).and_then(|child| Process::new(rank, child, &sender)) {
                 Ok(rank) => ranks.ranks.push(rank),
                 Err(error) => {
                     ranks.kill();
@@ -119,17 +134,29 @@ impl Processes {
     fn run(&mut self, signals: &mut Signals) -> Result<u8> {
         loop {
             self.forward_lines(POLL);
-            for _ in signals.pending() {
-                self.signals += 1;
-                match self.signals {
-                    1 => self.ask_to_stop(),
-                    _ => {
+            for signal in signals.pending() {
+                match self.first_signal {
+                    None => {
+                        self.first_signal = Some(Instant::now());
+                        self.ask_to_stop();
+                    }
+                    Some(first) if signal == SIGTERM && first.elapsed() < SAME_SIGNAL => {}
+                    Some(_) => {
                         self.kill();
-                        return Ok(130);
+                        self.forward_lines(GRACE);
+                        terminal::warn("killed all ranks without saving: work since the newest checkpoint is lost");
+                        return Ok(1);
                     }
                 }
             }
             self.reap()?;
+            // A rank answers signals before it meets the others. So where the signal killed one, none has begun.
+            if self.first_signal.is_some() && self.ranks.iter().any(Process::killed_by_request) {
+                self.kill();
+                self.forward_lines(GRACE);
+                terminal::warn(NOTHING_TO_SAVE);
+                return Ok(130);
+            }
             if let Some(first) = self.ranks.iter().position(|rank| rank.code().is_some_and(|c| c != 0 && c != 130)) {
                 return self.end(first);
             }
@@ -248,14 +275,20 @@ impl Process {
         Ok(())
     }
 
+    /// True if it died of the signal with which the launcher asks ranks to stop.
+    fn killed_by_request(&self) -> bool {
+        self.status.is_some_and(|status| status.signal() == Some(SIGTERM))
+    }
+
     /// Its exit code once it has ended, 1 after a signal.
     fn code(&self) -> Option<u8> {
         self.status.map(|status| status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
     }
 }
 
-/// Starts one rank in its own process group, so that a terminal's Ctrl-C reaches only the launcher.
-fn start(options: &LaunchOptions, restart: u32, rank: usize, port: u16) -> Result<Child> {
+/// Starts one rank in its own process group, so that a terminal's Ctrl-C reaches only the launcher. The ranks meet at a
+/// port of this machine and share a secret.
+fn start(options: &LaunchOptions, restart: u32, rank: usize, (port, secret): (u16, &str)) -> Result<Child> {
     let program = std::env::current_exe().context("finding this program")?;
     let (name, rest) = options.arguments.split_at(options.arguments.len().min(1));
     let mut command = Command::new(program);
@@ -270,13 +303,22 @@ fn start(options: &LaunchOptions, restart: u32, rank: usize, port: u16) -> Resul
         .env("MASTER_PORT", port.to_string())
         .env_remove("TORCHELASTIC_USE_AGENT_STORE")
         .env(LAUNCHER, std::process::id().to_string());
+    if std::env::var_os(SECRET).is_none() {
+        command.env(SECRET, secret);
+    }
     if std::env::var_os("OMP_NUM_THREADS").is_none() {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         command.env("OMP_NUM_THREADS", (cores / options.ranks).max(1).to_string());
     }
     let stdout = if rank == 0 { Stdio::inherit() } else { Stdio::piped() };
-    command.stdin(Stdio::null()).stdout(stdout).stderr(Stdio::piped()).process_group(0);
-    command.spawn().context("starting this program")
+    command.stdin(Stdio::piped()).stdout(stdout).stderr(Stdio::piped()).process_group(0);
+    let mut child = command.spawn().context("starting this program")?;
+    if let Some(mut pipe) = child.stdin.take() {
+        // In a thread, since a stopped rank may not read. One that has ended needs no input.
+        let input = options.input.clone();
+        std::thread::spawn(move || pipe.write_all(input.as_bytes()));
+    }
+    Ok(child)
 }
 
 /// Forwards the lines of a pipe from a thread that ends with the pipe.

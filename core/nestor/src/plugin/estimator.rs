@@ -7,11 +7,12 @@ use nestor_plugin::{Needs, ffi};
 use serde_json::Value;
 
 use super::call::{call, close};
-use crate::data::Rows;
+use crate::data::{PluginFile, Rows};
 
 /// An open estimator.
 pub struct Estimator {
     id: &'static str,
+    file: PluginFile,
     functions: &'static ffi::Estimator,
     parts: Option<&'static ffi::Parts>,
     handle: *mut c_void,
@@ -48,7 +49,7 @@ impl Drop for Estimator {
 
 impl Estimator {
     pub(super) fn open(
-        id: &'static str,
+        (id, file): (&'static str, PluginFile),
         functions: &'static ffi::Estimator,
         parts: Option<&'static ffi::Parts>,
         config: &Value,
@@ -58,7 +59,7 @@ impl Estimator {
         // SAFETY: a checked table; `handle` outlives the call.
         call(|sink| unsafe { (functions.open)(ffi::Str::new(text.as_bytes()), sink, &mut handle) })
             .with_context(|| format!("plugin {id}"))?;
-        let mut estimator = Self { id, functions, parts, handle, needs: Needs::default() };
+        let mut estimator = Self { id, file, functions, parts, handle, needs: Needs::default() };
         let mut flags = 0;
         // SAFETY: the handle is open; `flags` outlives the call.
         call(|sink| unsafe { (functions.needs)(handle, sink, &mut flags) })
@@ -70,6 +71,11 @@ impl Estimator {
 
     pub fn id(&self) -> &str {
         self.id
+    }
+
+    /// The plugin file.
+    pub fn file(&self) -> &PluginFile {
+        &self.file
     }
 
     /// Columns that the estimator reads.

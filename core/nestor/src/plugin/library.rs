@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use nestor_plugin::ffi;
 
+use crate::data::PluginFile;
+use crate::files::sum;
 use crate::input_error;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -43,6 +45,8 @@ pub struct Found {
 #[derive(Clone)]
 pub struct Component {
     pub id: &'static str,
+    /// Major and minor version of the border that the file was built for.
+    pub border: (u32, u32),
     pub doc: &'static str,
     pub schema: serde_json::Value,
     pub functions: Functions,
@@ -73,6 +77,14 @@ impl Component {
             path: self.path.clone(),
         }
     }
+
+    /// The record of the file.
+    pub fn file(&self) -> Result<PluginFile> {
+        let context = || format!("reading {}", self.path.display());
+        let path = self.path.canonicalize().with_context(context)?;
+        let (major, minor) = self.border;
+        Ok(PluginFile { id: self.id.into(), sha256: sum(&path)?.sha256, path, border: format!("{major}.{minor}") })
+    }
 }
 
 /// Opens a plugin file. The library stays loaded until the process ends: its functions and threads may be in use.
@@ -96,14 +108,14 @@ pub fn load(path: &Path) -> Result<Vec<Component>> {
     // SAFETY: the entry takes nothing and returns a pointer to a static description.
     let plugin = unsafe { entry() };
     // SAFETY: the description starts with a head in every version of the border.
-    check_head(unsafe { plugin.cast::<ffi::Head>().as_ref() }, path)?;
+    let border = check_head(unsafe { plugin.cast::<ffi::Head>().as_ref() }, path)?;
     // SAFETY: magic, version and sizes are ours, so the description has our layout and is static.
     let components = unsafe {
         let plugin = &*plugin;
         ffi::slice(plugin.components, plugin.component_count as usize)
     };
     // SAFETY: as above.
-    components.iter().map(|component| unsafe { read(component, path) }).collect()
+    components.iter().map(|component| unsafe { read(component, border, path) }).collect()
 }
 
 /// True if an ELF file ends before the end of its section table, the last part of a complete file. The system's loader
@@ -126,7 +138,8 @@ fn is_cut_short(path: &Path) -> Result<bool> {
     Ok(start.checked_add(size).is_none_or(|end| end > length))
 }
 
-fn check_head(head: Option<&ffi::Head>, path: &Path) -> Result<()> {
+/// Checks that this program can read the description; returns its version.
+fn check_head(head: Option<&ffi::Head>, path: &Path) -> Result<(u32, u32)> {
     let (shown, ours) = (path.display(), ffi::Head::OURS);
     let head = head.ok_or_else(|| input_error!("{shown} is not a Nestor plugin: its description is null"))?;
     if head.magic != ours.magic {
@@ -150,7 +163,7 @@ fn check_head(head: Option<&ffi::Head>, path: &Path) -> Result<()> {
             differing_sizes(head, &ours)
         ));
     }
-    Ok(())
+    Ok((head.abi_major, head.abi_minor))
 }
 
 /// The sizes of structs that differ, such as "size_rows is 160, not 168".
@@ -173,7 +186,7 @@ fn differing_sizes(head: &ffi::Head, ours: &ffi::Head) -> String {
 
 /// # Safety
 /// `component` is part of a static description of our version.
-unsafe fn read(component: &ffi::Component, path: &Path) -> Result<Component> {
+unsafe fn read(component: &ffi::Component, border: (u32, u32), path: &Path) -> Result<Component> {
     let wrong = |what: &str| input_error!("plugin file {} has a faulty description: {what}", path.display());
     let text = |text: ffi::Str, what: &str| {
         // SAFETY: static text, by the header.
@@ -205,7 +218,7 @@ unsafe fn read(component: &ffi::Component, path: &Path) -> Result<Component> {
             kind => return Err(wrong(&format!("{id} has the unknown kind {kind}"))),
         }
     };
-    Ok(Component { id, doc: text(component.doc, "a doc line")?, schema, functions, path: path.to_path_buf() })
+    Ok(Component { id, border, doc: text(component.doc, "a doc line")?, schema, functions, path: path.to_path_buf() })
 }
 
 /// A table of functions. None if it or one of its entries is null.

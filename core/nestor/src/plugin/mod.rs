@@ -14,11 +14,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 pub use nestor_plugin::{Needs, Observation};
+use serde_json::Value;
 
 pub use estimator::{Estimator, Parts};
 pub use library::{Found, Kind};
 pub use shared_env::{Env, SharedEnv};
 
+pub use crate::data::PluginFile;
 use crate::input_error;
 use crate::recipe::PluginChoice;
 use library::{Component, Functions};
@@ -40,6 +42,8 @@ pub struct Plugins {
     components: Vec<Component>,
     refused: Vec<Refused>,
     dirs: Vec<PathBuf>,
+    /// Files that were passed over, since an earlier directory has a file of that name.
+    shadowed: Vec<PathBuf>,
 }
 
 impl Plugins {
@@ -78,9 +82,11 @@ impl Plugins {
         for entry in entries {
             let path = entry.with_context(|| format!("looking for plugins in {}", dir.display()))?.path();
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            if name.starts_with(prefix) && name.ends_with(std::env::consts::DLL_SUFFIX) && !self.knows(&name) {
-                files.push(path);
+            if !(name.starts_with(prefix) && name.ends_with(std::env::consts::DLL_SUFFIX)) {
+                continue;
             }
+            let list = if self.knows(&name) { &mut self.shadowed } else { &mut files };
+            list.push(path);
         }
         files.sort();
         for path in files {
@@ -108,12 +114,26 @@ impl Plugins {
         &self.refused
     }
 
+    /// The files of the same name as this one that are not used.
+    pub fn shadowed_by(&self, file: &PluginFile) -> impl Iterator<Item = &Path> {
+        let same = |path: &&PathBuf| path.file_name() == file.path.file_name();
+        let other = |path: &&PathBuf| path.canonicalize().is_ok_and(|path| path != file.path);
+        self.shadowed.iter().filter(same).filter(other).map(PathBuf::as_path)
+    }
+
+    /// The choice of a plugin with the defaults of its config, as far as the plugin's schema names them.
+    pub fn with_defaults(&self, kind: Kind, choice: &PluginChoice) -> Result<PluginChoice> {
+        let mut filled = choice.clone();
+        fill_defaults(&mut filled.config, &self.component(kind, &choice.plugin)?.schema);
+        Ok(filled)
+    }
+
     /// Opens an environment.
     pub fn environment(&self, choice: &PluginChoice) -> Result<SharedEnv> {
         let component = self.component(Kind::Environment, &choice.plugin)?;
         match component.functions {
             Functions::Environment { functions, expert } => {
-                SharedEnv::open(component.id, functions, expert, &choice.config)
+                SharedEnv::open((component.id, component.file()?), functions, expert, &choice.config)
             }
             Functions::Estimator { .. } => bail!("plugin {} is an estimator", component.id),
         }
@@ -124,7 +144,7 @@ impl Plugins {
         let component = self.component(Kind::Estimator, &choice.plugin)?;
         match component.functions {
             Functions::Estimator { functions, parts } => {
-                Estimator::open(component.id, functions, parts, &choice.config)
+                Estimator::open((component.id, component.file()?), functions, parts, &choice.config)
             }
             Functions::Environment { .. } => bail!("plugin {} is an environment", component.id),
         }
@@ -166,6 +186,17 @@ impl Plugins {
             dirs.join(", "),
             refused.concat()
         )
+    }
+}
+
+/// Adds the defaults of a JSON schema's properties that an object lacks.
+fn fill_defaults(config: &mut Value, schema: &Value) {
+    let (Some(config), Some(properties)) = (config.as_object_mut(), schema["properties"].as_object()) else { return };
+    for (name, property) in properties {
+        let default = &property["default"];
+        if !default.is_null() && !config.contains_key(name) {
+            config.insert(name.clone(), default.clone());
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use nestor_plugin::{Observation, ffi};
 use serde_json::{Map, Value};
 
 use super::call::{Texts, call, close};
+use crate::data::PluginFile;
 
 /// An open environment; clones share it.
 #[derive(Clone)]
@@ -18,6 +19,7 @@ pub struct SharedEnv {
 
 struct Inner {
     id: &'static str,
+    file: PluginFile,
     functions: &'static ffi::Environment,
     expert: Option<&'static ffi::Expert>,
     handle: *mut c_void,
@@ -37,7 +39,7 @@ impl Drop for Inner {
 
 impl SharedEnv {
     pub(super) fn open(
-        id: &'static str,
+        (id, file): (&'static str, PluginFile),
         functions: &'static ffi::Environment,
         expert: Option<&'static ffi::Expert>,
         config: &Value,
@@ -47,11 +49,16 @@ impl SharedEnv {
         // SAFETY: a checked table; `handle` outlives the call.
         call(|sink| unsafe { (functions.open)(ffi::Str::new(text.as_bytes()), sink, &mut handle) })
             .with_context(|| format!("plugin {id}"))?;
-        Ok(Self { inner: Arc::new(Inner { id, functions, expert, handle }) })
+        Ok(Self { inner: Arc::new(Inner { id, file, functions, expert, handle }) })
     }
 
     pub fn id(&self) -> &str {
         self.inner.id
+    }
+
+    /// The plugin file.
+    pub fn file(&self) -> &PluginFile {
+        &self.inner.file
     }
 
     /// The plugin's default prompt template.

@@ -14,6 +14,7 @@ pub use disk::Space;
 pub use model::new_tokenizer;
 
 use crate::agent::{Rehearsal, RehearsedPrompt, TaskCursor, count_eval_tasks, count_tasks, eval_plan, plan};
+use crate::data::PluginFile;
 use crate::input_error;
 use crate::model::Config;
 use crate::plugin::{Estimator, Kind, Plugins, SharedEnv};
@@ -46,6 +47,7 @@ pub struct Conditions<'a> {
 pub struct Findings {
     pub problems: Vec<anyhow::Error>,
     pub warnings: Vec<String>,
+    pub plugins: Option<Plugins>,
     pub shared_env: Option<SharedEnv>,
     pub estimator: Option<Estimator>,
     /// Number of training tasks.
@@ -61,6 +63,7 @@ pub struct Findings {
 
 /// The parts that the checks opened, for a run that starts.
 pub struct Ready {
+    pub plugins: Plugins,
     pub shared_env: SharedEnv,
     pub estimator: Estimator,
     /// Number of training tasks.
@@ -89,12 +92,13 @@ impl Findings {
 
     /// The opened parts, or one error for all problems.
     pub fn ready(self) -> Result<Ready> {
-        let Self { problems, warnings, shared_env, estimator, tasks, tokenizer, .. } = self;
+        let Self { problems, warnings, plugins, shared_env, estimator, tasks, tokenizer, .. } = self;
         if let Some(error) = all_of(problems) {
             return Err(error);
         }
         let incomplete = || anyhow!("the checks of the recipe found no problem and yet opened nothing");
         Ok(Ready {
+            plugins: plugins.with_context(incomplete)?,
             shared_env: shared_env.with_context(incomplete)?,
             estimator: estimator.with_context(incomplete)?,
             tasks: tasks.with_context(incomplete)?,
@@ -161,9 +165,15 @@ fn idle_ranks(recipe: &Recipe, ranks: usize) -> Vec<String> {
 /// Opens both plugins with their configs, and counts the tasks of both splits.
 fn plugins(recipe: &Recipe, conditions: &Conditions, findings: &mut Findings) {
     let Some(plugins) = findings.take(Plugins::discover()) else { return };
+    open(recipe, conditions, &plugins, findings);
+    findings.plugins = Some(plugins);
+}
+
+fn open(recipe: &Recipe, conditions: &Conditions, plugins: &Plugins, findings: &mut Findings) {
     let opened = plugins.estimator(&recipe.estimator).context("recipe key `estimator`");
     let installed = plugins.find(Kind::Estimator, &recipe.estimator.plugin).is_ok();
     if let Some(estimator) = findings.take_here(opened, conditions.elsewhere.is_none() || installed) {
+        findings.warnings.extend(shadowed(plugins, estimator.file()));
         findings.take(check_critic(recipe, &estimator));
         if estimator.needs().anchors && recipe.rollout.group_size == 1 {
             findings.warnings.push(format!(
@@ -180,7 +190,15 @@ fn plugins(recipe: &Recipe, conditions: &Conditions, findings: &mut Findings) {
     findings.tasks = findings.take(count_tasks(&shared_env, "rollout.split", &recipe.rollout.split));
     let count = findings.take(count_eval_tasks(&shared_env, &recipe.eval));
     findings.eval_tasks = count.map(|count| (recipe.eval.tasks.number(count), count));
+    findings.warnings.extend(shadowed(plugins, shared_env.file()));
     findings.shared_env = Some(shared_env);
+}
+
+/// Warns of a plugin file that another one of the same name hides.
+fn shadowed(plugins: &Plugins, file: &PluginFile) -> Option<String> {
+    plugins.shadowed_by(file).map(|path| {
+        format!("plugin {} is {}; {} has the same name and is not used", file.id, file.path.display(), path.display())
+    })
 }
 
 /// Refuses a critic section that the estimator does not use, and its absence where the estimator asks for values.

@@ -4,28 +4,37 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use super::TrainArgs;
-use crate::checkpoint::Checkpoints;
+use super::directory::{RunDir, place};
+use super::record::PluginFiles;
+use super::resume::{Resumption, resumption};
+use super::{TrainArgs, identity};
 use crate::dist::{Comm, agree, from_root};
-use crate::input_error;
+use crate::plugin::{Estimator, Kind};
 use crate::preflight::{Conditions, Ready, preflight};
 use crate::recipe::Recipe;
 use crate::track::Console;
 
-/// A recipe that a run can start with, before anything is written.
+/// A recipe that a run can start with, and the directory that it has claimed.
 pub struct Checked {
     pub dir: PathBuf,
+    /// At rank 0.
+    pub claim: Option<RunDir>,
     /// The opened plugins, the number of tasks, and warnings.
     pub ready: Ready,
-    /// The checkpoint to resume from.
-    pub checkpoint: Option<PathBuf>,
+    pub resumption: Option<Resumption>,
 }
 
-/// Refuses a recipe that cannot run, and finds the checkpoint to resume from. Writes nothing.
-pub fn check(recipe: &Recipe, name: &str, args: &TrainArgs, comm: &dyn Comm, console: &Console) -> Result<Checked> {
-    let dir = from_root(comm, || run_dir(name, args))?;
-    let resume = args.resume || (args.restarted && is_run(&dir));
-    let made = if resume { made_model(&dir) } else { None };
+impl Checked {
+    pub fn plugins(&self) -> PluginFiles<'_> {
+        files(&self.ready)
+    }
+}
+
+/// Refuses a recipe that cannot run, claims the run directory, and finds the checkpoint to resume from. Fills in the
+/// plugins' defaults. A refused recipe leaves nothing behind.
+pub fn check(recipe: &mut Recipe, name: &str, args: &TrainArgs, comm: &dyn Comm, console: &Console) -> Result<Checked> {
+    let (dir, resumes) = from_root(comm, || place(name, args))?;
+    let made = if resumes { made_model(&dir) } else { None };
     let conditions = Conditions {
         ranks: comm.world(),
         root: comm.rank() == 0,
@@ -42,19 +51,25 @@ pub fn check(recipe: &Recipe, name: &str, args: &TrainArgs, comm: &dyn Comm, con
     if made.is_some() {
         ready.tokenizer = None; // not a new one, and already in its folder
     }
-    let checkpoint = if resume { newest_checkpoint(recipe, &dir, comm, console)? } else { None };
-    Ok(Checked { dir, ready, checkpoint })
+    recipe.env = ready.plugins.with_defaults(Kind::Environment, &recipe.env)?;
+    recipe.estimator = ready.plugins.with_defaults(Kind::Estimator, &recipe.estimator)?;
+    identity::compare(comm, recipe, files(&ready))?;
+
+    let mut claim = None;
+    let (dir, resumes) = from_root(comm, || {
+        let claimed = claim.insert(RunDir::claim(name, args)?);
+        Ok((claimed.path.clone(), claimed.resumes))
+    })?;
+    let resumption = match resumes {
+        true => resumption((recipe, &ready.plugins), &dir, args, comm, console)?,
+        false => None,
+    };
+    Ok(Checked { dir, claim, ready, resumption })
 }
 
-/// The newest undamaged checkpoint of the run; none where the run has not written one yet.
-fn newest_checkpoint(recipe: &Recipe, dir: &Path, comm: &dyn Comm, console: &Console) -> Result<Option<PathBuf>> {
-    let newest = Checkpoints::new(dir).newest(comm, |line| console.warn(line))?;
-    if newest.is_some() {
-        check_same_run(recipe, dir)?;
-    } else if comm.rank() == 0 {
-        console.warn("there is no checkpoint yet; the run starts from the beginning");
-    }
-    Ok(newest)
+/// True if the run needs the policy before reinforcement learning.
+pub fn needs_reference(recipe: &Recipe, estimator: &Estimator) -> bool {
+    recipe.update.kl.is_some() || recipe.update.kl_in_reward.is_some() || estimator.needs().reference
 }
 
 /// The folder of the model that the run in a directory made when it began; none if it has not made one.
@@ -63,56 +78,7 @@ pub fn made_model(dir: &Path) -> Option<PathBuf> {
     folder.join("config.json").exists().then_some(folder)
 }
 
-/// True if a directory holds a run.
-fn is_run(dir: &Path) -> bool {
-    dir.join("recipe.yaml").exists()
-}
-
-/// The run directory: the one asked for, or the first free `runs/<name>[-n]`; with `--resume` the last existing one.
-pub fn run_dir(name: &str, args: &TrainArgs) -> Result<PathBuf> {
-    if let (Some(dir), true) = (&args.run_dir, args.restarted) {
-        return Ok(dir.clone());
-    }
-    let candidates =
-        || (1..).map(|n| PathBuf::from(if n == 1 { format!("runs/{name}") } else { format!("runs/{name}-{n}") }));
-    let dir = match (&args.run_dir, args.resume) {
-        (Some(dir), _) => dir.clone(),
-        (None, false) => candidates().find(|dir| !dir.exists()).unwrap_or_default(),
-        (None, true) => {
-            candidates().take_while(|dir| dir.exists()).last().unwrap_or_else(|| format!("runs/{name}").into())
-        }
-    };
-    if args.resume && !is_run(&dir) {
-        return Err(input_error!(
-            "{} holds no run and so no checkpoint to resume: leave out --resume, or name the run with --run-dir",
-            dir.display()
-        ));
-    }
-    let holds_something = std::fs::read_dir(&dir).is_ok_and(|mut entries| entries.next().is_some());
-    if !args.resume && holds_something {
-        return Err(input_error!(
-            "{} {}, or choose another --run-dir",
-            dir.display(),
-            if is_run(&dir) { "already holds a run: resume it with --resume" } else { "is not empty: clear it" }
-        ));
-    }
-    Ok(dir)
-}
-
-/// Refuses to resume with another seed, model, environment or compute type than the saved recipe has.
-fn check_same_run(recipe: &Recipe, dir: &Path) -> Result<()> {
-    let saved = crate::recipe::load(&dir.join("recipe.yaml"), &[])?;
-    let same = [
-        ("seed", saved.seed == recipe.seed),
-        ("model", saved.model == recipe.model),
-        ("env", saved.env == recipe.env),
-        ("dtype", saved.dtype == recipe.dtype),
-    ];
-    match same.iter().find(|(_, same)| !same) {
-        None => Ok(()),
-        Some((key, _)) => Err(input_error!(
-            "recipe key `{key}` differs from the run in {}: resume with the same value, or start another run",
-            dir.display()
-        )),
-    }
+/// The plugin files that a run uses.
+pub fn files(ready: &Ready) -> PluginFiles<'_> {
+    PluginFiles { environment: ready.shared_env.file(), estimator: ready.estimator.file() }
 }

@@ -71,6 +71,21 @@ pub fn rows(metrics: &mut Metrics, rows: &Rows) {
     metrics.set("anchor/singleton_ratio", singletons as f64 / rows.len().max(1) as f64);
 }
 
+/// The line that compares the first and the last evaluation of the same tasks, which `comparable_from` begins.
+pub fn success(evaluations: &[(u64, f64)], comparable_from: u64) -> Option<String> {
+    let first = evaluations.iter().position(|(iteration, _)| *iteration >= comparable_from)?;
+    match (&evaluations[first..], comparable_from) {
+        ([(_, before), .., (_, after)], 0) => Some(format!(
+            "success on the evaluation tasks: {before:.3} before reinforcement learning, {after:.3} after it"
+        )),
+        ([(iteration, before), .., (_, after)], _) => Some(format!(
+            "success on the evaluation tasks, which changed on resume: {before:.3} after iteration {iteration}, {after:.3} at \
+             the end"
+        )),
+        _ => None,
+    }
+}
+
 pub fn update(metrics: &mut Metrics, update: &UpdateReports, rows: &Rows) {
     if let Some(report) = &update.policy {
         policy(metrics, report);

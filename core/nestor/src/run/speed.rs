@@ -47,6 +47,11 @@ impl Speed {
         rate / self.peak
     }
 
+    /// FLOPs counted since the last call of [`Self::take`].
+    pub fn so_far(&self) -> f64 {
+        self.done
+    }
+
     /// FLOPs counted since the last call.
     pub fn take(&mut self) -> f64 {
         std::mem::take(&mut self.done)

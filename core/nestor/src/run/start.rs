@@ -1,45 +1,46 @@
 //! The start of a run: its recipe is checked, its networks are created or restored, its parts are put together.
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result};
 use nestor_torch::fused;
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
-use signal_hook::low_level;
 use tch::{Device, Kind};
 
 use super::alarms::Alarms;
-use super::check::{Checked, check};
-use super::ledger::{InterruptedUpdate, Ledger, State};
+use super::check::{Checked, check, files, needs_reference};
+use super::ledger::{Ledger, SaveClock, State, UnderWay};
+use super::record::{rebuilt, write_recipe};
+use super::resume::Resumption;
 use super::speed::Speed;
-use super::{Learner, Meter, Run, TrainArgs, stream_seed};
+use super::{Learner, Meter, Run, TrainArgs, signals, stream_seed};
 use crate::agent::{Player, PlayerOptions, TaskCursor};
 use crate::checkpoint::Checkpoints;
-use crate::dist::{self, Comm, Rendezvous, from_root};
+use crate::data::PluginFile;
+use crate::dist::{self, Rendezvous, from_root};
 use crate::engine::noise;
-use crate::files;
 use crate::input_error;
 use crate::model::{Config, StoredType, device_name, kind, new, prepare, weights};
 use crate::policy::Network;
 use crate::policy::kl_reward::KlCoefficient;
 use crate::preflight::{Ready, check_sharding, new_tokenizer};
-use crate::recipe::Recipe;
+use crate::recipe::{Recipe, WarmStart};
 use crate::shard::Ranks;
 use crate::tokenizer::Tokenizer;
-use crate::track::{Console, Event, Metrics, Phases, Progress, Tracker, WandbRun, terminal};
-use crate::warm_start::Imitation;
+use crate::track::{Console, Event, Kept, Metrics, Phases, Progress, StopNotice, Tracker, WandbRun};
+use crate::warm_start::{Imitation, ImitationState};
 
 /// Joins the ranks that run a recipe together.
 pub fn join(recipe: &Recipe) -> Result<Ranks> {
     let place = Rendezvous::of_environment()?;
+    let notice = StopNotice::default();
+    // Before the ranks meet: a rank that has begun anything answers signals, and so do all others then.
+    let stop = signals::watch(notice.clone(), place.rank == 0)?;
     check_sharding(recipe, place.world)?;
     let device = prepare(recipe, place.local_rank)?;
     let comm = dist::join(&place, device, &recipe.dist)?;
-    let (stop, progress) = (stop_flag()?, Progress::hidden());
-    Ok(Ranks { comm, sharding: recipe.sharding, deterministic: recipe.deterministic, stop, progress })
+    let (sharding, deterministic) = (recipe.sharding, recipe.deterministic);
+    Ok(Ranks { comm, sharding, deterministic, stop, progress: Progress::hidden(), notice })
 }
 
 /// The networks and the state that a run starts from.
@@ -48,26 +49,29 @@ struct Origin {
     policy: Network,
     critic: Option<Network>,
     state: State,
-    interrupted: Option<InterruptedUpdate>,
+    under_way: UnderWay,
 }
 
 impl Run {
     /// Starts or resumes a run. All ranks call it together.
-    pub fn open(recipe: Recipe, name: &str, args: &TrainArgs, ranks: &Ranks) -> Result<Self> {
+    pub fn open(mut recipe: Recipe, name: &str, args: &TrainArgs, ranks: &Ranks) -> Result<Self> {
         let console = Console::open(ranks.comm.rank(), ranks.world(), args.json);
         let ranks = Ranks { progress: console.progress(), ..ranks.clone() };
         let starting = ranks.progress.phase("start", "");
-        let phases = Phases::new("start");
-        let mut checked = check(&recipe, name, args, &*ranks.comm, &console)?;
-        let checkpoint = checked.checkpoint.clone();
-        let origin = match &checkpoint {
-            Some(checkpoint) => restore(&recipe, &checked, checkpoint, &ranks)?,
+        let phases = Phases::new("start", ranks.notice.phase.clone());
+        let mut checked = check(&mut recipe, name, args, &*ranks.comm, &console)?;
+        let resumption = checked.resumption.clone();
+        let mut warnings = std::mem::take(&mut checked.ready.warnings);
+        let mut origin = match &resumption {
+            Some(resumption) => restore(&recipe, &checked, resumption, &ranks)?,
             None => create(&recipe, &checked, &ranks)?,
         };
-        let warnings = std::mem::take(&mut checked.ready.warnings);
+        let plugins = checked.plugins().to_vec();
+        warnings.extend(rebuilt(&origin.state.plugins, &plugins));
+        origin.state.plugins = plugins;
         let mut run = Self::assemble(recipe, checked, origin, ranks, phases, console)?;
         drop(starting);
-        run.introduce(checkpoint.as_deref(), &warnings)?;
+        run.introduce(resumption.as_ref(), &warnings)?;
         Ok(run)
     }
 
@@ -80,11 +84,11 @@ impl Run {
         phases: Phases,
         console: Console,
     ) -> Result<Self> {
-        let Checked { dir, ready: Ready { shared_env, estimator, .. }, checkpoint } = checked;
-        let Origin { model_files, policy, critic, mut state, interrupted } = origin;
+        let Checked { dir, claim, ready, resumption } = checked;
+        let Origin { model_files, policy, critic, mut state, under_way } = origin;
         let player = Player::new(PlayerOptions {
             tokenizer: Tokenizer::load(&model_files)?,
-            shared_env,
+            shared_env: ready.shared_env.clone(),
             rollout: recipe.rollout.clone(),
             seed: recipe.seed,
             deterministic: recipe.deterministic,
@@ -93,44 +97,57 @@ impl Run {
         })?;
         let speed = Speed::measure(ranks.comm.device(), kind(recipe.dtype), ranks.world());
         state.kl_coefficient = kl_coefficient(&recipe, state.kl_coefficient);
-        let resumed = checkpoint.is_some();
-        let tracker = open_tracker(&recipe, &dir, resumed.then_some(state.iteration), &ranks, console)?;
+        // Everything was accepted: from here on the run's files change.
+        from_root(&*ranks.comm, || write_recipe(&dir, &recipe, files(&ready), state.iteration + 1))?;
+        let UnderWay { warm_start, update, row } = under_way;
+        let kept = match (&resumption, &warm_start) {
+            (None, _) => Kept::Nothing,
+            (Some(_), Some(_)) => Kept::Log,
+            (Some(_), None) => Kept::Rows(state.iteration),
+        };
+        let tracker = open_tracker((&recipe, &state.plugins), &dir, kept, &ranks, console)?;
         let mut ledger = Ledger {
             tasks: state.tasks.clone(),
-            baseline: resumed,
+            kl_coefficient: state.kl_coefficient,
+            warm_start,
+            update,
             checkpoints: Checkpoints::new(&dir),
             saved: None,
-            interrupted,
+            clock: SaveClock::start(&recipe.checkpoint, ranks.comm.rank()),
             state,
         };
-        ledger.saved = resumed.then(|| ledger.progress());
+        if let Some(resumption) = &resumption {
+            ledger.saved = Some(ledger.moment());
+            ranks.notice.saved(&resumption.checkpoint);
+        }
         let learner = Learner { policy, critic, reference: None };
-        let meter = Meter { phases, speed, metrics: Metrics::new(), tracker, alarms: Alarms::default() };
-        Ok(Self { recipe, dir, model_files, ranks, player, estimator, learner, meter, ledger })
+        let mut meter = Meter { phases, speed, metrics: Metrics::new(), tracker, alarms: Alarms::default() };
+        meter.resume_row(row);
+        let estimator = ready.estimator;
+        Ok(Self { recipe, dir, model_files, ranks, player, estimator, learner, meter, ledger, claim })
     }
 
-    /// Prepares the first iteration: the frozen reference and, in a run that is not resumed, the warm start, a critic
-    /// and the first evaluation.
+    /// Prepares the first iteration: the frozen reference and, in a run that has no first evaluation yet, the warm start, a
+    /// critic and that evaluation.
     pub fn begin(&mut self) -> Result<()> {
-        let resumed = self.ledger.baseline;
-        if !resumed {
-            self.warm_start()?;
+        if self.ledger.warm_start.is_none() {
+            return self.freeze_reference(true);
         }
-        self.freeze_reference(resumed)?;
-        if !resumed {
-            let critic = self.recipe.critic.as_ref().map(|_| Network::critic_of(&self.learner.policy));
-            self.learner.critic = critic.transpose()?;
-            self.evaluate()?;
-            self.record()?;
-            self.ledger.baseline = true;
-            if self.recipe.checkpoint.every > 0 {
-                self.save()?;
-            }
+        self.warm_start()?;
+        self.freeze_reference(false)?;
+        let critic = self.recipe.critic.as_ref().map(|_| Network::critic_of(&self.learner.policy));
+        self.learner.critic = critic.transpose()?;
+        self.evaluate()?;
+        self.record()?;
+        self.ledger.warm_start = None;
+        if self.save_is_due()? || self.recipe.checkpoint.every > 0 {
+            self.save()?;
         }
         Ok(())
     }
 
-    fn introduce(&mut self, resumed_from: Option<&Path>, warnings: &[String]) -> Result<()> {
+    fn introduce(&mut self, resumption: Option<&Resumption>, warnings: &[String]) -> Result<()> {
+        let resumed_from = resumption.map(|resumption| &*resumption.checkpoint);
         let Learner { policy, .. } = &self.learner;
         let device = policy.model.device();
         let tracker = &mut self.meter.tracker;
@@ -143,6 +160,7 @@ impl Run {
             products: fused::has_products(device).then(fused::product_library).transpose()?,
             environment: &self.recipe.env.plugin,
             estimator: &self.recipe.estimator.plugin,
+            plugins: &self.ledger.state.plugins,
             iterations: self.recipe.iterations,
             world: self.ranks.world(),
             resumed_from,
@@ -150,60 +168,63 @@ impl Run {
         for message in warnings {
             tracker.emit(&Event::Warning { message })?;
         }
-        match resumed_from {
-            Some(path) => tracker.log(&format!("resumed from {}", path.display())),
-            None => Ok(()),
-        }
+        let Some(resumption) = resumption else { return Ok(()) };
+        tracker.log(&format!("resumed from {}", resumption.checkpoint.display()))?;
+        resumption.changes.iter().try_for_each(|change| tracker.log(&format!("changed {change}")))
     }
 
+    /// Imitates the expert, from where the run's checkpoint left it, and saves the result.
     fn warm_start(&mut self) -> Result<()> {
         let Some(settings) = self.recipe.warm_start.clone() else { return Ok(()) };
+        while !self.imitate_until_due(&settings)? {
+            self.save()?;
+        }
+        if let Some(state) = &self.ledger.warm_start {
+            self.meter.metrics.set("warm_start/loss", state.loss);
+        }
+        if self.ledger.saved != Some(self.ledger.moment()) {
+            self.save()?;
+        }
+        Ok(())
+    }
+
+    /// Makes steps of the warm start until a checkpoint is due. Returns true once none remains.
+    fn imitate_until_due(&mut self, settings: &WarmStart) -> Result<bool> {
         self.meter.phases.start("warm_start");
         let _bar = self.ranks.progress.phase("warm start", "steps");
-        let seed = stream_seed(self.recipe.seed, noise::WARM_START, 0);
-        let count = self.player.shared_env().tasks(&self.recipe.rollout.split)?;
+        let Ledger { warm_start: Some(state), clock, .. } = &mut self.ledger else { return Ok(true) };
+        let (tracker, ranks) = (&mut self.meter.tracker, &self.ranks);
+        let (every, first) = ((settings.steps / 10).max(1), Cell::new(true));
+        ranks.progress.set_total(settings.steps.saturating_sub(state.steps) as usize);
         let mut imitation = Imitation {
-            comm: &*self.ranks.comm,
+            comm: &*ranks.comm,
             player: &mut self.player,
-            tasks: TaskCursor::new(count, seed),
-            seed,
-            settings: &settings,
+            seed: warm_start_seed(&self.recipe),
+            settings,
             rollout: &self.recipe.rollout,
             update: &self.recipe.update,
+            state,
         };
-        let (tracker, ranks) = (&mut self.meter.tracker, &self.ranks);
-        let every = (settings.steps / 10).max(1);
-        ranks.progress.set_total(settings.steps as usize);
-        let mut last = f64::NAN;
-        imitation.teach(&mut self.learner.policy, |step, loss| {
-            last = loss;
+        // At least one step between two pauses.
+        let pause = || ranks.check_stop_or(!first.replace(false) && clock.is_due());
+        imitation.teach(&mut self.learner.policy, pause, |step, loss| {
             ranks.progress.advance(1, 0);
-            ranks.check_stop()?;
             if step % every == 0 {
                 tracker.emit(&Event::WarmStart { step, steps: settings.steps, loss })?;
             }
             Ok(())
-        })?;
-        self.meter.metrics.set("warm_start/loss", last);
-        Ok(())
+        })
     }
 
     /// Copies the policy that reinforcement learning starts from, or loads that copy in a resumed run.
     fn freeze_reference(&mut self, resumed: bool) -> Result<()> {
-        let update = &self.recipe.update;
-        if update.kl.is_none() && update.kl_in_reward.is_none() && !self.estimator.needs().reference {
+        if !needs_reference(&self.recipe, &self.estimator) {
             return Ok(());
         }
         self.meter.phases.start("checkpoint");
         let (ranks, checkpoints) = (&self.ranks, &self.ledger.checkpoints);
         let _bar = ranks.progress.phase("checkpoint", "");
         let mut reference = self.learner.policy.model.frozen();
-        if resumed && !checkpoints.has_reference() {
-            return Err(input_error!(
-                "this run began without a frozen reference: resume without `update.kl` and `update.kl_in_reward`, or \
-                 start another run"
-            ));
-        }
         if resumed {
             checkpoints.load_reference(&mut reference, ranks).context("loading the frozen reference")?;
         } else {
@@ -215,13 +236,15 @@ impl Run {
 }
 
 /// The networks and the state of a checkpoint.
-fn restore(recipe: &Recipe, checked: &Checked, checkpoint: &Path, ranks: &Ranks) -> Result<Origin> {
-    let comm = &*ranks.comm;
-    let model_files = occupy(recipe, checked, comm)?;
+fn restore(recipe: &Recipe, checked: &Checked, resumption: &Resumption, ranks: &Ranks) -> Result<Origin> {
+    let (comm, checkpoint) = (&*ranks.comm, &*resumption.checkpoint);
+    let model_files = from_root(comm, || model_files(recipe, &checked.ready, &checked.dir, true))?;
     Checkpoints::check_model(checkpoint, &model_files)?;
     let (mut policy, start_model) = load_policy(recipe, &model_files, ranks)?;
-    let mut critic = recipe.critic.as_ref().map(|_| Network::critic_of(&policy)).transpose()?;
-    let state: State = Checkpoints::load(comm, checkpoint, &mut policy, critic.as_mut())?;
+    let under_way = UnderWay::of(from_root(comm, || Checkpoints::unfinished(checkpoint))?)?;
+    let begun = recipe.critic.as_ref().filter(|_| under_way.warm_start.is_none());
+    let mut critic = begun.map(|_| Network::critic_of(&policy)).transpose()?;
+    let mut state: State = Checkpoints::load(comm, checkpoint, &mut policy, critic.as_mut())?;
     if state.start_model != start_model {
         return Err(input_error!(
             "{}: the weights are not those that the run began with, which its adapters belong to; put them back, or \
@@ -233,29 +256,30 @@ fn restore(recipe: &Recipe, checked: &Checked, checkpoint: &Path, ranks: &Ranks)
     if let (Some(critic), Some(counters)) = (&mut critic, state.critic) {
         counters.restore(critic);
     }
-    let interrupted = from_root(comm, || {
-        Checkpoints::interrupted(checkpoint)?.map(|bytes| Ok(postcard::from_bytes(&bytes)?)).transpose()
-    })?;
-    Ok(Origin { model_files, policy, critic, state, interrupted })
+    resumption.fit(&mut state, under_way.update.is_some(), recipe, checked.ready.tasks)?;
+    let begun = under_way.warm_start.is_none();
+    if begun && needs_reference(recipe, &checked.ready.estimator) && !Checkpoints::new(&checked.dir).has_reference() {
+        return Err(input_error!(
+            "this run began without a frozen reference: resume without `update.kl` and `update.kl_in_reward`, or start \
+             another run"
+        ));
+    }
+    Ok(Origin { model_files, policy, critic, state, under_way })
 }
 
 /// The networks and the state of a new run. The critic is made after the warm start.
 fn create(recipe: &Recipe, checked: &Checked, ranks: &Ranks) -> Result<Origin> {
-    let model_files = occupy(recipe, checked, &*ranks.comm)?;
+    let model_files = from_root(&*ranks.comm, || model_files(recipe, &checked.ready, &checked.dir, false))?;
     let (policy, start_model) = load_policy(recipe, &model_files, ranks)?;
     let state = State::new(TaskCursor::new(checked.ready.tasks, recipe.seed), start_model);
-    Ok(Origin { model_files, policy, critic: None, state, interrupted: None })
+    let warm_start = ImitationState::new(TaskCursor::new(checked.ready.tasks, warm_start_seed(recipe)));
+    let under_way = UnderWay { warm_start: Some(warm_start), ..UnderWay::default() };
+    Ok(Origin { model_files, policy, critic: None, state, under_way })
 }
 
-/// Makes the directory this run's: writes the recipe and, for a new run, its new model. Returns the folder of the
-/// policy's model files.
-fn occupy(recipe: &Recipe, checked: &Checked, comm: &dyn Comm) -> Result<PathBuf> {
-    let Checked { dir, ready, checkpoint } = checked;
-    from_root(comm, || {
-        std::fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
-        files::write_whole(&dir.join("recipe.yaml"), recipe.to_yaml()?)?;
-        model_files(recipe, ready, dir, checkpoint.is_some())
-    })
+/// Seed of the warm start's tasks, environments and noise.
+fn warm_start_seed(recipe: &Recipe) -> u64 {
+    stream_seed(recipe.seed, noise::WARM_START, 0)
 }
 
 /// Loads the policy, and with LoRA the fingerprint of the weights that its adapters belong to.
@@ -281,13 +305,19 @@ fn kl_coefficient(recipe: &Recipe, saved: Option<KlCoefficient>) -> Option<KlCoe
     })
 }
 
-/// Opens the run's files at rank 0. `kept` is the iteration of the checkpoint of a resumed run.
-fn open_tracker(recipe: &Recipe, dir: &Path, kept: Option<u64>, ranks: &Ranks, console: Console) -> Result<Tracker> {
+/// Opens the run's files at rank 0.
+fn open_tracker(
+    (recipe, plugins): (&Recipe, &[PluginFile]),
+    dir: &Path,
+    kept: Kept,
+    ranks: &Ranks,
+    console: Console,
+) -> Result<Tracker> {
     if ranks.comm.rank() != 0 {
         return Ok(Tracker::silent(recipe.iterations).with_console(console));
     }
     let mut tracker = Tracker::open(dir, recipe.iterations, kept)?.with_console(console);
-    tracker.wandb = WandbRun::open(recipe, dir, kept)?;
+    tracker.wandb = WandbRun::open(recipe, plugins, dir, kept)?;
     Ok(tracker)
 }
 
@@ -319,21 +349,4 @@ fn model_files(recipe: &Recipe, ready: &Ready, dir: &Path, resumed: bool) -> Res
         std::fs::remove_dir_all(&partial).with_context(|| format!("removing {}", partial.display()))?;
     }
     Ok(folder)
-}
-
-/// A flag that SIGINT and SIGTERM set; a second signal ends the process at once.
-fn stop_flag() -> Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, stop.clone()).context("watching for signals")?;
-    }
-    let mut signals = Signals::new([SIGINT, SIGTERM]).context("watching for signals")?;
-    let watch = move || {
-        if signals.forever().nth(1).is_some() {
-            terminal::clear();
-            low_level::exit(130);
-        }
-    };
-    std::thread::Builder::new().name("signals".into()).spawn(watch).context("watching for signals")?;
-    Ok(stop)
 }

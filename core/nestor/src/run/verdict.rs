@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use super::TrainArgs;
-use super::check::{made_model, run_dir};
+use super::check::made_model;
+use super::directory::place;
 use crate::error::message;
 use crate::model::prepare;
 use crate::preflight::{Conditions, Findings, preflight};
@@ -21,14 +22,14 @@ pub struct Verdict {
 
 /// Checks what can be known before a run of `ranks` ranks. Writes nothing.
 pub fn verdict(recipe: Recipe, name: &str, args: &TrainArgs, ranks: usize) -> Verdict {
-    let dir = run_dir(name, args);
-    let place = dir.as_ref().ok().cloned();
-    let made = place.as_deref().filter(|_| args.resume).and_then(made_model);
-    let conditions = Conditions { ranks, root: true, dir: place.as_deref(), made: made.as_deref(), elsewhere: None };
+    let placed = place(name, args);
+    let (dir, resumes) = placed.as_ref().map_or((None, false), |(dir, resumes)| (Some(dir.clone()), *resumes));
+    let made = dir.as_deref().filter(|_| resumes).and_then(made_model);
+    let conditions = Conditions { ranks, root: true, dir: dir.as_deref(), made: made.as_deref(), elsewhere: None };
     let mut findings = preflight(&recipe, &conditions);
-    findings.take(dir);
+    findings.take(placed);
     findings.take(prepare(&recipe, 0));
-    Verdict { dir: place, recipe, findings }
+    Verdict { dir, recipe, findings }
 }
 
 impl Verdict {

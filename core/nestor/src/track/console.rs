@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use super::columns::{ConsoleTable, IterationRow};
 use super::progress::Progress;
 use super::terminal;
+use crate::data::PluginFile;
 
 /// A message of a run: a line, or one object with `--json`.
 #[derive(Debug, Clone, Serialize)]
@@ -32,6 +33,8 @@ pub enum Event<'a> {
         environment: &'a str,
         /// Plugin id of the estimator.
         estimator: &'a str,
+        /// Their files.
+        plugins: &'a [PluginFile],
         iterations: u64,
         /// Number of ranks.
         world: usize,
@@ -63,8 +66,6 @@ pub enum Event<'a> {
     End {
         status: Status,
         run_dir: &'a Path,
-        /// True if there is a checkpoint to resume from.
-        saved: bool,
     },
 }
 
@@ -74,7 +75,7 @@ pub enum Event<'a> {
 pub enum Status {
     /// All iterations are done.
     Done,
-    /// A signal asked the run to stop.
+    /// A signal stopped the run, which a checkpoint lets resume.
     Stopped,
 }
 
@@ -82,13 +83,25 @@ impl Event<'_> {
     /// The event as one line. [`IterationRow::line`] formats iterations.
     pub fn line(&self) -> String {
         match self {
-            Self::Start { run_dir, parameters, adapters, dtype, device, products, environment, estimator, .. } => {
+            Self::Start {
+                run_dir,
+                parameters,
+                adapters,
+                dtype,
+                device,
+                products,
+                environment,
+                estimator,
+                plugins,
+                ..
+            } => {
                 let adapters = adapters.map_or(String::new(), |n| format!(" ({n} of adapters)"));
                 let products = products.map_or(String::new(), |library| format!(" (products: {library})"));
                 let dir = run_dir.display();
                 format!(
                     "{parameters} parameters{adapters} in {dtype} on {device}{products}, environment {environment}, \
-                     estimator {estimator}, run directory {dir}"
+                     estimator {estimator}, run directory {dir}{}",
+                    foreign(plugins)
                 )
             }
             Self::WarmStart { step, steps, loss } => format!("warm start {step}/{steps} | loss {loss:.4}"),
@@ -97,9 +110,6 @@ impl Event<'_> {
             Self::Warning { message } => format!("warning: {message}"),
             Self::Error { message } => format!("error: {message}"),
             Self::End { status: Status::Done, run_dir, .. } => format!("done: {}", run_dir.display()),
-            Self::End { saved: false, .. } => {
-                "stopped by a signal before reinforcement learning: nothing was saved".into()
-            }
             Self::End { run_dir, .. } => {
                 format!("stopped by a signal; resume with --resume --run-dir {}", run_dir.display())
             }
@@ -111,6 +121,13 @@ impl Event<'_> {
         // Plain data always has a form in JSON.
         terminal::put(&(serde_json::to_string(self).unwrap_or_default() + "\n"));
     }
+}
+
+/// The plugin files that are not beside the program, where the bundled ones are.
+fn foreign(plugins: &[PluginFile]) -> String {
+    let program = std::env::current_exe().and_then(|program| program.canonicalize()).unwrap_or_default();
+    let files = plugins.iter().filter(|file| file.path.parent() != program.parent());
+    files.map(|file| format!(", plugin {} from {}", file.id, file.path.display())).collect()
 }
 
 /// Format of the output.
@@ -173,7 +190,7 @@ impl Console {
         match self.format {
             Format::Silent => {}
             Format::Json => event.print_json(),
-            Format::Plain => terminal::print(&event.line()),
+            Format::Plain => terminal::print(&terminal::printable(&event.line())),
             Format::Terminal => {
                 let folded = terminal::fold(&event.line(), terminal::columns(&Term::stdout()));
                 let warning = matches!(event, Event::Warning { .. });

@@ -8,6 +8,7 @@ use super::console::{Event, Status};
 use super::progress::PhaseView;
 use super::terminal::fold;
 use super::{Metrics, find};
+use crate::data::PluginFile;
 
 const WIDTHS: std::ops::RangeInclusive<usize> = 20..=250;
 
@@ -156,6 +157,7 @@ fn events_are_json_objects() {
         products: Some("onednn"),
         environment: "maze",
         estimator: "stars",
+        plugins: &[PluginFile { id: "maze".into(), path: "m.so".into(), sha256: "ab".into(), border: "1.1".into() }],
         iterations: 2,
         world: 1,
         resumed_from: None,
@@ -166,6 +168,7 @@ fn events_are_json_objects() {
             json!({
                 "event": "start", "run_dir": run_dir, "parameters": 3, "dtype": "float32", "device": "cuda:1",
                 "products": "onednn", "environment": "maze", "estimator": "stars", "iterations": 2, "world": 1,
+                "plugins": [{ "id": "maze", "path": "m.so", "sha256": "ab", "border": "1.1" }],
             }),
         ),
         (
@@ -175,8 +178,8 @@ fn events_are_json_objects() {
         (Event::Log { message: "a\nb" }, json!({ "event": "say", "message": "a\nb" })),
         (Event::Error { message: "x" }, json!({ "event": "error", "message": "x" })),
         (
-            Event::End { status: Status::Stopped, run_dir, saved: true },
-            json!({ "event": "end", "status": "stopped", "run_dir": run_dir, "saved": true }),
+            Event::End { status: Status::Stopped, run_dir },
+            json!({ "event": "end", "status": "stopped", "run_dir": run_dir }),
         ),
         (
             Event::Iteration([("iteration".to_string(), json!(2))].into_iter().collect()),

@@ -49,7 +49,7 @@ pub fn put(text: &str) {
 pub fn warn(line: &str) {
     let term = Term::stderr();
     let text = match term.is_term() {
-        false => format!("{line}\n"),
+        false => format!("{}\n", printable(line)),
         true => {
             let clear = if redraws() { CLEAR } else { "" };
             let red = style("error:").red().for_stderr().to_string();
@@ -61,9 +61,14 @@ pub fn warn(line: &str) {
     let _ = io::stderr().write_all(text.as_bytes());
 }
 
+/// A text without control characters, which in names and in text of other processes could steer the terminal.
+pub fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
 /// Wraps a line at this width.
 pub fn fold(line: &str, width: usize) -> String {
-    let plain: String = line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let plain = printable(line);
     let indent = if width > 10 { "  " } else { "" };
     textwrap::wrap(&plain, Options::new(width).subsequent_indent(indent)).join("\n")
 }

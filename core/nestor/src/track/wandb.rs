@@ -10,7 +10,8 @@ use anyhow::Result;
 use serde_json::{Value, json};
 use wandb_rs::{AlertLevel, Error, Mode, Resume, Run, Settings, Table};
 
-use super::{Metrics, terminal};
+use super::{Kept, Metrics, terminal};
+use crate::data::PluginFile;
 use crate::input_error;
 use crate::recipe::{self, Recipe, WandbMode};
 
@@ -44,17 +45,17 @@ impl WandbRun {
         })
     }
 
-    /// Opens the run's file. A resumed run continues its own file, cut after the row of iteration `kept`.
-    pub fn open(recipe: &Recipe, dir: &Path, kept: Option<u64>) -> Result<Self> {
+    /// Opens the run's file. A resumed run continues its own file, cut after the last row that is kept.
+    pub fn open(recipe: &Recipe, plugins: &[PluginFile], dir: &Path, kept: Kept) -> Result<Self> {
         let Some(section) = &recipe.wandb else { return Ok(Self::silent()) };
         let mut settings = settings(section, dir);
-        settings.resume = kept.zip(last_id(&settings.dir)).map(|(step, id)| Resume { id, step });
+        settings.resume = kept.iteration().zip(last_id(&settings.dir)).map(|(step, id)| Resume { id, step });
         let mut run = match Run::init(settings.clone()) {
             Err(Error::NothingToResume { .. }) => Run::init(Settings { resume: None, ..settings })?,
             run => run?,
         };
         run.config(&serde_json::to_value(recipe)?)?;
-        run.config(&json!({ "nestor_version": env!("CARGO_PKG_VERSION") }))?;
+        run.config(&json!({ "nestor_version": env!("CARGO_PKG_VERSION"), "plugins": plugins }))?;
         run.file(&dir.join("recipe.yaml"), "recipe.yaml")?;
         Ok(Self { run: Some(run), ..Self::silent() })
     }

@@ -34,7 +34,7 @@ fn run(arguments: Vec<String>) -> Result<(), String> {
     }
     let (out, runs) = paths.split_first().ok_or("usage: view OUT RUN... [--max-kib N] [--iterations A..B]")?;
     let page = page(runs, &options).map_err(|error| error.to_string())?;
-    page.write(out).map_err(|error| format!("{}: {error}", out.display()))?;
+    std::fs::write(out, &page.html).map_err(|error| format!("{}: {error}", out.display()))?;
     println!(
         "{}: {} bytes, turns of {} of {} episodes, {} damaged lines",
         out.display(),

@@ -1,0 +1,68 @@
+//! `recipe.yaml` in the run directory: the resolved recipe, with the program and the plugins that run it at its head.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use super::directory::RECIPE;
+use crate::data::PluginFile;
+use crate::files::write_whole;
+use crate::recipe::Recipe;
+
+/// The plugins of a run.
+#[derive(Debug, Clone, Copy)]
+pub struct PluginFiles<'a> {
+    pub environment: &'a PluginFile,
+    pub estimator: &'a PluginFile,
+}
+
+impl PluginFiles<'_> {
+    /// Owned copies, the environment first.
+    pub fn to_vec(self) -> Vec<PluginFile> {
+        vec![self.environment.clone(), self.estimator.clone()]
+    }
+}
+
+/// Writes the recipe that counts from iteration `first` on. An older one that differs stays as `recipe-N.yaml`, N from 1.
+pub fn write_recipe(dir: &Path, recipe: &Recipe, plugins: PluginFiles, first: u64) -> Result<()> {
+    let text = text(recipe, plugins)?;
+    let path = dir.join(RECIPE);
+    if path.exists() {
+        let older = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        // The first line is the iteration.
+        if older.split_once('\n').is_some_and(|(_, older)| older == text) {
+            return Ok(());
+        }
+        let kept = (1..).map(|n| dir.join(format!("recipe-{n}.yaml"))).find(|path| !path.exists());
+        write_whole(&kept.context("no number is free")?, older)?;
+    }
+    write_whole(&path, format!("# From iteration {first} on; all defaults are filled in.\n{text}"))
+}
+
+fn text(recipe: &Recipe, plugins: PluginFiles) -> Result<String> {
+    let mut text = format!("# nestor {}\n", env!("CARGO_PKG_VERSION"));
+    for (kind, file) in [("environment", plugins.environment), ("estimator", plugins.estimator)] {
+        let PluginFile { id, path, sha256, border } = file;
+        // A path may hold any character; a comment ends with its line.
+        let path = path.to_string_lossy().replace(char::is_control, "?");
+        writeln!(text, "# {kind} {id}: {path}, sha256 {sha256}, plugin border {border}")?;
+    }
+    Ok(text + &recipe.to_yaml()?)
+}
+
+/// One line for each plugin whose file has other contents than that of the same id in an earlier life of the run.
+pub fn rebuilt(before: &[PluginFile], now: &[PluginFile]) -> Vec<String> {
+    let other = |file: &&PluginFile| before.iter().find(|old| old.id == file.id && old.sha256 != file.sha256);
+    let line = |file: &PluginFile, old: &PluginFile| {
+        format!(
+            "plugin {} is another build than before: {} (sha256 {:.12}), before {} (sha256 {:.12})",
+            file.id,
+            file.path.display(),
+            file.sha256,
+            old.path.display(),
+            old.sha256
+        )
+    };
+    now.iter().filter_map(|file| Some(line(file, other(&file)?))).collect()
+}

@@ -3,6 +3,7 @@
 use std::fmt::{self, Display, Formatter};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::{Map, Value, json};
@@ -15,7 +16,7 @@ use crate::dist::{Comm, Solo, exchange};
 use crate::input_error;
 use crate::model::config::Output;
 use crate::model::{self, Model, kind, new, weights};
-use crate::plugin::Plugins;
+use crate::plugin::{Limits, Plugins};
 use crate::recipe::{Eval, EvalTasks, Recipe};
 use crate::tokenizer::Tokenizer;
 use crate::track::{Progress, terminal};
@@ -71,7 +72,9 @@ pub struct EvalReport {
 pub fn eval(recipe: &Recipe, args: &EvalArgs) -> Result<EvalReport> {
     let settings = Eval { tasks: args.episodes.map_or(recipe.eval.tasks, EvalTasks::Panel), ..recipe.eval.clone() };
     let folder = folder(recipe, args)?;
-    let shared_env = Plugins::discover()?.environment(&recipe.env).context("recipe key `env`")?;
+    let limits = Limits { timeout: Duration::from_secs(recipe.env.timeout_s), ..Limits::default() };
+    let plugins = Plugins::discover()?.with_limits(limits);
+    let shared_env = plugins.environment(&recipe.env.choice()).context("recipe key `env`")?;
     count_eval_tasks(&shared_env, &settings).map_err(|error| match args.episodes {
         Some(episodes) => input_error!("--episodes {episodes}: {error:#}"),
         None => error,

@@ -3,7 +3,7 @@
 //! Maximum likelihood on the responses of episodes that the expert plays. Random valid actions replace a share of the
 //! expert's: the policy then depends on the state but is far from greedy, and leaves room for reinforcement learning.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 use tch::Kind;
 
@@ -98,9 +98,11 @@ impl Imitation<'_> {
         let mut tasks = self.state.tasks.clone();
         let plan = plan(&tasks.next(EPISODES), 1, self.seed, self.state.rounds);
         let episodes = self.player.demonstrate_among(self.comm, &plan, self.settings.expert_noise, self.seed)?;
+        ensure!(steps_of(&episodes) > 0, "warm start: the expert played no step in {EPISODES} episodes");
         (self.state.tasks, self.state.rounds) = (tasks, self.state.rounds + 1);
         if self.rollout.is_transcript() {
-            self.state.played.extend(episodes);
+            // An environment that failed may have left an episode without a step.
+            self.state.played.extend(episodes.into_iter().filter(|e| !e.steps.is_empty()));
         } else {
             let part = |step| Episode { steps: vec![step], ..Episode::default() };
             self.state.played.extend(episodes.into_iter().flat_map(|e| e.steps).map(part));

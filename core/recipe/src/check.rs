@@ -238,8 +238,9 @@ pub(super) fn problems(recipe: &Recipe) -> Vec<Problem> {
         model(&r.model),
         least("env.plugin", r.env.plugin.len(), 1, "must name a plugin"),
         least("estimator.plugin", r.estimator.plugin.len(), 1, "must name a plugin"),
-        plugin_config("env.config", &r.env),
-        plugin_config("estimator.config", &r.estimator),
+        plugin_config("env.config", &r.env.config),
+        seconds("env.timeout_s", r.env.timeout_s),
+        plugin_config("estimator.config", &r.estimator.config),
         played,
         (r.rollout.thinking.is_some() && r.model.new.is_some()).then(|| ("rollout.thinking".into(), thinking.into())),
         updated,
@@ -336,8 +337,8 @@ fn lora(l: &Lora) -> Option<Problem> {
         .or_else(|| range("model.lora.alpha", l.alpha, l.alpha > 0.0, "greater than 0"))
 }
 
-fn plugin_config(path: &str, choice: &PluginChoice) -> Option<Problem> {
-    (!choice.config.is_object()).then(|| (path.into(), format!("must be a map, but is {}", choice.config)))
+fn plugin_config(path: &str, config: &serde_json::Value) -> Option<Problem> {
+    (!config.is_object()).then(|| (path.into(), format!("must be a map, but is {config}")))
 }
 
 fn rollout(r: &Rollout) -> Option<Problem> {
@@ -519,8 +520,12 @@ fn warm_start(w: &WarmStart) -> Option<Problem> {
 
 fn dist(d: &Dist) -> Option<Problem> {
     let (timeout, silence) = (d.timeout_s, d.silence_s);
-    range("dist.timeout_s", timeout as f64, (1..=MOST_SECONDS).contains(&timeout), "from 1 to 604800 (a week)")
+    seconds("dist.timeout_s", timeout)
         .or_else(|| range("dist.silence_s", silence as f64, (5..=50).contains(&silence), "from 5 to 50"))
+}
+
+fn seconds(path: &str, value: u64) -> Option<Problem> {
+    range(path, value as f64, (1..=MOST_SECONDS).contains(&value), "from 1 to 604800 (a week)")
 }
 
 fn count(path: &str, value: usize, most: usize) -> Option<Problem> {

@@ -29,7 +29,7 @@ pub struct Recipe {
     /// The initial policy: `path` or `new`.
     pub model: ModelSource,
     /// The environment plugin.
-    pub env: PluginChoice,
+    pub env: EnvChoice,
     /// The advantage estimator plugin.
     pub estimator: PluginChoice,
     /// Playing of episodes.
@@ -157,6 +157,28 @@ pub struct PluginChoice {
     pub config: serde_json::Value,
 }
 
+/// An environment plugin by id or file, its own configuration, and the limit of its calls.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EnvChoice {
+    /// Id of an installed plugin, or path of a plugin file.
+    pub plugin: String,
+    /// The plugin's own keys, which the plugin checks.
+    #[serde(default = "empty_map")]
+    pub config: serde_json::Value,
+    /// Seconds that one call into a plugin may take, the estimator's too. A longer call of an episode counts as a failure
+    /// (`rollout.env_errors`); any other ends the run.
+    #[serde(default = "default_env_timeout_s")]
+    pub timeout_s: u64,
+}
+
+impl EnvChoice {
+    /// The plugin and its configuration.
+    pub fn choice(&self) -> PluginChoice {
+        PluginChoice { plugin: self.plugin.clone(), config: self.config.clone() }
+    }
+}
+
 /// Playing of episodes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -195,8 +217,8 @@ pub struct Rollout {
     /// Threads that step environments.
     #[serde(default = "default_env_threads")]
     pub env_threads: usize,
-    /// Environment failures that an iteration tolerates at each rank. A failed step ends its episode; a failed reset is
-    /// repeated.
+    /// Environment failures that an iteration tolerates at each rank, and so does every round of expert episodes. A failed
+    /// step ends its episode; a failed reset is repeated.
     #[serde(default)]
     pub env_errors: u64,
     /// The past steps in a prompt.
@@ -429,6 +451,9 @@ fn default_every_minutes() -> f64 {
 }
 fn default_keep() -> usize {
     2
+}
+fn default_env_timeout_s() -> u64 {
+    300
 }
 fn default_timeout_s() -> u64 {
     600

@@ -3,9 +3,11 @@
 
 mod distributed;
 mod expert;
+mod failures;
 mod player;
 mod episode_state;
 mod pool;
+mod queue;
 mod prompt;
 mod pack;
 mod rehearsal;

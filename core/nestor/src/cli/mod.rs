@@ -4,6 +4,7 @@ mod args;
 
 use std::ffi::OsString;
 use std::io::{ErrorKind, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::ExitCode;
@@ -27,7 +28,7 @@ use crate::model::config::Output;
 use crate::model::{Config, device, kind, new};
 use crate::out_of_memory::{caught, in_phase, will_be_caught};
 use crate::plan::plan;
-use crate::plugin::{Plugins, advantage::advantage};
+use crate::plugin::{self, Plugins, advantage::advantage};
 use crate::policy::logprobs::score;
 use crate::recipe::{self, Dist, Dtype, Recipe};
 use crate::run::{RECIPE, TrainArgs, check_empty, join, make_first_free, remove_empty, to_resume, verdict};
@@ -73,7 +74,33 @@ pub fn main() -> ExitCode {
     }));
     let cli = Cli::parse();
     let json = prints_json(&cli.command);
-    match std::panic::catch_unwind(|| caught(|| run(cli.command))) {
+    // The launcher calls no plugin.
+    if !matches!(cli.command, Command::Launch(_))
+        && let Err(error) = guard(json)
+    {
+        return fail(&error, json);
+    }
+    end(work(cli.command, json))
+}
+
+/// Keeps standard output from plugins, and has the process say which plugin ended it.
+fn guard(json: bool) -> Result<()> {
+    terminal::keep_stdout()?;
+    let mark = Rendezvous::of_environment().map_or(String::new(), |own| own.mark());
+    plugin::watch_process(&(terminal::clearing().to_string() + &mark), json.then(|| terminal::out().as_raw_fd()));
+    Ok(())
+}
+
+/// The code to end with. A launcher gets another code for success than the 0 of a process that a plugin ended.
+fn end(code: ExitCode) -> ExitCode {
+    let code = if code == ExitCode::SUCCESS { launch::success() } else { code };
+    plugin::ending((0..=u8::MAX).find(|&n| ExitCode::from(n) == code).unwrap_or(1));
+    code
+}
+
+/// Runs the command.
+fn work(command: Command, json: bool) -> ExitCode {
+    match std::panic::catch_unwind(|| caught(|| run(command))) {
         Ok(Ok(code)) => code,
         Ok(Err(error)) => fail(&error, json),
         Err(_) => {
@@ -130,8 +157,8 @@ fn run(command: Command) -> Result<ExitCode> {
             let plan = plan(&args)?;
             print(args.json, &plan.to_json()?, || plan.to_string())?;
         }
-        Command::View(args) => writeln!(std::io::stdout(), "{}", view(&args)?)?,
-        Command::Play(args) => play(&Plugins::discover()?, &args, &mut std::io::stdout())?,
+        Command::View(args) => print_line(&view(&args)?.to_string())?,
+        Command::Play(args) => play(&Plugins::discover()?, &args, &mut terminal::out())?,
         Command::Advantage(args) => {
             let scores = advantage(&Plugins::discover()?, &args.estimator, &args.config, &args.rows)?;
             print(args.json, &scores, || rows(&scores["advantages"]))?;
@@ -360,11 +387,11 @@ fn seconds_and_rate(measured: &Value) -> String {
 
 fn list_plugins(json: bool) -> Result<()> {
     let plugins = Plugins::discover()?;
-    let all = serde_json::json!({ "found": plugins.list(), "refused": plugins.refused() });
+    let (found, refused) = (plugins.list()?, plugins.refused()?);
+    let all = serde_json::json!({ "found": found, "refused": refused });
     print(json, &all, || {
-        let found =
-            plugins.list().into_iter().map(|p| format!("{} {}: {} ({})", p.kind, p.id, p.doc, p.path.display()));
-        let refused = plugins.refused().iter().map(|p| format!("refused {}: {}", p.path.display(), p.why));
+        let found = found.iter().map(|p| format!("{} {}: {} ({})", p.kind, p.id, p.doc, p.path.display()));
+        let refused = refused.iter().map(|p| format!("refused {}: {}", p.path.display(), p.why));
         found.chain(refused).collect::<Vec<_>>().join("\n")
     })
 }
@@ -375,7 +402,12 @@ fn print(json: bool, value: &Value, plain: impl FnOnce() -> String) -> Result<()
         return Ok(()); // another rank prints it
     }
     let text = if json { value.to_string() } else { plain() };
-    writeln!(std::io::stdout(), "{text}")?;
+    print_line(&text)
+}
+
+/// Prints a line in one piece.
+fn print_line(text: &str) -> Result<()> {
+    terminal::out().write_all(format!("{text}\n").as_bytes())?;
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -32,6 +32,10 @@ const SAME_SIGNAL: Duration = Duration::from_secs(1);
 const NOTHING_TO_SAVE: &str = "stopped by a signal; there was nothing to save yet";
 /// Exit codes after which a restart would not help: success, invalid input, stopped by a signal.
 const FINAL: [u8; 3] = [0, 2, 130];
+
+/// The code with which a rank tells its launcher that it did its work to the end. A plugin that leaves the process cannot
+/// give it by accident, as it can 0.
+const WORK_DONE: u8 = 93;
 
 /// The ranks to start.
 #[derive(Debug, Clone)]
@@ -79,6 +83,12 @@ pub fn end_with_launcher() -> Result<()> {
     prctl::set_pdeathsig(Signal::SIGTERM).context("asking to end with the launcher")?;
     ensure!(getppid().to_string() == launcher, "the launcher (process {launcher}) has ended");
     Ok(())
+}
+
+/// The exit code of success: another one for a launcher than for anybody else.
+pub fn success() -> ExitCode {
+    let launched = std::env::var(LAUNCHER).is_ok_and(|launcher| launcher == getppid().to_string());
+    if launched { ExitCode::from(WORK_DONE) } else { ExitCode::SUCCESS }
 }
 
 /// One rank's process.
@@ -184,6 +194,9 @@ impl Processes {
         let how = match signal.map(|n| (n, Signal::try_from(n))) {
             Some((n, Ok(name))) => format!("was killed by signal {n} ({name})"),
             Some((n, Err(_))) => format!("was killed by signal {n}"),
+            None if rank.left_early() => {
+                "ended with code 0 before its work was done; a plugin may have called exit".into()
+            }
             None => format!("ended with code {code}"),
         };
         let message = match (&rank.last_error, signal) {
@@ -280,9 +293,19 @@ impl Process {
         self.status.is_some_and(|status| status.signal() == Some(SIGTERM))
     }
 
-    /// Its exit code once it has ended, 1 after a signal.
+    /// Its exit code once it has ended, 1 after a signal. It is 1 too where the process ended before its work did.
     fn code(&self) -> Option<u8> {
-        self.status.map(|status| status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+        let code = |status: ExitStatus| match status.code().and_then(|code| u8::try_from(code).ok()) {
+            Some(WORK_DONE) => 0,
+            Some(0) | None => 1,
+            Some(code) => code,
+        };
+        self.status.map(code)
+    }
+
+    /// True if it ended as if it had done its work, without having done it.
+    fn left_early(&self) -> bool {
+        self.status.is_some_and(|status| status.success())
     }
 }
 

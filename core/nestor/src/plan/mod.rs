@@ -148,7 +148,8 @@ pub fn plan(args: &PlanArgs) -> Result<Plan> {
     };
     let (config, name) = network(&recipe, args.shape.as_deref())?;
     let elsewhere = args.shape.is_some().then_some(&config);
-    let conditions = Conditions { ranks: ranks as usize, root: true, dir: None, made: None, elsewhere };
+    let conditions =
+        Conditions { ranks: ranks as usize, root: true, dir: None, made: None, elsewhere, stop: Arc::default() };
     let Findings { problems, warnings, .. } = preflight(&recipe, &conditions);
     if let Some(error) = all_of(problems) {
         return Err(error);

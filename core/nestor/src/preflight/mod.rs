@@ -7,6 +7,9 @@ mod disk;
 mod model;
 
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 
@@ -14,10 +17,9 @@ pub use disk::Space;
 pub use model::new_tokenizer;
 
 use crate::agent::{Rehearsal, RehearsedPrompt, TaskCursor, count_eval_tasks, count_tasks, eval_plan, plan};
-use crate::data::PluginFile;
 use crate::input_error;
 use crate::model::Config;
-use crate::plugin::{Estimator, Kind, Plugins, SharedEnv};
+use crate::plugin::{Estimator, Kind, Limits, Plugins, SharedEnv};
 use crate::recipe::{EvalTasks, Recipe, Sharding, all_of};
 use crate::tokenizer::Tokenizer;
 use crate::track::WandbRun;
@@ -28,7 +30,7 @@ const TRAINING_TASKS: usize = 8;
 const EVAL_TASKS: u32 = 4;
 
 /// Conditions of a run that its recipe does not hold.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Conditions<'a> {
     /// Number of ranks.
     pub ranks: usize,
@@ -40,6 +42,8 @@ pub struct Conditions<'a> {
     pub made: Option<&'a Path>,
     /// The network of a plan for another machine: its model folder, plugins and environment's data need not be here.
     pub elsewhere: Option<&'a Config>,
+    /// Once it is set, no call into a plugin is waited for.
+    pub stop: Arc<AtomicBool>,
 }
 
 /// Results of the checks.
@@ -164,7 +168,9 @@ fn idle_ranks(recipe: &Recipe, ranks: usize) -> Vec<String> {
 
 /// Opens both plugins with their configs, and counts the tasks of both splits.
 fn plugins(recipe: &Recipe, conditions: &Conditions, findings: &mut Findings) {
+    let limits = Limits { timeout: Duration::from_secs(recipe.env.timeout_s), stop: conditions.stop.clone() };
     let Some(plugins) = findings.take(Plugins::discover()) else { return };
+    let plugins = plugins.with_limits(limits);
     open(recipe, conditions, &plugins, findings);
     findings.plugins = Some(plugins);
 }
@@ -173,7 +179,8 @@ fn open(recipe: &Recipe, conditions: &Conditions, plugins: &Plugins, findings: &
     let opened = plugins.estimator(&recipe.estimator).context("recipe key `estimator`");
     let installed = plugins.find(Kind::Estimator, &recipe.estimator.plugin).is_ok();
     if let Some(estimator) = findings.take_here(opened, conditions.elsewhere.is_none() || installed) {
-        findings.warnings.extend(shadowed(plugins, estimator.file()));
+        let shadowed = findings.take(plugins.shadow_warnings([estimator.file()]));
+        findings.warnings.extend(shadowed.into_iter().flatten());
         findings.take(check_critic(recipe, &estimator));
         if estimator.needs().anchors && recipe.rollout.group_size == 1 {
             findings.warnings.push(format!(
@@ -185,20 +192,14 @@ fn open(recipe: &Recipe, conditions: &Conditions, plugins: &Plugins, findings: &
         findings.estimator = Some(estimator);
     }
     // An installed environment, too, may have its games or other data on the machine that the plan is for.
-    let opened = plugins.environment(&recipe.env).context("recipe key `env`");
+    let opened = plugins.environment(&recipe.env.choice()).context("recipe key `env`");
     let Some(shared_env) = findings.take_here(opened, conditions.elsewhere.is_none()) else { return };
     findings.tasks = findings.take(count_tasks(&shared_env, "rollout.split", &recipe.rollout.split));
     let count = findings.take(count_eval_tasks(&shared_env, &recipe.eval));
     findings.eval_tasks = count.map(|count| (recipe.eval.tasks.number(count), count));
-    findings.warnings.extend(shadowed(plugins, shared_env.file()));
+    let shadowed = findings.take(plugins.shadow_warnings([shared_env.file()]));
+    findings.warnings.extend(shadowed.into_iter().flatten());
     findings.shared_env = Some(shared_env);
-}
-
-/// Warns of a plugin file that another one of the same name hides.
-fn shadowed(plugins: &Plugins, file: &PluginFile) -> Option<String> {
-    plugins.shadowed_by(file).map(|path| {
-        format!("plugin {} is {}; {} has the same name and is not used", file.id, file.path.display(), path.display())
-    })
 }
 
 /// Refuses a critic section that the estimator does not use, and its absence where the estimator asks for values.

@@ -8,10 +8,11 @@ use super::directory::{RunDir, place};
 use super::record::PluginFiles;
 use super::resume::{Resumption, resumption};
 use super::{TrainArgs, identity};
-use crate::dist::{Comm, agree, from_root};
+use crate::dist::{agree, from_root};
 use crate::plugin::{Estimator, Kind};
 use crate::preflight::{Conditions, Ready, preflight};
 use crate::recipe::Recipe;
+use crate::shard::Ranks;
 use crate::track::Console;
 
 /// A recipe that a run can start with, and the directory that it has claimed.
@@ -32,7 +33,8 @@ impl Checked {
 
 /// Refuses a recipe that cannot run, claims the run directory, and finds the checkpoint to resume from. Fills in the
 /// plugins' defaults. A refused recipe leaves nothing behind.
-pub fn check(recipe: &mut Recipe, name: &str, args: &TrainArgs, comm: &dyn Comm, console: &Console) -> Result<Checked> {
+pub fn check(recipe: &mut Recipe, name: &str, args: &TrainArgs, ranks: &Ranks, console: &Console) -> Result<Checked> {
+    let comm = &*ranks.comm;
     let (dir, resumes) = from_root(comm, || place(name, args))?;
     let made = if resumes { made_model(&dir) } else { None };
     let conditions = Conditions {
@@ -41,6 +43,7 @@ pub fn check(recipe: &mut Recipe, name: &str, args: &TrainArgs, comm: &dyn Comm,
         dir: Some(&dir),
         made: made.as_deref(),
         elsewhere: None,
+        stop: ranks.stop.clone(),
     };
     let (ready, outcome) = match preflight(recipe, &conditions).ready() {
         Ok(ready) => (Some(ready), Ok(())),
@@ -51,7 +54,7 @@ pub fn check(recipe: &mut Recipe, name: &str, args: &TrainArgs, comm: &dyn Comm,
     if made.is_some() {
         ready.tokenizer = None; // not a new one, and already in its folder
     }
-    recipe.env = ready.plugins.with_defaults(Kind::Environment, &recipe.env)?;
+    recipe.env.config = ready.plugins.with_defaults(Kind::Environment, &recipe.env.choice())?.config;
     recipe.estimator = ready.plugins.with_defaults(Kind::Estimator, &recipe.estimator)?;
     identity::compare(comm, recipe, files(&ready))?;
 

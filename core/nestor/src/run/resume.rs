@@ -48,12 +48,11 @@ fn accept(recipe: &Recipe, plugins: &Plugins, dir: &Path, args: &TrainArgs, chec
     let path = dir.join(RECIPE);
     let mut before = load(&path, &[]).with_context(|| format!("the recipe of the run in {}", dir.display()))?;
     // A default of a newer build of the same plugin is no change of the recipe.
-    for (kind, choice, now) in
-        [(Kind::Environment, &mut before.env, &recipe.env), (Kind::Estimator, &mut before.estimator, &recipe.estimator)]
-    {
-        if choice.plugin == now.plugin {
-            *choice = plugins.with_defaults(kind, choice)?;
-        }
+    if before.env.plugin == recipe.env.plugin {
+        before.env.config = plugins.with_defaults(Kind::Environment, &before.env.choice())?.config;
+    }
+    if before.estimator.plugin == recipe.estimator.plugin {
+        before.estimator = plugins.with_defaults(Kind::Estimator, &before.estimator)?;
     }
     let changes = Changes::new(&before, recipe, &args.allow_change)?;
     let update = matches!(Checkpoints::unfinished(&checkpoint)?, Some(Unfinished::Update(_)));

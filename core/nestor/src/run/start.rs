@@ -59,7 +59,7 @@ impl Run {
         let ranks = Ranks { progress: console.progress(), ..ranks.clone() };
         let starting = ranks.progress.phase("start", "");
         let phases = Phases::new("start", ranks.notice.phase.clone());
-        let mut checked = check(&mut recipe, name, args, &*ranks.comm, &console)?;
+        let mut checked = check(&mut recipe, name, args, &ranks, &console)?;
         let resumption = checked.resumption.clone();
         let mut warnings = std::mem::take(&mut checked.ready.warnings);
         let mut origin = match &resumption {

@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Display, Formatter};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
@@ -25,7 +26,14 @@ pub fn verdict(recipe: Recipe, name: &str, args: &TrainArgs, ranks: usize) -> Ve
     let placed = place(name, args);
     let (dir, resumes) = placed.as_ref().map_or((None, false), |(dir, resumes)| (Some(dir.clone()), *resumes));
     let made = dir.as_deref().filter(|_| resumes).and_then(made_model);
-    let conditions = Conditions { ranks, root: true, dir: dir.as_deref(), made: made.as_deref(), elsewhere: None };
+    let conditions = Conditions {
+        ranks,
+        root: true,
+        dir: dir.as_deref(),
+        made: made.as_deref(),
+        elsewhere: None,
+        stop: Arc::default(),
+    };
     let mut findings = preflight(&recipe, &conditions);
     findings.take(placed);
     findings.take(prepare(&recipe, 0));

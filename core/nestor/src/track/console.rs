@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use console::{Term, style};
+use console::style;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -171,7 +171,7 @@ impl Console {
     pub fn open(rank: usize, world: usize, json: bool) -> Self {
         let format = match (rank, json) {
             (0, true) => Format::Json,
-            (0, false) if Term::stdout().is_term() => Format::Terminal,
+            (0, false) if terminal::stdout().is_term() => Format::Terminal,
             (0, false) => Format::Plain,
             _ => Format::Silent,
         };
@@ -192,7 +192,7 @@ impl Console {
             Format::Json => event.print_json(),
             Format::Plain => terminal::print(&terminal::printable(&event.line())),
             Format::Terminal => {
-                let folded = terminal::fold(&event.line(), terminal::columns(&Term::stdout()));
+                let folded = terminal::fold(&event.line(), terminal::columns(&terminal::stdout()));
                 let warning = matches!(event, Event::Warning { .. });
                 self.print(&if warning { style(folded).yellow().to_string() } else { folded });
             }
@@ -209,7 +209,7 @@ impl Console {
             }
             Format::Plain => terminal::print(&row.line()),
             Format::Terminal => {
-                let stdout = Term::stdout();
+                let stdout = terminal::stdout();
                 let size = (usize::from(stdout.size().0), terminal::columns(&stdout));
                 let lines = self.table.lines(row, size).join("\n");
                 self.print(&lines);

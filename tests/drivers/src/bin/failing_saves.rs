@@ -40,7 +40,17 @@ fn main() -> Result<()> {
             return attempts(&SOLO, run_dir, kinds);
         }
         let (host, prefix) = ("127.0.0.1".to_string(), "faults".to_string());
-        let place = Rendezvous { rank, world, local_rank: rank, host, port, prefix, served: false, launched: true };
+        let place = Rendezvous {
+            rank,
+            world,
+            local_rank: rank,
+            host,
+            port,
+            prefix,
+            served: false,
+            launched: true,
+            secret: Default::default(),
+        };
         attempts(&C10d::join(Backend::Gloo, &place, Device::Cpu, &Dist::default())?, run_dir, kinds)
     };
     std::thread::scope(|scope| {

@@ -11,6 +11,10 @@
  *  - Every function of a table returns a code. With a code other than NESTOR_OK it puts one NESTOR_ERROR text first:
  *    what is wrong, where, and how to mend it, in lower case, without a full stop. The out-arguments are then ignored.
  *  - Nothing may unwind or longjmp across the border.
+ *  - A handle that a plugin gives (world, env, estimator) is not null.
+ *  - Limits of one call: NESTOR_MOST_BYTES of text, NESTOR_MOST_TEXTS texts, and the seconds of the recipe's env.timeout_s.
+ *    A call beyond them fails. A thread in a call that takes too long is left behind, with the env that it plays.
+ *  - A plugin does not end the process. Standard output is the host's: what a plugin prints there goes to standard error.
  *  - What the description points at stays valid, and unchanged, as long as the library is loaded. It is never unloaded.
  *
  * Versions. The major number must be equal. A minor version adds sink fields, flags and extensions, and never changes a
@@ -35,6 +39,10 @@ extern "C" {
 #define NESTOR_INPUT 2  /* the user's input is wrong: a config key, a split, a data file */
 #define NESTOR_PANIC 3  /* a fault in the plugin itself */
 
+/* Limits of the texts that one call puts. */
+#define NESTOR_MOST_BYTES 4194304 /* 4 MiB, all texts together */
+#define NESTOR_MOST_TEXTS 65536
+
 /* Borrowed text or bytes; data may be null where len is 0. */
 typedef struct nestor_str {
     const uint8_t *data;
@@ -48,7 +56,8 @@ typedef struct nestor_str {
 #define NESTOR_ADMISSIBLE 4  /* one admissible action; put once per action, in the order to show */
 #define NESTOR_ANCHOR 5      /* bytes: key of the state that the next step is taken in */
 #define NESTOR_ACTION 6      /* the action that was read in the response; the expert's next action */
-#define NESTOR_INFO 7        /* one JSON object: "won" (bool), "task_type" (string), and what else is worth recording */
+#define NESTOR_INFO 7        /* one JSON object: "won" (bool; without it an episode counts as lost), "task_type" (at most 128
+                                bytes without slashes and control characters), and what else is worth recording */
 #define NESTOR_TEMPLATE 8    /* the default prompt template (Jinja) */
 #define NESTOR_RESPONSE 9    /* a whole response of the policy that carries an action */
 #define NESTOR_PART 10       /* since 1.1: the name of one column of parts; put once per column, in their order */
@@ -61,7 +70,8 @@ typedef struct nestor_sink {
     void (*put)(void *context, uint32_t field, nestor_str text);
 } nestor_sink;
 
-/* The numbers of a reset or step. Flags are 0 or 1. After reset the reward is 0 and valid is 1. */
+/* The numbers of a reset or step. Flags are 0 or 1, and an episode does not end in both ways. After reset the reward is 0,
+ * valid is 1, and the episode is not over. */
 typedef struct nestor_step {
     double reward;
     uint8_t terminated; /* the episode ended by the environment's own rules */
@@ -75,13 +85,14 @@ typedef struct nestor_step {
 typedef struct nestor_environment {
     /* config is a JSON object; unknown keys and wrong types are NESTOR_INPUT. */
     int32_t (*open)(nestor_str config, nestor_sink *sink, void **world);
-    /* Puts NESTOR_TEMPLATE. */
+    /* Puts NESTOR_TEMPLATE, which is required. */
     int32_t (*prompt_template)(void *world, nestor_sink *sink);
     /* Number of tasks in a split; an unknown split is NESTOR_INPUT and the message names the known ones. */
     int32_t (*tasks)(void *world, nestor_str split, nestor_sink *sink, uint64_t *count);
     int32_t (*spawn)(void *world, nestor_sink *sink, void **env);
     /* Starts a task. The same split, task and seed give the same episode for the same responses. Puts
-     * NESTOR_OBSERVATION and NESTOR_ANCHOR, and NESTOR_TASK, NESTOR_ADMISSIBLE and NESTOR_INFO where there are any. */
+     * NESTOR_OBSERVATION and NESTOR_ANCHOR, which are required (the anchor not once the episode is over), and NESTOR_TASK,
+     * NESTOR_ADMISSIBLE and NESTOR_INFO where there are any. */
     int32_t (*reset)(void *env, nestor_str split, uint64_t task, uint64_t seed, nestor_sink *sink, nestor_step *out);
     /* Plays one response, raw as the policy wrote it. Puts the fields of reset, and NESTOR_ACTION. */
     int32_t (*step)(void *env, nestor_str response, nestor_sink *sink, nestor_step *out);
@@ -92,7 +103,8 @@ typedef struct nestor_environment {
 /* Extension "nestor.env.expert/1": an expert that plays the environment; the warm start imitates it. */
 #define NESTOR_EXPERT "nestor.env.expert/1"
 typedef struct nestor_expert {
-    /* Puts NESTOR_ACTION: what the expert does next in the current episode, one of the admissible actions. */
+    /* Puts NESTOR_ACTION: what the expert does next in the current episode, one of the admissible actions where there is a
+     * list of them. */
     int32_t (*next_action)(void *env, nestor_sink *sink);
     /* Puts NESTOR_RESPONSE: a whole, valid response that carries the action. */
     int32_t (*response)(void *env, nestor_str action, nestor_sink *sink);

@@ -113,6 +113,36 @@ def test_the_tool_refuses(tool, tmp_path):
     assert not (tmp_path / "games").exists()
 
 
+@pytest.fixture(scope="module")
+def random_model(root, run, games, tmp_path_factory):
+    """A tiny random model with a tokenizer of ALFWorld's texts, in the form of a published one."""
+    folder = tmp_path_factory.mktemp("model")
+    model = "{hidden_size: 32, intermediate_size: 64, layers: 1, heads: 4, kv_heads: 2, vocab_size: 512}"
+    sets = {"model.path": "null", "model.new": model, "env.config.games": games, "device": "cpu", "iterations": 0, "eval.tasks": 1,
+            "rollout.max_steps": 1}
+    sets = [word for key, value in sets.items() for word in ("--set", f"{key}={value}")]
+    done = run("train", root / "recipes/alfworld/gigpo_qwen2.5_1.5b.yaml", *sets, "--set", "update.mini_batch=4", "--run-dir",
+               folder / "run")
+    assert done.returncode == 0, done.stderr
+    done = run("model", "new", folder / "tiny", "--shape", "tiny", "--layers", 2, "--tokenizer", folder / "run/model/tokenizer.json")
+    assert done.returncode == 0, done.stderr
+    return folder / "tiny"
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_recipes_pass_the_check(name, root, run_json, games, random_model, tmp_path):
+    """As published, but for the place of the games and the model."""
+    verdict = run_json("train", root / f"recipes/alfworld/{name}.yaml", "--set", f"model.path={random_model}", "--set",
+                       f"env.config.games={games}", "--check", "--json", "--run-dir", tmp_path / "run")
+    assert verdict["passes"] and verdict["eval_tasks"] == 6 and 0 < verdict["prompt"]["tokens"] <= 2048
+    assert "Your task is to: " in verdict["prompt"]["text"] and not (tmp_path / "run").exists()
+
+
+def test_the_package_is_found_from_any_directory(root, run_json, tmp_path):
+    verdict = run_json("train", root / "recipes/alfworld/cpu.yaml", "--check", "--json", cwd=tmp_path)
+    assert verdict["passes"] and verdict["eval_tasks"] == 120
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_recipes_start(name, root, run, games, tmp_path):
     """One iteration of each, with a tiny random model in place of the real one and fewer, shorter episodes."""

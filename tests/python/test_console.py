@@ -208,10 +208,15 @@ def test_a_stopped_run_leaves_the_terminal_clean(nestor, root, tmp_path, slow, s
     command = train(nestor, root, *slow, "--set", "iterations=1000", "--run-dir", tmp_path / "run")
     terminal = Terminal(command, 80, 24)
     terminal.read(seen=lambda screen: BAR.match(screen.bottom()) and any("1/1000" in row for row in screen.display))
-    os.write(terminal.fd, b"\x03" * signals)  # Ctrl-C
-    terminal.read().assert_clean(code=130)
-    reported = any("stopped by a signal" in row for row in terminal.screen.text())
-    assert reported or signals == 2
+    os.write(terminal.fd, b"\x03")  # Ctrl-C
+    terminal.read(seen=lambda screen: "again: exit without saving" in " ".join(map(str.strip, screen.display)))
+    if signals == 2:
+        os.write(terminal.fd, b"\x03")
+    terminal.read()
+    text = terminal.screen.text()
+    stopped = any("stopped by a signal" in row for row in text)  # or the second signal was faster than the run
+    terminal.assert_clean(code=130 if stopped else 1)
+    assert stopped or signals == 2 and any("exit without saving: the work since" in row for row in text), text
 
 
 def test_errors_stand_alone(nestor, root, tmp_path):
@@ -255,7 +260,7 @@ def test_json_is_one_object_a_line(run, root, tmp_path):
     assert done.returncode == 0 and done.stderr == "", done.stderr
     events = [json.loads(line) for line in done.stdout.splitlines()]
     assert events[0]["event"] == "start" and events[0]["run_dir"] == str(dir) and events[0]["world"] == 1
-    assert events[-1] == {"event": "end", "status": "done", "run_dir": str(dir), "saved": True}
+    assert events[-1] == {"event": "end", "status": "done", "run_dir": str(dir)}
     assert [e["step"] for e in events if e["event"] == "warm_start"] == list(range(6, 61, 6))
     rows = [json.loads(line) for line in (dir / "metrics.jsonl").read_text().splitlines()]
     assert [e for e in events if e["event"] == "iteration"] == [{"event": "iteration", **row} for row in rows]

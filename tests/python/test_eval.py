@@ -6,7 +6,7 @@ import pytest
 from measured import MEASURED
 
 SETTINGS = ["--set", "deterministic=true", "--set", "iterations=2", "--set", "warm_start.steps=60", "--set",
-            "warm_start.lr=1e-2", "--set", "eval.tasks=24", "--set", "checkpoint.keep=9"]
+            "warm_start.lr=1e-2", "--set", "env.config.held_out=24", "--set", "eval.tasks=24", "--set", "checkpoint.keep=9"]
 EVALUATED = ("eval/success", "eval/return", "eval/length")
 
 
@@ -68,7 +68,8 @@ def test_by_type_with_intervals(finished, root, run, run_json, tmp_path):
     command = ["eval", root / "recipes/smoke/gigpo.yaml", *sets, "--episodes", 30]
     got = run_json(*command, "--model", finished / "model", "--json")
     played = [json.loads(line) for line in log.read_text().splitlines()]
-    assert sorted(p["task"] for p in played) == list(range(30)) and {p["split"] for p in played} == {"eval"}
+    tasks = {p["task"] for p in played}  # a panel of the 60 tasks, each once
+    assert len(played) == len(tasks) == 30 and max(tasks) >= 30 and {p["split"] for p in played} == {"eval"}
     kinds = {kind: [p["return"] for p in played if p["task"] % 3 == i] for i, kind in enumerate(("same", "coin", "rare"))}
     assert got["by_type"].keys() == kinds.keys()
     for counts, returns in [(got, [p["return"] for p in played]), *((got["by_type"][k], v) for k, v in kinds.items())]:
@@ -97,4 +98,6 @@ def test_refusals(finished, run, root, tmp_path):
     assert str(tmp_path) in message and "run directory" in message and "config.json" in message
     message = refused("--model", finished, "--set", "eval.split=evla")
     assert "recipe key `eval.split`" in message and "did you mean `eval`?" in message
+    message = refused("--model", finished, "--episodes", 11)  # of ten tasks
+    assert "--episodes 11" in message and "has 10 tasks, not 11" in message and "no new evidence" in message
     assert run("eval", root / "recipes/smoke/gigpo.yaml", "--episodes", 0).returncode == 2

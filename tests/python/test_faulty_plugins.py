@@ -77,7 +77,8 @@ def test_an_environment_that_fails_in_a_step(fault, words, faulty, run, tmp_path
 
 def test_an_environment_that_fails_now_and_then(faulty, root, run, tmp_path):
     """A run survives failing resets and steps as often as the recipe allows, counts them and names them."""
-    made = run("train", root / "recipes/smoke/gigpo.yaml", "--set", "iterations=0", "--run-dir", tmp_path / "made")
+    made = run("train", root / "recipes/smoke/gigpo.yaml", "--set", "iterations=0", "--set", "rollout.max_prompt_tokens=900",
+               "--set", "update.micro_batch_tokens=16384", "--run-dir", tmp_path / "made")
     assert made.returncode == 0, made.stderr
     recipe = tmp_path / "recipe.yaml"
     text = RECIPE.format(env=f"{{plugin: {faulty}, config: {{fault: flaky}}}}", estimator="{plugin: gigpo}")

@@ -1,5 +1,6 @@
 """A run killed by SIGKILL at a named place and resumed ends with bit-identical parameters (deterministic, float32, CPU)."""
 import json
+import re
 import shutil
 import signal
 
@@ -11,6 +12,8 @@ SETTINGS = ["deterministic=true", "dtype=float32", "device=cpu", "iterations=4",
 # Pairs of short episodes, whose returns are often equal.
 SAMPLING = [*SETTINGS, "rollout.dynamic_sampling={rounds: 3}", "rollout.tasks=6", "rollout.group_size=2",
             "rollout.max_steps=3"]
+# Episodes of an iteration and of an evaluation.
+TRAINED, EVALUATED = 16, 10
 FAILPOINTS = ["mid-rollout:3", "mid-rollout:70", "mid-mini-batch:5", "mid-checkpoint:1", "mid-checkpoint:3",
               "before-rename:2", "before-rename:4", "after-rename:1", "after-rename:3"]
 
@@ -63,11 +66,76 @@ def test_stopped_by_a_signal_and_resumed(failpoint, whole, run, root, tmp_path):
     recipe, run_dir = root / "recipes/smoke/gigpo.yaml", tmp_path / "run"
     stopped = train(run, recipe, run_dir, failpoint=f"{failpoint}=term")
     assert stopped.returncode == 130, stopped.stderr
+    if "mini-batch" in failpoint:
+        # The answer may come when the save has begun.
+        assert re.fullmatch(r"stopping after this (mini-batch|checkpoint), then saving; again: exit without saving\n",
+                            stopped.stderr), stopped.stderr
     halfway = sorted(path.name for path in (run_dir / "checkpoints").glob("iteration-*+*"))
     assert len(halfway) == ("mini-batch" in failpoint), halfway
     resumed = train(run, recipe, run_dir, "--resume")
     assert resumed.returncode == 0, resumed.stderr
     assert outcome(run_dir) == whole
+    # The row of an iteration that two processes share has the time of both.
+    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()][1:]
+    assert all(row["time/rollout_s"] > 0 and row["time/update_s"] > 0 for row in rows), rows
+
+
+def responses(rows):
+    """The number of responses before the middle of each evaluation of an undisturbed run."""
+    played, middles = 0, []
+    for row in rows:
+        played += round(TRAINED * row.get("episode/length", 0))
+        evaluated = round(EVALUATED * row.get("eval/length", 0))
+        middles += [played + evaluated // 2] if evaluated else []
+        played += evaluated
+    return middles
+
+
+def test_stopped_before_the_first_iteration_or_in_an_evaluation(whole, run, root, tmp_path):
+    """The resumed run makes up for the evaluation. Before the first one it resumes inside or after the warm start."""
+    recipe = root / "recipes/smoke/gigpo.yaml"
+    first, middle, last = responses(whole[1])
+    places = {"mid-warm-start:7": "warm-start-000007", f"mid-rollout:{first}": "warm-start-000060",
+              f"mid-rollout:{middle}": "iteration-000001+0000", f"mid-rollout:{last}": "iteration-000003+0000"}
+    for failpoint, left in places.items():
+        run_dir = tmp_path / failpoint.replace(":", "-")
+        stopped = train(run, recipe, run_dir, failpoint=f"{failpoint}=term")
+        assert stopped.returncode == 130 and "stopped by a signal; resume with" in stopped.stdout, (failpoint, stopped.stderr)
+        latest = (run_dir / "checkpoints/latest").readlink().name
+        assert latest.startswith(left), (failpoint, latest)
+        resumed = train(run, recipe, run_dir, "--resume")
+        assert resumed.returncode == 0, (failpoint, resumed.stderr)
+        assert outcome(run_dir) == whole, failpoint
+
+
+def test_saved_by_time_and_killed(whole, run, root, tmp_path):
+    """At every chance, since the time is over at once: after each optimiser step and each step of the warm start."""
+    recipe = root / "recipes/smoke/gigpo.yaml"
+    settings = [*SETTINGS, "checkpoint={every_minutes: 1.0e-9}"]
+    for failpoint, left in {"mid-warm-start:9": "warm-start-000008", "mid-mini-batch:3": "iteration-000000+000002"}.items():
+        run_dir = tmp_path / failpoint.replace(":", "-")
+        killed = train(run, recipe, run_dir, failpoint=failpoint, settings=settings)
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+        assert (run_dir / "checkpoints/latest").readlink().name == left
+        resumed = train(run, recipe, run_dir, "--resume")
+        assert resumed.returncode == 0, resumed.stderr
+        assert outcome(run_dir) == whole, failpoint
+
+
+def test_the_best_checkpoint_is_kept(whole, run, root, tmp_path):
+    """An evaluation that is the best so far is saved, whatever the intervals, and outlives newer checkpoints."""
+    run_dir, settings = tmp_path / "run", [*SETTINGS, "checkpoint={keep: 1}", "iterations=6", "update.lr=1.0e-9"]
+    done = train(run, root / "recipes/smoke/gigpo.yaml", run_dir, settings=settings)
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    evaluated = {row["iteration"]: row["eval/success"] for row in rows if row["iteration"] and "eval/success" in row}
+    best = max(evaluated, key=evaluated.get)  # the first of equal ones
+    folder = run_dir / "checkpoints"
+    assert (folder / "best").readlink().name == f"iteration-{best:06}"
+    assert (folder / "latest").readlink().name == "iteration-000006"
+    kept = {path.name for path in folder.glob("*-0*")}
+    assert kept == {f"iteration-{best:06}", "iteration-000006"}, kept
+    assert json.loads((folder / "latest/state.json").read_text())["best"] == {"iteration": best, "success": evaluated[best]}
 
 
 @pytest.mark.parametrize("failpoint", FAILPOINTS)

@@ -1,7 +1,9 @@
 //! Error messages and exit codes: 2 for wrong input, 1 for a failed run.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::io::{self, ErrorKind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 pub use nestor_recipe::InputError;
 
@@ -31,6 +33,24 @@ pub fn brief(message: &str) -> String {
     let marks = ["\nException raised from", "\\nException raised from", "\nframe #", "\\nframe #"];
     let end = marks.iter().filter_map(|mark| message.find(mark)).min().unwrap_or(message.len());
     message[..end].trim_end().to_string()
+}
+
+thread_local! {
+    /// True while this thread runs work of [`quietly`].
+    static QUIET: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs work of a library that panics on bad input; returns the panic's text in place of a report.
+pub fn quietly<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    let outer = QUIET.replace(true);
+    let result = catch_unwind(AssertUnwindSafe(work));
+    QUIET.set(outer);
+    result.map_err(|panic| brief(panic_text(&*panic).unwrap_or("a panic without a message")))
+}
+
+/// True on a thread whose panic becomes an error of [`quietly`]: the panic itself needs no message.
+pub fn is_quiet() -> bool {
+    QUIET.get()
 }
 
 /// The message of a panic, unless it is not a text.

@@ -3,20 +3,21 @@
 use std::fmt::{self, Display, Formatter};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::{Map, Value, json};
 use tch::{Device, Kind};
 
-use crate::agent::{Count, PlaySettings, Player, PlayerOptions, Success, count_tasks, eval_plan};
+use crate::agent::{Count, PlaySettings, Player, PlayerOptions, Success, count_eval_tasks, eval_plan};
 use crate::checkpoint::{self, Checkpoints};
 use crate::data::Episode;
-use crate::dist::{Comm, Solo};
+use crate::dist::{Comm, Solo, exchange};
 use crate::input_error;
 use crate::model::config::Output;
 use crate::model::{self, Model, kind, new, weights};
-use crate::plugin::Plugins;
-use crate::recipe::{Eval, Recipe};
+use crate::plugin::{Limits, Plugins};
+use crate::recipe::{Eval, EvalTasks, Recipe};
 use crate::tokenizer::Tokenizer;
 use crate::track::{Progress, terminal};
 
@@ -33,9 +34,11 @@ pub struct Evaluation {
     pub mean_length: f64,
 }
 
-/// Plays the fixed task list. Tasks, seeds and noise come from streams of their own, so that training is not affected.
+/// Plays the fixed task list, each task once. Tasks, seeds and noise come from streams of their own, so that training is not affected.
 pub fn evaluate(comm: &dyn Comm, player: &mut Player, model: &Model, eval: &Eval, seed: u64) -> Result<Evaluation> {
-    let plan = eval_plan(player.shared_env().tasks(&eval.split)?, eval.tasks, seed);
+    // A signal may stop the plugin's call at one rank: then all stop.
+    let counts = exchange(comm, count_eval_tasks(player.shared_env(), eval))?;
+    let plan = eval_plan(counts[comm.rank()], eval.tasks, seed);
     let episodes = player.play_among(comm, model, &plan, &PlaySettings::eval(eval)).context("evaluating")?;
     player.take_counters();
     let n = episodes.len().max(1) as f64;
@@ -52,7 +55,7 @@ pub struct EvalArgs {
     /// A run directory (its newest undamaged checkpoint), a checkpoint, or a Hugging Face folder; by default the
     /// recipe's.
     pub model: Option<PathBuf>,
-    /// Replaces `eval.tasks`.
+    /// Number of tasks to play, each once, in place of `eval.tasks`.
     pub episodes: Option<u32>,
 }
 
@@ -67,12 +70,20 @@ pub struct EvalReport {
 
 /// Evaluates a model as a run of this recipe would.
 pub fn eval(recipe: &Recipe, args: &EvalArgs) -> Result<EvalReport> {
-    let settings = Eval { tasks: args.episodes.unwrap_or(recipe.eval.tasks), ..recipe.eval.clone() };
+    let settings = Eval { tasks: args.episodes.map_or(recipe.eval.tasks, EvalTasks::Panel), ..recipe.eval.clone() };
     let folder = folder(recipe, args)?;
-    let shared_env = Plugins::discover()?.environment(&recipe.env).context("recipe key `env`")?;
-    count_tasks(&shared_env, "eval.split", &settings.split)?;
+    let limits = Limits { timeout: Duration::from_secs(recipe.env.timeout_s), ..Limits::default() };
+    let plugins = Plugins::discover()?.with_limits(limits);
+    let shared_env = plugins.environment(&recipe.env.choice()).context("recipe key `env`")?;
+    count_eval_tasks(&shared_env, &settings).map_err(|error| match args.episodes {
+        Some(episodes) => input_error!("--episodes {episodes}: {error:#}"),
+        None => error,
+    })?;
     let model = load(&folder, kind(recipe.dtype), model::prepare(recipe, 0)?)?;
     let tokenizer = Tokenizer::load(&folder)?;
+    if let Some(warning) = tokenizer.template_warning(&folder) {
+        terminal::warn(&format!("warning: {warning}"));
+    }
     new::check_vocabulary(&model.config, &tokenizer)
         .map_err(|error| input_error!("{}: {error:#}", folder.display()))?;
     let (rollout, seed, deterministic) = (recipe.rollout.clone(), recipe.seed, recipe.deterministic);

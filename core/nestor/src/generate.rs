@@ -12,6 +12,7 @@ use crate::files::read_tokens;
 use crate::input_error;
 use crate::model::{Config, Model, new, weights};
 use crate::tokenizer::{Message, Tokenizer, eos_ids};
+use crate::track::terminal;
 
 /// Requests decoded at once.
 const SLOTS: usize = 64;
@@ -70,6 +71,11 @@ pub fn generate(options: &GenerateOptions) -> Result<Generated> {
     if let Some(tokenizer) = &tokenizer {
         new::check_vocabulary(&Config::load(&options.dir)?, tokenizer)
             .map_err(|error| input_error!("{}: {error:#}", options.dir.display()))?;
+    }
+    if let (PromptSource::Chat { .. }, Some(tokenizer)) = (&options.source, &tokenizer)
+        && let Some(warning) = tokenizer.template_warning(&options.dir)
+    {
+        terminal::warn(&format!("warning: {warning}"));
     }
     let prompts = prompts(options, tokenizer.as_ref())?;
     let model = weights::load(&options.dir, options.kind, options.device)?;

@@ -1,7 +1,7 @@
 //! Converts text to token ids and back, and chats to prompts, with the files of a Hugging Face folder: `tokenizer.json`
 //! and the chat template.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -14,20 +14,27 @@ use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::{AddedToken, SplitDelimiterBehavior};
 
+use crate::error::quietly;
 use crate::files::{read_object, write_json, write_whole};
 use crate::input_error;
+use crate::track::terminal;
 
+mod bounded;
 mod template;
 mod turns;
 
+use bounded::bounded;
 use template::Template;
 pub use turns::Turns;
+
+const SETTINGS_FILE: &str = "tokenizer_config.json";
+const TEMPLATE_FILE: &str = "chat_template.jinja";
 
 /// The files of a tokenizer that are copied with a model, if they exist.
 const FILES: [&str; 8] = [
     "tokenizer.json",
-    "tokenizer_config.json",
-    "chat_template.jinja",
+    SETTINGS_FILE,
+    TEMPLATE_FILE,
     "special_tokens_map.json",
     "added_tokens.json",
     "vocab.json",
@@ -68,6 +75,8 @@ pub struct Tokenizer {
     eos: Vec<u32>,
     /// The content of `tokenizer_config.json`.
     settings: Map<String, Value>,
+    /// True if the model's files hold a chat template, false where ChatML stands in for it.
+    own_template: bool,
 }
 
 impl Tokenizer {
@@ -75,16 +84,9 @@ impl Tokenizer {
     /// and all end-of-sequence ids of a Hugging Face folder.
     pub fn load(dir: &Path) -> Result<Self> {
         let inner = read_tokenizer(&dir.join("tokenizer.json"))?;
-        let config_path = dir.join("tokenizer_config.json");
-        let settings = read_object(&config_path)?.unwrap_or_default();
-        let jinja_path = dir.join("chat_template.jinja");
-        let source = match std::fs::read_to_string(&jinja_path) {
-            Ok(text) => Some((jinja_path, text)),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                template::of_settings(&settings).map(|text| (config_path, text))
-            }
-            Err(error) => return Err(error).with_context(|| format!("cannot read {}", jinja_path.display())),
-        };
+        let settings = read_object(&dir.join(SETTINGS_FILE))?.unwrap_or_default();
+        let source = find_template(dir, &settings)?;
+        let own_template = source.is_some();
         let template = match source {
             Some((path, text)) => Template::new(&text, &settings)
                 .map_err(|error| input_error!("{}: chat template: {error:#}", path.display()))?,
@@ -97,7 +99,7 @@ impl Tokenizer {
         {
             eos.push(id);
         }
-        Ok(Self { inner, template, eos, settings })
+        Ok(Self { inner, template, eos, settings, own_template })
     }
 
     /// Trains a byte-level BPE as Qwen has it on texts. The vocabulary has `vocab_size` entries, or fewer if the texts
@@ -127,7 +129,7 @@ impl Tokenizer {
         let template = Template::new(template::CHATML, &settings)?;
         let id = |text: &str| inner.token_to_id(text).context("a special token has an id");
         let eos = vec![id("<|im_end|>")?, id("<|endoftext|>")?];
-        Ok(Self { inner, template, eos, settings })
+        Ok(Self { inner, template, eos, settings, own_template: true })
     }
 
     /// Reads the `tokenizer.json` of a Qwen model and adds Qwen's settings. The chat template is Qwen3's if the tokenizer
@@ -147,7 +149,7 @@ impl Tokenizer {
         let source = if inner.token_to_id("<think>").is_some() { template::QWEN3 } else { template::QWEN };
         settings.insert("chat_template".into(), source.into());
         let template = Template::new(source, &settings)?;
-        Ok(Self { inner, template, eos, settings })
+        Ok(Self { inner, template, eos, settings, own_template: true })
     }
 
     /// Sets the chat template's thinking switch; `None` keeps the template's default.
@@ -172,8 +174,7 @@ impl Tokenizer {
 
     /// Token ids of a text. Special tokens in the text become their ids; none are added.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
-        let encoding = self.inner.encode_fast(text, false).map_err(plain).context("cannot encode a text")?;
-        Ok(encoding.get_ids().to_vec())
+        encode(&self.inner, text)
     }
 
     /// The text of token ids; ids without a token are skipped.
@@ -206,6 +207,17 @@ impl Tokenizer {
     /// Token ids of a chat by the model's template.
     pub fn chat(&self, chat: &[Message], add_generation_prompt: bool) -> Result<Vec<u32>> {
         self.encode(&self.render(chat, add_generation_prompt)?)
+    }
+
+    /// A warning where the folder that it was loaded from holds no chat template.
+    pub fn template_warning(&self, dir: &Path) -> Option<String> {
+        (!self.own_template).then(|| {
+            format!(
+                "{} has no chat template, so prompts are in ChatML (<|im_start|>role); for another format put a \
+                 {TEMPLATE_FILE} into the folder",
+                dir.display()
+            )
+        })
     }
 
     /// All ids that end a sequence.
@@ -242,7 +254,20 @@ pub fn eos_ids(dir: &Path) -> Result<Vec<u32>> {
     Ok(ids)
 }
 
-/// Copies the files of a tokenizer from one model folder to another; returns the end-of-sequence ids.
+/// The chat template of a Hugging Face folder, and the file that holds it; none where the folder has none.
+fn find_template(dir: &Path, settings: &Map<String, Value>) -> Result<Option<(PathBuf, String)>> {
+    let path = dir.join(TEMPLATE_FILE);
+    match std::fs::read_to_string(&path) {
+        Ok(text) => Ok(Some((path, text))),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Ok(template::of_settings(settings).map(|text| (dir.join(SETTINGS_FILE), text)))
+        }
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+/// Copies the files of a tokenizer from one model folder to another; returns the end-of-sequence ids. A folder without a
+/// chat template gets ChatML, since that is the format of every prompt that its model was trained on here.
 pub fn copy_files(source: &Path, dir: &Path) -> Result<Vec<u32>> {
     for file in FILES {
         let from = source.join(file);
@@ -250,6 +275,10 @@ pub fn copy_files(source: &Path, dir: &Path) -> Result<Vec<u32>> {
             let to = dir.join(file);
             std::fs::copy(&from, &to).with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
         }
+    }
+    let settings = read_object(&source.join(SETTINGS_FILE))?.unwrap_or_default();
+    if source.join("tokenizer.json").exists() && find_template(source, &settings)?.is_none() {
+        write_whole(&dir.join(TEMPLATE_FILE), template::CHATML)?;
     }
     let eos = eos_ids(source)?;
     let generation = dir.join("generation_config.json");
@@ -267,6 +296,9 @@ fn generation_config(eos: &[u32]) -> Value {
 /// Ids of the chat in a JSON file (`[{"role", "content"}, …]`), generation prompt included: `{"ids": […]}`.
 pub fn tokenize(dir: &Path, chat: &Path, thinking: Option<bool>) -> Result<Value> {
     let tokenizer = Tokenizer::load(dir)?.with_thinking(thinking)?;
+    if let Some(warning) = tokenizer.template_warning(dir) {
+        terminal::warn(&format!("warning: {warning}"));
+    }
     let text = std::fs::read_to_string(chat).map_err(|error| input_error!("{}: {error}", chat.display()))?;
     let messages: Vec<Message> = serde_json::from_str(&text)
         .map_err(|error| input_error!("{}: {error}; a chat is [{{\"role\": …, \"content\": …}}, …]", chat.display()))?;
@@ -276,11 +308,27 @@ pub fn tokenize(dir: &Path, chat: &Path, thinking: Option<bool>) -> Result<Value
 fn read_tokenizer(path: &Path) -> Result<tokenizers::Tokenizer> {
     let bytes = std::fs::read(path)
         .map_err(|error| input_error!("{}: {error}; the folder needs the model's tokenizer.json", path.display()))?;
-    let mut inner = tokenizers::Tokenizer::from_bytes(bytes)
+    let read = quietly(|| tokenizers::Tokenizer::from_bytes(bytes).map_err(|error| error.to_string()));
+    let mut inner = read
+        .and_then(|read| read)
         .map_err(|error| input_error!("{}: not a tokenizer ({error}); fetch the file again", path.display()))?;
     // The file may set truncation and padding of its author's batches. A prompt is encoded whole, as in transformers.
     inner.with_padding(None).with_truncation(None).map_err(plain)?;
-    Ok(inner)
+    // Regular expressions of the file show themselves on the kinds of text that let them backtrack.
+    let shown = path.display().to_string();
+    bounded("encoding a sample with its regular expressions", move || {
+        let sample = ["a", "0", " ", "\n", ".", "aB1 "].map(|piece| piece.repeat(64) + "!").concat();
+        encode(&inner, &sample)?;
+        Ok(inner)
+    })
+    .with_context(|| shown)
+}
+
+/// Token ids of a text. The tokenizers crate panics where a regular expression of the file fails.
+fn encode(inner: &tokenizers::Tokenizer, text: &str) -> Result<Vec<u32>> {
+    let encoding = quietly(|| inner.encode_fast(text, false))
+        .map_err(|panic| input_error!("the tokenizer's regular expressions fail on a text: {panic}"))?;
+    Ok(encoding.map_err(plain).context("cannot encode a text")?.get_ids().to_vec())
 }
 
 /// The `tokenizer_config.json` of a tokenizer with Qwen's special tokens.

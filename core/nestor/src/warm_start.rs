@@ -3,12 +3,14 @@
 //! Maximum likelihood on the responses of episodes that the expert plays. Random valid actions replace a share of the
 //! expert's: the policy then depends on the state but is far from greedy, and leaves room for reinforcement learning.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
+use serde::{Deserialize, Serialize};
 use tch::Kind;
 
 use crate::agent::{Player, TaskCursor, pack, plan};
 use crate::data::{Batch, Episode};
 use crate::dist::{Comm, exchange};
+use crate::failpoint::failpoint;
 use crate::policy::batching::balanced_micro_batches;
 use crate::policy::update::differentiate;
 use crate::policy::{Network, Packed, PassOptions, policy_gradients};
@@ -21,52 +23,91 @@ fn steps_of(episodes: &[Episode]) -> usize {
     episodes.iter().map(|e| e.steps.len()).sum()
 }
 
+/// Progress of a warm start between two optimiser steps. A checkpoint holds it; the weights and moments are beside it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ImitationState {
+    /// Finished optimiser steps.
+    pub steps: u64,
+    /// Loss of the last one.
+    pub loss: f64,
+    tasks: TaskCursor,
+    /// Number of times that the expert has played.
+    rounds: u64,
+    /// What it played and no optimiser step has used.
+    played: Vec<Episode>,
+}
+
+impl ImitationState {
+    /// A warm start that has not begun.
+    pub fn new(tasks: TaskCursor) -> Self {
+        Self { steps: 0, loss: f64::NAN, tasks, rounds: 0, played: Vec::new() }
+    }
+}
+
 /// Imitation learning from the expert. The ranks of `comm` share the work.
 pub struct Imitation<'a> {
     pub comm: &'a dyn Comm,
     pub player: &'a mut Player,
-    pub tasks: TaskCursor,
     /// Seed of the environments and the noise.
     pub seed: u64,
     pub settings: &'a WarmStart,
     pub rollout: &'a Rollout,
     /// Optimiser settings and micro-batches.
     pub update: &'a Update,
+    pub state: &'a mut ImitationState,
 }
 
 impl Imitation<'_> {
-    /// Trains the policy, then resets the optimiser. Calls `progress` with each optimiser step (from 1) and its loss;
-    /// an error of `progress` ends the training.
-    pub fn teach(&mut self, policy: &mut Network, mut progress: impl FnMut(u64, f64) -> Result<()>) -> Result<()> {
-        let mut played = Vec::new();
-        let mut round = 0;
-        for step in 1..=self.settings.steps {
-            while steps_of(&played) < self.settings.batch {
-                played.extend(self.play(round)?);
-                round += 1;
+    /// Trains the policy, then resets the optimiser and returns true. Asks `pause` before each optimiser step, and returns
+    /// false where it says so. Calls `progress` with each optimiser step (from 1) and its loss.
+    pub fn teach(
+        &mut self,
+        policy: &mut Network,
+        mut pause: impl FnMut() -> Result<bool>,
+        mut progress: impl FnMut(u64, f64) -> Result<()>,
+    ) -> Result<bool> {
+        while self.state.steps < self.settings.steps {
+            if pause()? {
+                return Ok(false);
             }
+            while steps_of(&self.state.played) < self.settings.batch {
+                self.play()?;
+            }
+            let played = &mut self.state.played;
             let mut steps = 0;
             let fit = played.iter().take_while(|part| {
                 steps += part.steps.len();
                 steps <= self.settings.batch
             });
-            let parts: Vec<Episode> = played.drain(..fit.count()).collect();
+            let fit = fit.count();
+            let parts: Vec<Episode> = played.drain(..fit).collect();
             let batch = pack(&parts, self.rollout);
-            progress(step, self.imitate(policy, &batch)?)?;
+            let loss = self.imitate(policy, &batch)?;
+            self.state.steps += 1;
+            self.state.loss = loss;
+            progress(self.state.steps, loss)?;
+            failpoint("mid-warm-start");
         }
         policy.optimizer.reset();
-        Ok(())
+        Ok(true)
     }
 
-    /// Episodes that the expert plays, for a transcript recipe; otherwise one episode per step.
-    fn play(&mut self, round: u64) -> Result<Vec<Episode>> {
-        let plan = plan(&self.tasks.next(EPISODES), 1, self.seed, round);
+    /// Has the expert play more: episodes for a transcript recipe, otherwise one episode per step. Changes nothing where a
+    /// signal stops it.
+    fn play(&mut self) -> Result<()> {
+        let mut tasks = self.state.tasks.clone();
+        let plan = plan(&tasks.next(EPISODES), 1, self.seed, self.state.rounds);
         let episodes = self.player.demonstrate_among(self.comm, &plan, self.settings.expert_noise, self.seed)?;
+        ensure!(steps_of(&episodes) > 0, "warm start: the expert played no step in {EPISODES} episodes");
+        (self.state.tasks, self.state.rounds) = (tasks, self.state.rounds + 1);
         if self.rollout.is_transcript() {
-            return Ok(episodes);
+            // An environment that failed may have left an episode without a step.
+            self.state.played.extend(episodes.into_iter().filter(|e| !e.steps.is_empty()));
+        } else {
+            let part = |step| Episode { steps: vec![step], ..Episode::default() };
+            self.state.played.extend(episodes.into_iter().flat_map(|e| e.steps).map(part));
         }
-        let part = |step| Episode { steps: vec![step], ..Episode::default() };
-        Ok(episodes.into_iter().flat_map(|e| e.steps).map(part).collect())
+        Ok(())
     }
 
     /// Takes one optimiser step of maximum likelihood. Returns the mean negative log-likelihood per token.

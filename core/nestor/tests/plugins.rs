@@ -30,9 +30,14 @@ fn refusal<T>(result: anyhow::Result<T>) -> (String, bool) {
 }
 
 fn compile(dir: &Path, name: &str, source: &Path) -> PathBuf {
+    compile_as("c99", dir, name, source)
+}
+
+fn compile_as(standard: &str, dir: &Path, name: &str, source: &Path) -> PathBuf {
     let out = dir.join(name);
     let mut cc = Command::new("cc");
-    cc.args(["-std=c99", "-shared", "-fPIC", "-I"])
+    cc.arg(format!("-std={standard}"))
+        .args(["-shared", "-fPIC", "-pthread", "-I"])
         .arg(workspace().join("plugins/sdk"))
         .arg("-o")
         .arg(&out)
@@ -87,7 +92,7 @@ fn the_toy_environment_plays() {
     let mut last = env.step("nonsense").unwrap();
     assert!(!last.valid);
     for _ in 0..2 {
-        let action = env.expert_action().unwrap();
+        let action = env.expert_action(&[]).unwrap();
         let response = env.expert_response(&action).unwrap();
         last = env.step(&response).unwrap();
         assert_eq!(last.action, "up");
@@ -116,9 +121,9 @@ fn a_plugin_in_c_plays() {
         refusal(env.reset("eval", 9, 7)).0,
         "plugin counts: task 9 of split eval, seed 7, reset: there are 9 tasks, from 0"
     );
-    assert!(refusal(env.expert_action()).0.contains("has no expert"));
+    assert!(refusal(env.expert_action(&[])).0.contains("has no expert"));
     // Both by id, from a directory.
-    assert_eq!(Plugins::in_dir(dir.path()).unwrap().list()[0].id, "counts");
+    assert_eq!(Plugins::in_dir(dir.path()).unwrap().list().unwrap()[0].id, "counts");
     std::fs::copy(&file, dir.path().join("libsecond.so")).unwrap();
     let (message, input) = refusal(Plugins::in_dir(dir.path()).unwrap().environment(&choice("counts", json!({}))));
     assert!(message.starts_with("two plugins have the id `counts`: ") && input, "{message}");
@@ -147,8 +152,16 @@ fn files_that_are_not_plugins_of_this_border() {
             "has structs of other sizes than version 1.1 of the plugin border (size_rows is ",
         ),
         // An older minor version is read.
-        (changed(dir.path(), "older", "p.abi_minor = 0"), "none of these is an environment"),
-        (changed(dir.path(), "empty", "p.magic = p.magic"), "none of these is an environment"),
+        (changed(dir.path(), "older", "p.abi_minor = 0"), "holds no components"),
+        (changed(dir.path(), "empty", "p.magic = p.magic"), "holds no components"),
+        (
+            changed(dir.path(), "many", "p.component_count = 1000000000"),
+            "has a faulty description: 1000000000 components",
+        ),
+        (changed(dir.path(), "null", "p.component_count = 1"), "has a faulty description: 1 components at 0x0"),
+        (changed(dir.path(), "crash", "__builtin_trap()"), "crashed with SIGILL while it was loaded and described"),
+        (changed(dir.path(), "leave", "extern void exit(int); exit(0)"), "ended its process while it was loaded"),
+        (changed(dir.path(), "lazy", "extern int nowhere(void); nowhere()"), "undefined symbol: nowhere"),
     ];
     for (file, expected) in cases {
         let (message, input) = refusal(plugins().environment(&choice(file.display(), json!({}))));
@@ -157,7 +170,7 @@ fn files_that_are_not_plugins_of_this_border() {
     // A directory with such files still serves its good ones, and an error names the file of a missing id.
     std::fs::copy(changed(dir.path(), "old", "p.abi_major = 9"), dir.path().join("libnestor_old.so")).unwrap();
     let found = Plugins::in_dir(dir.path()).unwrap();
-    assert!(found.refused().len() >= 5);
+    assert!(found.refused().unwrap().len() >= 5);
     assert!(
         refusal(found.environment(&choice("old", json!({})))).0.contains("libnestor_old.so was built for version 9.1")
     );
@@ -198,6 +211,76 @@ fn faults_of_an_environment() {
     assert_eq!(step("error"), (format!("{place}asked to fail"), false));
     assert_eq!(step("nan_reward").0, format!("{place}the plugin gave the reward NaN, which is not finite"));
     assert!(refusal(open("panic_open")).0.ends_with("asked to panic while opening"));
+}
+
+/// Every rule of the header that the host checks, broken by a plugin in C.
+#[test]
+fn rules_of_the_header() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = workspace().join("tests/fixtures/plugin_faults.c");
+    let file = compile_as("gnu11", dir.path(), "libfaults.so", &source);
+    let named = |fault: &str| choice(file.display(), json!({ "fault": fault }));
+    let open = |fault: &str| plugins().environment(&named(fault));
+    let spawned = |fault: &str| open(fault).unwrap().spawn();
+    let reset = |fault: &str| refusal(spawned(fault).unwrap().reset("train", 3, 7)).0;
+    let step = |fault: &str| {
+        let mut env = spawned(fault).unwrap();
+        env.reset("train", 3, 7).unwrap();
+        refusal(env.step("yes").and_then(|_| env.step("yes"))).0
+    };
+    let place = "plugin faults: task 3 of split train, seed 7, ";
+    let cases = [
+        (refusal(open("null_world")).0, "plugin faults: the plugin gave a null handle"),
+        (refusal(spawned("null_env")).0, "plugin faults: spawn: the plugin gave a null handle"),
+        (refusal(open("no_template").unwrap().template()).0, "did not put its template (NESTOR_TEMPLATE)"),
+        (reset("no_observation"), "reset: the plugin did not put its observation (NESTOR_OBSERVATION)"),
+        (reset("no_anchor"), "reset: the plugin did not put its anchor (NESTOR_ANCHOR)"),
+        (reset("null_text"), "reset: a text of the plugin is null and yet has a length"),
+        (reset("over_at_reset"), "reset: the episode is over at reset"),
+        (reset("many_actions"), "reset: the plugin put over 65536 texts in one call"),
+        (reset("won_text"), "reset: the plugin's info has `won` = \"yes\"; it must be true or false"),
+        (
+            reset("bad_task_type"),
+            "reset: the plugin's info has `task_type` = \"a/b c\\n\"; it is part of a metric's name",
+        ),
+        (step("huge_text"), "step 0: the plugin put over 4 MiB of text in one call"),
+        (step("bad_flag"), "step 0: the plugin gave the flag `valid` the value 7; a flag is 0 or 1"),
+        (step("both_ends"), "step 1: the plugin set both `terminated` and `truncated`"),
+    ];
+    for (message, expected) in cases {
+        assert!(message.contains(expected), "{message}: not {expected}");
+        assert!(message.contains(place) || !expected.contains("step ") && !expected.contains("reset: "), "{message}");
+    }
+    let mut env = spawned("inadmissible").unwrap();
+    let first = env.reset("train", 3, 7).unwrap();
+    let message = refusal(env.expert_action(&first.admissible)).0;
+    assert!(
+        message.contains("expert's action at step 0: the expert's action \"perhaps\" is not one of the"),
+        "{message}"
+    );
+    // An episode without `won` is no error: it counts as lost, and a warning says so.
+    let mut env = spawned("no_won").unwrap();
+    env.reset("train", 3, 7).unwrap();
+    env.step("yes").unwrap();
+    assert!(env.step("yes").unwrap().terminated);
+
+    let score = |fault: &str, rows: &mut Rows| plugins().estimator(&named(fault)).unwrap().score(rows);
+    let message = refusal(score("past_the_end", &mut rows())).0;
+    assert_eq!(message, "plugin faults wrote behind the end of the advantages; it has one number per token");
+    let mut kept = rows();
+    score("writes_rows", &mut kept).unwrap();
+    assert_eq!(kept.token_rewards, rows().token_rewards);
+}
+
+#[test]
+fn one_file_of_several_components_is_named_with_an_id() {
+    let file = example_plugins().join("libtoy.so");
+    let open = |name: String| plugins().environment(&choice(name, json!({})));
+    assert_eq!(open(format!("{}#toy", file.display())).unwrap().id(), "toy");
+    let message = refusal(open(format!("{}#other", file.display()))).0;
+    assert!(message.ends_with("and none of these is an environment `other`"), "{message}");
+    let message = refusal(plugins().environment(&choice("only_estimator", json!({})))).0;
+    assert!(message.starts_with("there is no environment plugin `only_estimator`"), "{message}");
 }
 
 #[test]

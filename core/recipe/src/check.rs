@@ -2,6 +2,7 @@
 //! location.
 
 use anyhow::Result;
+use serde_json::Value;
 use serde_path_to_error::Segment;
 
 use super::keys::{Key, alternatives, keys_of};
@@ -11,22 +12,100 @@ use super::*;
 /// The path of a value out of range, and the rest of a sentence that starts with it, such as "must be at least 1".
 pub type Problem = (String, String);
 
-/// Builds the struct, or explains the first bad key. Errors about a missing key name `start`.
-pub(super) fn read<T>(root: &Node, start: &Location, problem: impl Fn(&T) -> Option<Problem>) -> Result<T>
+/// Builds the struct, or explains all bad keys: those of the wrong form, or else those out of range. Errors about a missing
+/// key name `start`.
+pub(super) fn read<T, P>(root: &Node, start: &Location, problems: impl Fn(&T) -> P) -> Result<T>
 where
     T: DeserializeOwned + JsonSchema,
+    P: IntoIterator<Item = Problem>,
 {
-    let value: T = serde_path_to_error::deserialize(root.to_json()).map_err(|error| {
+    let value: T = build(root, start)?;
+    let located = problems(&value).into_iter().map(|(path, message)| {
+        let parts: Vec<String> = path.split('.').map(str::to_string).collect();
+        input_error!("{}: `{path}` {message}", locate(root, start, &parts))
+    });
+    all_of(located.collect()).map_or(Ok(value), Err)
+}
+
+/// Builds the struct, or explains every key of the wrong form. serde stops at the first, so each is mended in a copy until
+/// serde finds no other.
+fn build<T: DeserializeOwned + JsonSchema>(root: &Node, start: &Location) -> Result<T> {
+    let mut json = root.to_json();
+    let first = match serde_path_to_error::deserialize(json.clone()) {
+        Ok(value) => return Ok(value),
+        Err(error) => error,
+    };
+    let keys = keys_of(&schemars::schema_for!(T).to_value());
+    let (mut problems, mut mended) = (Vec::new(), Mended::default());
+    let mut next = Some(first);
+    while let Some(error) = next {
         let path: Vec<String> = error.path().iter().filter_map(name).collect();
-        let keys = keys_of(&schemars::schema_for!(T).to_value());
-        explain(root, start, &keys, path, &error.into_inner().to_string())
-    })?;
-    match problem(&value) {
-        Some((path, message)) => {
-            let parts: Vec<String> = path.split('.').map(str::to_string).collect();
-            Err(input_error!("{}: `{path}` {message}", locate(root, start, &parts)))
+        let message = error.into_inner().to_string();
+        let (reported, again) = mended.mend(&mut json, &keys, &path, &message);
+        if reported {
+            problems.push(explain(root, start, &keys, path, &message));
         }
-        None => Ok(value),
+        next = if again { serde_path_to_error::deserialize::<_, T>(json.clone()).err() } else { None };
+    }
+    Err(all_of(problems).unwrap_or_else(|| input_error!("{start}: some keys have the wrong form")))
+}
+
+/// Most bad keys of one recipe that are looked for.
+const MOST_FORMS: usize = 30;
+
+/// Keys that were mended in a copy of a recipe.
+#[derive(Default)]
+struct Mended {
+    /// The sections that held an unknown key, which may be the misspelt name of one that is missing.
+    misspelt: Vec<Vec<String>>,
+    /// The keys that were filled in.
+    filled: Vec<Vec<String>>,
+    count: usize,
+}
+
+impl Mended {
+    /// Mends the key that serde complained of. Returns whether it is worth a message, and whether to look for the next one.
+    fn mend(&mut self, json: &mut Value, keys: &[Key], path: &[String], message: &str) -> (bool, bool) {
+        let mut path = path.to_vec();
+        let named = quoted(message).into_iter().next().unwrap_or_default();
+        let (unknown, missing) = (message.starts_with("unknown field"), message.starts_with("missing field"));
+        if missing || unknown && path.last() != Some(&named) {
+            path.push(named);
+        }
+        // An item of a list is mended with its list.
+        let last = path.iter().rposition(|part| part.parse::<usize>().is_err()).unwrap_or(0);
+        path.truncate(last + 1);
+        let section = path[..path.len().saturating_sub(1)].to_vec();
+        let known = keys.iter().find(|key| key.path == path.join("."));
+        let below_filled = self.filled.iter().any(|filled| section.starts_with(filled));
+        let reported = !(missing && (below_filled || self.misspelt.contains(&section)));
+        let again = self.filled.contains(&path);
+        self.count += 1;
+        let parent = section.iter().try_fold(json, |json, part| json.get_mut(part)).and_then(Value::as_object_mut);
+        let (Some(parent), Some(key), false) = (parent, path.last(), again || self.count >= MOST_FORMS) else {
+            return (reported && !again, false);
+        };
+        if unknown {
+            self.misspelt.push(section);
+        }
+        match known.filter(|known| known.default.is_none()).and_then(|known| example(&known.kind)) {
+            Some(example) => parent.insert(key.clone(), example),
+            None => parent.remove(key),
+        };
+        self.filled.push(path);
+        (reported, true)
+    }
+}
+
+/// A value of a kind, as [`Key::kind`] words it.
+fn example(kind: &str) -> Option<Value> {
+    match kind {
+        "a section" | "a map" => Some(Value::Object(Default::default())),
+        "text" => Some("text".into()),
+        "`true` or `false`" => Some(false.into()),
+        _ if kind.starts_with('`') => kind.split('`').nth(1).map(Value::from),
+        _ if kind.contains("number") => Some(1.into()),
+        _ => None,
     }
 }
 
@@ -145,31 +224,72 @@ const MOST_TOKENS: usize = 1 << 24;
 const MOST_EPISODES: usize = 1 << 20;
 const MOST_RANK: i64 = 1 << 12;
 const MOST_SECONDS: u64 = 7 * 24 * 3600;
+const MOST_MINUTES: f64 = 7.0 * 24.0 * 60.0;
 
-/// Finds the first value out of range.
-pub(super) fn problem(recipe: &Recipe) -> Option<Problem> {
+/// Finds the values out of range: the first of each section.
+pub(super) fn problems(recipe: &Recipe) -> Vec<Problem> {
     let r = recipe;
-    None.or_else(|| model(&r.model))
-        .or_else(|| least("env.plugin", r.env.plugin.len(), 1, "must name a plugin"))
-        .or_else(|| least("estimator.plugin", r.estimator.plugin.len(), 1, "must name a plugin"))
-        .or_else(|| plugin_config("env.config", &r.env))
-        .or_else(|| plugin_config("estimator.config", &r.estimator))
-        .or_else(|| rollout(&r.rollout))
-        .or_else(|| {
-            let message =
-                "is for a model with a thinking switch in its chat template, and that of `model.new` has none";
-            (r.rollout.thinking.is_some() && r.model.new.is_some()).then(|| ("rollout.thinking".into(), message.into()))
-        })
-        .or_else(|| update(&r.update, r.iterations))
-        .or_else(|| batches(&r.rollout, &r.update))
-        .or_else(|| r.critic.as_ref().and_then(|c| critic(c, r.iterations)))
-        .or_else(|| r.warm_start.as_ref().and_then(warm_start))
-        .or_else(|| transcript(r))
-        .or_else(|| count("eval.tasks", r.eval.tasks as usize, MOST_EPISODES))
-        .or_else(|| range("eval.temperature", r.eval.temperature, r.eval.temperature >= 0.0, "0 (greedy) or more"))
-        .or_else(|| least("eval.split", r.eval.split.len(), 1, "must name a split"))
-        .or_else(|| least("checkpoint.keep", r.checkpoint.keep, 1, "must be at least 1"))
-        .or_else(|| dist(&r.dist))
+    let thinking = "is for a model with a thinking switch in its chat template, and that of `model.new` has none";
+    let (played, updated) = (rollout(&r.rollout), update(&r.update, r.iterations));
+    // Sums over both sections mean nothing where one of their terms is wrong.
+    let sound = played.is_none() && updated.is_none();
+    let sums = sound.then(|| batches(&r.rollout, &r.update).or_else(|| transcript(r))).flatten();
+    let sections = [
+        model(&r.model),
+        least("env.plugin", r.env.plugin.len(), 1, "must name a plugin"),
+        least("estimator.plugin", r.estimator.plugin.len(), 1, "must name a plugin"),
+        plugin_config("env.config", &r.env.config),
+        seconds("env.timeout_s", r.env.timeout_s),
+        plugin_config("estimator.config", &r.estimator.config),
+        played,
+        (r.rollout.thinking.is_some() && r.model.new.is_some()).then(|| ("rollout.thinking".into(), thinking.into())),
+        updated,
+        sums,
+        r.critic.as_ref().and_then(|c| critic(c, r.iterations)),
+        r.warm_start.as_ref().and_then(warm_start),
+        eval(&r.eval),
+        minutes(r.checkpoint.every_minutes),
+        least("checkpoint.keep", r.checkpoint.keep, 1, "must be at least 1"),
+        dist(&r.dist),
+        serde_json::to_value(r).ok().and_then(|whole| no_float32("", &whole)),
+    ];
+    let mut problems: Vec<Problem> = Vec::new();
+    for (path, message) in sections.into_iter().flatten() {
+        // One value may break two rules; the first message suffices.
+        if problems.iter().all(|(known, _)| *known != path) {
+            problems.push((path, message));
+        }
+    }
+    problems
+}
+
+/// Finds a number that float32, in which the program computes, cannot hold. Plugins read their own config.
+fn no_float32(path: &str, value: &serde_json::Value) -> Option<Problem> {
+    let inner = |key: &str| if path.is_empty() { key.to_string() } else { format!("{path}.{key}") };
+    match value {
+        serde_json::Value::Object(map) if !path.ends_with(".config") => {
+            map.iter().find_map(|(key, value)| no_float32(&inner(key), value))
+        }
+        serde_json::Value::Array(items) => items.iter().find_map(|item| no_float32(path, item)),
+        serde_json::Value::Number(number) if number.is_f64() => {
+            let size = number.as_f64()?.abs();
+            let fits = size == 0.0 || (f64::from(f32::MIN_POSITIVE)..=f64::from(f32::MAX)).contains(&size);
+            let message = format!("must fit into float32 (0, or from 1.2e-38 to 3.4e38), but is {number}");
+            (!fits).then(|| (path.into(), message))
+        }
+        _ => None,
+    }
+}
+
+fn minutes(every: f64) -> Option<Problem> {
+    range("checkpoint.every_minutes", every, (0.0..=MOST_MINUTES).contains(&every), "from 0 to 10080 (a week)")
+}
+
+fn eval(e: &Eval) -> Option<Problem> {
+    let tasks = e.tasks.number(1) as usize;
+    count("eval.tasks", tasks, MOST_EPISODES)
+        .or_else(|| range("eval.temperature", e.temperature, e.temperature >= 0.0, "0 (greedy) or more"))
+        .or_else(|| least("eval.split", e.split.len(), 1, "must name a split"))
 }
 
 fn model(source: &ModelSource) -> Option<Problem> {
@@ -217,8 +337,8 @@ fn lora(l: &Lora) -> Option<Problem> {
         .or_else(|| range("model.lora.alpha", l.alpha, l.alpha > 0.0, "greater than 0"))
 }
 
-fn plugin_config(path: &str, choice: &PluginChoice) -> Option<Problem> {
-    (!choice.config.is_object()).then(|| (path.into(), format!("must be a map, but is {}", choice.config)))
+fn plugin_config(path: &str, config: &serde_json::Value) -> Option<Problem> {
+    (!config.is_object()).then(|| (path.into(), format!("must be a map, but is {config}")))
 }
 
 fn rollout(r: &Rollout) -> Option<Problem> {
@@ -400,8 +520,12 @@ fn warm_start(w: &WarmStart) -> Option<Problem> {
 
 fn dist(d: &Dist) -> Option<Problem> {
     let (timeout, silence) = (d.timeout_s, d.silence_s);
-    range("dist.timeout_s", timeout as f64, (1..=MOST_SECONDS).contains(&timeout), "from 1 to 604800 (a week)")
+    seconds("dist.timeout_s", timeout)
         .or_else(|| range("dist.silence_s", silence as f64, (5..=50).contains(&silence), "from 5 to 50"))
+}
+
+fn seconds(path: &str, value: u64) -> Option<Problem> {
+    range(path, value as f64, (1..=MOST_SECONDS).contains(&value), "from 1 to 604800 (a week)")
 }
 
 fn count(path: &str, value: usize, most: usize) -> Option<Problem> {

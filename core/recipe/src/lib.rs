@@ -5,6 +5,7 @@
 
 mod check;
 mod error;
+mod eval_tasks;
 mod keys;
 mod permissions;
 mod recompute;
@@ -22,7 +23,8 @@ use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 
 pub use check::Problem;
-pub use error::InputError;
+pub use error::{InputError, all_of};
+pub use eval_tasks::EvalTasks;
 pub use keys::{Key, json_schema, keys, keys_of, table};
 pub use permissions::OnResume;
 pub use recompute::Recompute;
@@ -49,7 +51,7 @@ pub fn load(path: &Path, sets: &[String]) -> Result<Recipe> {
 pub fn load_with(path: &Path, sets: &[String], read_text: ReadText) -> Result<Recipe> {
     let mut root = read_file(path, None, read_text, &mut Vec::new())?;
     tree::set_all(&mut root, sets)?;
-    let mut recipe: Recipe = check::read(&root, &Location::start_of(&path.display().to_string()), check::problem)?;
+    let mut recipe: Recipe = check::read(&root, &Location::start_of(&path.display().to_string()), check::problems)?;
     let history = &mut recipe.rollout.history;
     history.length.get_or_insert(if history.mode == HistoryMode::Transcript { 0 } else { DEFAULT_HISTORY });
     Ok(recipe)
@@ -94,10 +96,6 @@ impl Recipe {
                  distribution: the ratio of update.old_logprobs: rollout does not correct for the cut"
                     .into(),
             );
-        }
-        if self.rollout.group_size == 1 {
-            warnings
-                .push("rollout.group_size is 1: an estimator that compares a group's episodes learns nothing".into());
         }
         if self.eval.split == self.rollout.split {
             warnings.push(format!(

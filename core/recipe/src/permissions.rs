@@ -22,6 +22,7 @@ pub(super) const FREE: &[&str] = &[
     "device",
     "dist.silence_s",
     "dist.timeout_s",
+    "env.timeout_s",
     "eval.every",
     "eval.split",
     "eval.tasks",

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Critic, Update};
+use super::{Critic, EvalTasks, Update};
 
 /// A run, described by one YAML file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -29,7 +29,7 @@ pub struct Recipe {
     /// The initial policy: `path` or `new`.
     pub model: ModelSource,
     /// The environment plugin.
-    pub env: PluginChoice,
+    pub env: EnvChoice,
     /// The advantage estimator plugin.
     pub estimator: PluginChoice,
     /// Playing of episodes.
@@ -157,6 +157,28 @@ pub struct PluginChoice {
     pub config: serde_json::Value,
 }
 
+/// An environment plugin by id or file, its own configuration, and the limit of its calls.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EnvChoice {
+    /// Id of an installed plugin, or path of a plugin file.
+    pub plugin: String,
+    /// The plugin's own keys, which the plugin checks.
+    #[serde(default = "empty_map")]
+    pub config: serde_json::Value,
+    /// Seconds that one call into a plugin may take, the estimator's too. A longer call of an episode counts as a failure
+    /// (`rollout.env_errors`); any other ends the run.
+    #[serde(default = "default_env_timeout_s")]
+    pub timeout_s: u64,
+}
+
+impl EnvChoice {
+    /// The plugin and its configuration.
+    pub fn choice(&self) -> PluginChoice {
+        PluginChoice { plugin: self.plugin.clone(), config: self.config.clone() }
+    }
+}
+
 /// Playing of episodes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -195,8 +217,8 @@ pub struct Rollout {
     /// Threads that step environments.
     #[serde(default = "default_env_threads")]
     pub env_threads: usize,
-    /// Environment failures that an iteration tolerates at each rank. A failed step ends its episode; a failed reset is
-    /// repeated.
+    /// Environment failures that an iteration tolerates at each rank, and so does every round of expert episodes. A failed
+    /// step ends its episode; a failed reset is repeated.
     #[serde(default)]
     pub env_errors: u64,
     /// The past steps in a prompt.
@@ -289,8 +311,8 @@ pub struct Eval {
     /// Iterations between evaluations; 0 evaluates only before and after training.
     #[serde(default)]
     pub every: u64,
-    /// Number of tasks, from the start of the split.
-    pub tasks: u32,
+    /// Tasks to evaluate on, each played once: their number, or `all`.
+    pub tasks: EvalTasks,
     /// Sampling temperature; 0 is greedy.
     #[serde(default = "one")]
     pub temperature: f64,
@@ -300,13 +322,17 @@ pub struct Eval {
 }
 
 /// Intervals at which the run is saved.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Checkpoint {
-    /// Iterations between checkpoints; 0 saves only at the end.
+    /// Iterations between checkpoints; 0 saves by `every_minutes` alone. The end of a run is always saved.
     #[serde(default)]
     pub every: u64,
-    /// Number of checkpoints kept.
+    /// Minutes after which a run is saved at the next chance: between two iterations, two mini-batches of an update, or two
+    /// steps of the warm start. 0 disables it.
+    #[serde(default = "default_every_minutes")]
+    pub every_minutes: f64,
+    /// Number of newest checkpoints kept; the best one is kept beside them.
     #[serde(default = "default_keep")]
     pub keep: usize,
     /// Iterations between saved rollouts (the training episodes as JSONL); 0 saves none.
@@ -316,7 +342,7 @@ pub struct Checkpoint {
 
 impl Default for Checkpoint {
     fn default() -> Self {
-        Self { every: 0, keep: default_keep(), rollouts_every: 1 }
+        Self { every: 0, every_minutes: default_every_minutes(), keep: default_keep(), rollouts_every: 1 }
     }
 }
 
@@ -420,8 +446,14 @@ fn eval_split() -> String {
 fn default_initializer_range() -> f64 {
     0.02
 }
+fn default_every_minutes() -> f64 {
+    20.0
+}
 fn default_keep() -> usize {
     2
+}
+fn default_env_timeout_s() -> u64 {
+    300
 }
 fn default_timeout_s() -> u64 {
     600

@@ -285,7 +285,10 @@ fn errors_name_the_argument_and_the_extended_file() {
     let (before, after) = WHOLE.split_once("warm_start:").expect("there is a warm start");
     let without = format!("{before}{}", &after[after.find("eval:").expect("an eval section")..]);
     let message = folder.error(&without, &["warm_start.steps=3"]);
-    assert!(message.starts_with("--set warm_start.steps=3: the key `warm_start.batch` is missing"), "{message}");
+    assert!(
+        message.starts_with("2 problems: (1) --set warm_start.steps=3: the key `warm_start.batch` is missing"),
+        "{message}"
+    );
 
     folder.write("base.yaml", &WHOLE.replace("mini_batch", "minibatch"));
     let message = folder.error("extends: base.yaml\nseed: 1\n", &[]);
@@ -293,6 +296,32 @@ fn errors_name_the_argument_and_the_extended_file() {
     assert_eq!(folder.error("extends: none.yaml\n", &[]), "r.yaml:1:1: there is no recipe none.yaml");
     folder.write("a.yaml", "extends: r.yaml\n");
     assert_eq!(folder.error("extends: a.yaml\n", &[]), "a.yaml:1:1: r.yaml extends itself");
+}
+
+#[test]
+fn all_problems_are_reported_at_once() {
+    let folder = Folder::default();
+    // Forms: a misspelt key is one problem, and not also that its right name is missing.
+    let text = WHOLE.replace("mini_batch", "minibatch").replace("iterations: 20", "iterations: many");
+    let message = folder.error(&text, &["device=gpu", "update.betas=[1, x]", "eval=null"]);
+    for part in [
+        "5 problems: (1) ",
+        "did you mean `update.mini_batch`?",
+        "`iterations` must be",
+        "`device` must be",
+        "`eval`",
+        "`update.betas`",
+    ] {
+        assert!(message.contains(part), "{message}: no {part}");
+    }
+    assert!(!message.contains("is missing") || message.matches("is missing").count() == 1, "{message}");
+    // Ranges: one of each section, and no sum over sections with a wrong term.
+    let message = folder.error(WHOLE, &["rollout.tasks=0", "update.lr=0", "eval.tasks=0", "checkpoint.keep=0"]);
+    assert!(message.starts_with("4 problems: (1) ") && !message.contains("mini_batch"), "{message}");
+    // A recipe of many faults still ends.
+    let many: Vec<String> = (0..100).map(|i| format!("key_{i}=1")).collect();
+    let message = folder.error(WHOLE, &many.iter().map(String::as_str).collect::<Vec<_>>());
+    assert!(message.starts_with("30 problems: "), "{message}");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! YAML as a tree that keeps the location of every key, so that errors can name it after merging.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -185,6 +186,7 @@ impl<'a> TreeReader<'a> {
 
     fn map(&mut self, depth: usize) -> Result<Node> {
         let mut map = Map::new();
+        let mut index = HashMap::new();
         loop {
             let (event, span) = self.next()?;
             let key = match event {
@@ -193,7 +195,7 @@ impl<'a> TreeReader<'a> {
                 _ => return Err(self.fail(&span, "a key must be text")),
             };
             let location = self.origin.moved(&span.start);
-            if let Some(first) = map.iter().find(|e| e.key == key) {
+            if let Some(first) = index.insert(key.clone(), map.len()).and_then(|at: usize| map.get(at)) {
                 return Err(input_error!("{location}: key `{key}` appears a second time (first: {})", first.location));
             }
             let (event, span) = self.next()?;

@@ -20,6 +20,7 @@ struct nestor_store {
   const char* host;
   uint16_t port;
   bool serve;          // this process is also the server
+  int listener;        // the server's socket, bound to its port; -1 for one that hears all networks
   const char* prefix;  // prefix of all keys
   int64_t timeout_ms;  // applies to connecting and to every call
 };
@@ -27,11 +28,12 @@ struct nestor_store {
 int nestor_store_connect(const nestor_store* at, Store** store, char* message, size_t message_size) {
   return guarded(message, message_size, [&] {
     // c10d logs a warning with a backtrace for every closed connection; failures that matter are errors anyway.
-    if (!std::getenv("TORCH_CPP_LOG_LEVEL")) FLAGS_caffe2_log_level = 2 /* errors */;
+    if (!std::getenv("TORCH_CPP_LOG_LEVEL")) FLAGS_caffe2_log_level = 3 /* fatal */;
     c10d::TCPStoreOptions options;
     options.port = at->port;
     options.isServer = at->serve;
     options.waitWorkers = false;
+    if (at->listener >= 0) options.masterListenFd = at->listener;
     options.timeout = std::chrono::milliseconds(at->timeout_ms);
     auto tcp = c10::make_intrusive<c10d::TCPStore>(at->host, options);
     *store = new Store{c10::make_intrusive<c10d::PrefixStore>(at->prefix, tcp)};

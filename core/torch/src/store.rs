@@ -1,6 +1,8 @@
 //! A key-value store over TCP, through which ranks find each other and exchange messages.
 
 use std::ffi::{CString, c_char, c_int};
+use std::net::{TcpListener, ToSocketAddrs};
+use std::os::fd::IntoRawFd;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -21,6 +23,7 @@ struct RawAddress {
     host: *const c_char,
     port: u16,
     serve: bool,
+    listener: c_int,
     prefix: *const c_char,
     timeout_ms: i64,
 }
@@ -72,7 +75,7 @@ const MOST_BYTES: usize = 4096;
 
 impl Store {
     /// Connects; with `serve` this process is also the server, for as long as the store lives. `timeout` applies to
-    /// connecting and to every call.
+    /// connecting and to every call. A server on a loopback address hears its own machine only.
     pub fn connect(at: &StoreAddress, serve: bool, timeout: Duration) -> Result<Self> {
         let host = text(&at.host)?;
         let prefix = text(&at.prefix)?;
@@ -80,6 +83,7 @@ impl Store {
             host: host.as_ptr(),
             port: at.port,
             serve,
+            listener: if serve { loopback_listener(at)?.map_or(-1, IntoRawFd::into_raw_fd) } else { -1 },
             prefix: prefix.as_ptr(),
             timeout_ms: i64::try_from(timeout.as_millis())?,
         };
@@ -111,6 +115,23 @@ impl Store {
             value.truncate(size);
             value
         }))
+    }
+}
+
+/// A socket for the server that hears this machine only; none where its host is not a loopback address.
+fn loopback_listener(at: &StoreAddress) -> Result<Option<TcpListener>> {
+    if !at.is_loopback() {
+        return Ok(None);
+    }
+    let listener = TcpListener::bind((at.host.as_str(), at.port));
+    listener.map(Some).with_context(|| format!("serving the other ranks at {}:{}", at.host, at.port))
+}
+
+impl StoreAddress {
+    /// True if only processes of this machine reach the address.
+    pub fn is_loopback(&self) -> bool {
+        let found = (self.host.as_str(), self.port).to_socket_addrs();
+        found.is_ok_and(|addresses| addresses.map(|address| address.ip()).all(|ip| ip.is_loopback()))
     }
 }
 

@@ -21,7 +21,7 @@ pub enum Error {
     #[error("live mode: WANDB_API_KEY is not set: export it, or use offline mode and `wandb sync` later")]
     NoKey,
     /// [`Mode::Live`](crate::Mode::Live) without the `wandb` program or its Python.
-    #[error("live mode: {what} not found: pip install wandb, give its path in the settings, or use offline mode")]
+    #[error("live mode: {what} not found: pip install wandb, put its directory into PATH, or use offline mode")]
     NoProgram {
         /// The missing program.
         what: String,

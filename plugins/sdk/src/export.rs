@@ -18,6 +18,9 @@ macro_rules! export {
     (estimators: [$($est:tt)*] $(,)?) => { $crate::export! { environments: [], estimators: [$($est)*] } };
     (environments: [$($env:ident $(+ $expert:ident)?),* $(,)?], estimators: [$($est:ident $(+ $parts:ident)?),* $(,)?]
         $(,)?) => {
+        // A panic must become an error of one call, which an abort cannot.
+        #[cfg(panic = "abort")]
+        compile_error!("a plugin must be built with `panic = \"unwind\"`: the host reports a panic as an error of one call");
         /// The plugin's description; see nestor_plugin.h.
         // SAFETY: the one symbol of this name in the library, as nestor_plugin.h asks.
         #[unsafe(no_mangle)]

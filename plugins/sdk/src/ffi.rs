@@ -16,6 +16,11 @@ pub const FAILED: i32 = 1;
 pub const INPUT: i32 = 2;
 pub const PANIC: i32 = 3;
 
+/// Most bytes that one call puts.
+pub const MOST_BYTES: usize = 4 << 20;
+/// Most texts that one call puts.
+pub const MOST_TEXTS: usize = 1 << 16;
+
 pub const ERROR: u32 = 1;
 pub const OBSERVATION: u32 = 2;
 pub const TASK: u32 = 3;

@@ -102,7 +102,9 @@ fn plugin_layout() -> Layout {
     Layout { size: size_of::<ffi::Plugin>(), fields: head.fields.into_iter().chain(rest).collect(), ..head }
 }
 
-const CONSTANTS: [(&str, u64); 25] = [
+const CONSTANTS: [(&str, u64); 27] = [
+    ("NESTOR_MOST_BYTES", ffi::MOST_BYTES as u64),
+    ("NESTOR_MOST_TEXTS", ffi::MOST_TEXTS as u64),
     ("NESTOR_MAGIC", ffi::MAGIC),
     ("NESTOR_ABI_MAJOR", ffi::ABI_MAJOR as u64),
     ("NESTOR_ABI_MINOR", ffi::ABI_MINOR as u64),

@@ -1,24 +1,27 @@
 //! The environment's expert plays: a warm start imitates its episodes, and a small tokenizer is trained on their texts.
 
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use rand::RngExt;
 
 use super::episode_state::{Demonstration, EpisodeState};
+use super::failures::Failures;
 use super::player::{Player, StepPrompt};
 use super::pool::Pool;
 use super::prompt::PromptTemplate;
 use super::tasks::EpisodePlan;
 use crate::data::Episode;
 use crate::engine::{NoiseKey, noise};
+use crate::error::Stopped;
 use crate::input_error;
-use crate::plugin::{Env, Observation, SharedEnv};
+use crate::plugin::{Env, SharedEnv};
 use crate::recipe::Rollout;
 
 /// The expert of an environment, disturbed by noise.
 struct Expert<'a> {
-    shared_env: &'a SharedEnv,
     rollout: &'a Rollout,
     /// Share of its actions that are replaced by a random admissible one.
     noise: f64,
@@ -33,63 +36,103 @@ struct ExpertEpisode {
     max_steps: u32,
     noise: f64,
     seed: u64,
+    /// Filled step by step, so that a failure loses no step before it.
+    played: Arc<Played>,
+}
+
+/// The part of an episode that was played; none before the reset has succeeded.
+#[derive(Default)]
+struct Played(Mutex<Option<Demonstration>>);
+
+impl Played {
+    fn lock(&self) -> MutexGuard<'_, Option<Demonstration>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl ExpertEpisode {
-    fn play(&self, env: &mut Env) -> Result<Demonstration> {
+    fn play(&self, env: &mut Env) -> Result<()> {
         let EpisodePlan { episode, task, seed, .. } = self.plan;
         let first = env.reset(&self.split, task, seed)?;
-        let mut steps: Vec<(String, Observation)> = Vec::new();
+        let mut admissible = first.admissible.clone();
+        *self.played.lock() = Some(Demonstration { first, steps: Vec::new() });
         for step in 0..self.max_steps {
-            let now = steps.last().map_or(&first, |(_, seen)| seen);
-            if now.terminated || now.truncated {
-                break;
-            }
             let mut rng = NoiseKey { stream: noise::EXPERT, iteration: seed, episode, step }.rng(self.seed, 0);
             // Both draws are always made, so that one setting's choice does not move the other's.
             let (replaced, other): (f64, f64) = (rng.random(), rng.random());
-            let any = (other * now.admissible.len() as f64) as usize;
-            let action = match now.admissible.get(any) {
+            let any = (other * admissible.len() as f64) as usize;
+            let action = match admissible.get(any) {
                 Some(action) if replaced < self.noise => action.clone(),
-                _ => env.expert_action()?,
+                _ => env.expert_action(&admissible)?,
             };
             let response = env.expert_response(&action)?;
             let seen = env.step(&response)?;
-            steps.push((response, seen));
+            let over = seen.terminated || seen.truncated;
+            admissible.clone_from(&seen.admissible);
+            if let Some(played) = &mut *self.played.lock() {
+                played.steps.push((response, seen));
+            }
+            if over {
+                break;
+            }
         }
-        Ok(Demonstration { first, steps })
+        Ok(())
     }
 }
 
-impl Expert<'_> {
-    fn check_exists(&self) -> Result<()> {
-        if self.shared_env.has_expert() {
-            return Ok(());
-        }
-        Err(input_error!(
-            "environment `{}` has no expert, which warm_start and model.new need; leave them out",
-            self.shared_env.id()
-        ))
+/// Refuses an environment without an expert.
+pub fn check_expert(shared_env: &SharedEnv) -> Result<()> {
+    if shared_env.has_expert() {
+        return Ok(());
     }
+    Err(input_error!(
+        "environment `{}` has no expert, which warm_start and model.new need; leave them out",
+        shared_env.id()
+    ))
+}
 
-    /// Plays the plan and returns the demonstrations in its order. Takes environments from `idle` and puts them back.
+impl Expert<'_> {
+    /// Plays the plan and returns the demonstrations in its order. A failed reset is repeated; another failure ends its
+    /// episode with the step before. Takes environments from `idle` and puts them back: there are as many as threads.
     fn play(
         &self,
         plan: &[EpisodePlan],
-        pool: &mut Pool<Demonstration>,
+        pool: &mut Pool<()>,
         idle: &mut Vec<Env>,
+        failures: &mut Failures,
     ) -> Result<Vec<Demonstration>> {
-        let Rollout { split, max_steps, .. } = self.rollout;
-        for (index, &plan) in plan.iter().enumerate() {
-            let (split, max_steps) = (split.clone(), *max_steps);
-            let episode = ExpertEpisode { plan, split, max_steps, noise: self.noise, seed: self.seed };
-            pool.submit(index, idle.pop(), move |env| episode.play(env))?;
+        // A thread that was left behind may return and fill its part, so a repeated episode has a part of its own.
+        let mut parts: Vec<Arc<Played>> = plan.iter().map(|_| Arc::default()).collect();
+        let submit = |pool: &mut Pool<()>, index: usize, env: Option<Env>| {
+            let (split, max_steps, played) = (self.rollout.split.clone(), self.rollout.max_steps, Arc::default());
+            let (noise, seed, part) = (self.noise, self.seed, Arc::clone(&played));
+            let episode = ExpertEpisode { plan: plan[index], split, max_steps, noise, seed, played };
+            pool.submit(index, env, move |env| episode.play(env));
+            part
+        };
+        let mut waiting: VecDeque<usize> = (0..plan.len()).collect();
+        for index in waiting.drain(..pool.threads().min(plan.len())) {
+            parts[index] = submit(pool, index, idle.pop());
         }
         let mut all: Vec<Option<Demonstration>> = plan.iter().map(|_| None).collect();
-        for answer in pool.collect(true, Duration::MAX)? {
-            let (env, played) = answer.outcome?;
-            idle.push(env);
-            all[answer.index] = Some(played);
+        while all.iter().any(Option::is_none) {
+            if pool.stopped() {
+                return Err(Stopped.into());
+            }
+            for answer in pool.collect(true, Duration::ZERO)? {
+                let env = match answer.outcome {
+                    Ok((env, ())) => Some(env),
+                    Err(error) => failures.survive(error).map(|()| None)?,
+                };
+                all[answer.index] = parts[answer.index].lock().take();
+                if all[answer.index].is_none() {
+                    waiting.push_front(answer.index);
+                }
+                match waiting.pop_front() {
+                    Some(index) => parts[index] = submit(pool, index, env.or_else(|| idle.pop())),
+                    None => idle.extend(env),
+                }
+            }
         }
         all.into_iter().collect::<Option<Vec<_>>>().context("a demonstration is missing")
     }
@@ -103,12 +146,12 @@ pub fn texts(
     noise: f64,
     seed: u64,
 ) -> Result<Vec<String>> {
-    let expert = Expert { shared_env, rollout, noise, seed };
-    expert.check_exists()?;
+    let expert = Expert { rollout, noise, seed };
+    check_expert(shared_env)?;
     let template = PromptTemplate::of(shared_env, rollout)?;
     let mut pool = Pool::new(shared_env, rollout.env_threads)?;
-    let mut texts = Vec::new();
-    for (plan, played) in plan.iter().zip(expert.play(plan, &mut pool, &mut Vec::new())?) {
+    let (mut texts, mut failures) = (Vec::new(), Failures::new(rollout.env_errors));
+    for (plan, played) in plan.iter().zip(expert.play(plan, &mut pool, &mut Vec::new(), &mut failures)?) {
         let mut playing = EpisodeState::new(*plan);
         playing.begin(played.first);
         for (response, seen) in played.steps {
@@ -126,14 +169,16 @@ impl Player {
     /// Steps hold prompt and response ids (an end-of-sequence token last) and no log-probs. A conversation without room
     /// for another response ends its episode, as in [`Player::play`].
     pub fn demonstrate(&mut self, plan: &[EpisodePlan], noise: f64, seed: u64) -> Result<Vec<Episode>> {
-        let expert = Expert { shared_env: &self.shared_env, rollout: &self.rollout, noise, seed };
-        expert.check_exists()?;
+        let expert = Expert { rollout: &self.rollout, noise, seed };
+        check_expert(&self.shared_env)?;
         let pool = match &mut self.experts {
             Some(pool) => pool,
             none => none.insert(Pool::new(&self.shared_env, self.rollout.env_threads)?),
         };
-        let played = expert.play(plan, pool, &mut self.idle);
-        pool.drain();
+        let mut failures = Failures::new(self.rollout.env_errors);
+        let played = expert.play(plan, pool, &mut self.idle, &mut failures);
+        self.env_errors += failures.count;
+        pool.drain()?;
         let Some(&eos) = self.tokenizer.eos().first() else {
             return Err(input_error!("the tokenizer names no end-of-sequence token, which a demonstration ends with"));
         };

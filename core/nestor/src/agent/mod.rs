@@ -3,19 +3,23 @@
 
 mod distributed;
 mod expert;
+mod failures;
 mod player;
 mod episode_state;
 mod pool;
+mod queue;
 mod prompt;
 mod pack;
+mod rehearsal;
 mod report;
 mod tasks;
 pub mod play;
 
 pub use self::episode_state::EpisodeState;
-pub use self::expert::texts;
+pub use self::expert::{check_expert, texts};
 pub use self::pack::pack;
 pub use self::player::{PlaySettings, Player, PlayerOptions};
 pub use self::prompt::{HistoryStep, PromptTemplate, PromptVariables};
+pub use self::rehearsal::{Rehearsal, RehearsedPrompt};
 pub use self::report::{Count, Scored, Success};
-pub use self::tasks::{EpisodePlan, TaskCursor, count_tasks, eval_plan, plan, plan_from};
+pub use self::tasks::{EpisodePlan, TaskCursor, count_eval_tasks, count_tasks, eval_plan, plan, plan_from};

@@ -8,20 +8,21 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::episode_state::{Demonstration, EpisodeState};
+use super::episode_state::EpisodeState;
+use super::failures::Failures;
 use super::pool::Pool;
 use super::prompt::{PromptTemplate, fit};
 use super::tasks::EpisodePlan;
 use crate::data::Episode;
 use crate::engine::{Counters, Engine, EngineOptions, NoiseKey, Request, Sampling, Weights, noise};
-use crate::error::{InputError, Stopped, message};
+use crate::error::Stopped;
 use crate::failpoint::failpoint;
 use crate::input_error;
 use crate::model::Model;
 use crate::plugin::{Env, Observation, SharedEnv};
 use crate::recipe::{Eval, Rollout};
 use crate::tokenizer::{Message, Tokenizer, Turns};
-use crate::track::{Progress, terminal};
+use crate::track::Progress;
 
 /// Wait for environments before the first pass, whose duration is not known.
 const FIRST_PATIENCE: Duration = Duration::from_millis(5);
@@ -82,10 +83,10 @@ pub struct Player {
     engine: Engine,
     pool: Pool<Observation>,
     /// Threads for the expert's episodes, from the first demonstration on.
-    pub(super) experts: Option<Pool<Demonstration>>,
+    pub(super) experts: Option<Pool<()>>,
     stop: Arc<AtomicBool>,
     /// Survived failures of environments.
-    env_errors: u64,
+    pub(super) env_errors: u64,
     progress: Progress,
 }
 
@@ -144,9 +145,10 @@ impl Player {
     pub fn play(&mut self, model: &Model, plan: &[EpisodePlan], settings: &PlaySettings) -> Result<Vec<Episode>> {
         let played = self.play_all(model, plan, settings);
         // After an error there may be work under way; and the cache is of no use once the weights change.
-        self.pool.drain();
+        let drained = self.pool.drain();
         self.engine.clear();
-        played
+        let episodes = played?;
+        drained.map(|()| episodes)
     }
 
     fn play_all(&mut self, model: &Model, plan: &[EpisodePlan], settings: &PlaySettings) -> Result<Vec<Episode>> {
@@ -158,10 +160,10 @@ impl Player {
         }
         let mut in_flight: Vec<EpisodeInFlight> = Vec::with_capacity(plan.len());
         for (index, p) in plan.iter().enumerate() {
-            self.reset(index, p, settings)?;
+            self.reset(index, p, settings);
             in_flight.push(EpisodeInFlight { playing: EpisodeState::new(*p), env: None, prompt: Vec::new() });
         }
-        let (mut remaining, mut failures) = (plan.len(), 0);
+        let (mut remaining, mut failures) = (plan.len(), Failures::new(self.rollout.env_errors));
         self.progress.set_total(remaining);
         let mut patience = FIRST_PATIENCE;
         while remaining > 0 {
@@ -174,10 +176,10 @@ impl Player {
                 let (env, seen) = match answer.outcome {
                     Ok((env, seen)) => (env, seen),
                     Err(error) => {
-                        failures += 1;
-                        self.survive(failures, error)?;
+                        failures.survive(error)?;
+                        self.env_errors += 1;
                         if current.playing.step() == 0 {
-                            self.reset(answer.index, &plan[answer.index], settings)?;
+                            self.reset(answer.index, &plan[answer.index], settings);
                         } else {
                             current.playing.fail();
                             remaining -= 1;
@@ -205,7 +207,7 @@ impl Player {
                 let text = self.tokenizer.decode(&done.tokens, true);
                 let prompt = std::mem::take(&mut current.prompt);
                 current.playing.respond((prompt, done.tokens, done.logprobs), text.clone());
-                self.pool.submit(index, current.env.take(), move |env| env.step(&text))?;
+                self.pool.submit(index, current.env.take(), move |env| env.step(&text));
                 failpoint("mid-rollout");
             }
             self.progress.advance(0, (self.engine.counters().generated - drawn) as usize);
@@ -216,20 +218,9 @@ impl Player {
     }
 
     /// Has a thread reset an environment for the plan's episode `index`.
-    fn reset(&mut self, index: usize, plan: &EpisodePlan, settings: &PlaySettings) -> Result<()> {
+    fn reset(&mut self, index: usize, plan: &EpisodePlan, settings: &PlaySettings) {
         let (split, EpisodePlan { task, seed, .. }) = (settings.split.clone(), *plan);
-        self.pool.submit(index, self.idle.pop(), move |env| env.reset(&split, task, seed))
-    }
-
-    /// Counts an environment's error, the `failures`th of a plan; returns it where it ends the run.
-    fn survive(&mut self, failures: u64, error: anyhow::Error) -> Result<()> {
-        if failures > self.rollout.env_errors || error.chain().any(|cause| cause.is::<InputError>()) {
-            return Err(error);
-        }
-        self.env_errors += 1;
-        let (why, allowed) = (message(&error), self.rollout.env_errors);
-        terminal::warn(&format!("warning: {why} (failure {failures} of {allowed})"));
-        Ok(())
+        self.pool.submit(index, self.idle.pop(), move |env| env.reset(&split, task, seed));
     }
 
     /// Queues the next step of an episode; false where it was cut instead, for lack of room.

@@ -1,14 +1,24 @@
-//! Threads that reset and step environments while the policy decodes. Environments travel to a thread and back
-//! through channels: one owner at a time, no locks.
+//! Threads that reset and step environments while the policy decodes. An environment travels to a thread and back: it has
+//! one owner at a time.
+//!
+//! A thread whose call into the plugin takes too long is left behind with its environment, and another thread takes its
+//! place. Nothing here waits for such a thread, whether the pool is drained or dropped.
 
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 
-use crate::plugin::{Env, SharedEnv};
+use super::queue::Queue;
+use crate::error::Stopped;
+use crate::plugin::{Call, Env, GRACE, POLL, SharedEnv, Slot, leave_behind, own_slot, supervise_this_thread};
+use crate::track::terminal;
 
 /// The answer to one piece of work.
 pub struct Answer<T> {
@@ -16,102 +26,234 @@ pub struct Answer<T> {
     pub index: usize,
     /// The environment, for the next piece of work, and the result of this one. An error keeps the environment.
     pub outcome: Result<(Env, T)>,
-    thread: usize,
 }
 
-type Job<T> = Box<dyn FnOnce() -> Answer<T> + Send>;
+/// One piece of work and its number.
+struct Job<T> {
+    number: u64,
+    work: Box<dyn FnOnce() -> Result<(Env, T)> + Send>,
+}
+
+/// A thread's view of its pool.
+struct Worker<T> {
+    jobs: Arc<Queue<Job<T>>>,
+    answers: Sender<(u64, Result<(Env, T)>)>,
+    state: Arc<State>,
+}
+
+/// A thread as the pool sees it.
+#[derive(Default)]
+struct State {
+    /// Number of the piece of work under way; 0 for none.
+    job: AtomicU64,
+    /// Its calls into the plugin.
+    slot: OnceLock<&'static Slot>,
+    /// The pool has left the thread behind: it ends once it returns.
+    retired: AtomicBool,
+}
+
+struct Thread {
+    handle: JoinHandle<()>,
+    state: Arc<State>,
+    /// The call that was under way at the last look, and since when.
+    seen: Option<(u64, Instant)>,
+}
 
 /// Threads that work on environments, with a result of type `T` from each piece of work.
 pub struct Pool<T> {
     shared_env: SharedEnv,
-    threads: Vec<(Sender<Job<T>>, JoinHandle<()>)>,
-    /// Pieces of work under way per thread.
-    load: Vec<usize>,
-    answers: Receiver<Answer<T>>,
+    threads: Vec<Thread>,
+    jobs: Arc<Queue<Job<T>>>,
+    sender: Sender<(u64, Result<(Env, T)>)>,
+    answers: Receiver<(u64, Result<(Env, T)>)>,
+    /// The caller's number of each piece of work without an answer.
+    under_way: HashMap<u64, usize>,
+    /// Pieces of work so far. They count from 1.
+    count: u64,
+    looked: Instant,
 }
 
 impl<T: Send + 'static> Pool<T> {
     /// Starts the threads, one at least.
     pub fn new(shared_env: &SharedEnv, threads: usize) -> Result<Self> {
         let (sender, answers) = channel();
-        let threads = (0..threads.max(1))
-            .map(|thread| {
-                let (jobs, inbox) = channel::<Job<T>>();
-                let sender = sender.clone();
-                let work = move || {
-                    for job in inbox {
-                        // The receiver is gone only when the pool is; no one waits for the answer then.
-                        if sender.send(job()).is_err() {
-                            break;
-                        }
-                    }
-                };
-                let handle = std::thread::Builder::new()
-                    .name(format!("environment {thread}"))
-                    .spawn(work)
-                    .context("cannot start an environment thread (rollout.env_threads)")?;
-                Ok((jobs, handle))
-            })
-            .collect::<Result<Vec<_>>>()?;
-        Ok(Self { shared_env: shared_env.clone(), load: vec![0; threads.len()], threads, answers })
+        let mut pool = Self {
+            shared_env: shared_env.clone(),
+            threads: Vec::new(),
+            jobs: Arc::default(),
+            sender,
+            answers,
+            under_way: HashMap::new(),
+            count: 0,
+            looked: Instant::now(),
+        };
+        for _ in 0..threads.max(1) {
+            let thread = pool.start()?;
+            pool.threads.push(thread);
+        }
+        Ok(pool)
     }
 
-    /// Gives work on an environment to the least busy thread, which makes a new environment where none is given.
+    fn start(&self) -> Result<Thread> {
+        let state = Arc::new(State::default());
+        let worker = Worker { jobs: self.jobs.clone(), answers: self.sender.clone(), state: state.clone() };
+        let handle = std::thread::Builder::new()
+            .name("environment".into())
+            .spawn(move || worker.run())
+            .context("cannot start an environment thread (rollout.env_threads)")?;
+        Ok(Thread { handle, state, seen: None })
+    }
+
+    /// Number of threads.
+    pub fn threads(&self) -> usize {
+        self.threads.len()
+    }
+
+    /// True once the run is asked to stop.
+    pub fn stopped(&self) -> bool {
+        self.shared_env.limits().stopped()
+    }
+
+    /// Gives work on an environment to the next free thread, which makes a new environment where none is given.
     pub fn submit(
         &mut self,
         index: usize,
         env: Option<Env>,
         work: impl FnOnce(&mut Env) -> Result<T> + Send + 'static,
-    ) -> Result<()> {
-        let thread = (0..self.load.len()).min_by_key(|&t| self.load[t]).unwrap_or(0);
-        self.load[thread] += 1;
+    ) {
+        self.count += 1;
+        self.under_way.insert(self.count, index);
         let shared_env = self.shared_env.clone();
-        let job = move || Answer { index, outcome: run(&shared_env, env, work), thread };
-        self.threads[thread].0.send(Box::new(job)).map_err(|_| anyhow!("environment thread {thread} has ended"))
+        self.jobs.push(Job { number: self.count, work: Box::new(move || run(&shared_env, env, work)) });
     }
 
-    /// Pieces of work under way.
-    pub fn outstanding(&self) -> usize {
-        self.load.iter().sum()
-    }
-
-    /// Collects the answers that arrive within `patience`; with `at_least_one`, waits for the first without a limit.
+    /// Collects the answers that arrive within `patience`; with `at_least_one`, waits for the first without that limit.
+    /// A call that takes longer than `env.timeout_s` is answered by an error. Ends with [`Stopped`] where it would wait
+    /// although the run is asked to stop.
     pub fn collect(&mut self, at_least_one: bool, patience: Duration) -> Result<Vec<Answer<T>>> {
         let mut answers = Vec::new();
         let mut begin = Instant::now();
-        while self.outstanding() > 0 {
-            let answer = if at_least_one && answers.is_empty() {
-                let answer = self.answers.recv().context("all environment threads have ended")?;
-                begin = Instant::now();
-                answer
-            } else {
-                match self.answers.recv_timeout(patience.saturating_sub(begin.elapsed())) {
-                    Ok(answer) => answer,
-                    Err(RecvTimeoutError::Timeout) => break,
-                    Err(RecvTimeoutError::Disconnected) => bail!("all environment threads have ended"),
+        while !self.under_way.is_empty() {
+            let waits = at_least_one && answers.is_empty();
+            let left = if waits { POLL } else { patience.saturating_sub(begin.elapsed()) };
+            match self.answers.recv_timeout(left.min(POLL)) {
+                Ok((number, outcome)) => {
+                    // Work that was given up may be answered all the same.
+                    let Some(index) = self.under_way.remove(&number) else { continue };
+                    if waits {
+                        begin = Instant::now();
+                    }
+                    answers.push(Answer { index, outcome });
                 }
-            };
-            self.load[answer.thread] -= 1;
-            answers.push(answer);
+                Err(RecvTimeoutError::Timeout) if !waits && begin.elapsed() >= patience => break,
+                Err(RecvTimeoutError::Timeout) if self.shared_env.limits().stopped() => return Err(Stopped.into()),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => bail!("all environment threads have ended"),
+            }
+            if self.looked.elapsed() >= POLL {
+                answers.extend(self.overdue()?);
+            }
         }
         Ok(answers)
     }
 
-    /// Waits for all work under way and drops its answers.
-    pub fn drain(&mut self) {
-        while self.outstanding() > 0 {
-            let Ok(answer) = self.answers.recv() else { return };
-            self.load[answer.thread] -= 1;
+    /// Errors in place of the answers of threads whose call takes too long. Other threads take their place.
+    fn overdue(&mut self) -> Result<Vec<Answer<T>>> {
+        self.looked = Instant::now();
+        let limits = self.shared_env.limits().clone();
+        let mut answers = Vec::new();
+        for at in 0..self.threads.len() {
+            let thread = &mut self.threads[at];
+            let Some((count, call)) = thread.state.slot.get().and_then(|slot| slot.call()) else {
+                thread.seen = None;
+                continue;
+            };
+            match thread.seen {
+                Some((seen, since)) if seen == count => {
+                    if since.elapsed() >= limits.timeout {
+                        // The call is of this work, since it is still under way.
+                        let number = thread.state.job.load(Ordering::Acquire);
+                        answers.extend(self.give_up(at, number, &call)?);
+                    }
+                }
+                _ => thread.seen = Some((count, Instant::now())),
+            }
         }
+        Ok(answers)
+    }
+
+    fn give_up(&mut self, at: usize, number: u64, call: &Call) -> Result<Option<Answer<T>>> {
+        self.replace(at)?;
+        let error = self.shared_env.limits().exceeded(call).context(call.to_string());
+        Ok(self.under_way.remove(&number).map(|index| Answer { index, outcome: Err(error) }))
+    }
+
+    /// Leaves a thread behind and starts another one.
+    fn replace(&mut self, at: usize) -> Result<()> {
+        let fresh = self.start()?;
+        let old = std::mem::replace(&mut self.threads[at], fresh);
+        old.state.retired.store(true, Ordering::Release);
+        leave_behind();
+        Ok(())
+    }
+
+    /// Drops all work: what no thread has begun, and the answers of the rest. Waits a moment for calls that return, and
+    /// leaves the others behind.
+    pub fn drain(&mut self) -> Result<()> {
+        for job in self.jobs.take() {
+            self.under_way.remove(&job.number);
+        }
+        let begin = Instant::now();
+        while !self.under_way.is_empty() {
+            match self.answers.recv_timeout(GRACE.saturating_sub(begin.elapsed())) {
+                Ok((number, _)) => self.under_way.remove(&number),
+                Err(_) => break,
+            };
+        }
+        for at in 0..self.threads.len() {
+            if self.under_way.remove(&self.threads[at].state.job.load(Ordering::Acquire)).is_some() {
+                self.replace(at)?;
+            }
+        }
+        self.under_way.clear();
+        Ok(())
     }
 }
 
 impl<T> Drop for Pool<T> {
     fn drop(&mut self) {
-        for (jobs, handle) in self.threads.drain(..) {
-            drop(jobs);
-            // A thread that panicked has reported it already.
-            let _ = handle.join();
+        self.jobs.close();
+        let begin = Instant::now();
+        for Thread { handle, .. } in self.threads.drain(..) {
+            while !handle.is_finished() && begin.elapsed() < GRACE {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            if handle.is_finished() {
+                // A thread that panicked has reported it already.
+                let _ = handle.join();
+            } else {
+                leave_behind();
+            }
+        }
+    }
+}
+
+impl<T> Worker<T> {
+    fn run(self) {
+        supervise_this_thread();
+        let Self { jobs, answers, state } = self;
+        if let Some(slot) = own_slot() {
+            let _ = state.slot.set(slot);
+        }
+        while let Some(Job { number, work }) = jobs.pop() {
+            state.job.store(number, Ordering::Release);
+            let outcome = work();
+            terminal::guard_stdout();
+            state.job.store(0, Ordering::Release);
+            // The receiver is gone only when the pool is; no one waits for the answer then.
+            if answers.send((number, outcome)).is_err() || state.retired.load(Ordering::Acquire) {
+                break;
+            }
         }
     }
 }

@@ -11,6 +11,10 @@ use crate::input_error;
 use crate::plugin::SharedEnv;
 use crate::recipe::{Rollout, Truncation};
 
+/// Instructions of a template's rendering, so that an endless one ends with an error instead of a run that hangs. A prompt
+/// takes some thousands.
+const FUEL: u64 = 10_000_000;
+
 /// A prompt template. It needs no tokenizer, so that a tokenizer can be trained on what it renders.
 #[derive(Debug)]
 pub struct PromptTemplate {
@@ -75,6 +79,7 @@ impl PromptTemplate {
     pub fn new(source: &str, origin: impl Into<String>) -> Result<Self> {
         let mut environment = Environment::new();
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
+        environment.set_fuel(Some(FUEL));
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         let template = Self { environment, source: source.into(), origin: origin.into() };
         template.environment.template_from_str(&template.source).map_err(|error| template.explain(&error))?;
@@ -175,6 +180,10 @@ mod tests {
             "{message}"
         );
         assert!(PromptTemplate::new("{% if %}", "rollout.template").is_err());
+        let nested = "{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}";
+        let endless = PromptTemplate::new(nested, "rollout.template")?;
+        let message = endless.render(&variables).expect_err("out of fuel").to_string();
+        assert!(message.contains("rollout.template") && message.contains("fuel"), "{message}");
         Ok(())
     }
 

@@ -7,6 +7,10 @@ use serde::{Deserialize, Serialize};
 use crate::engine::{NoiseKey, noise};
 use crate::input_error;
 use crate::plugin::SharedEnv;
+use crate::recipe::{Eval, EvalTasks};
+
+/// Most tasks of one evaluation.
+const MOST_TASKS: u64 = 1 << 20;
 
 /// Number of tasks of the split that a recipe's `key` names.
 ///
@@ -16,6 +20,28 @@ pub fn count_tasks(shared_env: &SharedEnv, key: &str, split: &str) -> Result<u64
     match shared_env.tasks(split).with_context(|| format!("recipe key `{key}`"))? {
         0 => Err(input_error!("recipe key `{key}`: split `{split}` of environment `{}` has no tasks", shared_env.id())),
         count => Ok(count),
+    }
+}
+
+/// Number of tasks of the split that an evaluation plays on.
+///
+/// # Errors
+/// If the split has no tasks, or fewer than the evaluation wants: a task played twice is no new evidence.
+pub fn count_eval_tasks(shared_env: &SharedEnv, eval: &Eval) -> Result<u64> {
+    let count = count_tasks(shared_env, "eval.split", &eval.split)?;
+    match eval.tasks {
+        EvalTasks::Panel(tasks) if u64::from(tasks) > count => Err(input_error!(
+            "recipe key `eval.tasks`: split `{}` of environment `{}` has {count} tasks, not {tasks}, and a task played \
+             twice is no new evidence; set it to {count} or all, or give the environment more tasks",
+            eval.split,
+            shared_env.id()
+        )),
+        EvalTasks::All if count > MOST_TASKS => Err(input_error!(
+            "recipe key `eval.tasks`: split `{}` of environment `{}` has {count} tasks, too many to play all; give a number",
+            eval.split,
+            shared_env.id()
+        )),
+        _ => Ok(count),
     }
 }
 
@@ -53,20 +79,25 @@ pub fn plan_from(first: u32, tasks: &[u64], group_size: u32, seed: u64, iteratio
     tasks.iter().enumerate().flat_map(group).collect()
 }
 
-/// The same `episodes` single episodes each time: the first tasks of a split of `count`. A split with fewer tasks starts
-/// again from its first, with other seeds.
+/// The same single episodes each time, one per task: all tasks of a split of `count` in their order, or a panel that the
+/// seed draws from the whole split. The first tasks of a split may be of one kind, so a panel never takes those.
 ///
 /// # Panics
-/// When the split has no task; callers check that first.
-pub fn eval_plan(count: u64, episodes: u32, seed: u64) -> Vec<EpisodePlan> {
-    assert!(count > 0, "a split without tasks cannot be evaluated on");
-    let episode = |i: u32| EpisodePlan {
+/// When the split has no task, or fewer than the panel; callers check that first.
+pub fn eval_plan(count: u64, tasks: EvalTasks, seed: u64) -> Vec<EpisodePlan> {
+    let number = tasks.number(count);
+    assert!(count > 0 && number <= count, "a split of {count} tasks cannot be evaluated on {number}");
+    let drawn = match number < count {
+        true => TaskCursor::new(count, seed_of(seed, noise::EVAL_TASKS, 0, 0)).next(number as usize),
+        false => (0..count).collect(),
+    };
+    let episode = |(i, task): (u32, u64)| EpisodePlan {
         group: i,
         episode: i,
-        task: i as u64 % count,
+        task,
         seed: seed_of(seed, noise::EVAL_ENVIRONMENTS, 0, i),
     };
-    (0..episodes).map(episode).collect()
+    (0..).zip(drawn).map(episode).collect()
 }
 
 /// Draws the tasks of a split in random order, all of them once before any repeats. Part of a checkpoint.
@@ -157,7 +188,9 @@ mod tests {
     #[test]
     fn an_empty_split_is_refused() {
         assert!(std::panic::catch_unwind(|| TaskCursor::new(0, 3)).is_err());
-        assert!(std::panic::catch_unwind(|| eval_plan(0, 1, 3)).is_err());
+        for tasks in [EvalTasks::All, EvalTasks::Panel(1)] {
+            assert!(std::panic::catch_unwind(|| eval_plan(0, tasks, 3)).is_err());
+        }
     }
 
     #[test]
@@ -176,9 +209,23 @@ mod tests {
         assert!(plan[..3].iter().all(|p| p.seed == plan[0].seed) && plan[3].seed != plan[0].seed);
         let later = plan_from(1, &[6], 3, 1, 2);
         assert_eq!(later, plan[3..]);
-        let eval = eval_plan(2, 4, 1);
-        assert_eq!(eval, eval_plan(2, 4, 1));
-        assert_eq!(eval.iter().map(|p| p.task).collect::<Vec<_>>(), [0, 1, 0, 1]);
+        let eval = eval_plan(3, EvalTasks::All, 1);
+        assert_eq!(eval, eval_plan(3, EvalTasks::Panel(3), 1));
+        assert_eq!(eval.iter().map(|p| p.task).collect::<Vec<_>>(), [0, 1, 2]);
         assert!(eval[0].seed != eval[2].seed);
+    }
+
+    /// A split is often sorted by kind: 140 games of six types, in the order of their paths.
+    #[test]
+    fn a_panel_is_drawn_by_seed_from_the_whole_split() {
+        let tasks = |seed| eval_plan(140, EvalTasks::Panel(70), seed).iter().map(|p| p.task).collect::<Vec<_>>();
+        let mut drawn = tasks(1);
+        assert_eq!(drawn, tasks(1));
+        assert!(drawn != tasks(2));
+        drawn.sort_unstable();
+        drawn.dedup();
+        assert_eq!(drawn.len(), 70);
+        let late = drawn.iter().filter(|&&task| task >= 70).count();
+        assert!((20..=50).contains(&late), "{late} of 70 are from the second half");
     }
 }

@@ -8,8 +8,7 @@ use serde_json::{Value, json};
 use tch::{Device, Kind};
 
 use super::generate::complete;
-use super::{random_batch, random_rows};
-use crate::input_error;
+use super::{check_sizes, random_batch, random_rows};
 use crate::model::{Model, StoredType, weights};
 use crate::policy::Network;
 use crate::policy::update::{Difference, UpdateSettings, gradients};
@@ -34,9 +33,7 @@ pub struct LogprobDiffOptions {
 /// The difference in each compute type.
 pub fn logprob_diff(options: &LogprobDiffOptions) -> Result<Value> {
     let LogprobDiffOptions { dir, batch, prompt, new, kinds, device, .. } = options;
-    if [batch, prompt, new].contains(&&0) {
-        return Err(input_error!("--batch, --prompt and --new must be at least 1"));
-    }
+    check_sizes(*batch, *prompt, *new)?;
     let mut types = serde_json::Map::new();
     for &kind in kinds {
         let Difference { mean, max } = difference(weights::load(dir, kind, *device)?, options)?;

@@ -111,6 +111,7 @@ pub fn update(options: &BenchOptions) -> Result<Value> {
         deterministic: false,
         stop: Arc::default(),
         progress: Default::default(),
+        notice: Default::default(),
     };
     let options = &BenchOptions { batch: options.batch * ranks.world(), device, ..options.clone() };
     let mut policy = Network::new(load(options)?, &ranks)?;
@@ -261,10 +262,25 @@ fn random_batch(sequences: impl Iterator<Item = (Vec<u32>, usize)>) -> Batch {
     Batch { sequences: packed, rows, recomputed: None }
 }
 
+/// Most tokens of all sequences, beyond what any machine measures.
+const MOST_TOKENS: usize = 1 << 28;
+
+/// Refuses sizes that are 0, and sizes whose tokens no machine holds.
+fn check_sizes(batch: usize, prompt: usize, new: usize) -> Result<()> {
+    if [batch, prompt, new].contains(&0) {
+        return Err(input_error!("--batch, --prompt and --new must be at least 1"));
+    }
+    match prompt.checked_add(new).and_then(|length| length.checked_mul(batch)) {
+        Some(tokens) if tokens <= MOST_TOKENS => Ok(()),
+        _ => Err(input_error!("--batch times --prompt and --new is more than {MOST_TOKENS} tokens; lower one")),
+    }
+}
+
 fn load(options: &BenchOptions) -> Result<Model> {
     let BenchOptions { batch, prompt, new, repeats, .. } = options;
-    if [batch, prompt, new, repeats].contains(&&0) {
-        return Err(input_error!("--batch, --prompt, --new and --repeats must be at least 1"));
+    check_sizes(*batch, *prompt, *new)?;
+    if *repeats == 0 {
+        return Err(input_error!("--repeats must be at least 1"));
     }
     weights::load(&options.dir, options.kind, options.device)
 }

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use tch::{Kind, Tensor};
 
 use super::manifest::{MANIFEST, Manifest, set_file};
+use super::moment::is_leftover;
 use crate::dist::{Comm, agree, exchange};
 use crate::failpoint::failpoint;
 use crate::files::{Sum, flush, sum};
@@ -61,12 +62,12 @@ pub fn write_dir(
     written.with_context(context)
 }
 
-/// Makes the empty directory, and removes temporary ones that interrupted runs left.
+/// Makes the empty directory, and removes temporary ones that interrupted runs left. Other files are not the run's.
 fn begin(parent: &Path, temporary: &Path) -> Result<()> {
     fs::create_dir_all(parent).with_context(|| format!("making {}", parent.display()))?;
     for entry in fs::read_dir(parent).with_context(|| format!("listing {}", parent.display()))? {
         let left = entry.with_context(|| format!("listing {}", parent.display()))?.path();
-        if left.extension().is_some_and(|extension| extension == "tmp") {
+        if left.file_name().and_then(|name| name.to_str()).is_some_and(is_leftover) {
             fs::remove_dir_all(&left).with_context(|| format!("removing {}", left.display()))?;
         }
     }

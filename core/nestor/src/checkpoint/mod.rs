@@ -4,7 +4,7 @@
 //! `exp_avg.safetensors`, `exp_avg_sq.safetensors`, the same three of a critic (`critic…`), `state.json` (counters,
 //! task cursor, KL coefficient), and the model's configuration and tokenizer. `manifest.json` is written last: size and
 //! SHA-256 of each file, and a SHA-256 of that list. The directory is written under a temporary name, flushed to disk
-//! and renamed.
+//! and renamed. The links `latest` and `best` name two of them.
 //!
 //! W ranks write W files for each file of tensors, `policy-0000r-of-0000W.safetensors`. Every rank writes its shards:
 //! whole tensors, and pieces of others (`NAME[first..end]`). It reads its shards from any number of files. All ranks
@@ -18,7 +18,9 @@
 
 mod atomic_dir;
 mod export;
+mod links;
 mod manifest;
+mod moment;
 #[cfg(test)]
 mod tests;
 
@@ -26,13 +28,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tch::Tensor;
 
 pub use atomic_dir::TensorSet;
 pub use export::{export, export_adapter, load_model};
+pub use moment::Moment;
 
 use crate::dist::{Comm, agree, from_root};
 use crate::files::{sum, write_json};
@@ -42,12 +45,17 @@ use crate::policy::Network;
 use crate::policy::network::{set_shards, shards};
 use crate::shard::{Layout, Ranks};
 use crate::tokenizer;
+use crate::track::terminal;
 use atomic_dir::{remove, write_dir};
 use export::open;
+use links::{BEST, LATEST, point};
 use manifest::{MANIFEST, Manifest, damage};
+use moment::REFERENCE;
 
 /// The file of an interrupted update.
 const INTERRUPTED: &str = "halfway.postcard";
+/// The file of a warm start under way.
+const WARM_START: &str = "warm-start.postcard";
 const STATE: &str = "state.json";
 const CONFIG: &str = "config.json";
 const TOKENIZER: &str = "tokenizer.json";
@@ -71,16 +79,35 @@ pub struct Contents<'a> {
     /// The folder of the configuration and the tokenizer, which are copied so that the checkpoint can be exported
     /// alone.
     pub model_files: &'a Path,
-    /// The next iteration, where a signal interrupted its update.
-    pub interrupted: Option<SerializedUpdate>,
+    /// Work between two iterations' ends, which the resumed run finishes.
+    pub unfinished: Option<Unfinished>,
 }
 
-/// An interrupted update as bytes.
-#[derive(Debug)]
-pub struct SerializedUpdate {
-    /// Number of its finished optimiser steps.
-    pub steps: usize,
-    pub bytes: Vec<u8>,
+/// Unfinished work, as bytes.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Unfinished {
+    /// The warm start, or the first evaluation after it.
+    WarmStart(Vec<u8>),
+    /// The next iteration, from the start of its update on.
+    Update(Vec<u8>),
+}
+
+impl Unfinished {
+    fn file(&self) -> (&'static str, &[u8]) {
+        match self {
+            Self::WarmStart(bytes) => (WARM_START, bytes),
+            Self::Update(bytes) => (INTERRUPTED, bytes),
+        }
+    }
+}
+
+/// The checkpoints that remain when another is saved.
+#[derive(Debug, Clone, Copy)]
+pub struct Retention {
+    /// Number of the newest ones.
+    pub keep: usize,
+    /// The one with the highest success in an evaluation.
+    pub best: Option<Moment>,
 }
 
 impl<'a> Contents<'a> {
@@ -88,7 +115,7 @@ impl<'a> Contents<'a> {
         policy: &'a Network,
         critic: Option<&'a Network>,
         model_files: &'a Path,
-        interrupted: Option<SerializedUpdate>,
+        unfinished: Option<Unfinished>,
     ) -> Self {
         let mut sets = vec![TensorSet { name: POLICY[0], layouts: &policy.model.layouts, shards: policy.base() }];
         if let Some(adapters) = &policy.model.adapters {
@@ -108,7 +135,7 @@ impl<'a> Contents<'a> {
             sets.extend(moments(CRITIC, critic));
         }
         let adapter_config = policy.model.adapters.as_ref().map(|adapters| adapters.peft_config(model_files));
-        Self { sets, adapter_config, model_files, interrupted }
+        Self { sets, adapter_config, model_files, unfinished }
     }
 
     /// Writes the files that rank 0 alone writes.
@@ -119,9 +146,9 @@ impl<'a> Contents<'a> {
         tokenizer::copy_files(self.model_files, dir)?;
         let config = dir.join(CONFIG);
         fs::copy(self.model_files.join(CONFIG), &config).with_context(|| format!("writing {}", config.display()))?;
-        if let Some(interrupted) = &self.interrupted {
-            let path = dir.join(INTERRUPTED);
-            fs::write(&path, &interrupted.bytes).with_context(|| format!("writing {}", path.display()))?;
+        if let Some((name, bytes)) = self.unfinished.as_ref().map(Unfinished::file) {
+            let path = dir.join(name);
+            fs::write(&path, bytes).with_context(|| format!("writing {}", path.display()))?;
         }
         let path = dir.join(STATE);
         fs::write(&path, serde_json::to_vec_pretty(state)?).with_context(|| format!("writing {}", path.display()))
@@ -161,27 +188,44 @@ impl Checkpoints {
         Self { dir: run_dir.join("checkpoints") }
     }
 
-    /// Saves a checkpoint after `iteration` finished iterations, and keeps the newest `keep`.
+    /// The directory of the checkpoint of this moment.
+    pub fn path(&self, moment: Moment) -> PathBuf {
+        self.dir.join(moment.to_string())
+    }
+
+    /// Saves a checkpoint of this moment, links it, and removes those that `retention` does not keep.
     pub fn save(
         &self,
         comm: &dyn Comm,
-        iteration: u64,
+        moment: Moment,
         contents: &Contents,
         state: &impl Serialize,
-        keep: usize,
+        retention: &Retention,
     ) -> Result<()> {
-        let more =
-            contents.interrupted.as_ref().map_or(String::new(), |interrupted| format!("+{:06}", interrupted.steps));
-        let path = self.dir.join(format!("iteration-{iteration:06}{more}"));
+        let path = self.path(moment);
         write_dir(comm, &path, &contents.sets, |dir| contents.write_files(dir, state))?;
-        agree(comm, if comm.rank() == 0 { self.remove_old(&path, keep) } else { Ok(()) })
+        if comm.rank() == 0 {
+            self.link(moment, retention);
+        }
+        agree(comm, if comm.rank() == 0 { self.remove_old(moment, retention) } else { Ok(()) })
     }
 
-    /// Removes all checkpoints but the newest `keep` up to the one just written. Later ones are damaged: the run
-    /// resumed from an earlier one.
-    fn remove_old(&self, newest: &Path, keep: usize) -> Result<()> {
-        let (good, late): (Vec<_>, Vec<_>) = self.list()?.into_iter().partition(|path| path.as_path() <= newest);
-        for old in good.iter().rev().skip(keep.max(1)).chain(&late) {
+    /// Links the newest checkpoint and the best one. Some file systems have no links, so a failure is only a warning.
+    fn link(&self, newest: Moment, retention: &Retention) {
+        let best = retention.best.filter(|&best| self.path(best).exists()).map(|best| best.to_string());
+        for (name, target) in [(LATEST, Some(newest.to_string())), (BEST, best)] {
+            if let Err(error) = point(&self.dir, name, target.as_deref()) {
+                terminal::warn(&format!("warning: {error:#}; the checkpoint itself is whole"));
+            }
+        }
+    }
+
+    /// Removes all checkpoints but the best and the newest `keep` up to the one just written. Later ones are damaged: the
+    /// run resumed from an earlier one.
+    fn remove_old(&self, newest: Moment, retention: &Retention) -> Result<()> {
+        let (good, late): (Vec<_>, Vec<_>) = self.list()?.into_iter().partition(|(moment, _)| *moment <= newest);
+        let old = good.iter().rev().skip(retention.keep.max(1)).filter(|(moment, _)| Some(*moment) != retention.best);
+        for (_, old) in old.chain(&late) {
             remove(old).with_context(|| format!("removing the old checkpoint {}", old.display()))?;
         }
         Ok(())
@@ -213,7 +257,7 @@ impl Checkpoints {
     /// # Errors
     /// When there are checkpoints and all are damaged.
     pub fn newest(&self, comm: &dyn Comm, mut warn: impl FnMut(&str)) -> Result<Option<PathBuf>> {
-        let all = from_root(comm, || self.list())?;
+        let all: Vec<PathBuf> = from_root(comm, || Ok(self.list()?.into_iter().map(|(_, path)| path).collect()))?;
         for path in all.iter().rev() {
             let Some(why) = damage(comm, path)? else { return Ok(Some(path.clone())) };
             if comm.rank() == 0 {
@@ -281,13 +325,17 @@ impl Checkpoints {
         state.context("every rank has read the state")
     }
 
-    /// The interrupted update of an undamaged checkpoint.
-    pub fn interrupted(path: &Path) -> Result<Option<Vec<u8>>> {
-        let file = path.join(INTERRUPTED);
-        if !file.exists() {
-            return Ok(None);
+    /// The unfinished work of an undamaged checkpoint.
+    pub fn unfinished(path: &Path) -> Result<Option<Unfinished>> {
+        let read = |name| {
+            let file = path.join(name);
+            let bytes = file.exists().then(|| fs::read(&file)).transpose();
+            bytes.with_context(|| format!("reading {}", file.display()))
+        };
+        if let Some(bytes) = read(WARM_START)? {
+            return Ok(Some(Unfinished::WarmStart(bytes)));
         }
-        fs::read(&file).map(Some).with_context(|| format!("reading {}", file.display()))
+        Ok(read(INTERRUPTED)?.map(Unfinished::Update))
     }
 
     /// Fills this rank's shards of one set of tensors from an undamaged checkpoint.
@@ -295,34 +343,27 @@ impl Checkpoints {
         open(&Manifest::read(path)?, path, name, layouts)?.fill(layouts, comm, shards)
     }
 
-    /// The checkpoints, oldest first.
-    fn list(&self) -> Result<Vec<PathBuf>> {
+    /// The checkpoints with their moments, oldest first.
+    fn list(&self) -> Result<Vec<(Moment, PathBuf)>> {
         if !self.dir.exists() {
             return Ok(Vec::new());
         }
         let entries = fs::read_dir(&self.dir).with_context(|| format!("listing {}", self.dir.display()))?;
-        let mut paths: Vec<PathBuf> = entries
-            .filter_map(|entry| Some(entry.ok()?.path()))
-            .filter(|p| p.file_name().and_then(|n| n.to_str()).is_some_and(is_checkpoint_name))
-            .collect();
-        paths.sort();
-        Ok(paths)
+        let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+        let mut all: Vec<_> =
+            paths.filter_map(|path| Some((Moment::of_name(path.file_name()?.to_str()?)?, path))).collect();
+        all.sort();
+        Ok(all)
     }
 
     fn reference_dir(&self) -> PathBuf {
-        self.dir.join("reference")
+        self.dir.join(REFERENCE)
     }
 }
 
 /// True if a directory is a complete checkpoint.
 pub fn is_checkpoint(dir: &Path) -> bool {
     dir.join(MANIFEST).exists()
-}
-
-fn is_checkpoint_name(name: &str) -> bool {
-    let number = |n: &str| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit());
-    name.strip_prefix("iteration-")
-        .is_some_and(|n| n.split_once('+').map_or(number(n), |(n, m)| number(n) && number(m)))
 }
 
 /// Fills this rank's shards of a network and its optimiser's moments.

@@ -10,7 +10,7 @@ use tch::{Device, Kind};
 
 use super::manifest::verify;
 use super::*;
-use crate::dist::{C10d, Rendezvous, Solo};
+use crate::dist::{C10d, Rendezvous, Secret, Solo};
 use crate::error::message;
 use crate::model::config::Output;
 use crate::model::qwen2;
@@ -47,6 +47,7 @@ fn ranks<T: Send>(world: usize, play: impl Fn(&dyn Comm) -> T + Sync) -> Vec<T> 
         prefix: prefix.clone(),
         served: false,
         launched: true,
+        secret: Secret::default(),
     };
     std::thread::scope(|scope| {
         let (rendezvous, play) = (&rendezvous, &play);
@@ -138,9 +139,10 @@ fn save(
             sets,
             adapter_config: Some(json!({ "r": 3, "lora_alpha": 6 })),
             model_files: &run.join("model"),
-            interrupted: None,
+            unfinished: None,
         };
-        Checkpoints::new(run).save(comm, iteration, &saved, &json!({ "iteration": iteration }), 2)
+        let (moment, retention) = (Moment::iteration(iteration), Retention { keep: 2, best: None });
+        Checkpoints::new(run).save(comm, moment, &saved, &json!({ "iteration": iteration }), &retention)
     });
     for result in saved {
         result.expect("saved");
@@ -318,15 +320,55 @@ fn ranks_fail_together_and_leave_the_checkpoint_before() {
         let tensors = shards(comm, 0, layouts);
         let name = if comm.rank() == 1 { "no/such/folder" } else { name };
         let sets = vec![TensorSet { name, layouts, shards: tensors }];
-        let saved = Contents { sets, adapter_config: None, model_files: &run.path().join("model"), interrupted: None };
-        let error = Checkpoints::new(run.path()).save(comm, 2, &saved, &json!({}), 1).expect_err("one rank failed");
+        let saved = Contents { sets, adapter_config: None, model_files: &run.path().join("model"), unfinished: None };
+        let retention = Retention { keep: 1, best: None };
+        let saved = Checkpoints::new(run.path()).save(comm, Moment::iteration(2), &saved, &json!({}), &retention);
+        let error = saved.expect_err("one rank failed");
         message(&error)
     });
     assert_eq!(results[0], results[1]);
     assert!(results[0].contains("rank 1") && results[0].contains("no/such/folder"), "{}", results[0]);
-    let left: Vec<_> =
+    let mut left: Vec<_> =
         fs::read_dir(run.path().join("checkpoints")).expect("listed").flatten().map(|e| e.path()).collect();
-    assert_eq!(left, std::slice::from_ref(&dir));
+    left.sort();
+    assert_eq!(left, [dir.clone(), dir.with_file_name(LATEST)]);
     verify(&dir).expect("whole");
     assert_eq!(Checkpoints::new(run.path()).newest(&SOLO, |line| panic!("{line}")).expect("found"), Some(dir));
+}
+
+/// Saves at rank 0 with the given best checkpoint; returns the names beside it, links with their targets.
+fn save_among(run: &Path, moment: Moment, best: Option<Moment>) -> Vec<String> {
+    let all = layouts();
+    let (name, layouts) = &all[0];
+    let sets = vec![TensorSet { name, layouts, shards: shards(&SOLO, 0, layouts) }];
+    let saved = Contents { sets, adapter_config: None, model_files: &run.join("model"), unfinished: None };
+    let retention = Retention { keep: 2, best };
+    Checkpoints::new(run).save(&SOLO, moment, &saved, &json!({}), &retention).expect("saved");
+    let described = |path: PathBuf| {
+        let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+        fs::read_link(&path).map_or(name.clone(), |target| format!("{name} -> {}", target.display()))
+    };
+    let entries = fs::read_dir(run.join("checkpoints")).expect("listed").flatten();
+    let mut names: Vec<_> = entries.map(|entry| described(entry.path())).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn the_best_checkpoint_outlives_newer_ones() {
+    let run = run_dir();
+    let checkpoints = run.path().join("checkpoints");
+    fs::create_dir(&checkpoints).expect("made");
+    fs::write(checkpoints.join("note.tmp"), "the user's").expect("written");
+    save_among(run.path(), Moment::warm_start(60), None);
+    save_among(run.path(), Moment::iteration(1), Some(Moment::iteration(1)));
+    for moment in [Moment::iteration(2), Moment::update(2, 5), Moment::iteration(3)] {
+        save_among(run.path(), moment, Some(Moment::iteration(1)));
+    }
+    let kept = save_among(run.path(), Moment::iteration(4), Some(Moment::iteration(1)));
+    let links = ["best -> iteration-000001", "iteration-000001", "iteration-000003", "iteration-000004"];
+    assert_eq!(kept, [&links[..], &["latest -> iteration-000004", "note.tmp"]].concat());
+    // A run that resumed from an older checkpoint does not know a best one, and its newer ones are damaged.
+    let kept = save_among(run.path(), Moment::iteration(2), None);
+    assert_eq!(kept, ["iteration-000001", "iteration-000002", "latest -> iteration-000002", "note.tmp"]);
 }

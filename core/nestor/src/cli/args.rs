@@ -26,7 +26,7 @@ Exit codes:
   0    success
   1    failure: the message names the cause
   2    invalid input: an argument, a recipe or a file; a restart would not help
-  130  stopped by SIGINT or SIGTERM; `train` continues with --resume";
+  130  stopped by SIGINT or SIGTERM after a save; `train` continues with --resume";
 
 /// Each command has an example, which docs/cli.md repeats; `tests/python/test_docs.py` runs them there in order.
 #[derive(Subcommand)]
@@ -94,6 +94,9 @@ pub struct Train {
     /// With --resume: permit a change of this recipe key, or of a section's keys, that belongs to the run's start
     #[arg(long, value_name = "KEY", requires = "resume")]
     pub allow_change: Vec<String>,
+    /// Check everything that can be known before the run, show the first prompt, and end: exit code 0 or 2, nothing is written
+    #[arg(long)]
+    pub check: bool,
     /// Print JSON: one object per line and event
     #[arg(long)]
     pub json: bool,
@@ -128,7 +131,7 @@ pub struct Evaluate {
     /// A run directory (its newest complete checkpoint), a checkpoint, or a Hugging Face folder; by default the recipe's
     #[arg(long, value_name = "DIR")]
     pub model: Option<PathBuf>,
-    /// Episodes to play instead of the recipe's eval.tasks
+    /// Number of tasks to play, each once, instead of the recipe's eval.tasks
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub episodes: Option<u32>,
     /// Print JSON

@@ -4,6 +4,7 @@ mod args;
 
 use std::ffi::OsString;
 use std::io::{ErrorKind, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::ExitCode;
@@ -19,7 +20,7 @@ use crate::checkpoint;
 use crate::dist::Rendezvous;
 use crate::dist::launch::{self, end_with_launcher};
 use crate::engine::Sampling;
-use crate::error::{InputError, brief, message, panic_text};
+use crate::error::{InputError, brief, is_quiet, message, panic_text};
 use crate::eval::{EvalArgs, eval};
 use crate::generate::{GenerateOptions, PromptSource, generate};
 use crate::input_error;
@@ -27,10 +28,10 @@ use crate::model::config::Output;
 use crate::model::{Config, device, kind, new};
 use crate::out_of_memory::{caught, in_phase, will_be_caught};
 use crate::plan::plan;
-use crate::plugin::{Plugins, advantage::advantage};
+use crate::plugin::{self, Plugins, advantage::advantage};
 use crate::policy::logprobs::score;
 use crate::recipe::{self, Dist, Dtype, Recipe};
-use crate::run::{RECIPE, TrainArgs, check_empty, join, make_first_free, remove_empty, to_resume};
+use crate::run::{RECIPE, TrainArgs, check_empty, join, make_first_free, remove_empty, to_resume, verdict};
 use crate::tokenizer::tokenize;
 use crate::track::{Event, Status, terminal};
 use crate::train::train;
@@ -66,14 +67,40 @@ pub fn main() -> ExitCode {
     std::panic::set_hook(Box::new(|info| {
         let at = info.location().map_or(String::new(), |at| format!(" ({}:{})", at.file(), at.line()));
         let text = brief(panic_text(info.payload()).unwrap_or("a panic without a message"));
-        if will_be_caught(&text) {
+        if is_quiet() || will_be_caught(&text) {
             return;
         }
         warn(&format!("internal error{at}: {text}; please report this with the command and the recipe"));
     }));
     let cli = Cli::parse();
     let json = prints_json(&cli.command);
-    match std::panic::catch_unwind(|| caught(|| run(cli.command))) {
+    // The launcher calls no plugin.
+    if !matches!(cli.command, Command::Launch(_))
+        && let Err(error) = guard(json)
+    {
+        return fail(&error, json);
+    }
+    end(work(cli.command, json))
+}
+
+/// Keeps standard output from plugins, and has the process say which plugin ended it.
+fn guard(json: bool) -> Result<()> {
+    terminal::keep_stdout()?;
+    let mark = Rendezvous::of_environment().map_or(String::new(), |own| own.mark());
+    plugin::watch_process(&(terminal::clearing().to_string() + &mark), json.then(|| terminal::out().as_raw_fd()));
+    Ok(())
+}
+
+/// The code to end with. A launcher gets another code for success than the 0 of a process that a plugin ended.
+fn end(code: ExitCode) -> ExitCode {
+    let code = if code == ExitCode::SUCCESS { launch::success() } else { code };
+    plugin::ending((0..=u8::MAX).find(|&n| ExitCode::from(n) == code).unwrap_or(1));
+    code
+}
+
+/// Runs the command.
+fn work(command: Command, json: bool) -> ExitCode {
+    match std::panic::catch_unwind(|| caught(|| run(command))) {
         Ok(Ok(code)) => code,
         Ok(Err(error)) => fail(&error, json),
         Err(_) => {
@@ -130,8 +157,8 @@ fn run(command: Command) -> Result<ExitCode> {
             let plan = plan(&args)?;
             print(args.json, &plan.to_json()?, || plan.to_string())?;
         }
-        Command::View(args) => writeln!(std::io::stdout(), "{}", view(&args)?)?,
-        Command::Play(args) => play(&Plugins::discover()?, &args, &mut std::io::stdout())?,
+        Command::View(args) => print_line(&view(&args)?.to_string())?,
+        Command::Play(args) => play(&Plugins::discover()?, &args, &mut terminal::out())?,
         Command::Advantage(args) => {
             let scores = advantage(&Plugins::discover()?, &args.estimator, &args.config, &args.rows)?;
             print(args.json, &scores, || rows(&scores["advantages"]))?;
@@ -181,9 +208,20 @@ fn run(command: Command) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Checks a recipe for some ranks without running it.
+fn run_check(args: &Train, how: TrainArgs, recipe: Recipe, ranks: usize) -> Result<ExitCode> {
+    let verdict = caught(|| Ok(verdict(recipe, &args.name(), &how, ranks)))?;
+    print(args.json, &verdict.to_json(), || verdict.to_string())?;
+    verdict.problems().for_each(|problem| warn(&problem));
+    Ok(if verdict.passes() { ExitCode::SUCCESS } else { ExitCode::from(2) })
+}
+
 fn run_train(args: Train) -> Result<ExitCode> {
     let how = args.how()?;
     let recipe = args.read(&how)?;
+    if args.check {
+        return run_check(&args, how, recipe, Rendezvous::of_environment()?.world);
+    }
     let ranks = join(&recipe)?;
     let ending = train(recipe, &args.name(), &how, &ranks);
     Ok(match ending.inspect_err(|error| ranks.comm.abort(&message(error)))? {
@@ -231,10 +269,16 @@ impl Launch {
 
 /// Checks the command before any rank starts. All ranks and restarts get the same recipe and run directory.
 fn run_launch(args: Launch) -> Result<ExitCode> {
+    let signals = launch::collect_signals()?;
     let command = args.parse().unwrap_or_else(|error| error.exit());
     let Launch { nproc, restarts, command: mut arguments } = args;
     let (mut again, mut json, mut input, mut made) = (Vec::new(), false, String::new(), Vec::new());
     match command {
+        Command::Train(train) if train.check => {
+            let how = train.how()?;
+            let recipe = train.read(&how)?;
+            return run_check(&train, how, recipe, nproc.into());
+        }
         Command::Train(train) => {
             let how = train.how()?;
             // Read once: a file that changes during the run changes nothing.
@@ -263,7 +307,7 @@ fn run_launch(args: Launch) -> Result<ExitCode> {
         }
     }
     let options = launch::LaunchOptions { ranks: nproc.into(), restarts, arguments, again, json, input };
-    let code = launch::launch(&options);
+    let code = launch::launch(&options, signals);
     remove_empty(&made); // of refused ranks
     Ok(ExitCode::from(code?))
 }
@@ -343,11 +387,11 @@ fn seconds_and_rate(measured: &Value) -> String {
 
 fn list_plugins(json: bool) -> Result<()> {
     let plugins = Plugins::discover()?;
-    let all = serde_json::json!({ "found": plugins.list(), "refused": plugins.refused() });
+    let (found, refused) = (plugins.list()?, plugins.refused()?);
+    let all = serde_json::json!({ "found": found, "refused": refused });
     print(json, &all, || {
-        let found =
-            plugins.list().into_iter().map(|p| format!("{} {}: {} ({})", p.kind, p.id, p.doc, p.path.display()));
-        let refused = plugins.refused().iter().map(|p| format!("refused {}: {}", p.path.display(), p.why));
+        let found = found.iter().map(|p| format!("{} {}: {} ({})", p.kind, p.id, p.doc, p.path.display()));
+        let refused = refused.iter().map(|p| format!("refused {}: {}", p.path.display(), p.why));
         found.chain(refused).collect::<Vec<_>>().join("\n")
     })
 }
@@ -358,7 +402,12 @@ fn print(json: bool, value: &Value, plain: impl FnOnce() -> String) -> Result<()
         return Ok(()); // another rank prints it
     }
     let text = if json { value.to_string() } else { plain() };
-    writeln!(std::io::stdout(), "{text}")?;
+    print_line(&text)
+}
+
+/// Prints a line in one piece.
+fn print_line(text: &str) -> Result<()> {
+    terminal::out().write_all(format!("{text}\n").as_bytes())?;
     Ok(())
 }
 

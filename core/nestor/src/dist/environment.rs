@@ -3,11 +3,16 @@
 use std::str::FromStr;
 
 use anyhow::Result;
+use nestor_torch::StoreAddress;
 
+use super::secret::{SECRET, Secret};
 use crate::input_error;
 
 /// Names the process of `nestor launch` to its ranks.
 pub const LAUNCHER: &str = "NESTOR_LAUNCHER";
+
+/// A number of ranks beyond any cluster.
+const MOST_RANKS: usize = 1 << 16;
 
 /// Returns the value of a variable that is set.
 type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -31,6 +36,8 @@ pub struct Rendezvous {
     pub served: bool,
     /// Environment variables set the rank.
     pub launched: bool,
+    /// The secret of all ranks.
+    pub secret: Secret,
 }
 
 impl Rendezvous {
@@ -44,6 +51,11 @@ impl Rendezvous {
         Self::of(&|name| std::env::var(name).ok())
     }
 
+    /// The address of the store.
+    pub fn store(&self) -> StoreAddress {
+        StoreAddress { host: self.host.clone(), port: self.port, prefix: self.secret.prefix(&self.prefix) }
+    }
+
     /// The rank of a process with these variables. torchrun's take precedence, since srun may start torchrun.
     fn of(lookup: Lookup) -> Result<Self> {
         let own = if let Some(name) = first_set(lookup, &["RANK", "WORLD_SIZE"]) {
@@ -51,11 +63,11 @@ impl Rendezvous {
         } else if number(lookup, "SLURM_STEP_NUM_TASKS", Some(1))? > 1 && lookup("SLURM_STEP_ID").is_some() {
             Self::of_srun(lookup)?
         } else {
-            let (host, prefix) = ("127.0.0.1".into(), "nestor".into());
-            Self { rank: 0, world: 1, local_rank: 0, host, port: 0, prefix, served: false, launched: false }
+            let (host, prefix, secret) = ("127.0.0.1".into(), "nestor".into(), Secret::default());
+            Self { rank: 0, world: 1, local_rank: 0, host, port: 0, prefix, served: false, launched: false, secret }
         };
         check(own.rank, own.world)?;
-        Ok(own)
+        Ok(Self { secret: Secret::new(lookup(SECRET)), ..own })
     }
 
     fn of_torchrun(lookup: Lookup, set: &str) -> Result<Self> {
@@ -77,11 +89,21 @@ impl Rendezvous {
         if world == 1 && !served {
             let host = lookup("MASTER_ADDR").unwrap_or_else(|| "127.0.0.1".into());
             let port = number(lookup, "MASTER_PORT", Some(0))?;
-            return Ok(Self { rank, world, local_rank, host, port, prefix, served, launched: true });
+            return Ok(Self {
+                rank,
+                world,
+                local_rank,
+                host,
+                port,
+                prefix,
+                served,
+                launched: true,
+                secret: Secret::default(),
+            });
         }
         let host = lookup("MASTER_ADDR").filter(|host| !host.is_empty()).ok_or_else(|| wanted("MASTER_ADDR"))?;
         let port = port(lookup)?.ok_or_else(|| wanted("MASTER_PORT"))?;
-        Ok(Self { rank, world, local_rank, host, port, prefix, served, launched: true })
+        Ok(Self { rank, world, local_rank, host, port, prefix, served, launched: true, secret: Secret::default() })
     }
 
     fn of_srun(lookup: Lookup) -> Result<Self> {
@@ -107,6 +129,7 @@ impl Rendezvous {
             prefix: format!("nestor/{job}.{step}"),
             served: false,
             launched: true,
+            secret: Secret::default(),
         })
     }
 
@@ -184,6 +207,9 @@ fn first_host(list: &str) -> Result<String> {
 }
 
 fn check(rank: usize, world: usize) -> Result<()> {
+    if world > MOST_RANKS {
+        return Err(input_error!("there are {world} ranks, but at most {MOST_RANKS} can meet; check WORLD_SIZE"));
+    }
     match rank < world {
         true => Ok(()),
         false => Err(input_error!("this is rank {rank} of {world}, but ranks count from 0")),
@@ -229,7 +255,17 @@ mod tests {
             let (host, prefix) = (host.into(), prefix.into());
             // A process without a launcher is alone.
             let launched = world > 1 || variables.contains("RANK");
-            let wanted = Rendezvous { rank, world, local_rank, host, port, prefix, served: !serves, launched };
+            let wanted = Rendezvous {
+                rank,
+                world,
+                local_rank,
+                host,
+                port,
+                prefix,
+                served: !serves,
+                launched,
+                secret: Secret::default(),
+            };
             assert_eq!(of(variables)?, wanted, "{variables}");
         }
         Ok(())

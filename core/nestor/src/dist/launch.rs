@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::environment::LAUNCHER;
+use super::secret::{SECRET, Secret};
 use crate::track::{Event, terminal};
 
 /// Time that the other ranks have to end by themselves after one failed.
@@ -26,8 +27,15 @@ const GRACE: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(20);
 /// Number of lines kept to recognise those that another rank repeats.
 const MOST_LINES: usize = 10_000;
+/// Time in which a second SIGTERM is the first one again: a service manager may send several.
+const SAME_SIGNAL: Duration = Duration::from_secs(1);
+const NOTHING_TO_SAVE: &str = "stopped by a signal; there was nothing to save yet";
 /// Exit codes after which a restart would not help: success, invalid input, stopped by a signal.
 const FINAL: [u8; 3] = [0, 2, 130];
+
+/// The code with which a rank tells its launcher that it did its work to the end. A plugin that leaves the process cannot
+/// give it by accident, as it can 0.
+const WORK_DONE: u8 = 93;
 
 /// The ranks to start.
 #[derive(Debug, Clone)]
@@ -45,15 +53,23 @@ pub struct LaunchOptions {
     pub input: String,
 }
 
+/// Begins to collect the signals that [`launch`] forwards.
+pub fn collect_signals() -> Result<Signals> {
+    Signals::new([SIGINT, SIGTERM]).context("watching for signals")
+}
+
 /// Starts the ranks, restarts them after a failure up to the limit, and returns the exit code.
-pub fn launch(options: &LaunchOptions) -> Result<u8> {
-    let mut signals = Signals::new([SIGINT, SIGTERM]).context("watching for signals")?;
+pub fn launch(options: &LaunchOptions, mut signals: Signals) -> Result<u8> {
     let mut restart = 0;
     loop {
+        if signals.pending().next().is_some() {
+            terminal::warn(NOTHING_TO_SAVE);
+            return Ok(130);
+        }
         let mut ranks = Processes::start(options, restart)?;
         let code = ranks.run(&mut signals)?;
         terminal::clear();
-        if ranks.signals > 0 || FINAL.contains(&code) || restart == options.restarts {
+        if ranks.first_signal.is_some() || FINAL.contains(&code) || restart == options.restarts {
             return Ok(code);
         }
         restart += 1;
@@ -67,6 +83,12 @@ pub fn end_with_launcher() -> Result<()> {
     prctl::set_pdeathsig(Signal::SIGTERM).context("asking to end with the launcher")?;
     ensure!(getppid().to_string() == launcher, "the launcher (process {launcher}) has ended");
     Ok(())
+}
+
+/// The exit code of success: another one for a launcher than for anybody else.
+pub fn success() -> ExitCode {
+    let launched = std::env::var(LAUNCHER).is_ok_and(|launcher| launcher == getppid().to_string());
+    if launched { ExitCode::from(WORK_DONE) } else { ExitCode::SUCCESS }
 }
 
 /// One rank's process.
@@ -91,8 +113,8 @@ struct Processes {
     lines: Receiver<OutputLine>,
     /// The rank that printed a line first.
     first_printed: HashMap<String, usize>,
-    /// Number of signals received.
-    signals: usize,
+    /// Time of the first signal to stop.
+    first_signal: Option<Instant>,
     /// Prints errors as JSON too.
     json: bool,
 }
@@ -102,11 +124,12 @@ impl Processes {
         let listener = TcpListener::bind(("127.0.0.1", 0)).context("looking for a free port")?;
         let port = listener.local_addr().context("looking for a free port")?.port();
         drop(listener);
+        let secret = Secret::drawn();
         let (sender, lines) = channel();
         let mut ranks =
-            Self { ranks: Vec::new(), lines, first_printed: HashMap::new(), signals: 0, json: options.json };
+            Self { ranks: Vec::new(), lines, first_printed: HashMap::new(), first_signal: None, json: options.json };
         for rank in 0..options.ranks {
-            match start(options, restart, rank, port).and_then(|child| Process::new(rank, child, &sender)) {
+            match start(options, restart, rank, (port, &secret)).and_then(|child| Process::new(rank, child, &sender)) {
                 Ok(rank) => ranks.ranks.push(rank),
                 Err(error) => {
                     ranks.kill();
@@ -121,17 +144,29 @@ impl Processes {
     fn run(&mut self, signals: &mut Signals) -> Result<u8> {
         loop {
             self.forward_lines(POLL);
-            for _ in signals.pending() {
-                self.signals += 1;
-                match self.signals {
-                    1 => self.ask_to_stop(),
-                    _ => {
+            for signal in signals.pending() {
+                match self.first_signal {
+                    None => {
+                        self.first_signal = Some(Instant::now());
+                        self.ask_to_stop();
+                    }
+                    Some(first) if signal == SIGTERM && first.elapsed() < SAME_SIGNAL => {}
+                    Some(_) => {
                         self.kill();
-                        return Ok(130);
+                        self.forward_lines(GRACE);
+                        terminal::warn("killed all ranks without saving: work since the newest checkpoint is lost");
+                        return Ok(1);
                     }
                 }
             }
             self.reap()?;
+            // A rank answers signals before it meets the others. So where the signal killed one, none has begun.
+            if self.first_signal.is_some() && self.ranks.iter().any(Process::killed_by_request) {
+                self.kill();
+                self.forward_lines(GRACE);
+                terminal::warn(NOTHING_TO_SAVE);
+                return Ok(130);
+            }
             if let Some(first) = self.ranks.iter().position(|rank| rank.code().is_some_and(|c| c != 0 && c != 130)) {
                 return self.end(first);
             }
@@ -159,6 +194,9 @@ impl Processes {
         let how = match signal.map(|n| (n, Signal::try_from(n))) {
             Some((n, Ok(name))) => format!("was killed by signal {n} ({name})"),
             Some((n, Err(_))) => format!("was killed by signal {n}"),
+            None if rank.left_early() => {
+                "ended with code 0 before its work was done; a plugin may have called exit".into()
+            }
             None => format!("ended with code {code}"),
         };
         let message = match (&rank.last_error, signal) {
@@ -250,14 +288,30 @@ impl Process {
         Ok(())
     }
 
-    /// Its exit code once it has ended, 1 after a signal.
+    /// True if it died of the signal with which the launcher asks ranks to stop.
+    fn killed_by_request(&self) -> bool {
+        self.status.is_some_and(|status| status.signal() == Some(SIGTERM))
+    }
+
+    /// Its exit code once it has ended, 1 after a signal. It is 1 too where the process ended before its work did.
     fn code(&self) -> Option<u8> {
-        self.status.map(|status| status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+        let code = |status: ExitStatus| match status.code().and_then(|code| u8::try_from(code).ok()) {
+            Some(WORK_DONE) => 0,
+            Some(0) | None => 1,
+            Some(code) => code,
+        };
+        self.status.map(code)
+    }
+
+    /// True if it ended as if it had done its work, without having done it.
+    fn left_early(&self) -> bool {
+        self.status.is_some_and(|status| status.success())
     }
 }
 
-/// Starts one rank in its own process group, so that a terminal's Ctrl-C reaches only the launcher.
-fn start(options: &LaunchOptions, restart: u32, rank: usize, port: u16) -> Result<Child> {
+/// Starts one rank in its own process group, so that a terminal's Ctrl-C reaches only the launcher. The ranks meet at a
+/// port of this machine and share a secret.
+fn start(options: &LaunchOptions, restart: u32, rank: usize, (port, secret): (u16, &str)) -> Result<Child> {
     let program = std::env::current_exe().context("finding this program")?;
     let (name, rest) = options.arguments.split_at(options.arguments.len().min(1));
     let mut command = Command::new(program);
@@ -272,6 +326,9 @@ fn start(options: &LaunchOptions, restart: u32, rank: usize, port: u16) -> Resul
         .env("MASTER_PORT", port.to_string())
         .env_remove("TORCHELASTIC_USE_AGENT_STORE")
         .env(LAUNCHER, std::process::id().to_string());
+    if std::env::var_os(SECRET).is_none() {
+        command.env(SECRET, secret);
+    }
     if std::env::var_os("OMP_NUM_THREADS").is_none() {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         command.env("OMP_NUM_THREADS", (cores / options.ranks).max(1).to_string());

@@ -5,6 +5,7 @@ mod balance;
 mod environment;
 mod exchange;
 pub mod launch;
+mod secret;
 mod under_way;
 mod watch;
 
@@ -15,15 +16,19 @@ use std::time::Duration;
 use anyhow::Result;
 pub use nestor_torch::Reduce;
 use nestor_torch::{Backend, Member, ProcessGroup, Store, StoreAddress, Work};
+use secret::SECRET;
 use tch::{Device, Kind, Tensor, no_grad};
 
 pub use balance::balance;
 pub use environment::Rendezvous;
 pub use exchange::{agree, exchange, from_root};
+pub use secret::Secret;
 use watch::Watch;
 
 use crate::failpoint::failpoint;
+use crate::input_error;
 use crate::recipe::Dist;
+use crate::track::terminal;
 
 /// Collectives over ranks. All ranks must call the same collectives in the same order.
 pub trait Comm: std::fmt::Debug {
@@ -162,9 +167,16 @@ impl C10d {
     /// Joins the process group; returns when all ranks have joined.
     pub fn join(backend: Backend, rendezvous: &Rendezvous, device: Device, patience: &Dist) -> Result<Self> {
         let timeout = Duration::from_secs(patience.timeout_s);
-        let address =
-            StoreAddress { host: rendezvous.host.clone(), port: rendezvous.port, prefix: rendezvous.prefix.clone() };
-        let store = Rc::new(Store::connect(&address, rendezvous.serves(), timeout)?);
+        let address = rendezvous.store();
+        if rendezvous.rank == 0 && !address.is_loopback() && !rendezvous.secret.is_set() {
+            terminal::warn(&format!(
+                "warning: whoever reaches the store of all ranks at {}:{} can end the run; set {SECRET} to the same long \
+                 random text for all ranks",
+                address.host, address.port
+            ));
+        }
+        let store = Store::connect(&address, rendezvous.serves(), timeout).map_err(|error| in_use(error, &address))?;
+        let store = Rc::new(store);
         let watch = Rc::new(Watch::start(rendezvous, store.clone(), patience)?);
         let group =
             ProcessGroup::join(backend, &store, &Member { rank: rendezvous.rank, world: rendezvous.world, timeout });
@@ -189,6 +201,18 @@ impl C10d {
                 Err(blame.explain(error))
             }
         }
+    }
+}
+
+/// Gives the error of a port that another program has a remedy.
+fn in_use(error: anyhow::Error, address: &StoreAddress) -> anyhow::Error {
+    match format!("{error:#}").contains("ddress already in use") {
+        true => input_error!(
+            "port {} of {} is in use by another program: set MASTER_PORT to a free one for all ranks",
+            address.port,
+            address.host
+        ),
+        false => error,
     }
 }
 

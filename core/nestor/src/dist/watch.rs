@@ -17,12 +17,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use nestor_torch::{Store, StoreAddress, exit_now};
+use nestor_torch::{Store, exit_now};
 
 use super::environment::Rendezvous;
 use super::under_way::{Collective, Stall, UnderWay};
 use crate::recipe::Dist;
-use crate::track::terminal;
+use crate::track::terminal::{self, printable};
 
 /// Time between two heartbeats.
 const BEAT: Duration = Duration::from_secs(1);
@@ -80,13 +80,8 @@ impl Watch {
         let (verdict_sender, verdict) = channel();
         let mut threads = Vec::new();
         if rendezvous.world > 1 {
-            let address = StoreAddress {
-                host: rendezvous.host.clone(),
-                port: rendezvous.port,
-                prefix: rendezvous.prefix.clone(),
-            };
             let pulse = Pulse {
-                store: Store::connect(&address, false, silence)?,
+                store: Store::connect(&rendezvous.store(), false, silence)?,
                 rendezvous: rendezvous.clone(),
                 silence,
                 timeout,
@@ -157,7 +152,11 @@ impl Watch {
             self.shared.reported.store(true, Ordering::SeqCst); // the caller reports it
             let reason = reason.trim_end_matches(RESUME).trim_end_matches([' ', ';']);
             // If the store is gone, so are the others.
-            let _ = post(&self.store, &format!("rank {} failed: {reason}; {RESUME}", self.rendezvous.rank));
+            let _ = post(
+                &self.store,
+                &self.rendezvous,
+                &format!("rank {} failed: {reason}; {RESUME}", self.rendezvous.rank),
+            );
             self.linger();
         }
     }
@@ -214,7 +213,7 @@ fn is_timeout(text: &str) -> bool {
 fn behind(store: &Store, own: &Rendezvous, shared: &Shared) -> Option<String> {
     let mut begun = Vec::with_capacity(own.world);
     for rank in 0..own.world {
-        let beat = store.get(&beat_key(rank)).ok()?;
+        let beat = own.secret.get(store, &beat_key(rank)).ok()?;
         begun.push(beat.and_then(|beat| String::from_utf8(beat).ok()?.split_once(' ')?.1.parse::<u64>().ok()));
     }
     // A heartbeat may be a second old.
@@ -240,10 +239,10 @@ fn laggards(begun: &[Option<u64>]) -> Option<String> {
 }
 
 /// Writes the verdict, unless there is one.
-fn post(store: &Store, sentence: &str) -> Result<()> {
-    match store.get(VERDICT)? {
+fn post(store: &Store, own: &Rendezvous, sentence: &str) -> Result<()> {
+    match own.secret.get(store, VERDICT)? {
         Some(_) => Ok(()),
-        None => store.set(VERDICT, sentence.as_bytes()),
+        None => own.secret.set(store, VERDICT, sentence.as_bytes()),
     }
 }
 
@@ -312,12 +311,13 @@ impl Pulse {
     fn round(&mut self, passed: Duration) -> Result<Option<String>> {
         self.count += 1;
         let beat = format!("{} {}", self.count, self.shared.under_way.begun());
-        self.store.set(&beat_key(self.rendezvous.rank), beat.as_bytes())?;
-        if let Some(sentence) = self.store.get(VERDICT)? {
-            return Ok(Some(String::from_utf8_lossy(&sentence).into_owned()));
+        let secret = &self.rendezvous.secret;
+        secret.set(&self.store, &beat_key(self.rendezvous.rank), beat.as_bytes())?;
+        if let Some(sentence) = secret.get(&self.store, VERDICT)? {
+            return Ok(Some(printable(&String::from_utf8_lossy(&sentence))));
         }
         for other in &mut self.others {
-            let beat = self.store.get(&beat_key(other.rank))?;
+            let beat = secret.get(&self.store, &beat_key(other.rank))?;
             if beat.is_none() || beat != other.beat {
                 (other.beat, other.quiet) = (beat, Duration::ZERO);
                 continue;
@@ -325,7 +325,7 @@ impl Pulse {
             other.quiet += passed;
             if other.quiet >= self.silence {
                 let sentence = silent(&format!("rank {}", other.rank), self.silence);
-                post(&self.store, &sentence)?;
+                post(&self.store, &self.rendezvous, &sentence)?;
                 return Ok(Some(sentence));
             }
         }
@@ -333,7 +333,7 @@ impl Pulse {
         let limits = [self.timeout + LATE, self.silence + 5 * BEAT];
         if let Some(late) = self.stall.late(self.shared.under_way.oldest(), passed, limits) {
             let sentence = self.explain(&late);
-            post(&self.store, &sentence)?;
+            post(&self.store, &self.rendezvous, &sentence)?;
             return Ok(Some(sentence));
         }
         Ok(None)

@@ -25,6 +25,9 @@ pub const SHUFFLE: u32 = 7;
 /// Seed of a warm start, from which its own draws are addressed.
 pub const WARM_START: u32 = 8;
 
+/// The tasks of an evaluation's panel.
+pub const EVAL_TASKS: u32 = 9;
+
 /// A request's place in a run: the address of its sampling noise, apart from the token's number.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct NoiseKey {

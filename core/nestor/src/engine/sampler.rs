@@ -8,6 +8,11 @@ use nestor_torch::ops::Ops;
 use nestor_torch::upload;
 use tch::{Kind, Tensor};
 
+use crate::input_error;
+
+/// Temperatures below this make sound logits overflow float32: a model's logits reach a few hundred.
+const LOWEST_TEMPERATURE: f64 = 1e-30;
+
 /// Sampling settings of one request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sampling {
@@ -96,6 +101,14 @@ pub fn sample(ops: Ops, logits: &Tensor, draws: &[Draw]) -> anyhow::Result<Drawn
     // One NaN or infinite logit makes its row's log-prob NaN, and log-probs are copied to the host anyway.
     let (rows, bad) = (draws.len(), drawn.logprobs.iter().filter(|logprob| !logprob.is_finite()).count());
     if bad > 0 {
+        let temperatures = draws.iter().filter(|draw| draw.sampling.mode() != SamplingMode::Greedy);
+        let lowest = temperatures.map(|draw| draw.sampling.temperature).fold(f64::INFINITY, f64::min);
+        if lowest < LOWEST_TEMPERATURE {
+            return Err(input_error!(
+                "the logits overflow once they are divided by the sampling temperature {lowest:e}; raise rollout.temperature \
+                 (or eval.temperature), or set it to 0 in an evaluation for greedy choices"
+            ));
+        }
         bail!(
             "the policy's logits are not finite ({bad} of {rows} rows): its weights have diverged or are damaged; start \
              from weights that are sound (an earlier checkpoint, or the model fetched again), in training with a lower \

@@ -260,10 +260,11 @@ impl Config {
                 self.num_hidden_layers
             ));
         }
-        let positive = |x: f64| x.is_finite() && x > 0.0;
+        // Arithmetic on them is in float32.
+        let positive = |x: f64| (f64::from(f32::MIN_POSITIVE)..=f64::from(f32::MAX)).contains(&x);
         if !positive(self.rope_theta) || !positive(self.rms_norm_eps) {
             return Err(input_error!(
-                "rope_theta {} and rms_norm_eps {} must be positive numbers",
+                "rope_theta {} and rms_norm_eps {} must be positive numbers of float32",
                 self.rope_theta,
                 self.rms_norm_eps
             ));

@@ -1,5 +1,5 @@
 //! `nestor plan`: checks a recipe and estimates its needs before a run: memory per rank, communication, time per phase, and
-//! the smallest cluster that fits. It allocates no tensor and reads only the network's `config.json` (or its shape).
+//! the smallest cluster that fits. It allocates no tensor.
 //!
 //! A plan is arithmetic on the sizes that the trainer allocates (`memory`) and on assumed rates (`hardware`, `time`).
 
@@ -11,6 +11,7 @@ mod tests;
 mod time;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::Result;
 use serde::Serialize;
@@ -23,7 +24,8 @@ pub use self::time::{Collective, Iteration, PlannedPhase, PlannedWork};
 use crate::engine::PAGE;
 use crate::input_error;
 use crate::model::{Config, config::SHAPES, kind};
-use crate::recipe::{self, DeviceChoice, OldLogprobs, Recipe, Sharding};
+use crate::preflight::{Conditions, Findings, preflight};
+use crate::recipe::{self, DeviceChoice, OldLogprobs, Recipe, Sharding, all_of};
 
 /// Numbers of ranks that every plan shows.
 const SHOWN: [u64; 4] = [1, 2, 4, 8];
@@ -130,28 +132,39 @@ struct Planner {
     hardware: Hardware,
     per_node: u64,
     workload: PlannedWork,
+    /// Warnings of the checks.
+    warnings: Vec<String>,
 }
 
 /// Plans a recipe.
 ///
 /// # Errors
-/// If the recipe is wrong, if its model folder is missing and no shape is given, or for several ranks without sharding.
+/// If the checks before a run refuse the recipe, or if its model folder is missing and no shape is given. With a shape the
+/// plan is for another machine: what is not on this one is a warning.
 pub fn plan(args: &PlanArgs) -> Result<Plan> {
     let recipe = recipe::load(&args.recipe, &args.sets)?;
     let ranks = match args.gpus {
         Some(ranks) => ranks,
         None => world_size()?,
     };
-    if recipe.sharding == Sharding::None && ranks > 1 {
-        return Err(input_error!(
-            "recipe key `sharding`: `none` is for one rank, not for {ranks}; set it to full or grad_op"
-        ));
-    }
     let (config, name) = network(&recipe, args.shape.as_deref())?;
+    let elsewhere = args.shape.is_some().then_some(&config);
+    let conditions =
+        Conditions { ranks: ranks as usize, root: true, dir: None, made: None, elsewhere, stop: Arc::default() };
+    let Findings { problems, warnings, .. } = preflight(&recipe, &conditions);
+    if let Some(error) = all_of(problems) {
+        return Err(error);
+    }
     let gpu = args.gpu.unwrap_or(if recipe.device == DeviceChoice::Cpu { Gpu::Cpu } else { Gpu::H100 });
     let workload = workload(&recipe, args)?;
-    let planner =
-        Planner { hardware: gpu.hardware(kind(recipe.dtype)), config, per_node: args.gpus_per_node, workload, recipe };
+    let planner = Planner {
+        hardware: gpu.hardware(kind(recipe.dtype)),
+        config,
+        per_node: args.gpus_per_node,
+        workload,
+        recipe,
+        warnings,
+    };
     Ok(planner.plan(args.recipe.display().to_string(), name, ranks))
 }
 
@@ -263,7 +276,7 @@ impl Planner {
             here,
             iteration,
             assumptions: self.hardware.gpu.assumptions(),
-            warnings: self.warnings(ranks),
+            warnings: self.warnings.clone(),
         }
     }
 
@@ -324,24 +337,6 @@ impl Planner {
             cluster: Cluster { ranks: fit.ranks, per_node: self.per_node },
         }
         .iteration()
-    }
-
-    fn warnings(&self, ranks: u64) -> Vec<String> {
-        let mut warnings = self.recipe.warnings();
-        let PlannedWork { tasks, mini_batch, .. } = self.workload;
-        if ranks > tasks {
-            warnings.push(format!(
-                "rollout.tasks is {tasks}, and groups are not split: {} of {ranks} ranks play nothing",
-                ranks - tasks
-            ));
-        }
-        if ranks > mini_batch {
-            warnings.push(format!(
-                "update.mini_batch is {mini_batch} steps: at least {} of {ranks} ranks have none in the update",
-                ranks - mini_batch
-            ));
-        }
-        warnings
     }
 }
 

@@ -2,19 +2,61 @@
 
 use std::ffi::c_void;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, bail};
 use nestor_plugin::ffi;
 
 use crate::input_error;
-use crate::track::terminal;
+
+/// Room for a handle that a plugin gives.
+pub struct HandleSlot(pub *mut c_void);
+
+// SAFETY: as for `Handle`.
+unsafe impl Send for HandleSlot {}
+
+impl HandleSlot {
+    pub fn empty() -> Self {
+        Self(std::ptr::null_mut())
+    }
+
+    /// The handle, which must not be null.
+    pub fn taken(self) -> Result<Handle> {
+        if self.0.is_null() {
+            bail!("the plugin gave a null handle; a handle must not be null");
+        }
+        Ok(Handle(self.0))
+    }
+}
+
+/// A handle of a plugin, not null.
+#[derive(Debug, Clone, Copy)]
+pub struct Handle(*mut c_void);
+
+// SAFETY: the border allows a handle to move between threads; their use at one time is up to its owner.
+unsafe impl Send for Handle {}
+// SAFETY: as above.
+unsafe impl Sync for Handle {}
+
+impl Handle {
+    pub fn pointer(self) -> *mut c_void {
+        self.0
+    }
+}
 
 /// The texts that a plugin put into the sink during one call.
 #[derive(Default)]
 pub struct Texts {
     fields: Vec<(u32, Vec<u8>)>,
+    bytes: usize,
+    /// The first rule that a text broke. Later texts are dropped.
+    fault: Option<&'static str>,
 }
 
 impl Texts {
+    /// True if a field was put, perhaps with an empty text.
+    pub fn has(&self, field: u32) -> bool {
+        self.fields.iter().any(|(f, _)| *f == field)
+    }
+
     /// The bytes put last into a field; empty if it was never put.
     pub fn bytes(&mut self, field: u32) -> Vec<u8> {
         let last = self.fields.iter_mut().rev().find(|(f, _)| *f == field);
@@ -25,10 +67,36 @@ impl Texts {
         utf8(self.bytes(field), name)
     }
 
+    /// As [`Texts::text`], for a field that the plugin must put.
+    pub fn required(&mut self, field: u32, name: &str, constant: &str) -> Result<String> {
+        if !self.has(field) {
+            bail!("the plugin did not put its {name} ({constant})");
+        }
+        self.text(field, name)
+    }
+
     /// All texts of a field, in the order put.
     pub fn all(&mut self, field: u32, name: &str) -> Result<Vec<String>> {
         let mine = self.fields.iter_mut().filter(|(f, _)| *f == field);
         mine.map(|(_, bytes)| utf8(std::mem::take(bytes), name)).collect()
+    }
+
+    fn put(&mut self, field: u32, text: ffi::Str) {
+        if self.fault.is_some() {
+            return;
+        }
+        self.fault = match text.len {
+            0 => None,
+            _ if text.data.is_null() => Some("a text of the plugin is null and yet has a length"),
+            len if len > ffi::MOST_BYTES - self.bytes => Some("the plugin put over 4 MiB of text in one call"),
+            _ if self.fields.len() >= ffi::MOST_TEXTS => Some("the plugin put over 65536 texts in one call"),
+            _ => None,
+        };
+        if self.fault.is_none() {
+            self.bytes += text.len;
+            // SAFETY: borrowed for this call of `put`; null only without a length.
+            self.fields.push((field, unsafe { text.bytes() }.to_vec()));
+        }
     }
 }
 
@@ -37,17 +105,21 @@ fn utf8(bytes: Vec<u8>, name: &str) -> Result<String> {
 }
 
 unsafe extern "C" fn put(context: *mut c_void, field: u32, text: ffi::Str) {
-    // SAFETY: `context` is the `Texts` of the running call, used by its thread alone; `text` is borrowed for this call.
-    unsafe { (*context.cast::<Texts>()).fields.push((field, text.bytes().to_vec())) }
+    // SAFETY: `context` is the `Texts` of the running call, used by its thread alone.
+    unsafe { (*context.cast::<Texts>()).put(field, text) }
 }
 
-/// Calls a function of a plugin with a sink. A code other than OK becomes an error with the plugin's message.
-pub fn call(function: impl FnOnce(*mut ffi::Sink) -> i32) -> Result<Texts> {
+/// Calls a function of a plugin with a sink and room for its other result. A code other than OK becomes an error with the
+/// plugin's message.
+pub fn call<T>(mut out: T, function: impl FnOnce(*mut ffi::Sink, &mut T) -> i32) -> Result<(Texts, T)> {
     let mut texts = Texts::default();
     let mut sink = ffi::Sink { context: std::ptr::from_mut(&mut texts).cast(), put };
-    let code = function(&mut sink);
+    let code = function(&mut sink, &mut out);
     if code == ffi::OK {
-        return Ok(texts);
+        return match texts.fault {
+            Some(fault) => Err(anyhow!(fault)),
+            None => Ok((texts, out)),
+        };
     }
     let message = String::from_utf8_lossy(&texts.bytes(ffi::ERROR)).into_owned();
     let message = if message.is_empty() { "failed without a message".to_string() } else { message };
@@ -55,12 +127,5 @@ pub fn call(function: impl FnOnce(*mut ffi::Sink) -> i32) -> Result<Texts> {
         ffi::INPUT => Err(input_error!("{message}")),
         ffi::FAILED | ffi::PANIC => Err(anyhow!(message)),
         _ => Err(anyhow!("{message} (with the unknown code {code})")),
-    }
-}
-
-/// Calls a close function. A failure becomes a warning, since no caller waits for the result.
-pub fn close(id: &str, function: impl FnOnce(*mut ffi::Sink) -> i32) {
-    if let Err(error) = call(function) {
-        terminal::warn(&format!("warning: plugin {id}: closing: {error:#}"));
     }
 }

@@ -1,13 +1,19 @@
 //! An estimator of a plugin. A guard checks that it fills every advantage and every return with a finite number.
 
-use std::ffi::c_void;
-
 use anyhow::{Context, Result, bail, ensure};
 use nestor_plugin::{Needs, ffi};
 use serde_json::Value;
 
-use super::call::{call, close};
+use super::call::{Handle, HandleSlot, Texts, call};
+use super::calls::{Call, Function, Name};
+use super::shared_env::close;
+use super::supervise::{Limits, Supervisor};
 use crate::data::{PluginFile, Rows};
+
+/// Numbers behind the end of each array that an estimator fills. A plugin that writes there has written too far.
+const MARGIN: usize = 64;
+/// The value in the margin: a NaN that no arithmetic makes.
+const UNTOUCHED: u32 = 0x7fc5_a3d1;
 
 /// An open estimator.
 pub struct Estimator {
@@ -15,8 +21,9 @@ pub struct Estimator {
     file: PluginFile,
     functions: &'static ffi::Estimator,
     parts: Option<&'static ffi::Parts>,
-    handle: *mut c_void,
+    handle: Handle,
     needs: Needs,
+    supervisor: Supervisor,
 }
 
 /// Components of the advantages of rows, by name, from the estimator.
@@ -35,15 +42,13 @@ impl Parts {
     }
 }
 
-// SAFETY: the border asks of an estimator that it keeps no state between calls, and no thread of its own.
-unsafe impl Send for Estimator {}
-// SAFETY: as above.
-unsafe impl Sync for Estimator {}
-
 impl Drop for Estimator {
     fn drop(&mut self) {
+        let (close_estimator, handle) = (self.functions.close, self.handle);
         // SAFETY: the handle is from `open` and never used again.
-        close(self.id, |sink| unsafe { (self.functions.close)(self.handle, sink) });
+        close(&self.supervisor, self.under(Function::Close), move |sink| unsafe {
+            close_estimator(handle.pointer(), sink)
+        });
     }
 }
 
@@ -53,20 +58,44 @@ impl Estimator {
         functions: &'static ffi::Estimator,
         parts: Option<&'static ffi::Parts>,
         config: &Value,
+        limits: &Limits,
     ) -> Result<Self> {
-        let text = config.to_string();
-        let mut handle = std::ptr::null_mut();
-        // SAFETY: a checked table; `handle` outlives the call.
-        call(|sink| unsafe { (functions.open)(ffi::Str::new(text.as_bytes()), sink, &mut handle) })
+        let (text, supervisor) = (config.to_string(), Supervisor::new(limits.clone()));
+        let (open, under) =
+            (functions.open, Call { plugin: Name::of_opened(id), function: Function::Open, position: None });
+        let handle = supervisor
+            .run(under, move || {
+                // SAFETY: a checked table; the room for the handle outlives the call.
+                call(HandleSlot::empty(), |sink, slot| unsafe {
+                    open(ffi::Str::new(text.as_bytes()), sink, &mut slot.0)
+                })
+            })
+            .and_then(|(_, slot)| slot.taken())
             .with_context(|| format!("plugin {id}"))?;
-        let mut estimator = Self { id, file, functions, parts, handle, needs: Needs::default() };
-        let mut flags = 0;
+        let mut estimator = Self { id, file, functions, parts, handle, needs: Needs::default(), supervisor };
+        let needs = functions.needs;
         // SAFETY: the handle is open; `flags` outlives the call.
-        call(|sink| unsafe { (functions.needs)(handle, sink, &mut flags) })
+        let (_, flags) = estimator
+            .call(Function::Needs, 0, move |handle, sink, flags| unsafe { needs(handle.pointer(), sink, flags) })
             .with_context(|| format!("plugin {id}: needs"))?;
         estimator.needs = Needs::from_flags(flags)
             .with_context(|| format!("plugin {id} needs what this program does not have (flags {flags:#x})"))?;
         Ok(estimator)
+    }
+
+    fn under(&self, function: Function) -> Call {
+        Call { plugin: Name::of(self.id), function, position: None }
+    }
+
+    fn call<T: Send + 'static>(
+        &self,
+        function: Function,
+        out: T,
+        body: impl FnOnce(Handle, *mut ffi::Sink, &mut T) -> i32 + Send + 'static,
+    ) -> Result<(Texts, T)> {
+        let handle = self.handle;
+        let body = move || call(out, move |sink, out| body(handle, sink, out));
+        self.supervisor.run(self.under(function), body)
     }
 
     pub fn id(&self) -> &str {
@@ -86,15 +115,20 @@ impl Estimator {
     /// Fills `rows.advantages` and `rows.returns`.
     pub fn score(&self, rows: &mut Rows) -> Result<()> {
         let tokens = check_columns(rows, self.needs).with_context(|| format!("rows for plugin {}", self.id))?;
-        let (mut advantages, mut returns) = (vec![f32::NAN; tokens], vec![f32::NAN; tokens]);
-        let extra = Extra::of(rows, self.needs);
-        let columns = columns(rows, &extra, self.needs);
-        let (first_advantage, first_return) = (advantages.as_mut_ptr(), returns.as_mut_ptr());
-        // SAFETY: the handle is open; columns and arrays have the lengths the header gives (`check_columns`) and live
-        // on.
-        call(|sink| unsafe { (self.functions.score)(self.handle, &columns, sink, first_advantage, first_return) })
+        let (score, needs, own) = (self.functions.score, self.needs, rows.clone());
+        let room = (with_margin(vec![f32::NAN; tokens]), with_margin(vec![f32::NAN; tokens]));
+        // The call owns all that it reads and writes: it may be given up, and then continues.
+        let (_, (advantages, returns)) = self
+            .call(Function::Score, room, move |handle, sink, (advantages, returns)| {
+                let extra = Extra::of(&own, needs);
+                let columns = columns(&own, &extra, needs);
+                // SAFETY: the handle is open; columns and arrays have the lengths the header gives (`check_columns`) and
+                // outlive the call.
+                unsafe { score(handle.pointer(), &columns, sink, advantages.as_mut_ptr(), returns.as_mut_ptr()) }
+            })
             .with_context(|| format!("plugin {}: score of {} rows", self.id, rows.len()))?;
-        (rows.advantages, rows.returns) = (advantages, returns);
+        rows.advantages = self.without_margin(advantages, "advantages")?;
+        rows.returns = self.without_margin(returns, "returns")?;
         self.check(rows, &rows.advantages, "advantage")?;
         self.check(rows, &rows.returns, "return")
     }
@@ -103,19 +137,33 @@ impl Estimator {
     pub fn parts(&self, rows: &Rows) -> Result<Parts> {
         let Some(parts) = self.parts else { return Ok(Parts::default()) };
         check_columns(rows, self.needs).with_context(|| format!("rows for plugin {}", self.id))?;
+        let (names, fill, needs, own) = (parts.names, parts.fill, self.needs, rows.clone());
         // SAFETY: the handle is open.
-        let mut texts = call(|sink| unsafe { (parts.names)(self.handle, sink) })
+        let (mut texts, ()) = self
+            .call(Function::Names, (), move |handle, sink, _| unsafe { names(handle.pointer(), sink) })
             .with_context(|| format!("plugin {}: names of parts", self.id))?;
         let names = texts.all(ffi::PART, "name of a part")?;
-        let mut numbers = vec![f64::NAN; names.len() * rows.len()];
-        let extra = Extra::of(rows, self.needs);
-        let columns = columns(rows, &extra, self.needs);
-        let first = numbers.as_mut_ptr();
-        // SAFETY: the handle is open; columns and array have the lengths the header gives and live on.
-        call(|sink| unsafe { (parts.fill)(self.handle, &columns, sink, first) })
+        let room = vec![f64::NAN; names.len() * rows.len()];
+        let (_, numbers) = self
+            .call(Function::Fill, room, move |handle, sink, numbers| {
+                let extra = Extra::of(&own, needs);
+                let columns = columns(&own, &extra, needs);
+                // SAFETY: the handle is open; columns and array have the lengths the header gives and outlive the call.
+                unsafe { fill(handle.pointer(), &columns, sink, numbers.as_mut_ptr()) }
+            })
             .with_context(|| format!("plugin {}: parts of {} rows", self.id, rows.len()))?;
         let columns = numbers.chunks(rows.len().max(1)).map(<[f64]>::to_vec);
         Ok(Parts(names.into_iter().zip(columns).collect()))
+    }
+
+    fn without_margin(&self, mut numbers: Vec<f32>, name: &str) -> Result<Vec<f32>> {
+        let margin = numbers.split_off(numbers.len() - MARGIN);
+        ensure!(
+            margin.iter().all(|x| x.to_bits() == UNTOUCHED),
+            "plugin {} wrote behind the end of the {name}; it has one number per token",
+            self.id
+        );
+        Ok(numbers)
     }
 
     /// Checks that every number is present and finite.
@@ -132,6 +180,11 @@ impl Estimator {
         }
         bail!("plugin {} gave {} as the {described}; it must be finite", self.id, numbers[at])
     }
+}
+
+fn with_margin(mut numbers: Vec<f32>) -> Vec<f32> {
+    numbers.extend([f32::from_bits(UNTOUCHED); MARGIN]);
+    numbers
 }
 
 /// Columns of the border that [`Rows`] stores in another form.

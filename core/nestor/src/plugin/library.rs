@@ -5,13 +5,18 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use nestor_plugin::ffi;
 
+use super::calls::{Call, Function, Name, recorded};
 use crate::data::PluginFile;
 use crate::files::sum;
 use crate::input_error;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+/// Most components of one file.
+const MOST_COMPONENTS: u64 = 1024;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
     Environment,
@@ -27,8 +32,18 @@ impl std::fmt::Display for Kind {
     }
 }
 
+impl Kind {
+    /// Its name with an article.
+    pub fn article(self) -> &'static str {
+        match self {
+            Kind::Environment => "an environment",
+            Kind::Estimator => "an estimator",
+        }
+    }
+}
+
 /// Description of a component.
-#[derive(Debug, Clone, serde::Serialize)]
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 pub struct Found {
     /// The component's name in recipes.
     pub id: String,
@@ -89,18 +104,33 @@ impl Component {
 
 /// Opens a plugin file. The library stays loaded until the process ends: its functions and threads may be in use.
 pub fn load(path: &Path) -> Result<Vec<Component>> {
+    check_file(path)?;
+    // The initialisers and the entry are code of the plugin too.
+    recorded(&Call { plugin: Name::of(&path.to_string_lossy()), function: Function::Entry, position: None }, || {
+        open(path)
+    })
+}
+
+/// Refuses a path that is no readable, complete file.
+pub fn check_file(path: &Path) -> Result<()> {
     let shown = path.display();
     if !path.is_file() {
         return Err(input_error!("there is no plugin file {shown}"));
     }
-    if is_cut_short(path)? {
+    if is_cut_short(path).map_err(|e| input_error!("plugin file {shown} cannot be read: {e}"))? {
         return Err(input_error!("plugin file {shown} is cut short; build or copy it again"));
     }
+    Ok(())
+}
+
+fn open(path: &Path) -> Result<Vec<Component>> {
+    let shown = path.display();
     // A bare name would be looked up in the system's directories.
     let whole = std::path::absolute(path)?;
+    // All symbols are looked up now, so that a missing one is found here and not in the middle of a run.
     // SAFETY: the file's initialisers run; the user put it there as a plugin, that is, as code to run.
-    let library = unsafe { libloading::Library::new(whole) }
-        .map_err(|e| input_error!("plugin file {shown} cannot be loaded as a shared library: {e}"))?;
+    let library = unsafe { Library::open(Some(whole), RTLD_NOW | RTLD_LOCAL) }
+        .map_err(|e| input_error!("plugin file {shown} cannot be loaded as a shared library: {}", cause(&e)))?;
     // SAFETY: nestor_plugin.h gives the symbol this type.
     let entry = *unsafe { library.get::<unsafe extern "C" fn() -> *const ffi::Plugin>(ffi::ENTRY) }
         .map_err(|_| input_error!("{shown} is not a Nestor plugin: it does not export {}", ffi::ENTRY))?;
@@ -110,25 +140,46 @@ pub fn load(path: &Path) -> Result<Vec<Component>> {
     // SAFETY: the description starts with a head in every version of the border.
     let border = check_head(unsafe { plugin.cast::<ffi::Head>().as_ref() }, path)?;
     // SAFETY: magic, version and sizes are ours, so the description has our layout and is static.
-    let components = unsafe {
-        let plugin = &*plugin;
-        ffi::slice(plugin.components, plugin.component_count as usize)
-    };
+    let plugin = unsafe { &*plugin };
+    let count = plugin.component_count;
+    if count > MOST_COMPONENTS || (count > 0 && plugin.components.is_null()) {
+        return Err(input_error!(
+            "plugin file {shown} has a faulty description: {count} components at {:?}; there may be {MOST_COMPONENTS}",
+            plugin.components
+        ));
+    }
+    // SAFETY: as above; the count is the description's own.
+    let components = unsafe { ffi::slice(plugin.components, count as usize) };
     // SAFETY: as above.
-    components.iter().map(|component| unsafe { read(component, border, path) }).collect()
+    let components: Vec<Component> =
+        components.iter().map(|one| unsafe { read(one, border, path) }).collect::<Result<_>>()?;
+    for (at, one) in components.iter().enumerate() {
+        if components[..at].iter().any(|other| (other.kind(), other.id) == (one.kind(), one.id)) {
+            return Err(input_error!(
+                "plugin file {shown} has a faulty description: it holds two {}s with the id `{}`",
+                one.kind(),
+                one.id
+            ));
+        }
+    }
+    Ok(components)
+}
+
+/// The text of the system's loader, which names the library or the symbol that is missing.
+fn cause(error: &libloading::Error) -> String {
+    std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
 
 /// True if an ELF file ends before the end of its section table, the last part of a complete file. The system's loader
 /// maps such a file without an error, and the process dies by SIGBUS at the first access behind the end.
-fn is_cut_short(path: &Path) -> Result<bool> {
-    let context = || format!("reading {}", path.display());
+fn is_cut_short(path: &Path) -> std::io::Result<bool> {
     let mut header = [0; 64];
-    let mut file = std::fs::File::open(path).with_context(context)?;
-    let length = file.metadata().with_context(context)?.len();
+    let mut file = std::fs::File::open(path)?;
+    let length = file.metadata()?.len();
     if length < header.len() as u64 {
         return Ok(false); // not a library: the loader reports it
     }
-    file.read_exact(&mut header).with_context(context)?;
+    file.read_exact(&mut header)?;
     if header[..6] != *b"\x7fELF\x02\x01" {
         return Ok(false);
     }

@@ -1,32 +1,57 @@
 //! The host's side of the plugin border: it finds plugin files, checks their description and guards every call.
 //!
 //! [`Plugins`] finds components by id or file, [`SharedEnv`] and [`Env`] play an environment, [`Estimator`] scores rows,
-//! [`advantage`] scores recorded ones. `plugins/sdk/nestor_plugin.h` defines the border. Only `library`, `call`,
-//! `shared_env` and `estimator` use `unsafe`.
+//! [`advantage`] scores recorded ones. `plugins/sdk/nestor_plugin.h` defines the border. Every call is recorded (`calls`),
+//! waited for with a limit (`supervise`), and named if the process dies or leaves in it (`crash`, `leave`).
 
 pub mod advantage;
 mod call;
+mod calls;
+mod crash;
 mod estimator;
+mod leave;
 mod library;
+mod observation;
+mod probe;
+mod search;
 mod shared_env;
+mod supervise;
 
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::c_int;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 pub use nestor_plugin::{Needs, Observation};
 use serde_json::Value;
 
+pub use crate::data::PluginFile;
+pub use calls::{Call, Slot, own as own_slot, supervise_this_thread};
 pub use estimator::{Estimator, Parts};
 pub use library::{Found, Kind};
 pub use shared_env::{Env, SharedEnv};
+pub use supervise::{GRACE, Limits, POLL, leave_behind};
 
-pub use crate::data::PluginFile;
 use crate::input_error;
 use crate::recipe::PluginChoice;
 use library::{Component, Functions};
+use search::{Candidate, PluginDir, candidates};
 
 /// Directories to look for plugins in before all others, separated as in PATH.
 pub const PATH_VARIABLE: &str = "NESTOR_PLUGIN_PATH";
+
+/// Has this process name the plugin and the call if a fault kills it or a plugin ends it. `mark` begins the message;
+/// `events` is a descriptor that takes the message as a JSON event too.
+pub fn watch_process(mark: &str, events: Option<c_int>) {
+    crash::install(mark, events);
+    leave::watch();
+}
+
+/// Says that Nestor itself ends the process now, with this exit code. Does not return if a thread hangs in a plugin.
+pub fn ending(code: u8) {
+    leave::ending(code);
+}
 
 /// A plugin file that cannot be used.
 #[derive(Debug, Clone, serde::Serialize)]
@@ -36,96 +61,63 @@ pub struct Refused {
     pub why: String,
 }
 
-/// The plugins found.
+/// Descriptions by file; an error is one message.
+type Descriptions = HashMap<PathBuf, Result<Vec<Found>, String>>;
+
+/// The directories to look for plugins in, and the limits of calls into those that are opened.
 #[derive(Default)]
 pub struct Plugins {
-    components: Vec<Component>,
-    refused: Vec<Refused>,
-    dirs: Vec<PathBuf>,
-    /// Files that were passed over, since an earlier directory has a file of that name.
-    shadowed: Vec<PathBuf>,
+    dirs: Vec<PluginDir>,
+    limits: Limits,
+    described: RefCell<Descriptions>,
 }
 
 impl Plugins {
     /// Looks in the directories of `NESTOR_PLUGIN_PATH`, then beside the executable and one directory above (there cargo
-    /// puts the plugins that it builds with a test). Of two files with one name the first counts.
+    /// puts the plugins that it builds with a test). Of two files with one name the first counts. Loads no file.
     pub fn discover() -> Result<Self> {
-        let mut plugins = Self::default();
-        for dir in std::env::split_paths(&std::env::var_os(PATH_VARIABLE).unwrap_or_default()) {
-            if dir.as_os_str().is_empty() {
+        let mut dirs = Vec::new();
+        for path in std::env::split_paths(&std::env::var_os(PATH_VARIABLE).unwrap_or_default()) {
+            if path.as_os_str().is_empty() {
                 continue;
             }
-            if !dir.is_dir() {
-                return Err(input_error!("{PATH_VARIABLE} names {}, which is not a directory", dir.display()));
+            if !path.is_dir() {
+                return Err(input_error!("{PATH_VARIABLE} names {}, which is not a directory", path.display()));
             }
-            plugins.add_dir(&dir, "")?;
+            dirs.push(PluginDir { path, bundled: false });
         }
         let executable = std::env::current_exe().context("finding the program's directory")?;
-        // Other libraries may be beside the program, so only those named as plugins count there.
-        let prefix = format!("{}nestor_", std::env::consts::DLL_PREFIX);
-        for dir in executable.ancestors().skip(1).take(2) {
-            plugins.add_dir(dir, &prefix)?;
-        }
-        Ok(plugins)
+        let own = executable.ancestors().skip(1).take(2);
+        dirs.extend(own.map(|path| PluginDir { path: path.to_path_buf(), bundled: true }));
+        Ok(Self { dirs, ..Self::default() })
     }
 
     /// The plugins of one directory.
     pub fn in_dir(dir: &Path) -> Result<Self> {
-        let mut plugins = Self::default();
-        plugins.add_dir(dir, "")?;
-        Ok(plugins)
+        Ok(Self { dirs: vec![PluginDir { path: dir.to_path_buf(), bundled: false }], ..Self::default() })
     }
 
-    fn add_dir(&mut self, dir: &Path, prefix: &str) -> Result<()> {
-        let entries = std::fs::read_dir(dir).with_context(|| format!("looking for plugins in {}", dir.display()))?;
-        let mut files = Vec::new();
-        for entry in entries {
-            let path = entry.with_context(|| format!("looking for plugins in {}", dir.display()))?.path();
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            if !(name.starts_with(prefix) && name.ends_with(std::env::consts::DLL_SUFFIX)) {
-                continue;
-            }
-            let list = if self.knows(&name) { &mut self.shadowed } else { &mut files };
-            list.push(path);
-        }
-        files.sort();
-        for path in files {
-            match library::load(&path) {
-                Ok(components) => self.components.extend(components),
-                Err(error) => self.refused.push(Refused { path, why: format!("{error:#}") }),
-            }
-        }
-        self.dirs.push(dir.to_path_buf());
-        Ok(())
-    }
-
-    fn knows(&self, file_name: &str) -> bool {
-        let paths = self.components.iter().map(|c| &c.path).chain(self.refused.iter().map(|r| &r.path));
-        paths.into_iter().any(|path| path.file_name().is_some_and(|name| name == file_name))
+    /// Sets the limits of calls into the plugins that are opened from here on.
+    pub fn with_limits(self, limits: Limits) -> Self {
+        Self { limits, ..self }
     }
 
     /// All components, in the order found.
-    pub fn list(&self) -> Vec<Found> {
-        self.components.iter().map(Component::found).collect()
+    pub fn list(&self) -> Result<Vec<Found>> {
+        let mut all = Vec::new();
+        for file in candidates(&self.dirs)? {
+            all.extend(self.described(&file.path)?.into_iter().flatten());
+        }
+        Ok(all)
     }
 
     /// Plugin files that cannot be used.
-    pub fn refused(&self) -> &[Refused] {
-        &self.refused
-    }
-
-    /// The files of the same name as this one that are not used.
-    pub fn shadowed_by(&self, file: &PluginFile) -> impl Iterator<Item = &Path> {
-        let same = |path: &&PathBuf| path.file_name() == file.path.file_name();
-        let other = |path: &&PathBuf| path.canonicalize().is_ok_and(|path| path != file.path);
-        self.shadowed.iter().filter(same).filter(other).map(PathBuf::as_path)
-    }
-
-    /// The choice of a plugin with the defaults of its config, as far as the plugin's schema names them.
-    pub fn with_defaults(&self, kind: Kind, choice: &PluginChoice) -> Result<PluginChoice> {
-        let mut filled = choice.clone();
-        fill_defaults(&mut filled.config, &self.component(kind, &choice.plugin)?.schema);
-        Ok(filled)
+    pub fn refused(&self) -> Result<Vec<Refused>> {
+        let mut all = Vec::new();
+        for file in candidates(&self.dirs)? {
+            all.extend(self.described(&file.path)?.err().map(|why| Refused { path: file.path, why }));
+        }
+        Ok(all)
     }
 
     /// Opens an environment.
@@ -133,9 +125,9 @@ impl Plugins {
         let component = self.component(Kind::Environment, &choice.plugin)?;
         match component.functions {
             Functions::Environment { functions, expert } => {
-                SharedEnv::open((component.id, component.file()?), functions, expert, &choice.config)
+                SharedEnv::open((component.id, component.file()?), functions, expert, &choice.config, &self.limits)
             }
-            Functions::Estimator { .. } => bail!("plugin {} is an estimator", component.id),
+            Functions::Estimator { .. } => unreachable!("looked up by its kind"),
         }
     }
 
@@ -144,48 +136,135 @@ impl Plugins {
         let component = self.component(Kind::Estimator, &choice.plugin)?;
         match component.functions {
             Functions::Estimator { functions, parts } => {
-                Estimator::open((component.id, component.file()?), functions, parts, &choice.config)
+                Estimator::open((component.id, component.file()?), functions, parts, &choice.config, &self.limits)
             }
-            Functions::Environment { .. } => bail!("plugin {} is an environment", component.id),
+            Functions::Environment { .. } => unreachable!("looked up by its kind"),
         }
+    }
+
+    /// The choice of a plugin with the defaults of its config, as far as the plugin's schema names them.
+    pub fn with_defaults(&self, kind: Kind, choice: &PluginChoice) -> Result<PluginChoice> {
+        let mut filled = choice.clone();
+        fill_defaults(&mut filled.config, &self.find(kind, &choice.plugin)?.schema);
+        Ok(filled)
+    }
+
+    /// Warnings of files that have the name of one of these and are not used.
+    pub fn shadow_warnings<'a>(&self, files: impl IntoIterator<Item = &'a PluginFile>) -> Result<Vec<String>> {
+        let candidates = candidates(&self.dirs)?;
+        let mut warnings = Vec::new();
+        for file in files {
+            let is_used = |path: &Path| path.canonicalize().is_ok_and(|path| path == file.path);
+            let used = candidates.iter().find(|candidate| is_used(&candidate.path));
+            for other in used.into_iter().flat_map(|used| &used.shadowed).filter(|other| !is_used(other)) {
+                warnings.push(format!(
+                    "plugin {} is {}; {} has the same name and is not used",
+                    file.id,
+                    file.path.display(),
+                    other.display()
+                ));
+            }
+        }
+        Ok(warnings)
     }
 
     /// Describes a component, named by id or file.
     pub fn find(&self, kind: Kind, plugin: &str) -> Result<Found> {
-        Ok(self.component(kind, plugin)?.found())
+        match file_and_id(plugin) {
+            Some((path, id)) => self.in_file(kind, &path, id),
+            None => self.by_id(kind, plugin),
+        }
     }
 
-    /// The one component of a kind with an id, or in a file.
+    /// Loads the one component of a kind that an id or a file names.
     fn component(&self, kind: Kind, plugin: &str) -> Result<Component> {
-        if plugin.contains('/') || plugin.ends_with(std::env::consts::DLL_SUFFIX) {
-            return in_file(kind, Path::new(plugin));
+        let Found { path, id, .. } = self.find(kind, plugin)?;
+        let components = library::load(&path)?;
+        leave::watch();
+        let mut fitting = components.into_iter().filter(|c| c.kind() == kind && c.id == id);
+        fitting.next().with_context(|| format!("plugin file {} changed while it was read", path.display()))
+    }
+
+    fn described(&self, path: &Path) -> Result<Result<Vec<Found>, String>> {
+        if let Some(known) = self.described.borrow().get(path) {
+            return Ok(known.clone());
         }
-        let same: Vec<&Component> = self.components.iter().filter(|c| c.kind() == kind && c.id == plugin).collect();
-        match same[..] {
-            [one] => Ok(one.clone()),
-            [] => Err(self.missing(kind, plugin)),
-            [a, b, ..] => Err(input_error!(
-                "two plugins have the id `{plugin}`: {} and {}; remove one, or name a file instead of the id",
-                a.path.display(),
-                b.path.display()
-            )),
+        let described = probe::describe(path, &self.limits)?;
+        self.described.borrow_mut().insert(path.to_path_buf(), described.clone());
+        Ok(described)
+    }
+
+    /// The component of a file that is named by its path.
+    fn in_file(&self, kind: Kind, path: &Path, id: Option<&str>) -> Result<Found> {
+        let shown = path.display();
+        let all = self.described(path)?.map_err(|why| input_error!("{why}"))?;
+        if all.is_empty() {
+            return Err(input_error!("plugin file {shown} holds no components"));
+        }
+        let ids: Vec<&str> = all.iter().map(|c| c.id.as_str()).collect();
+        let holds = format!("plugin file {shown} holds {}", ids.join(", "));
+        let mut fitting = all.iter().filter(|c| c.kind == kind && id.is_none_or(|id| c.id == id));
+        match (fitting.next(), fitting.next(), id) {
+            (Some(one), None, _) => Ok(one.clone()),
+            (None, _, None) => Err(input_error!("{holds}, and none of these is {}", kind.article())),
+            (None, _, Some(id)) => Err(input_error!("{holds}, and none of these is {} `{id}`", kind.article())),
+            _ => Err(input_error!("{holds}: choose one by `{shown}#ID`")),
         }
     }
 
-    fn missing(&self, kind: Kind, plugin: &str) -> anyhow::Error {
-        let file = format!("{}nestor_{plugin}{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
-        if let Some(refused) = self.refused.iter().find(|r| r.path.file_name().is_some_and(|name| name == &*file)) {
-            return input_error!("{}", refused.why);
+    /// The one component of a kind with an id. Files that are not named for the id are looked at in the user's directories
+    /// only, unless nothing else is found.
+    fn by_id(&self, kind: Kind, id: &str) -> Result<Found> {
+        let files = candidates(&self.dirs)?;
+        let (likely, others): (Vec<_>, Vec<_>) = files.iter().partition(|file| !file.bundled || file.is_named_for(id));
+        for files in [likely, others] {
+            let mut matching: Vec<Found> = Vec::new();
+            for file in files {
+                let components = self.described(&file.path)?.into_iter().flatten();
+                matching.extend(components.filter(|c| c.kind == kind && c.id == id));
+            }
+            match &matching[..] {
+                [found] => return Ok(found.clone()),
+                [] => {}
+                [a, b, ..] => {
+                    return Err(input_error!(
+                        "two plugins have the id `{id}`: {} and {}; remove one, or name a file instead of the id",
+                        a.path.display(),
+                        b.path.display()
+                    ));
+                }
+            }
         }
-        let known: Vec<&str> = self.components.iter().filter(|c| c.kind() == kind).map(|c| c.id).collect();
-        let dirs: Vec<String> = self.dirs.iter().map(|p| p.display().to_string()).collect();
-        let refused: Vec<String> = self.refused.iter().map(|r| format!("; not usable: {}", r.why)).collect();
-        input_error!(
-            "there is no {kind} plugin `{plugin}`{}; looked for {file} and others in {} (more directories: {PATH_VARIABLE}){}",
+        self.missing(kind, id, &files)
+    }
+
+    fn missing(&self, kind: Kind, plugin: &str, files: &[Candidate]) -> Result<Found> {
+        let named = format!("{}nestor_{plugin}{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
+        let (mut all, mut refused) = (Vec::new(), String::new());
+        for file in files {
+            match self.described(&file.path)? {
+                Ok(components) => all.extend(components),
+                Err(why) if file.path.file_name().is_some_and(|name| name == &*named) => {
+                    return Err(input_error!("{why}"));
+                }
+                Err(why) => refused += &format!("; not usable: {why}"),
+            }
+        }
+        if let Some(other) = all.iter().find(|c| c.id == plugin) {
+            return Err(input_error!(
+                "`{plugin}` is {}, not {} ({})",
+                other.kind.article(),
+                kind.article(),
+                other.path.display()
+            ));
+        }
+        let known: Vec<&str> = all.iter().filter(|c| c.kind == kind).map(|c| c.id.as_str()).collect();
+        let dirs: Vec<String> = self.dirs.iter().map(|dir| dir.path.display().to_string()).collect();
+        Err(input_error!(
+            "there is no {kind} plugin `{plugin}`{}; looked for {named} and others in {} (more directories: {PATH_VARIABLE}){refused}",
             nestor_plugin::suggest(plugin, &known),
             dirs.join(", "),
-            refused.concat()
-        )
+        ))
     }
 }
 
@@ -200,14 +279,12 @@ fn fill_defaults(config: &mut Value, schema: &Value) {
     }
 }
 
-fn in_file(kind: Kind, path: &Path) -> Result<Component> {
-    let components = library::load(path)?;
-    let ids: Vec<&str> = components.iter().map(|c| c.id).collect();
-    let holds = format!("plugin file {} holds {}", path.display(), ids.join(", "));
-    let mut fitting = components.into_iter().filter(|c| c.kind() == kind);
-    match (fitting.next(), fitting.next()) {
-        (Some(one), None) => Ok(one),
-        (None, _) => Err(input_error!("{holds}, and none of these is an {kind}")),
-        _ => Err(input_error!("{holds}: put its directory into {PATH_VARIABLE} and choose one by id")),
+/// The file and perhaps the id of a plugin that is named by its file: `path/to/file.so`, `file.so#id`.
+fn file_and_id(plugin: &str) -> Option<(PathBuf, Option<&str>)> {
+    let ending = std::env::consts::DLL_SUFFIX;
+    match plugin.rsplit_once('#') {
+        Some((file, id)) if file.ends_with(ending) => Some((file.into(), Some(id))),
+        _ if plugin.contains('/') || plugin.ends_with(ending) => Some((plugin.into(), None)),
+        _ => None,
     }
 }

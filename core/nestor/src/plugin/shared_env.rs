@@ -1,15 +1,19 @@
 //! An environment of a plugin: the part that all episodes share (the header's world), and the part that plays one episode
 //! at a time (the header's env).
 
-use std::ffi::c_void;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use nestor_plugin::{Observation, ffi};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use super::call::{Texts, call, close};
+use super::call::{Handle, HandleSlot, Texts, call};
+use super::calls::{Call, Function, Name, Position};
+use super::observation::{of_reset, of_step};
+use super::supervise::{Limits, Supervisor};
 use crate::data::PluginFile;
+use crate::track::terminal;
 
 /// An open environment; clones share it.
 #[derive(Clone)]
@@ -20,20 +24,39 @@ pub struct SharedEnv {
 struct Inner {
     id: &'static str,
     file: PluginFile,
+    name: Name,
     functions: &'static ffi::Environment,
     expert: Option<&'static ffi::Expert>,
-    handle: *mut c_void,
+    handle: Handle,
+    supervisor: Supervisor,
+    /// A warning that an episode ended without `won` is out.
+    warned: AtomicBool,
 }
-
-// SAFETY: the border asks of a world that many threads may use it at once.
-unsafe impl Send for Inner {}
-// SAFETY: as above.
-unsafe impl Sync for Inner {}
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        let (close_world, handle) = (self.functions.close_world, self.handle);
         // SAFETY: the handle is from `open`; the envs, which hold this value, are gone.
-        close(self.id, |sink| unsafe { (self.functions.close_world)(self.handle, sink) });
+        close(&self.supervisor, self.call(Function::CloseWorld), move |sink| unsafe {
+            close_world(handle.pointer(), sink)
+        });
+    }
+}
+
+impl Inner {
+    fn call(&self, function: Function) -> Call {
+        Call { plugin: self.name, function, position: None }
+    }
+}
+
+/// Calls a close function. A failure becomes a warning, since no caller waits for the result. Does nothing after a call
+/// was given up: the plugin may hang again.
+pub(super) fn close(supervisor: &Supervisor, under: Call, body: impl FnOnce(*mut ffi::Sink) -> i32 + Send + 'static) {
+    if supervisor.gave_up() {
+        return;
+    }
+    if let Err(error) = supervisor.run(under, move || call((), |sink, _| body(sink))) {
+        terminal::warn(&format!("warning: {under}: closing: {error:#}"));
     }
 }
 
@@ -43,13 +66,21 @@ impl SharedEnv {
         functions: &'static ffi::Environment,
         expert: Option<&'static ffi::Expert>,
         config: &Value,
+        limits: &Limits,
     ) -> Result<Self> {
-        let text = config.to_string();
-        let mut handle = std::ptr::null_mut();
-        // SAFETY: a checked table; `handle` outlives the call.
-        call(|sink| unsafe { (functions.open)(ffi::Str::new(text.as_bytes()), sink, &mut handle) })
-            .with_context(|| format!("plugin {id}"))?;
-        Ok(Self { inner: Arc::new(Inner { id, file, functions, expert, handle }) })
+        let (name, supervisor, text) = (Name::of_opened(id), Supervisor::new(limits.clone()), config.to_string());
+        let (open, under) = (functions.open, Call { plugin: name, function: Function::Open, position: None });
+        let handle = supervisor
+            .run(under, move || {
+                // SAFETY: a checked table; the room for the handle outlives the call.
+                call(HandleSlot::empty(), |sink, slot| unsafe {
+                    open(ffi::Str::new(text.as_bytes()), sink, &mut slot.0)
+                })
+            })
+            .and_then(|(_, slot)| slot.taken())
+            .with_context(|| under.to_string())?;
+        let warned = AtomicBool::new(false);
+        Ok(Self { inner: Arc::new(Inner { id, file, name, functions, expert, handle, supervisor, warned }) })
     }
 
     pub fn id(&self) -> &str {
@@ -61,23 +92,29 @@ impl SharedEnv {
         &self.inner.file
     }
 
+    /// The limits of its calls.
+    pub fn limits(&self) -> &Limits {
+        &self.inner.supervisor.limits
+    }
+
     /// The plugin's default prompt template.
     pub fn template(&self) -> Result<String> {
-        let Inner { id, functions, handle, .. } = *self.inner;
+        let (prompt_template, handle) = (self.inner.functions.prompt_template, self.inner.handle);
         // SAFETY: the handle is open.
-        call(|sink| unsafe { (functions.prompt_template)(handle, sink) })
-            .and_then(|mut texts| texts.text(ffi::TEMPLATE, "template"))
-            .with_context(|| format!("plugin {id}: template"))
+        self.call(Function::PromptTemplate, (), move |sink, _| unsafe { prompt_template(handle.pointer(), sink) })
+            .and_then(|(mut texts, ())| texts.required(ffi::TEMPLATE, "template", "NESTOR_TEMPLATE"))
+            .with_context(|| format!("plugin {}: template", self.id()))
     }
 
     /// Number of tasks in a split.
     pub fn tasks(&self, split: &str) -> Result<u64> {
-        let Inner { id, functions, handle, .. } = *self.inner;
-        let mut count = 0;
+        let (tasks, handle, split) = (self.inner.functions.tasks, self.inner.handle, split.to_string());
         // SAFETY: the handle is open; `count` outlives the call.
-        call(|sink| unsafe { (functions.tasks)(handle, ffi::Str::new(split.as_bytes()), sink, &mut count) })
-            .with_context(|| format!("plugin {id}"))?;
-        Ok(count)
+        self.call(Function::Tasks, 0, move |sink, count| unsafe {
+            tasks(handle.pointer(), ffi::Str::new(split.as_bytes()), sink, count)
+        })
+        .map(|(_, count)| count)
+        .with_context(|| format!("plugin {}", self.id()))
     }
 
     pub fn has_expert(&self) -> bool {
@@ -86,89 +123,108 @@ impl SharedEnv {
 
     /// Makes an environment that plays episodes.
     pub fn spawn(&self) -> Result<Env> {
-        let Inner { id, functions, handle, .. } = *self.inner;
-        let mut env = std::ptr::null_mut();
-        // SAFETY: the handle is open; `env` outlives the call.
-        call(|sink| unsafe { (functions.spawn)(handle, sink, &mut env) })
-            .with_context(|| format!("plugin {id}: spawn"))?;
-        Ok(Env { shared: self.clone(), handle: env, position: None })
+        let (spawn, handle) = (self.inner.functions.spawn, self.inner.handle);
+        // SAFETY: the handle is open; the room for the new handle outlives the call.
+        self.call(Function::Spawn, HandleSlot::empty(), move |sink, slot| unsafe {
+            spawn(handle.pointer(), sink, &mut slot.0)
+        })
+        .and_then(|(_, slot)| slot.taken())
+        .map(|handle| Env { shared: self.clone(), handle, position: None })
+        .with_context(|| format!("plugin {}: spawn", self.id()))
+    }
+
+    fn call<T: Send + 'static>(
+        &self,
+        function: Function,
+        out: T,
+        body: impl FnOnce(*mut ffi::Sink, &mut T) -> i32 + Send + 'static,
+    ) -> Result<(Texts, T)> {
+        self.inner.supervisor.run(self.inner.call(function), move || call(out, body))
     }
 }
 
 /// Plays one episode at a time; a reset starts the next one.
 pub struct Env {
     shared: SharedEnv,
-    handle: *mut c_void,
-    position: Option<TaskPosition>,
+    handle: Handle,
+    position: Option<Position>,
 }
-
-/// The task and the step of an episode, for messages.
-struct TaskPosition {
-    split: String,
-    task: u64,
-    seed: u64,
-    steps: u32,
-}
-
-// SAFETY: the border asks of an env that it may move between threads; `&mut` keeps it on one at a time.
-unsafe impl Send for Env {}
 
 impl Drop for Env {
     fn drop(&mut self) {
-        let Inner { id, functions, .. } = *self.shared.inner;
+        let (shared, handle) = (&self.shared.inner, self.handle);
+        let (close_env, under) = (shared.functions.close, self.under(Function::Close));
         // SAFETY: the handle is from `spawn`, its world is still open.
-        close(id, |sink| unsafe { (functions.close)(self.handle, sink) });
+        close(&shared.supervisor, under, move |sink| unsafe { close_env(handle.pointer(), sink) });
     }
 }
 
 impl Env {
     /// Starts a task.
     pub fn reset(&mut self, split: &str, task: u64, seed: u64) -> Result<Observation> {
-        self.position = Some(TaskPosition { split: split.to_string(), task, seed, steps: 0 });
-        let mut out = ffi::Step::default();
-        let reset = self.shared.inner.functions.reset;
+        self.position = Some(Position { split: Name::of(split), task, seed, steps: 0 });
+        let (reset, split) = (self.shared.inner.functions.reset, split.to_string());
         // SAFETY: the handle is open and used by this thread alone; `out` outlives the call.
-        call(|sink| unsafe { reset(self.handle, ffi::Str::new(split.as_bytes()), task, seed, sink, &mut out) })
-            .and_then(|texts| observation(texts, out))
-            .with_context(|| self.describe("reset"))
+        self.call(Function::Reset, ffi::Step::default(), move |handle, sink, out| unsafe {
+            reset(handle.pointer(), ffi::Str::new(split.as_bytes()), task, seed, sink, out)
+        })
+        .and_then(|(texts, out)| of_reset(texts, out))
+        .with_context(|| self.under(Function::Reset).to_string())
     }
 
     /// Plays one response.
     pub fn step(&mut self, response: &str) -> Result<Observation> {
-        let mut out = ffi::Step::default();
-        let step = self.shared.inner.functions.step;
+        let (step, response) = (self.shared.inner.functions.step, response.to_string());
         let seen = self
             .playing()
-            // SAFETY: as for `reset`.
             .and_then(|()| {
-                call(|sink| unsafe { step(self.handle, ffi::Str::new(response.as_bytes()), sink, &mut out) })
+                // SAFETY: as for `reset`.
+                self.call(Function::Step, ffi::Step::default(), move |handle, sink, out| unsafe {
+                    step(handle.pointer(), ffi::Str::new(response.as_bytes()), sink, out)
+                })
             })
-            .and_then(|texts| observation(texts, out))
-            .with_context(|| self.describe("step"))?;
+            .and_then(|(texts, out)| of_step(texts, out))
+            .with_context(|| self.under(Function::Step).to_string())?;
+        self.check_outcome(&seen);
         if let Some(position) = &mut self.position {
             position.steps += 1;
         }
         Ok(seen)
     }
 
-    /// The expert's next action.
-    pub fn expert_action(&mut self) -> Result<String> {
+    /// The expert's next action. It must be one of the `admissible` ones, unless there is no list.
+    pub fn expert_action(&mut self, admissible: &[String]) -> Result<String> {
         self.playing()
             .and_then(|()| self.expert())
-            // SAFETY: as for `reset`.
-            .and_then(|expert| call(|sink| unsafe { (expert.next_action)(self.handle, sink) }))
-            .and_then(|mut texts| texts.text(ffi::ACTION, "expert action"))
-            .with_context(|| self.describe("expert's action at step"))
+            .and_then(|expert| {
+                let next_action = expert.next_action;
+                // SAFETY: as for `reset`.
+                self.call(Function::NextAction, (), move |handle, sink, _| unsafe {
+                    next_action(handle.pointer(), sink)
+                })
+            })
+            .and_then(|(mut texts, ())| {
+                let action = texts.required(ffi::ACTION, "expert action", "NESTOR_ACTION")?;
+                let fits = admissible.is_empty() || admissible.contains(&action);
+                ensure!(fits, "the expert's action {action:?} is not one of the admissible actions");
+                Ok(action)
+            })
+            .with_context(|| self.under(Function::NextAction).to_string())
     }
 
     /// A whole response that carries an action.
     pub fn expert_response(&mut self, action: &str) -> Result<String> {
-        let text = ffi::Str::new(action.as_bytes());
+        let action = action.to_string();
         self.expert()
-            // SAFETY: as for `reset`.
-            .and_then(|expert| call(|sink| unsafe { (expert.response)(self.handle, text, sink) }))
-            .and_then(|mut texts| texts.text(ffi::RESPONSE, "expert response"))
-            .with_context(|| self.describe("expert's response at step"))
+            .and_then(|expert| {
+                let response = expert.response;
+                // SAFETY: as for `reset`.
+                self.call(Function::Response, (), move |handle, sink, _| unsafe {
+                    response(handle.pointer(), ffi::Str::new(action.as_bytes()), sink)
+                })
+            })
+            .and_then(|(mut texts, ())| texts.required(ffi::RESPONSE, "expert response", "NESTOR_RESPONSE"))
+            .with_context(|| self.under(Function::Response).to_string())
     }
 
     fn playing(&self) -> Result<()> {
@@ -180,40 +236,30 @@ impl Env {
         self.shared.inner.expert.context("this environment has no expert (extension nestor.env.expert/1)")
     }
 
-    /// "plugin toy: task 3 of split train, seed 7, step 2", steps counted from 0.
-    fn describe(&self, what: &str) -> String {
-        let id = self.shared.inner.id;
-        match &self.position {
-            Some(TaskPosition { split, task, seed, .. }) if what == "reset" => {
-                format!("plugin {id}: task {task} of split {split}, seed {seed}, reset")
-            }
-            Some(TaskPosition { split, task, seed, steps }) => {
-                format!("plugin {id}: task {task} of split {split}, seed {seed}, {what} {steps}")
-            }
-            None => format!("plugin {id}"),
+    /// Warns once of an episode that ends without saying whether it was won: it counts as lost.
+    fn check_outcome(&self, seen: &Observation) {
+        let over = seen.terminated || seen.truncated;
+        let named = seen.info.get("won").is_some_and(|won| !won.is_null());
+        if over && !named && !self.shared.inner.warned.swap(true, Ordering::Relaxed) {
+            terminal::warn(&format!(
+                "warning: {}: the episode ended without `won` in its info; all such episodes count as lost",
+                self.under(Function::Step)
+            ));
         }
     }
-}
 
-fn observation(mut texts: Texts, out: ffi::Step) -> Result<Observation> {
-    if !out.reward.is_finite() {
-        bail!("the plugin gave the reward {}, which is not finite", out.reward);
+    fn under(&self, function: Function) -> Call {
+        Call { position: self.position, ..self.shared.inner.call(function) }
     }
-    let info = texts.text(ffi::INFO, "info")?;
-    let info: Map<String, Value> = match info.as_str() {
-        "" => Map::new(),
-        text => serde_json::from_str(text).context("the plugin's info is not a JSON object")?,
-    };
-    Ok(Observation {
-        text: texts.text(ffi::OBSERVATION, "observation")?,
-        task: texts.text(ffi::TASK, "task text")?,
-        admissible: texts.all(ffi::ADMISSIBLE, "admissible action")?,
-        anchor: texts.bytes(ffi::ANCHOR),
-        action: texts.text(ffi::ACTION, "action")?,
-        reward: out.reward,
-        terminated: out.terminated != 0,
-        truncated: out.truncated != 0,
-        valid: out.valid != 0,
-        info,
-    })
+
+    fn call<T: Send + 'static>(
+        &self,
+        function: Function,
+        out: T,
+        body: impl FnOnce(Handle, *mut ffi::Sink, &mut T) -> i32 + Send + 'static,
+    ) -> Result<(Texts, T)> {
+        let handle = self.handle;
+        let body = move || call(out, move |sink, out| body(handle, sink, out));
+        self.shared.inner.supervisor.run(self.under(function), body)
+    }
 }

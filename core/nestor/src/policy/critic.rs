@@ -140,22 +140,26 @@ pub fn ragged_values(ranks: &Ranks, critic: &Model, batch: &Batch, micro_batch_t
     })
 }
 
-/// Updates the critic on a batch with values and returns, from the mini-batch after those in `report` on. A signal ends the
-/// update between two mini-batches.
+/// Updates the critic on a batch with values and returns, from the mini-batch after those in `report` on. A signal or a
+/// `pause` ends the update between two mini-batches, as with the policy's. Returns true once no mini-batch remains.
 pub fn run_remaining(
     critic: &mut Network,
     batch: &Batch,
     section: &Critic,
     settings: &UpdateSettings,
     report: &mut CriticReport,
-) -> Result<()> {
-    for indices in remaining_mini_batches(&critic.ranks, batch, settings.update, settings.seed, report.each.len()) {
-        critic.ranks.check_stop()?;
+    pause: impl Fn() -> bool,
+) -> Result<bool> {
+    let done = report.each.len();
+    for indices in remaining_mini_batches(&critic.ranks, batch, settings.update, settings.seed, done) {
+        if critic.ranks.check_stop_or(report.each.len() > done && pause())? {
+            return Ok(false);
+        }
         let (loss, clip_fraction) = gradients(critic, batch, &indices, section.clip, settings)?;
         let step = critic.step(settings.update, section.lr, section.grad_clip).context("updating the critic")?;
         report.each.push(CriticStep { loss, clip_fraction, grad_norm: step.grad_norm, skipped: step.skipped });
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Computes the gradient of the mini-batch of these sequences into the optimiser's gradient sums. Returns the loss and the

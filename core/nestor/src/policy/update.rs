@@ -90,23 +90,29 @@ impl UpdateReport {
 /// Updates the policy on a scored batch.
 pub fn update(policy: &mut Network, batch: &Batch, settings: &UpdateSettings) -> Result<UpdateReport> {
     let mut report = UpdateReport::default();
-    run_remaining(policy, batch, settings, &mut report)?;
+    run_remaining(policy, batch, settings, &mut report, || false)?;
     Ok(report)
 }
 
-/// Continues the update after the optimiser steps in `report`. A signal ends it between two mini-batches.
+/// Continues the update after the optimiser steps in `report`. A signal ends it between two mini-batches, and so does a
+/// rank whose `pause` asks for it. Returns true once no mini-batch remains.
 pub fn run_remaining(
     policy: &mut Network,
     batch: &Batch,
     settings: &UpdateSettings,
     report: &mut UpdateReport,
-) -> Result<()> {
+    pause: impl Fn() -> bool,
+) -> Result<bool> {
     let update = settings.update;
     if let Some(recomputed) = &batch.recomputed {
         report.logprob_diff = difference(&batch.rows.logprobs, recomputed);
     }
-    for indices in remaining_mini_batches(&policy.ranks, batch, update, settings.seed, report.each.len()) {
-        policy.ranks.check_stop()?;
+    let done = report.each.len();
+    for indices in remaining_mini_batches(&policy.ranks, batch, update, settings.seed, done) {
+        // At least one step between two pauses.
+        if policy.ranks.check_stop_or(report.each.len() > done && pause())? {
+            return Ok(false);
+        }
         let gradient = gradients(policy, batch, &indices, settings)?;
         if report.each.is_empty() && batch.recomputed.is_none() {
             report.logprob_diff = gradient.logprob_diff;
@@ -115,7 +121,7 @@ pub fn run_remaining(
         report.tokens += gradient.tokens;
         report.each.push(OptimizerStep { sums: gradient.sums, grad_norm, skipped, loss_scale });
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Metrics of one mini-batch's gradient, over all ranks.

@@ -1,56 +1,62 @@
-//! Checks of a recipe before a run writes anything, and the directory and checkpoint that the run starts from.
+//! The directory and checkpoint that a run starts from. The checks of its recipe are in `preflight`.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use super::directory::RunDir;
+use super::directory::{RunDir, place};
 use super::record::PluginFiles;
 use super::resume::{Resumption, resumption};
 use super::{TrainArgs, identity};
-use crate::agent::count_tasks;
-use crate::dist::{Comm, from_root};
-use crate::input_error;
-use crate::model::{Config, new};
-use crate::plugin::{Estimator, Kind, Plugins, SharedEnv};
+use crate::dist::{agree, from_root};
+use crate::plugin::{Estimator, Kind};
+use crate::preflight::{Conditions, Ready, preflight};
 use crate::recipe::Recipe;
-use crate::tokenizer::{Tokenizer, Turns};
-use crate::track::{Console, WandbRun};
+use crate::shard::Ranks;
+use crate::track::Console;
 
 /// A recipe that a run can start with, and the directory that it has claimed.
 pub struct Checked {
     pub dir: PathBuf,
     /// At rank 0.
     pub claim: Option<RunDir>,
-    pub shared_env: SharedEnv,
-    pub estimator: Estimator,
-    /// Number of training tasks.
-    pub tasks: u64,
+    /// The opened plugins, the number of tasks, and warnings.
+    pub ready: Ready,
     pub resumption: Option<Resumption>,
-    /// Warnings for the run's log.
-    pub warnings: Vec<String>,
 }
 
 impl Checked {
     pub fn plugins(&self) -> PluginFiles<'_> {
-        PluginFiles { environment: self.shared_env.file(), estimator: self.estimator.file() }
+        files(&self.ready)
     }
 }
 
 /// Refuses a recipe that cannot run, claims the run directory, and finds the checkpoint to resume from. Fills in the
 /// plugins' defaults. A refused recipe leaves nothing behind.
-pub fn check(recipe: &mut Recipe, name: &str, args: &TrainArgs, comm: &dyn Comm, console: &Console) -> Result<Checked> {
-    from_root(comm, || WandbRun::check(recipe.wandb.as_ref()))?;
-    let plugins = Plugins::discover()?;
-    let shared_env = plugins.environment(&recipe.env).context("recipe key `env`")?;
-    let estimator = plugins.estimator(&recipe.estimator).context("recipe key `estimator`")?;
-    recipe.env = plugins.with_defaults(Kind::Environment, &recipe.env)?;
-    recipe.estimator = plugins.with_defaults(Kind::Estimator, &recipe.estimator)?;
-    identity::compare(comm, recipe, PluginFiles { environment: shared_env.file(), estimator: estimator.file() })?;
-    check_critic(recipe, &estimator)?;
-    let tasks = count_tasks(&shared_env, "rollout.split", &recipe.rollout.split)?;
-    count_tasks(&shared_env, "eval.split", &recipe.eval.split)?;
-    check_model_path(recipe)?;
+pub fn check(recipe: &mut Recipe, name: &str, args: &TrainArgs, ranks: &Ranks, console: &Console) -> Result<Checked> {
+    let comm = &*ranks.comm;
+    let (dir, resumes) = from_root(comm, || place(name, args))?;
+    let made = if resumes { made_model(&dir) } else { None };
+    let conditions = Conditions {
+        ranks: comm.world(),
+        root: comm.rank() == 0,
+        dir: Some(&dir),
+        made: made.as_deref(),
+        elsewhere: None,
+        stop: ranks.stop.clone(),
+    };
+    let (ready, outcome) = match preflight(recipe, &conditions).ready() {
+        Ok(ready) => (Some(ready), Ok(())),
+        Err(error) => (None, Err(error)),
+    };
+    agree(comm, outcome)?; // rank 0 checks more than the others, and its error is theirs
+    let mut ready = ready.context("a rank without an error is ready")?;
+    if made.is_some() {
+        ready.tokenizer = None; // not a new one, and already in its folder
+    }
+    recipe.env.config = ready.plugins.with_defaults(Kind::Environment, &recipe.env.choice())?.config;
+    recipe.estimator = ready.plugins.with_defaults(Kind::Estimator, &recipe.estimator)?;
+    identity::compare(comm, recipe, files(&ready))?;
 
     let mut claim = None;
     let (dir, resumes) = from_root(comm, || {
@@ -58,21 +64,10 @@ pub fn check(recipe: &mut Recipe, name: &str, args: &TrainArgs, comm: &dyn Comm,
         Ok((claimed.path.clone(), claimed.resumes))
     })?;
     let resumption = match resumes {
-        true => resumption((recipe, &plugins), &dir, args, comm, console)?,
+        true => resumption((recipe, &ready.plugins), &dir, args, comm, console)?,
         false => None,
     };
-    let mut warnings = Vec::new();
-    for file in [shared_env.file(), estimator.file()] {
-        warnings.extend(plugins.shadowed_by(file).map(|path| {
-            format!(
-                "plugin {} is {}; {} has the same name and is not used",
-                file.id,
-                file.path.display(),
-                path.display()
-            )
-        }));
-    }
-    Ok(Checked { dir, claim, shared_env, estimator, tasks, resumption, warnings })
+    Ok(Checked { dir, claim, ready, resumption })
 }
 
 /// True if the run needs the policy before reinforcement learning.
@@ -80,41 +75,13 @@ pub fn needs_reference(recipe: &Recipe, estimator: &Estimator) -> bool {
     recipe.update.kl.is_some() || recipe.update.kl_in_reward.is_some() || estimator.needs().reference
 }
 
-/// Checks the model that the recipe names against its tokenizer and the recipe.
-fn check_model_path(recipe: &Recipe) -> Result<()> {
-    let Some(path) = recipe.model.path.as_deref().map(Path::new) else { return Ok(()) };
-    let (config, tokenizer) = (Config::load(path)?, Tokenizer::load(path)?);
-    new::check_vocabulary(&config, &tokenizer)
-        .with_context(|| format!("recipe key `model.path`: {}", path.display()))?;
-    let tokenizer = tokenizer.with_thinking(recipe.rollout.thinking).context("recipe key `rollout.thinking`")?;
-    check_conversation(recipe, &config, &tokenizer)
+/// The folder of the model that the run in a directory made when it began; none if it has not made one.
+pub fn made_model(dir: &Path) -> Option<PathBuf> {
+    let folder = dir.join("model");
+    folder.join("config.json").exists().then_some(folder)
 }
 
-/// Refuses a critic section that the estimator does not use, and its absence where the estimator asks for values.
-fn check_critic(recipe: &Recipe, estimator: &Estimator) -> Result<()> {
-    let id = estimator.id();
-    match (estimator.needs().values, &recipe.critic) {
-        (true, None) => Err(input_error!(
-            "recipe key `estimator.plugin`: `{id}` asks for a critic's values, and the recipe has no critic; add the \
-             section `critic: {{}}` (or --set critic={{}})"
-        )),
-        (false, Some(_)) => Err(input_error!(
-            "recipe key `critic`: estimator `{id}` does not ask for values, so the critic would be trained for nothing; \
-             remove the section (or --set critic=null)"
-        )),
-        _ => Ok(()),
-    }
-}
-
-/// For a transcript, checks that the chat template continues turn by turn and that the model has enough positions.
-fn check_conversation(recipe: &Recipe, config: &Config, tokenizer: &Tokenizer) -> Result<()> {
-    let Some(tokens) = recipe.rollout.max_sequence_tokens else { return Ok(()) };
-    let limit = config.max_position_embeddings;
-    if i64::try_from(tokens).is_ok_and(|tokens| tokens <= limit) {
-        return Turns::new(tokenizer).map(drop);
-    }
-    Err(input_error!(
-        "recipe key `rollout.max_sequence_tokens` is {tokens}, but the model's max_position_embeddings is {limit}; \
-         lower it, or choose another model"
-    ))
+/// The plugin files that a run uses.
+pub fn files(ready: &Ready) -> PluginFiles<'_> {
+    PluginFiles { environment: ready.shared_env.file(), estimator: ready.estimator.file() }
 }

@@ -110,6 +110,27 @@ impl Drop for RunDir {
     }
 }
 
+/// The directory that [`RunDir::claim`] would claim now, and whether it holds a run to continue. Makes nothing.
+pub fn place(name: &str, args: &TrainArgs) -> Result<(PathBuf, bool)> {
+    let Some(dir) = &args.run_dir else {
+        let free = (1..).map(|number| numbered(name, number)).find(|dir| !dir.exists());
+        return Ok((free.context("no number is free")?, false));
+    };
+    let resumes = (args.resume || args.restarted) && is_run(dir);
+    if args.resume && !args.restarted && !resumes {
+        return Err(holds_no_run(dir));
+    }
+    if !(resumes || args.restarted) {
+        check_empty(dir)?;
+    }
+    Ok((dir.clone(), resumes))
+}
+
+/// `runs/NAME` for 1, then `runs/NAME-2`.
+fn numbered(name: &str, number: u32) -> PathBuf {
+    Path::new(RUNS).join(if number == 1 { name.to_string() } else { format!("{name}-{number}") })
+}
+
 /// True if a directory holds a run.
 pub fn is_run(dir: &Path) -> bool {
     dir.join(RECIPE).exists()
@@ -140,10 +161,7 @@ fn is_empty(dir: &Path) -> bool {
 pub fn make_first_free(name: &str) -> Result<(PathBuf, Vec<PathBuf>)> {
     let mut made = make(Path::new(RUNS))?;
     for number in 1.. {
-        let path = match number {
-            1 => Path::new(RUNS).join(name),
-            _ => Path::new(RUNS).join(format!("{name}-{number}")),
-        };
+        let path = numbered(name, number);
         match fs::create_dir(&path) {
             Ok(()) => {
                 made.push(path.clone());

@@ -1,16 +1,20 @@
-//! The part of a run that checkpoints record beside tensors: counters, the task cursor, and an interrupted update.
+//! The part of a run that checkpoints record beside tensors: counters, the task cursor, and work under way.
+
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use super::UpdateReports;
 use crate::agent::TaskCursor;
-use crate::checkpoint::{Checkpoints, SerializedUpdate};
+use crate::checkpoint::{Checkpoints, Moment, Retention, Unfinished};
 use crate::data::{Batch, Episode, PluginFile};
 use crate::policy::Network;
 use crate::policy::kl_reward::KlCoefficient;
+use crate::recipe::Checkpoint;
 use crate::shard::LossScale;
 use crate::track::Metrics;
+use crate::warm_start::ImitationState;
 
 /// `state.json` of a checkpoint. Counters key the random streams, so they are the streams' state too.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -30,6 +34,17 @@ pub struct State {
     /// The first iteration whose evaluation compares with the last one's: an earlier one had other tasks.
     #[serde(default)]
     pub comparable_from: u64,
+    /// The best evaluation after an iteration.
+    #[serde(default)]
+    pub best: Option<Best>,
+}
+
+/// An evaluation that no other one surpassed. The first of several with the same success remains.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Best {
+    pub iteration: u64,
+    /// Share of won episodes.
+    pub success: f64,
 }
 
 impl State {
@@ -44,7 +59,17 @@ impl State {
             start_model,
             plugins: Vec::new(),
             comparable_from: 0,
+            best: None,
         }
+    }
+
+    /// Records an evaluation after an iteration; true if it is the best one.
+    pub fn evaluated(&mut self, iteration: u64, success: f64) -> bool {
+        let best = self.best.is_none_or(|best| success > best.success);
+        if best {
+            self.best = Some(Best { iteration, success });
+        }
+        best
     }
 }
 
@@ -74,26 +99,56 @@ impl OptimizerCounters {
     }
 }
 
-/// An iteration whose update a signal interrupted. A checkpoint holds it; the resumed run finishes it.
+/// An iteration from the start of its update on. A checkpoint holds it; the resumed run finishes it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct InterruptedUpdate {
+pub struct StartedUpdate {
     pub episodes: Vec<Episode>,
     /// The episodes, packed and scored.
     pub batch: Batch,
-    pub metrics: Metrics,
     /// Reports of the finished mini-batches.
     pub reports: UpdateReports,
 }
 
-impl InterruptedUpdate {
+impl StartedUpdate {
     /// Finished optimiser steps.
     pub fn steps(&self) -> usize {
         let UpdateReports { policy, critic } = &self.reports;
         policy.as_ref().map_or(0, |p| p.each.len()) + critic.as_ref().map_or(0, |c| c.each.len())
     }
+}
 
-    pub fn serialized(&self) -> Result<SerializedUpdate> {
-        Ok(SerializedUpdate { steps: self.steps(), bytes: postcard::to_stdvec(self)? })
+/// The row of metrics under way, so that a resumed run writes all of it.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct OpenRow {
+    pub metrics: Metrics,
+    /// Seconds of each phase.
+    pub seconds: Vec<(String, f64)>,
+    /// FLOPs of all ranks.
+    pub flops: f64,
+}
+
+/// Work that a checkpoint found unfinished.
+#[derive(Debug, Default)]
+pub struct UnderWay {
+    pub warm_start: Option<ImitationState>,
+    pub update: Option<StartedUpdate>,
+    pub row: OpenRow,
+}
+
+impl UnderWay {
+    /// Reads it back from a checkpoint.
+    pub fn of(unfinished: Option<Unfinished>) -> Result<Self> {
+        Ok(match unfinished {
+            None => Self::default(),
+            Some(Unfinished::WarmStart(bytes)) => {
+                let (state, row) = postcard::from_bytes(&bytes)?;
+                Self { warm_start: Some(state), row, ..Self::default() }
+            }
+            Some(Unfinished::Update(bytes)) => {
+                let (update, row) = postcard::from_bytes(&bytes)?;
+                Self { update: Some(update), row, ..Self::default() }
+            }
+        })
     }
 }
 
@@ -102,18 +157,89 @@ pub struct Ledger {
     pub state: State,
     /// Task cursor after the iteration under way; becomes `state.tasks` when its update begins.
     pub tasks: TaskCursor,
-    /// True once the warm start and the first evaluation are done.
-    pub baseline: bool,
-    /// The next iteration, where a signal interrupted its update.
-    pub interrupted: Option<InterruptedUpdate>,
-    /// [`Ledger::progress`] of the newest checkpoint.
-    pub saved: Option<(u64, usize)>,
+    /// Coefficient of KL in the reward after the iteration under way; becomes the state's with the cursor.
+    pub kl_coefficient: Option<KlCoefficient>,
+    /// Until the first evaluation is recorded.
+    pub warm_start: Option<ImitationState>,
+    /// The next iteration, once its update has begun.
+    pub update: Option<StartedUpdate>,
+    /// The newest checkpoint.
+    pub saved: Option<Moment>,
     pub checkpoints: Checkpoints,
+    pub clock: SaveClock,
 }
 
 impl Ledger {
-    /// Finished iterations, and finished optimiser steps of the next one.
-    pub fn progress(&self) -> (u64, usize) {
-        (self.state.iteration, self.interrupted.as_ref().map_or(0, InterruptedUpdate::steps))
+    /// The moment that a checkpoint would record now.
+    pub fn moment(&self) -> Moment {
+        let iteration = self.state.iteration;
+        match (&self.warm_start, &self.update) {
+            (Some(warm_start), _) => Moment::warm_start(warm_start.steps),
+            (None, Some(update)) => Moment::update(iteration, update.steps() as u64),
+            (None, None) => Moment::iteration(iteration),
+        }
+    }
+
+    /// The work under way with its row of metrics, as a checkpoint holds them.
+    pub fn unfinished(&self, row: &OpenRow) -> Result<Option<Unfinished>> {
+        Ok(match (&self.warm_start, &self.update) {
+            (Some(warm_start), _) => Some(Unfinished::WarmStart(postcard::to_stdvec(&(warm_start, row))?)),
+            (None, Some(update)) => Some(Unfinished::Update(postcard::to_stdvec(&(update, row))?)),
+            (None, None) => None,
+        })
+    }
+
+    /// The checkpoints to keep.
+    pub fn retention(&self, keep: usize) -> Retention {
+        Retention { keep, best: self.state.best.map(|best| Moment::iteration(best.iteration)) }
+    }
+}
+
+/// The time since the last checkpoint, at rank 0.
+#[derive(Debug, Clone, Copy)]
+pub struct SaveClock {
+    /// None at other ranks, and where the recipe saves by iterations alone.
+    every: Option<Duration>,
+    since: Instant,
+}
+
+impl SaveClock {
+    /// Starts at zero.
+    pub fn start(settings: &Checkpoint, rank: usize) -> Self {
+        let asked = rank == 0 && settings.every_minutes > 0.0;
+        Self { every: asked.then(|| Duration::from_secs_f64(60.0 * settings.every_minutes)), since: Instant::now() }
+    }
+
+    /// True if it is time for a checkpoint.
+    pub fn is_due(&self) -> bool {
+        self.every.is_some_and(|every| self.since.elapsed() >= every)
+    }
+
+    /// Starts anew after a checkpoint.
+    pub fn reset(&mut self) {
+        self.since = Instant::now();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_of_equal_evaluations_is_the_best() {
+        let mut state = State::new(TaskCursor::new(3, 1), None);
+        let seen: Vec<bool> = [(2, 0.25), (4, 0.5), (6, 0.5), (8, 0.25), (9, 0.75)]
+            .map(|(i, success)| state.evaluated(i, success))
+            .into();
+        assert_eq!(seen, [true, true, false, false, true]);
+        assert_eq!(state.best, Some(Best { iteration: 9, success: 0.75 }));
+    }
+
+    #[test]
+    fn only_rank_0_has_a_clock_and_zero_switches_it_off() {
+        let due = |every_minutes, rank| {
+            SaveClock::start(&Checkpoint { every_minutes, ..Checkpoint::default() }, rank).is_due()
+        };
+        assert_eq!([due(1e-12, 0), due(1e-12, 1), due(0.0, 0), due(20.0, 0)], [true, false, false, false]);
     }
 }

@@ -1,5 +1,6 @@
 //! A run: the steps of the training loop, and the state they share between iterations.
 
+mod alarms;
 mod check;
 mod directory;
 mod group_filter;
@@ -9,8 +10,10 @@ mod lock;
 mod record;
 mod report;
 mod resume;
+mod signals;
 mod speed;
 mod start;
+mod verdict;
 
 use std::path::PathBuf;
 
@@ -21,13 +24,14 @@ use serde::{Deserialize, Serialize};
 use crate::agent::{PlaySettings, Player, Scored, pack, plan_from};
 use crate::checkpoint::Contents;
 use crate::data::{Batch, Episode};
-use crate::dist::{exchange, from_root};
+use crate::dist::{agree, exchange, from_root};
 use crate::engine::{Counters as Generated, NoiseKey, noise};
-use crate::error::{InputError, Stopped, message};
+use crate::error::{InputError, message};
 use crate::eval::evaluate;
 use crate::model::Model;
 use crate::plugin::Estimator;
 use crate::policy::Network;
+use crate::policy::batching::all_mini_batches;
 use crate::policy::critic::{self, CriticReport, ragged_values};
 use crate::policy::kl_reward::subtract_kl;
 use crate::policy::logprobs::ragged_logprobs;
@@ -35,12 +39,14 @@ use crate::policy::update::{self, UpdateReport, UpdateSettings, learning_rate};
 use crate::recipe::{Critic, OldLogprobs, Recipe};
 use crate::shard::Ranks;
 use crate::track::{Event, Metrics, Phases, Status, Tracker};
+use alarms::{Alarms, check_rows};
 use directory::RunDir;
 pub use directory::{RECIPE, check_empty, make_first_free, remove_empty, to_resume};
 use group_filter::Selection;
-use ledger::{InterruptedUpdate, Ledger, OptimizerCounters};
+use ledger::{Ledger, OpenRow, OptimizerCounters, SaveClock, StartedUpdate};
 use speed::{Speed, TRAINED, TRAINED_THROUGH_ADAPTERS, forward_flops, generation_flops};
 pub use start::join;
+pub use verdict::{Verdict, verdict};
 
 /// Options of `nestor train`.
 #[derive(Debug, Clone, Default)]
@@ -94,6 +100,7 @@ struct Meter {
     speed: Speed,
     metrics: Metrics,
     tracker: Tracker,
+    alarms: Alarms,
 }
 
 impl Run {
@@ -128,6 +135,7 @@ impl Run {
         if rollout.dynamic_sampling.is_some() {
             selection.report(&mut self.meter.metrics);
         }
+        self.count_env_errors()?;
         Ok(selection.into_episodes())
     }
 
@@ -163,7 +171,8 @@ impl Run {
             batch.rows.values = Some(ragged_values(ranks, &critic.model, batch, tokens)?);
             meter.speed.count(forward_flops(&critic.model.config, batch));
         }
-        if let (Some(section), Some(coefficient)) = (&update.kl_in_reward, &mut ledger.state.kl_coefficient) {
+        ledger.kl_coefficient = ledger.state.kl_coefficient;
+        if let (Some(section), Some(coefficient)) = (&update.kl_in_reward, &mut ledger.kl_coefficient) {
             let kl = subtract_kl(batch, section, *coefficient);
             meter.metrics.set("reward/kl", kl);
             meter.metrics.set("reward/kl_coef", coefficient.0);
@@ -178,6 +187,7 @@ impl Run {
         self.meter.phases.start("advantage");
         let rows = &mut batch.rows;
         (rows.advantages, rows.returns) = from_root(&*self.ranks.comm, || {
+            check_rows(rows)?;
             self.estimator.score(rows)?;
             Ok((std::mem::take(&mut rows.advantages), std::mem::take(&mut rows.returns)))
         })?;
@@ -187,38 +197,48 @@ impl Run {
     /// Updates the critic, then the policy, on a scored batch.
     pub fn update(&mut self, iteration: u64, episodes: &[Episode], batch: &Batch) -> Result<UpdateReports> {
         // From here on a signal interrupts the iteration instead of discarding it.
-        self.ledger.state.tasks = self.ledger.tasks.clone();
-        self.update_from(UpdateReports::default(), iteration, episodes, batch)
+        let ledger = &mut self.ledger;
+        (ledger.state.tasks, ledger.state.kl_coefficient) = (ledger.tasks.clone(), ledger.kl_coefficient);
+        let reports = UpdateReports::default();
+        ledger.update = Some(StartedUpdate { episodes: episodes.to_vec(), batch: batch.clone(), reports });
+        self.finish_update(iteration, batch)
     }
 
-    /// Finishes the iteration whose update a signal interrupted before this run was resumed.
+    /// Finishes the iteration whose update had begun when this run's checkpoint was saved.
     pub fn finish_interrupted(&mut self) -> Result<()> {
         let Some(iteration) = self.next_iteration() else { return Ok(()) };
-        let Some(interrupted) = self.ledger.interrupted.take() else { return Ok(()) };
-        let InterruptedUpdate { episodes, batch, metrics, reports } = interrupted;
-        self.meter.metrics = metrics;
-        let update = self.update_from(reports, iteration, &episodes, &batch)?;
+        let Some(StartedUpdate { episodes, batch, .. }) = self.ledger.update.clone() else { return Ok(()) };
+        let update = self.finish_update(iteration, &batch)?;
         self.track(iteration, &episodes, &batch, &update)?;
         self.evaluate_and_save(iteration)
     }
 
     /// Adds the iteration's metrics and writes its episodes.
     pub fn track(&mut self, iteration: u64, episodes: &[Episode], batch: &Batch, update: &UpdateReports) -> Result<()> {
-        let Meter { phases, metrics, tracker, .. } = &mut self.meter;
+        let Meter { phases, metrics, tracker, alarms, .. } = &mut self.meter;
         phases.start("track");
         report::episodes(metrics, episodes, self.player.tokenizer().eos());
         report::rows(metrics, &batch.rows);
         report::update(metrics, update, &batch.rows);
+        for alarm in alarms.of(iteration, metrics, &batch.rows, &self.recipe) {
+            tracker.alarm(alarm.cause, &alarm.message)?;
+        }
         if let Some(policy) = &update.policy {
             tracker.record_steps(iteration, report::steps(policy))?;
         }
         let due = |every: u64| every > 0 && iteration.is_multiple_of(every);
         let file = due(self.recipe.checkpoint.rollouts_every);
         let table = self.recipe.wandb.as_ref().filter(|section| due(section.table_every));
-        if self.ranks.comm.rank() != 0 || !(file || table.is_some()) {
+        if !(file || table.is_some()) {
             return Ok(());
         }
-        let parts = &self.estimator.parts(&batch.rows)?;
+        let root = self.ranks.comm.rank() == 0;
+        let (parts, outcome) = match root.then(|| self.estimator.parts(&batch.rows)).transpose() {
+            Ok(parts) => (parts, Ok(())),
+            Err(error) => (None, Err(error)),
+        };
+        agree(&*self.ranks.comm, outcome)?; // a signal may stop the call, and then all ranks
+        let Some(parts) = &parts else { return Ok(()) };
         let scored = Scored { episodes, batch, parts, tokenizer: self.player.tokenizer() };
         if file {
             let dir = self.dir.join("rollouts");
@@ -231,21 +251,25 @@ impl Run {
         Ok(())
     }
 
-    /// Evaluates and saves where the recipe asks for it. Writes the row of metrics in between, so that a checkpoint is
-    /// never ahead of the metrics.
+    /// Evaluates and saves where the recipe asks for it, and saves the best evaluation so far. Writes the row of metrics in
+    /// between, so that a checkpoint is never ahead of the metrics.
     pub fn evaluate_and_save(&mut self, iteration: u64) -> Result<()> {
         let last = iteration == self.recipe.iterations;
-        let every = self.recipe.eval.every;
-        if last || (every > 0 && iteration.is_multiple_of(every)) {
-            match self.evaluate() {
-                Err(error) if error.is::<Stopped>() => {} // closing the run saves the update
-                evaluated => evaluated?,
+        let asked = |every: u64| last || (every > 0 && iteration.is_multiple_of(every));
+        let (evaluates, saves) = (asked(self.recipe.eval.every), asked(self.recipe.checkpoint.every));
+        let mut best = false;
+        if evaluates {
+            if self.save_is_due()? {
+                self.save()?; // an evaluation may take long
             }
+            // A signal ends it with the iteration under way: the resumed run repeats the evaluation.
+            let success = self.evaluate()?;
+            best = self.ledger.state.evaluated(iteration, success);
         }
+        self.ledger.update = None;
         self.ledger.state.iteration = iteration;
         self.record()?;
-        let every = self.recipe.checkpoint.every;
-        if last || (every > 0 && iteration.is_multiple_of(every)) {
+        if self.save_is_due()? || best || saves {
             self.save()?;
         }
         Ok(())
@@ -266,19 +290,16 @@ impl Run {
     pub fn close(mut self) -> Result<Status> {
         self.keep();
         self.meter.tracker.draw()?;
-        if self.ledger.state.iteration < self.recipe.iterations {
-            if !self.ledger.baseline {
-                return self.end(Status::Stopped, false);
-            }
-            if self.ledger.saved != Some(self.ledger.progress()) {
+        if self.ledger.warm_start.is_some() || self.next_iteration().is_some() {
+            if self.ledger.saved != Some(self.ledger.moment()) {
                 self.save()?;
             }
-            return self.end(Status::Stopped, true);
+            return self.end(Status::Stopped);
         }
         if let Some(line) = report::success(self.meter.tracker.evaluations(), self.ledger.state.comparable_from) {
             self.meter.tracker.log(&line)?;
         }
-        self.end(Status::Done, true)
+        self.end(Status::Done)
     }
 
     /// Keeps the run directory. Until then a refused run leaves none behind.
@@ -288,9 +309,9 @@ impl Run {
         }
     }
 
-    fn end(&mut self, status: Status, saved: bool) -> Result<Status> {
+    fn end(&mut self, status: Status) -> Result<Status> {
         self.meter.tracker.close(if status == Status::Done { 0 } else { 130 });
-        self.meter.tracker.emit(&Event::End { status, run_dir: &self.dir, saved })?;
+        self.meter.tracker.emit(&Event::End { status, run_dir: &self.dir })?;
         Ok(status)
     }
 
@@ -306,26 +327,26 @@ impl Run {
         Ok(())
     }
 
-    /// Runs the update's mini-batches after those in `reports`. When a signal interrupts it, keeps the iteration for
-    /// the checkpoint.
-    fn update_from(
-        &mut self,
-        mut reports: UpdateReports,
-        iteration: u64,
-        episodes: &[Episode],
-        batch: &Batch,
-    ) -> Result<UpdateReports> {
-        let ended = self.run_remaining(iteration, batch, &mut reports);
-        if ended.as_ref().is_err_and(|error| error.is::<Stopped>()) {
-            let (episodes, batch) = (episodes.to_vec(), batch.clone());
-            let metrics = std::mem::take(&mut self.meter.metrics);
-            self.ledger.interrupted = Some(InterruptedUpdate { episodes, batch, metrics, reports: reports.clone() });
-        }
-        ended.map(|()| reports)
+    /// Adds the failures of environments that the ranks survived to the row.
+    fn count_env_errors(&mut self) -> Result<()> {
+        let all: u64 = exchange(&*self.ranks.comm, Ok(self.player.take_env_errors()))?.iter().sum();
+        let before = self.meter.metrics.get("env/errors").unwrap_or(0.0);
+        self.meter.metrics.set("env/errors", before + all as f64);
+        Ok(())
     }
 
-    fn run_remaining(&mut self, iteration: u64, batch: &Batch, reports: &mut UpdateReports) -> Result<()> {
-        let Self { recipe, learner, meter, .. } = self;
+    /// Runs the remaining mini-batches of the started update, and saves between two of them when it is time.
+    fn finish_update(&mut self, iteration: u64, batch: &Batch) -> Result<UpdateReports> {
+        while !self.update_until_due(iteration, batch)? {
+            self.save()?;
+        }
+        Ok(self.ledger.update.as_ref().map(|update| update.reports.clone()).unwrap_or_default())
+    }
+
+    /// Runs remaining mini-batches of the started update until a checkpoint is due. Returns true once none remains.
+    fn update_until_due(&mut self, iteration: u64, batch: &Batch) -> Result<bool> {
+        let Self { recipe, learner, meter, ledger: Ledger { update, clock, .. }, .. } = self;
+        let Some(StartedUpdate { reports, .. }) = update else { return Ok(true) };
         let settings = UpdateSettings {
             update: &recipe.update,
             lr: learning_rate(&recipe.update, iteration - 1, recipe.iterations),
@@ -335,32 +356,39 @@ impl Run {
         };
         let mut policy_learns = true;
         if let (Some(critic), Some(section)) = (&mut learner.critic, &recipe.critic) {
-            meter.update_critic(critic, batch, section, &settings, reports.critic.get_or_insert_default())?;
+            let report = reports.critic.get_or_insert_default();
+            if !meter.update_critic(critic, batch, section, &settings, report, clock)? {
+                return Ok(false);
+            }
             policy_learns = iteration > section.warmup;
         }
         if policy_learns {
-            meter.update_policy(&mut learner.policy, batch, &settings, reports.policy.get_or_insert_default())?;
+            let report = reports.policy.get_or_insert_default();
+            return meter.update_policy(&mut learner.policy, batch, &settings, report, clock);
         }
-        Ok(())
+        Ok(true)
+    }
+
+    /// True at every rank if rank 0's clock says that it is time for a checkpoint.
+    fn save_is_due(&self) -> Result<bool> {
+        Ok(exchange(&*self.ranks.comm, Ok(self.ledger.clock.is_due()))?.contains(&true))
     }
 
     /// Measures success on the fixed task list.
-    fn evaluate(&mut self) -> Result<()> {
+    fn evaluate(&mut self) -> Result<f64> {
         self.meter.phases.start("evaluate");
         let _bar = self.ranks.progress.phase("evaluate", "episodes");
         let (policy, recipe) = (&self.learner.policy.model, &self.recipe);
         let evaluation = evaluate(&*self.ranks.comm, &mut self.player, policy, &recipe.eval, recipe.seed)?;
         report::evaluation(&mut self.meter.metrics, &evaluation);
-        Ok(())
+        self.count_env_errors()?;
+        Ok(evaluation.success.all.rate())
     }
 
     /// Writes the row of metrics of the last finished iteration.
     fn record(&mut self) -> Result<()> {
-        let comm = &*self.ranks.comm;
-        let env_errors: u64 = exchange(comm, Ok(self.player.take_env_errors()))?.iter().sum();
-        let Meter { phases, speed, metrics, tracker } = &mut self.meter;
-        metrics.set("env/errors", env_errors as f64);
-        report::memory(metrics, comm.device());
+        let Meter { phases, speed, metrics, tracker, .. } = &mut self.meter;
+        report::memory(metrics, self.ranks.comm.device());
         phases.finish(metrics, "track"); // of the next row
         let seconds = metrics.get("time/iteration_s").unwrap_or(0.0);
         let flops = speed.take();
@@ -372,25 +400,44 @@ impl Run {
         tracker.record(iteration, &std::mem::take(metrics))
     }
 
-    /// Saves a checkpoint. Its time counts towards the next row.
+    /// Saves a checkpoint, unless the newest one records the same moment.
     fn save(&mut self) -> Result<()> {
+        let moment = self.ledger.moment();
+        let phase = self.meter.phases.running();
         self.meter.phases.start("checkpoint");
         let _bar = self.ranks.progress.phase("checkpoint", "");
+        let row = self.meter.open_row();
         let Self { learner: Learner { policy, critic, .. }, ledger, .. } = self;
+        // The critic is made after the warm start.
+        let critic = critic.as_ref().filter(|_| ledger.warm_start.is_none());
         ledger.state.policy = OptimizerCounters::of(policy);
-        ledger.state.critic = critic.as_ref().map(OptimizerCounters::of);
-        let interrupted = ledger.interrupted.as_ref().map(InterruptedUpdate::serialized).transpose()?;
-        let contents = Contents::new(policy, critic.as_ref(), &self.model_files, interrupted);
-        let (iteration, keep) = (ledger.state.iteration, self.recipe.checkpoint.keep);
-        ledger.checkpoints.save(&*self.ranks.comm, iteration, &contents, &ledger.state, keep)?;
-        ledger.saved = Some(ledger.progress());
-        self.meter.phases.start("track"); // of the next row
+        ledger.state.critic = critic.map(OptimizerCounters::of);
+        let contents = Contents::new(policy, critic, &self.model_files, ledger.unfinished(&row)?);
+        let retention = ledger.retention(self.recipe.checkpoint.keep);
+        ledger.checkpoints.save(&*self.ranks.comm, moment, &contents, &ledger.state, &retention)?;
+        ledger.saved = Some(moment);
+        ledger.clock.reset();
+        self.ranks.notice.saved(&ledger.checkpoints.path(moment));
+        self.meter.phases.start(phase);
         Ok(())
     }
 }
 
 impl Meter {
-    /// Runs the critic's remaining mini-batches and counts their FLOPs.
+    /// The row under way, for a checkpoint.
+    fn open_row(&self) -> OpenRow {
+        OpenRow { metrics: self.metrics.clone(), seconds: self.phases.so_far(), flops: self.speed.so_far() }
+    }
+
+    /// Continues a row that a checkpoint holds.
+    fn resume_row(&mut self, row: OpenRow) {
+        self.metrics = row.metrics;
+        self.phases.resume(row.seconds);
+        self.speed.count(row.flops);
+    }
+
+    /// Runs the critic's remaining mini-batches until a checkpoint is due, and counts their FLOPs. Returns true once none
+    /// remains.
     fn update_critic(
         &mut self,
         critic: &mut Network,
@@ -398,39 +445,43 @@ impl Meter {
         section: &Critic,
         settings: &UpdateSettings,
         report: &mut CriticReport,
-    ) -> Result<()> {
+        clock: &SaveClock,
+    ) -> Result<bool> {
         self.phases.start("critic");
         let _bar = critic.ranks.progress.phase("critic", "sequences");
         let before = report.each.len();
-        critic::run_remaining(critic, batch, section, settings, report)?;
-        // Mini-batches before an interruption were counted by the run that did them.
-        let share = (report.each.len() - before) as f64 / report.each.len().max(1) as f64;
-        let epochs = f64::from(settings.update.epochs) * share;
+        let done = critic::run_remaining(critic, batch, section, settings, report, || clock.is_due());
+        // Those before an interruption are in the row already.
+        let all = all_mini_batches(batch, settings.update, settings.seed).len();
+        let epochs = f64::from(settings.update.epochs) * (report.each.len() - before) as f64 / all.max(1) as f64;
         self.speed.count(TRAINED * epochs * forward_flops(&critic.model.config, batch));
-        Ok(())
+        done
     }
 
-    /// Runs the policy's remaining mini-batches and measures their speed.
+    /// Runs the policy's remaining mini-batches until a checkpoint is due, and measures the update's speed. Returns true
+    /// once none remains.
     fn update_policy(
         &mut self,
         policy: &mut Network,
         batch: &Batch,
         settings: &UpdateSettings,
         report: &mut UpdateReport,
-    ) -> Result<()> {
+        clock: &SaveClock,
+    ) -> Result<bool> {
         self.phases.start("update");
         let _bar = policy.ranks.progress.phase("update", "sequences");
         let before = report.tokens;
-        update::run_remaining(policy, batch, settings, report)?;
-        let (seconds, tokens) = (self.phases.seconds("update").max(1e-9), (report.tokens - before) as f64);
+        let done = update::run_remaining(policy, batch, settings, report, || clock.is_due());
         let all: usize = batch.sequences.iter().map(|s| s.tokens.len()).sum();
         let trained = if policy.model.adapters.is_some() { TRAINED_THROUGH_ADAPTERS } else { TRAINED };
-        let flops = trained * forward_flops(&policy.model.config, batch) * tokens / all.max(1) as f64;
-        self.speed.count(flops);
+        let each = trained * forward_flops(&policy.model.config, batch) / all.max(1) as f64;
+        // Tokens before an interruption are in the row already.
+        self.speed.count(each * (report.tokens - before) as f64);
+        let (seconds, tokens) = (self.phases.seconds("update").max(1e-9), report.tokens as f64);
         self.metrics.set("update/tokens_per_s", tokens / seconds);
-        self.metrics.set("update/mfu", self.speed.share(flops, seconds));
+        self.metrics.set("update/mfu", self.speed.share(each * tokens, seconds));
         self.metrics.set("lr", settings.lr);
-        Ok(())
+        done
     }
 }
 

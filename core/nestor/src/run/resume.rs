@@ -10,7 +10,7 @@ use super::TrainArgs;
 use super::directory::{RECIPE, has_results};
 use super::ledger::State;
 use crate::agent::TaskCursor;
-use crate::checkpoint::Checkpoints;
+use crate::checkpoint::{Checkpoints, Unfinished};
 use crate::dist::{Comm, from_root};
 use crate::input_error;
 use crate::plugin::{Kind, Plugins};
@@ -48,15 +48,14 @@ fn accept(recipe: &Recipe, plugins: &Plugins, dir: &Path, args: &TrainArgs, chec
     let path = dir.join(RECIPE);
     let mut before = load(&path, &[]).with_context(|| format!("the recipe of the run in {}", dir.display()))?;
     // A default of a newer build of the same plugin is no change of the recipe.
-    for (kind, choice, now) in
-        [(Kind::Environment, &mut before.env, &recipe.env), (Kind::Estimator, &mut before.estimator, &recipe.estimator)]
-    {
-        if choice.plugin == now.plugin {
-            *choice = plugins.with_defaults(kind, choice)?;
-        }
+    if before.env.plugin == recipe.env.plugin {
+        before.env.config = plugins.with_defaults(Kind::Environment, &before.env.choice())?.config;
+    }
+    if before.estimator.plugin == recipe.estimator.plugin {
+        before.estimator = plugins.with_defaults(Kind::Estimator, &before.estimator)?;
     }
     let changes = Changes::new(&before, recipe, &args.allow_change)?;
-    let update = Checkpoints::interrupted(&checkpoint)?.is_some();
+    let update = matches!(Checkpoints::unfinished(&checkpoint)?, Some(Unfinished::Update(_)));
     changes
         .check(update.then(|| iteration_of(&checkpoint) + 1))
         .with_context(|| format!("resuming {}", dir.display()))?;
@@ -124,6 +123,7 @@ impl Resumption {
         }
         if self.change_evaluation {
             state.comparable_from = state.iteration + 1;
+            state.best = None; // does not compare with those to come
         }
         Ok(())
     }

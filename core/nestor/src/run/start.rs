@@ -1,54 +1,46 @@
 //! The start of a run: its recipe is checked, its networks are created or restored, its parts are put together.
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result};
 use nestor_torch::fused;
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
-use signal_hook::low_level;
 use tch::{Device, Kind};
 
-use super::check::{Checked, check, needs_reference};
-use super::ledger::{InterruptedUpdate, Ledger, State};
-use super::record::{PluginFiles, rebuilt, write_recipe};
+use super::alarms::Alarms;
+use super::check::{Checked, check, files, needs_reference};
+use super::ledger::{Ledger, SaveClock, State, UnderWay};
+use super::record::{rebuilt, write_recipe};
 use super::resume::Resumption;
 use super::speed::Speed;
-use super::{Learner, Meter, Run, TrainArgs, stream_seed};
-use crate::agent::{Player, PlayerOptions, TaskCursor, plan, texts};
+use super::{Learner, Meter, Run, TrainArgs, signals, stream_seed};
+use crate::agent::{Player, PlayerOptions, TaskCursor};
 use crate::checkpoint::Checkpoints;
 use crate::data::PluginFile;
 use crate::dist::{self, Rendezvous, from_root};
 use crate::engine::noise;
 use crate::input_error;
 use crate::model::{Config, StoredType, device_name, kind, new, prepare, weights};
-use crate::plugin::SharedEnv;
 use crate::policy::Network;
 use crate::policy::kl_reward::KlCoefficient;
-use crate::recipe::{Recipe, Sharding};
+use crate::preflight::{Ready, check_sharding, new_tokenizer};
+use crate::recipe::{Recipe, WarmStart};
 use crate::shard::Ranks;
 use crate::tokenizer::Tokenizer;
-use crate::track::{Console, Event, Metrics, Phases, Progress, Tracker, WandbRun, terminal};
-use crate::warm_start::Imitation;
-
-/// Number of expert episodes whose texts train a new model's tokenizer.
-const TOKENIZER_EPISODES: usize = 512;
+use crate::track::{Console, Event, Kept, Metrics, Phases, Progress, StopNotice, Tracker, WandbRun};
+use crate::warm_start::{Imitation, ImitationState};
 
 /// Joins the ranks that run a recipe together.
 pub fn join(recipe: &Recipe) -> Result<Ranks> {
     let place = Rendezvous::of_environment()?;
-    if place.world > 1 && recipe.sharding == Sharding::None {
-        return Err(input_error!(
-            "recipe key `sharding`: `none` is for one rank, and there are {}; set it to full or grad_op",
-            place.world
-        ));
-    }
+    let notice = StopNotice::default();
+    // Before the ranks meet: a rank that has begun anything answers signals, and so do all others then.
+    let stop = signals::watch(notice.clone(), place.rank == 0)?;
+    check_sharding(recipe, place.world)?;
     let device = prepare(recipe, place.local_rank)?;
     let comm = dist::join(&place, device, &recipe.dist)?;
-    let (stop, progress) = (stop_flag()?, Progress::hidden());
-    Ok(Ranks { comm, sharding: recipe.sharding, deterministic: recipe.deterministic, stop, progress })
+    let (sharding, deterministic) = (recipe.sharding, recipe.deterministic);
+    Ok(Ranks { comm, sharding, deterministic, stop, progress: Progress::hidden(), notice })
 }
 
 /// The networks and the state that a run starts from.
@@ -57,7 +49,7 @@ struct Origin {
     policy: Network,
     critic: Option<Network>,
     state: State,
-    interrupted: Option<InterruptedUpdate>,
+    under_way: UnderWay,
 }
 
 impl Run {
@@ -66,10 +58,10 @@ impl Run {
         let console = Console::open(ranks.comm.rank(), ranks.world(), args.json);
         let ranks = Ranks { progress: console.progress(), ..ranks.clone() };
         let starting = ranks.progress.phase("start", "");
-        let phases = Phases::new("start");
-        let checked = check(&mut recipe, name, args, &*ranks.comm, &console)?;
+        let phases = Phases::new("start", ranks.notice.phase.clone());
+        let mut checked = check(&mut recipe, name, args, &ranks, &console)?;
         let resumption = checked.resumption.clone();
-        let mut warnings = checked.warnings.clone();
+        let mut warnings = std::mem::take(&mut checked.ready.warnings);
         let mut origin = match &resumption {
             Some(resumption) => restore(&recipe, &checked, resumption, &ranks)?,
             None => create(&recipe, &checked, &ranks)?,
@@ -92,11 +84,11 @@ impl Run {
         phases: Phases,
         console: Console,
     ) -> Result<Self> {
-        let Checked { dir, claim, shared_env, estimator, resumption, .. } = checked;
-        let Origin { model_files, policy, critic, mut state, interrupted } = origin;
+        let Checked { dir, claim, ready, resumption } = checked;
+        let Origin { model_files, policy, critic, mut state, under_way } = origin;
         let player = Player::new(PlayerOptions {
             tokenizer: Tokenizer::load(&model_files)?,
-            shared_env: shared_env.clone(),
+            shared_env: ready.shared_env.clone(),
             rollout: recipe.rollout.clone(),
             seed: recipe.seed,
             deterministic: recipe.deterministic,
@@ -105,43 +97,51 @@ impl Run {
         })?;
         let speed = Speed::measure(ranks.comm.device(), kind(recipe.dtype), ranks.world());
         state.kl_coefficient = kl_coefficient(&recipe, state.kl_coefficient);
-        let resumed = resumption.is_some();
         // Everything was accepted: from here on the run's files change.
-        let plugins = PluginFiles { environment: shared_env.file(), estimator: estimator.file() };
-        from_root(&*ranks.comm, || write_recipe(&dir, &recipe, plugins, state.iteration + 1))?;
-        let kept = resumed.then_some(state.iteration);
+        from_root(&*ranks.comm, || write_recipe(&dir, &recipe, files(&ready), state.iteration + 1))?;
+        let UnderWay { warm_start, update, row } = under_way;
+        let kept = match (&resumption, &warm_start) {
+            (None, _) => Kept::Nothing,
+            (Some(_), Some(_)) => Kept::Log,
+            (Some(_), None) => Kept::Rows(state.iteration),
+        };
         let tracker = open_tracker((&recipe, &state.plugins), &dir, kept, &ranks, console)?;
         let mut ledger = Ledger {
             tasks: state.tasks.clone(),
-            baseline: resumed,
+            kl_coefficient: state.kl_coefficient,
+            warm_start,
+            update,
             checkpoints: Checkpoints::new(&dir),
             saved: None,
-            interrupted,
+            clock: SaveClock::start(&recipe.checkpoint, ranks.comm.rank()),
             state,
         };
-        ledger.saved = resumed.then(|| ledger.progress());
+        if let Some(resumption) = &resumption {
+            ledger.saved = Some(ledger.moment());
+            ranks.notice.saved(&resumption.checkpoint);
+        }
         let learner = Learner { policy, critic, reference: None };
-        let meter = Meter { phases, speed, metrics: Metrics::new(), tracker };
+        let mut meter = Meter { phases, speed, metrics: Metrics::new(), tracker, alarms: Alarms::default() };
+        meter.resume_row(row);
+        let estimator = ready.estimator;
         Ok(Self { recipe, dir, model_files, ranks, player, estimator, learner, meter, ledger, claim })
     }
 
-    /// Prepares the first iteration: the frozen reference and, in a run that is not resumed, the warm start, a critic
-    /// and the first evaluation.
+    /// Prepares the first iteration: the frozen reference and, in a run that has no first evaluation yet, the warm start, a
+    /// critic and that evaluation.
     pub fn begin(&mut self) -> Result<()> {
-        let resumed = self.ledger.baseline;
-        if !resumed {
-            self.warm_start()?;
+        if self.ledger.warm_start.is_none() {
+            return self.freeze_reference(true);
         }
-        self.freeze_reference(resumed)?;
-        if !resumed {
-            let critic = self.recipe.critic.as_ref().map(|_| Network::critic_of(&self.learner.policy));
-            self.learner.critic = critic.transpose()?;
-            self.evaluate()?;
-            self.record()?;
-            self.ledger.baseline = true;
-            if self.recipe.checkpoint.every > 0 {
-                self.save()?;
-            }
+        self.warm_start()?;
+        self.freeze_reference(false)?;
+        let critic = self.recipe.critic.as_ref().map(|_| Network::critic_of(&self.learner.policy));
+        self.learner.critic = critic.transpose()?;
+        self.evaluate()?;
+        self.record()?;
+        self.ledger.warm_start = None;
+        if self.save_is_due()? || self.recipe.checkpoint.every > 0 {
+            self.save()?;
         }
         Ok(())
     }
@@ -165,44 +165,55 @@ impl Run {
             world: self.ranks.world(),
             resumed_from,
         })?;
-        for warning in self.recipe.warnings().iter().chain(warnings) {
-            tracker.emit(&Event::Warning { message: warning })?;
+        for message in warnings {
+            tracker.emit(&Event::Warning { message })?;
         }
         let Some(resumption) = resumption else { return Ok(()) };
         tracker.log(&format!("resumed from {}", resumption.checkpoint.display()))?;
         resumption.changes.iter().try_for_each(|change| tracker.log(&format!("changed {change}")))
     }
 
+    /// Imitates the expert, from where the run's checkpoint left it, and saves the result.
     fn warm_start(&mut self) -> Result<()> {
         let Some(settings) = self.recipe.warm_start.clone() else { return Ok(()) };
+        while !self.imitate_until_due(&settings)? {
+            self.save()?;
+        }
+        if let Some(state) = &self.ledger.warm_start {
+            self.meter.metrics.set("warm_start/loss", state.loss);
+        }
+        if self.ledger.saved != Some(self.ledger.moment()) {
+            self.save()?;
+        }
+        Ok(())
+    }
+
+    /// Makes steps of the warm start until a checkpoint is due. Returns true once none remains.
+    fn imitate_until_due(&mut self, settings: &WarmStart) -> Result<bool> {
         self.meter.phases.start("warm_start");
         let _bar = self.ranks.progress.phase("warm start", "steps");
-        let seed = stream_seed(self.recipe.seed, noise::WARM_START, 0);
-        let count = self.player.shared_env().tasks(&self.recipe.rollout.split)?;
+        let Ledger { warm_start: Some(state), clock, .. } = &mut self.ledger else { return Ok(true) };
+        let (tracker, ranks) = (&mut self.meter.tracker, &self.ranks);
+        let (every, first) = ((settings.steps / 10).max(1), Cell::new(true));
+        ranks.progress.set_total(settings.steps.saturating_sub(state.steps) as usize);
         let mut imitation = Imitation {
-            comm: &*self.ranks.comm,
+            comm: &*ranks.comm,
             player: &mut self.player,
-            tasks: TaskCursor::new(count, seed),
-            seed,
-            settings: &settings,
+            seed: warm_start_seed(&self.recipe),
+            settings,
             rollout: &self.recipe.rollout,
             update: &self.recipe.update,
+            state,
         };
-        let (tracker, ranks) = (&mut self.meter.tracker, &self.ranks);
-        let every = (settings.steps / 10).max(1);
-        ranks.progress.set_total(settings.steps as usize);
-        let mut last = f64::NAN;
-        imitation.teach(&mut self.learner.policy, |step, loss| {
-            last = loss;
+        // At least one step between two pauses.
+        let pause = || ranks.check_stop_or(!first.replace(false) && clock.is_due());
+        imitation.teach(&mut self.learner.policy, pause, |step, loss| {
             ranks.progress.advance(1, 0);
-            ranks.check_stop()?;
             if step % every == 0 {
                 tracker.emit(&Event::WarmStart { step, steps: settings.steps, loss })?;
             }
             Ok(())
-        })?;
-        self.meter.metrics.set("warm_start/loss", last);
-        Ok(())
+        })
     }
 
     /// Copies the policy that reinforcement learning starts from, or loads that copy in a resumed run.
@@ -227,10 +238,12 @@ impl Run {
 /// The networks and the state of a checkpoint.
 fn restore(recipe: &Recipe, checked: &Checked, resumption: &Resumption, ranks: &Ranks) -> Result<Origin> {
     let (comm, checkpoint) = (&*ranks.comm, &*resumption.checkpoint);
-    let model_files = from_root(comm, || model_files(recipe, &checked.shared_env, &checked.dir, true))?;
+    let model_files = from_root(comm, || model_files(recipe, &checked.ready, &checked.dir, true))?;
     Checkpoints::check_model(checkpoint, &model_files)?;
     let (mut policy, start_model) = load_policy(recipe, &model_files, ranks)?;
-    let mut critic = recipe.critic.as_ref().map(|_| Network::critic_of(&policy)).transpose()?;
+    let under_way = UnderWay::of(from_root(comm, || Checkpoints::unfinished(checkpoint))?)?;
+    let begun = recipe.critic.as_ref().filter(|_| under_way.warm_start.is_none());
+    let mut critic = begun.map(|_| Network::critic_of(&policy)).transpose()?;
     let mut state: State = Checkpoints::load(comm, checkpoint, &mut policy, critic.as_mut())?;
     if state.start_model != start_model {
         return Err(input_error!(
@@ -243,25 +256,30 @@ fn restore(recipe: &Recipe, checked: &Checked, resumption: &Resumption, ranks: &
     if let (Some(critic), Some(counters)) = (&mut critic, state.critic) {
         counters.restore(critic);
     }
-    let interrupted: Option<InterruptedUpdate> = from_root(comm, || {
-        Checkpoints::interrupted(checkpoint)?.map(|bytes| Ok(postcard::from_bytes(&bytes)?)).transpose()
-    })?;
-    resumption.fit(&mut state, interrupted.is_some(), recipe, checked.tasks)?;
-    if needs_reference(recipe, &checked.estimator) && !Checkpoints::new(&checked.dir).has_reference() {
+    resumption.fit(&mut state, under_way.update.is_some(), recipe, checked.ready.tasks)?;
+    let begun = under_way.warm_start.is_none();
+    if begun && needs_reference(recipe, &checked.ready.estimator) && !Checkpoints::new(&checked.dir).has_reference() {
         return Err(input_error!(
             "this run began without a frozen reference: resume without `update.kl` and `update.kl_in_reward`, or start \
              another run"
         ));
     }
-    Ok(Origin { model_files, policy, critic, state, interrupted })
+    Ok(Origin { model_files, policy, critic, state, under_way })
 }
 
 /// The networks and the state of a new run. The critic is made after the warm start.
 fn create(recipe: &Recipe, checked: &Checked, ranks: &Ranks) -> Result<Origin> {
-    let model_files = from_root(&*ranks.comm, || model_files(recipe, &checked.shared_env, &checked.dir, false))?;
+    let model_files = from_root(&*ranks.comm, || model_files(recipe, &checked.ready, &checked.dir, false))?;
     let (policy, start_model) = load_policy(recipe, &model_files, ranks)?;
-    let state = State::new(TaskCursor::new(checked.tasks, recipe.seed), start_model);
-    Ok(Origin { model_files, policy, critic: None, state, interrupted: None })
+    let state = State::new(TaskCursor::new(checked.ready.tasks, recipe.seed), start_model);
+    let warm_start = ImitationState::new(TaskCursor::new(checked.ready.tasks, warm_start_seed(recipe)));
+    let under_way = UnderWay { warm_start: Some(warm_start), ..UnderWay::default() };
+    Ok(Origin { model_files, policy, critic: None, state, under_way })
+}
+
+/// Seed of the warm start's tasks, environments and noise.
+fn warm_start_seed(recipe: &Recipe) -> u64 {
+    stream_seed(recipe.seed, noise::WARM_START, 0)
 }
 
 /// Loads the policy, and with LoRA the fingerprint of the weights that its adapters belong to.
@@ -287,11 +305,11 @@ fn kl_coefficient(recipe: &Recipe, saved: Option<KlCoefficient>) -> Option<KlCoe
     })
 }
 
-/// Opens the run's files at rank 0. `kept` is the iteration of the checkpoint of a resumed run.
+/// Opens the run's files at rank 0.
 fn open_tracker(
     (recipe, plugins): (&Recipe, &[PluginFile]),
     dir: &Path,
-    kept: Option<u64>,
+    kept: Kept,
     ranks: &Ranks,
     console: Console,
 ) -> Result<Tracker> {
@@ -304,18 +322,20 @@ fn open_tracker(
 }
 
 /// The Hugging Face folder of the policy. Makes a new model in the run directory where the recipe asks for one.
-fn model_files(recipe: &Recipe, shared_env: &SharedEnv, dir: &Path, resumed: bool) -> Result<PathBuf> {
+fn model_files(recipe: &Recipe, ready: &Ready, dir: &Path, resumed: bool) -> Result<PathBuf> {
     if let Some(path) = &recipe.model.path {
         return Ok(PathBuf::from(path));
     }
     let folder = dir.join("model");
     if let (Some(model), false) = (&recipe.model.new, resumed) {
-        let count = shared_env.tasks(&recipe.rollout.split)?;
-        let tasks = TaskCursor::new(count, recipe.seed).next(TOKENIZER_EPISODES);
-        let plan = plan(&tasks, 1, recipe.seed, 0);
-        let noise = recipe.warm_start.as_ref().map_or(0.0, |w| w.expert_noise);
-        let texts = texts(shared_env, &recipe.rollout, &plan, noise, recipe.seed)?;
-        let tokenizer = Tokenizer::train(texts.into_iter(), model.vocab_size as usize)?;
+        let trained; // by the checks, unless the run began before
+        let tokenizer = match &ready.tokenizer {
+            Some(tokenizer) => tokenizer,
+            None => {
+                trained = new_tokenizer(recipe, &ready.shared_env, ready.tasks)?;
+                &trained
+            }
+        };
         let config = Config::of_new(model, tokenizer.vocab_size() as i64, recipe.rollout.max_tokens() as i64);
         let model = new::random(&config, recipe.seed, Kind::Float, Device::Cpu)?;
         // An earlier start that was killed may have left these.
@@ -329,21 +349,4 @@ fn model_files(recipe: &Recipe, shared_env: &SharedEnv, dir: &Path, resumed: boo
         std::fs::remove_dir_all(&partial).with_context(|| format!("removing {}", partial.display()))?;
     }
     Ok(folder)
-}
-
-/// A flag that SIGINT and SIGTERM set; a second signal ends the process at once.
-fn stop_flag() -> Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, stop.clone()).context("watching for signals")?;
-    }
-    let mut signals = Signals::new([SIGINT, SIGTERM]).context("watching for signals")?;
-    let watch = move || {
-        if signals.forever().nth(1).is_some() {
-            terminal::clear();
-            low_level::exit(130);
-        }
-    };
-    std::thread::Builder::new().name("signals".into()).spawn(watch).context("watching for signals")?;
-    Ok(stop)
 }

@@ -11,7 +11,7 @@ use super::{Layout, Partition};
 use crate::dist::{Comm, Pending, Solo, exchange};
 use crate::error::Stopped;
 use crate::recipe::Sharding;
-use crate::track::Progress;
+use crate::track::{Progress, StopNotice};
 
 /// The ranks that train a network, and how they shard it.
 #[derive(Debug, Clone)]
@@ -25,19 +25,33 @@ pub struct Ranks {
     pub stop: Arc<AtomicBool>,
     /// Passes report their progress here.
     pub progress: Progress,
+    /// The run reports here what the answer to a signal names.
+    pub notice: StopNotice,
 }
 
 impl Ranks {
     /// A single rank.
     pub fn solo(device: Device) -> Self {
-        let (stop, progress) = (Arc::default(), Progress::hidden());
-        Self { comm: Rc::new(Solo { device }), sharding: Sharding::Full, deterministic: false, stop, progress }
+        Self {
+            comm: Rc::new(Solo { device }),
+            sharding: Sharding::Full,
+            deterministic: false,
+            stop: Arc::default(),
+            progress: Progress::hidden(),
+            notice: StopNotice::default(),
+        }
     }
 
     /// Ends with [`Stopped`] at every rank when a signal asked one of them to stop.
     pub fn check_stop(&self) -> Result<()> {
-        let own = self.stop.load(Ordering::Relaxed);
-        if exchange(&*self.comm, Ok(own))?.contains(&true) { Err(Stopped.into()) } else { Ok(()) }
+        self.check_stop_or(false).map(drop)
+    }
+
+    /// As [`Self::check_stop`], with a question of its own in the same exchange: true if one rank asks for it.
+    pub fn check_stop_or(&self, asked: bool) -> Result<bool> {
+        let own = (self.stop.load(Ordering::Relaxed), asked);
+        let all = exchange(&*self.comm, Ok(own))?;
+        if all.iter().any(|(stop, _)| *stop) { Err(Stopped.into()) } else { Ok(all.iter().any(|(_, asked)| *asked)) }
     }
 
     /// Number of ranks W.

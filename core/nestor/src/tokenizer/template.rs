@@ -1,13 +1,17 @@
 //! Chat templates: renders Jinja as transformers does (trimmed blocks, Python's string methods, its `tojson`).
+//!
+//! A template comes with a model's files, which are not trusted. So a rendering has a limit of instructions and of text,
+//! filters have limits of widths and counts, and a new template renders a sample on a thread whose memory is watched.
 
 use anyhow::{Context, Result};
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Rest, Serde};
-use minijinja::{Environment, Error, ErrorKind};
+use minijinja::value::{Kwargs, Rest, Serde, StringInput, ValueOrKwargs};
+use minijinja::{Environment, Error, ErrorKind, State, filters};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::Message;
+use super::bounded::{LimitedText, bounded};
 use crate::input_error;
 
 /// The template of a folder that has none: each turn between `<|im_start|>role` and `<|im_end|>`.
@@ -30,6 +34,13 @@ const THINKING: &str = "enable_thinking";
 /// The special tokens that transformers passes to a template by name.
 const SPECIAL: [&str; 7] = ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
+/// Most instructions of one rendering. A conversation of 1,000 turns takes 50,000 with Qwen's template.
+const FUEL: u64 = 5_000_000;
+/// Longest text of one rendering in bytes.
+const LONGEST_TEXT: usize = 64 << 20;
+/// Widest indent, and most items of a batch or slice.
+const WIDEST: usize = 10_000;
+
 /// A compiled chat template.
 #[derive(Debug)]
 pub(super) struct Template {
@@ -39,17 +50,41 @@ pub(super) struct Template {
 }
 
 impl Template {
-    /// Compiles a template; the special tokens come from `tokenizer_config.json`.
+    /// Compiles a template and renders a sample chat with it; the special tokens come from `tokenizer_config.json`.
+    ///
+    /// # Errors
+    /// If the template does not compile, or the sample takes too much time or memory. A refusal of the sample is none.
     pub fn new(source: &str, settings: &Map<String, Value>) -> Result<Self> {
+        let (source, settings) = (source.to_string(), settings.clone());
+        bounded("the template", move || {
+            let template = Self::compiled(source, &settings)?;
+            let sample = [Message::new("user", "a"), Message::new("assistant", "b"), Message::new("user", "c")];
+            match template.rendered(&sample, true) {
+                Err(error) if exceeds_a_limit(&error) => Err(input_error!("{error:#}")),
+                _ => Ok(template),
+            }
+        })
+    }
+
+    fn compiled(source: String, settings: &Map<String, Value>) -> Result<Self> {
         let mut environment = Environment::new();
+        environment.set_fuel(Some(FUEL));
         environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.add_filter("tojson", to_json);
+        environment.add_filter("indent", indent);
+        environment.add_filter("batch", |state: &State, items, count, fill| {
+            filters::batch(state, items, within(count, "a batch")?, fill)
+        });
+        environment.add_filter("slice", |state: &State, items, count, fill| {
+            filters::slice(state, items, within(count, "a slice")?, fill)
+        });
+        environment.add_filter("format", format);
         environment.add_function("raise_exception", |message: String| -> Result<String, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, message))
         });
         environment.add_function("strftime_now", strftime_now);
-        environment.add_template_owned("chat", source.to_string())?;
+        environment.add_template_owned("chat", source)?;
         let known = SPECIAL
             .iter()
             .filter_map(|&name| Some((name.to_string(), Value::from(special_token(settings, name)?))))
@@ -73,15 +108,21 @@ impl Template {
     }
 
     pub fn render(&self, chat: &[Message], add_generation_prompt: bool) -> Result<String> {
+        self.rendered(chat, add_generation_prompt)
+            .map_err(|error| input_error!("the chat template refuses this chat: {error:#}"))
+    }
+
+    fn rendered(&self, chat: &[Message], add_generation_prompt: bool) -> Result<String, Error> {
         let mut context = self.known.clone();
         context.insert("messages".into(), json!(chat));
         context.insert("tools".into(), Value::Null);
         context.insert("documents".into(), Value::Null);
         context.insert("add_generation_prompt".into(), add_generation_prompt.into());
-        let template = self.environment.get_template("chat").context("the template is compiled")?;
-        template
-            .render(minijinja::Value::from(Serde(&context)))
-            .map_err(|error| input_error!("the chat template refuses this chat: {error:#}"))
+        let mut text = LimitedText::new(LONGEST_TEXT);
+        self.environment
+            .get_template("chat")?
+            .render_captured_to(minijinja::Value::from(Serde(&context)), &mut text)?;
+        Ok(text.into_string())
     }
 }
 
@@ -102,6 +143,40 @@ pub(super) fn special_token(settings: &Map<String, Value>, name: &str) -> Option
     value.as_str().or_else(|| value.get("content")?.as_str()).map(str::to_string)
 }
 
+/// True where a rendering took too many instructions or wrote too much.
+fn exceeds_a_limit(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::OutOfFuel | ErrorKind::WriteFailure)
+}
+
+/// A number that a template gives to a filter, unless it is too large.
+fn within(number: usize, name: &str) -> Result<usize, Error> {
+    match number <= WIDEST {
+        true => Ok(number),
+        false => Err(Error::new(ErrorKind::InvalidOperation, format!("{name} of {number} is more than {WIDEST}"))),
+    }
+}
+
+/// minijinja's filter with a limit of the width.
+fn indent(
+    text: StringInput<'_>,
+    width: Option<usize>,
+    first: Option<bool>,
+    blank: Option<bool>,
+    options: Kwargs,
+) -> Result<minijinja::Value, Error> {
+    within(width.or(options.peek("width").ok()).unwrap_or(0), "an indent")?;
+    filters::indent(text, width, first, blank, options)
+}
+
+/// minijinja's filter with a limit of every number in the format.
+fn format(state: &mut State, text: &minijinja::Value, values: Rest<ValueOrKwargs>) -> Result<minijinja::Value, Error> {
+    let numbers = text.as_str().unwrap_or_default().split(|c: char| !c.is_ascii_digit()).filter(|run| !run.is_empty());
+    for number in numbers {
+        within(number.parse().unwrap_or(usize::MAX), "a width")?;
+    }
+    filters::format(state, text, values)
+}
+
 /// Python's `json.dumps` with `ensure_ascii=False`: separators `", "` and `": "`, no HTML escapes.
 fn to_json(value: minijinja::Value, options: Kwargs) -> Result<minijinja::Value, Error> {
     let indent: Option<usize> = options.get("indent")?;
@@ -114,6 +189,7 @@ fn to_json(value: minijinja::Value, options: Kwargs) -> Result<minijinja::Value,
     let mut out = Vec::new();
     match indent {
         Some(width) => {
+            let width = within(width, "an indent")?;
             let spaces = " ".repeat(width);
             let pretty = serde_json::ser::PrettyFormatter::with_indent(spaces.as_bytes());
             value.serialize(&mut serde_json::Serializer::with_formatter(&mut out, pretty)).map_err(failed)?;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use console::{Term, style};
+use console::style;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -66,8 +66,6 @@ pub enum Event<'a> {
     End {
         status: Status,
         run_dir: &'a Path,
-        /// True if there is a checkpoint to resume from.
-        saved: bool,
     },
 }
 
@@ -77,7 +75,7 @@ pub enum Event<'a> {
 pub enum Status {
     /// All iterations are done.
     Done,
-    /// A signal asked the run to stop.
+    /// A signal stopped the run, which a checkpoint lets resume.
     Stopped,
 }
 
@@ -112,9 +110,6 @@ impl Event<'_> {
             Self::Warning { message } => format!("warning: {message}"),
             Self::Error { message } => format!("error: {message}"),
             Self::End { status: Status::Done, run_dir, .. } => format!("done: {}", run_dir.display()),
-            Self::End { saved: false, .. } => {
-                "stopped by a signal before reinforcement learning: nothing was saved".into()
-            }
             Self::End { run_dir, .. } => {
                 format!("stopped by a signal; resume with --resume --run-dir {}", run_dir.display())
             }
@@ -176,7 +171,7 @@ impl Console {
     pub fn open(rank: usize, world: usize, json: bool) -> Self {
         let format = match (rank, json) {
             (0, true) => Format::Json,
-            (0, false) if Term::stdout().is_term() => Format::Terminal,
+            (0, false) if terminal::stdout().is_term() => Format::Terminal,
             (0, false) => Format::Plain,
             _ => Format::Silent,
         };
@@ -195,9 +190,9 @@ impl Console {
         match self.format {
             Format::Silent => {}
             Format::Json => event.print_json(),
-            Format::Plain => terminal::print(&event.line()),
+            Format::Plain => terminal::print(&terminal::printable(&event.line())),
             Format::Terminal => {
-                let folded = terminal::fold(&event.line(), terminal::columns(&Term::stdout()));
+                let folded = terminal::fold(&event.line(), terminal::columns(&terminal::stdout()));
                 let warning = matches!(event, Event::Warning { .. });
                 self.print(&if warning { style(folded).yellow().to_string() } else { folded });
             }
@@ -214,7 +209,7 @@ impl Console {
             }
             Format::Plain => terminal::print(&row.line()),
             Format::Terminal => {
-                let stdout = Term::stdout();
+                let stdout = terminal::stdout();
                 let size = (usize::from(stdout.size().0), terminal::columns(&stdout));
                 let lines = self.table.lines(row, size).join("\n");
                 self.print(&lines);

@@ -178,8 +178,8 @@ fn events_are_json_objects() {
         (Event::Log { message: "a\nb" }, json!({ "event": "say", "message": "a\nb" })),
         (Event::Error { message: "x" }, json!({ "event": "error", "message": "x" })),
         (
-            Event::End { status: Status::Stopped, run_dir, saved: true },
-            json!({ "event": "end", "status": "stopped", "run_dir": run_dir, "saved": true }),
+            Event::End { status: Status::Stopped, run_dir },
+            json!({ "event": "end", "status": "stopped", "run_dir": run_dir }),
         ),
         (
             Event::Iteration([("iteration".to_string(), json!(2))].into_iter().collect()),

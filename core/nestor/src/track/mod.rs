@@ -8,6 +8,7 @@ mod curve;
 mod metrics;
 mod phases;
 mod progress;
+mod stop_notice;
 pub mod terminal;
 #[cfg(test)]
 mod tests;
@@ -24,16 +25,39 @@ pub use self::console::{Console, Event, Status};
 pub use columns::IterationRow;
 pub use curve::Curve;
 pub use metrics::{METRICS, Metric, Metrics, find, markdown};
-pub use phases::Phases;
+pub use phases::{CurrentPhase, Phases};
 pub use progress::{PhaseGuard, Progress};
+pub use stop_notice::StopNotice;
 pub use wandb::WandbRun;
 
+use self::terminal::printable;
 use crate::files::write_whole;
 
 /// Shortest time between two drawings of the curve, unless there is a new evaluation.
 const REDRAW: Duration = Duration::from_secs(2);
 /// Number of recent iterations that the time to go is estimated from.
 const ETA_WINDOW: usize = 20;
+
+/// The part of a run's files that is kept when the run is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kept {
+    /// Nothing: the run is new.
+    Nothing,
+    /// The log alone: the run resumes before its first row.
+    Log,
+    /// The log, and the rows up to this iteration.
+    Rows(u64),
+}
+
+impl Kept {
+    /// The last iteration whose row is kept.
+    pub fn iteration(self) -> Option<u64> {
+        match self {
+            Self::Rows(iteration) => Some(iteration),
+            Self::Nothing | Self::Log => None,
+        }
+    }
+}
 
 /// Writes a run's metrics. Row 0 is the evaluation before reinforcement learning; iterations count from 1.
 pub struct Tracker {
@@ -74,39 +98,50 @@ impl Tracker {
         Self { console, ..self }
     }
 
-    /// Opens the files of a run directory. `kept` is the iteration of the checkpoint of a resumed run, whose later rows
-    /// are removed, and none for a new run.
-    pub fn open(dir: &Path, iterations: u64, kept: Option<u64>) -> Result<Self> {
+    /// Opens the files of a run directory, and removes the rows that are not kept.
+    pub fn open(dir: &Path, iterations: u64, kept: Kept) -> Result<Self> {
         std::fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
-        let mut curve = Curve::default();
-        for (name, curve) in [("metrics.jsonl", &mut curve), ("steps.jsonl", &mut Curve::default())] {
+        let (mut curve, mut seconds) = (Curve::default(), Vec::new());
+        for (name, drawn) in [("metrics.jsonl", true), ("steps.jsonl", false)] {
             let path = dir.join(name);
-            write_whole(&path, kept_rows(&path, kept, curve)?)?;
+            let rows = kept_rows(&path, kept)?;
+            for KeptRow { iteration, values, .. } in rows.iter().filter(|_| drawn) {
+                curve.push(*iteration, values["eval/success"].as_f64(), values["episode/success"].as_f64());
+                seconds.extend(values["time/iteration_s"].as_f64().filter(|_| *iteration > 0));
+            }
+            write_whole(&path, rows.into_iter().map(|row| row.text + "\n").collect::<String>())?;
         }
         let append = |name: &str| {
             let path = dir.join(name);
             let file = OpenOptions::new().create(true).append(true).open(&path);
             file.with_context(|| format!("opening {}", path.display()))
         };
-        if kept.is_none() {
+        if kept == Kept::Nothing {
             write_whole(&dir.join("log.txt"), "")?;
         }
         let [rows, steps, log] = ["metrics.jsonl", "steps.jsonl", "log.txt"].map(append);
         let files = RunFiles { dir: dir.to_path_buf(), rows: rows?, steps: steps?, log: log? };
-        Ok(Self { files: Some(files), curve, ..Self::silent(iterations) })
+        Ok(Self { files: Some(files), curve, seconds, ..Self::silent(iterations) })
     }
 
     /// Prints an event and adds it to `log.txt` and W&B.
     pub fn emit(&mut self, event: &Event) -> Result<()> {
         let Some(files) = &mut self.files else { return Ok(()) };
         self.console.emit(event);
-        self.wandb.log(&event.line());
-        files.log(&event.line())
+        let line = printable(&event.line());
+        self.wandb.log(&line);
+        files.log(&line)
     }
 
     /// Prints and logs a line.
     pub fn log(&mut self, message: &str) -> Result<()> {
         self.emit(&Event::Log { message })
+    }
+
+    /// Warns of a run that will hardly succeed: on the console, in the log, and as an alert in W&B.
+    pub fn alarm(&mut self, title: &str, message: &str) -> Result<()> {
+        self.wandb.alert(title, message);
+        self.emit(&Event::Warning { message })
     }
 
     /// Ends W&B's run file and logs its path.
@@ -196,20 +231,24 @@ fn status_bytes(field: &str) -> Option<f64> {
     line.trim().strip_suffix("kB")?.trim().parse::<f64>().ok().map(|kib| kib * 1024.0)
 }
 
-/// The rows up to iteration `kept`. Drops a last row that a kill left incomplete.
-fn kept_rows(path: &Path, kept: Option<u64>, curve: &mut Curve) -> Result<String> {
-    let Some(kept) = kept else { return Ok(String::new()) };
+/// A row of an earlier life of the run.
+struct KeptRow {
+    iteration: u64,
+    values: serde_json::Value,
+    text: String,
+}
+
+/// The rows to keep. Drops a last row that a kill left incomplete.
+fn kept_rows(path: &Path, kept: Kept) -> Result<Vec<KeptRow>> {
+    let Some(last) = kept.iteration() else { return Ok(Vec::new()) };
     let text = match std::fs::read_to_string(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(String::new()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         text => text.with_context(|| format!("reading {}", path.display()))?,
     };
-    let mut rows = String::new();
-    for row in text.lines() {
-        let Ok(values) = serde_json::from_str::<serde_json::Value>(row) else { continue };
-        let Some(iteration) = values["iteration"].as_u64().filter(|iteration| *iteration <= kept) else { continue };
-        curve.push(iteration, values["eval/success"].as_f64(), values["episode/success"].as_f64());
-        rows.push_str(row);
-        rows.push('\n');
-    }
-    Ok(rows)
+    let row = |text: &str| {
+        let values: serde_json::Value = serde_json::from_str(text).ok()?;
+        let iteration = values["iteration"].as_u64().filter(|iteration| *iteration <= last)?;
+        Some(KeptRow { iteration, values, text: text.into() })
+    };
+    Ok(text.lines().filter_map(row).collect())
 }

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use console::Term;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle, TermLike};
 
 use super::columns::short_duration;
@@ -219,7 +218,7 @@ impl PhaseView<'_> {
 
 /// Width of the line in columns.
 fn width() -> usize {
-    terminal::columns(&Term::stdout()).saturating_sub(MARGIN).clamp(1, WIDEST)
+    terminal::columns(&terminal::stdout()).saturating_sub(MARGIN).clamp(1, WIDEST)
 }
 
 /// The bottom line of a terminal, overwritten in one piece, so that it never blinks.

@@ -4,16 +4,101 @@
 //! puts it under the printed line. So the launcher can print between the redraws of rank 0's bar, and the code that
 //! prints an error does not need to know whether a bar is visible.
 
+use std::fs::File;
 use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::OnceLock;
 
-use console::{Term, is_dumb, style};
+use anyhow::{Context, Result};
+use console::{Term, colors_enabled, is_dumb, style};
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::unistd::{close, dup2_stdout};
 use textwrap::Options;
 
 const CLEAR: &str = "\r\x1b[2K";
 
+/// The standard output that the process was started with.
+static OUT: OnceLock<File> = OnceLock::new();
+
+/// Keeps standard output for Nestor: from here on all other code in the process, such as a plugin, prints to standard
+/// error.
+pub fn keep_stdout() -> Result<()> {
+    colors_enabled(); // looks at standard output once
+    let own = io::stdout().as_fd().try_clone_to_owned().context("copying standard output")?;
+    if OUT.set(own.into()).is_ok() {
+        dup2_stdout(io::stderr()).context("pointing standard output to standard error")?;
+    }
+    Ok(())
+}
+
+/// Points the descriptor of standard output to standard error again if a plugin has closed it: the next file that Nestor
+/// opens would get its number, and whatever a plugin prints.
+pub fn guard_stdout() {
+    if OUT.get().is_none() || fcntl(io::stdout(), FcntlArg::F_GETFD).is_ok() {
+        return;
+    }
+    // The lowest free number, so that a file which another thread opens meanwhile stays as it is.
+    let lowest = io::stdout().as_raw_fd();
+    if let Ok(copy) = fcntl(io::stderr(), FcntlArg::F_DUPFD(lowest))
+        && copy != lowest
+    {
+        let _ = close(copy);
+    }
+}
+
+/// Standard output.
+pub fn out() -> impl Write + AsRawFd {
+    match OUT.get() {
+        Some(own) => Out::Own(own),
+        None => Out::Std(io::stdout()),
+    }
+}
+
+/// Standard output, kept or not.
+enum Out {
+    Own(&'static File),
+    Std(io::Stdout),
+}
+
+impl Write for Out {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Own(own) => own.write(bytes),
+            Self::Std(std) => std.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Own(own) => own.flush(),
+            Self::Std(std) => std.flush(),
+        }
+    }
+}
+
+impl AsRawFd for Out {
+    fn as_raw_fd(&self) -> std::os::fd::RawFd {
+        match self {
+            Self::Own(own) => own.as_raw_fd(),
+            Self::Std(std) => std.as_raw_fd(),
+        }
+    }
+}
+
+/// The terminal that standard output may be.
+pub fn stdout() -> Term {
+    static KEPT: OnceLock<Option<Term>> = OnceLock::new();
+    let Some(own) = OUT.get() else { return Term::stdout() };
+    let kept = KEPT.get_or_init(|| {
+        let (read, write) = (own.try_clone().ok()?, own.try_clone().ok()?);
+        Some(Term::read_write_pair(read, write))
+    });
+    kept.clone().unwrap_or_else(Term::stdout)
+}
+
 /// True if standard output is a terminal that can redraw a line.
 pub fn redraws() -> bool {
-    Term::stdout().is_term() && !is_dumb()
+    stdout().is_term() && !is_dumb()
 }
 
 /// Widest line in columns. The last column stays free, because terminals differ in how they wrap there.
@@ -39,9 +124,14 @@ pub fn clear() {
     }
 }
 
+/// Clears a bar that may be visible, in front of a line on standard error that is written without this module.
+pub fn clearing() -> &'static str {
+    if Term::stderr().is_term() && redraws() { CLEAR } else { "" }
+}
+
 /// Writes text unchanged to standard output, in one piece.
 pub fn put(text: &str) {
-    let mut out = io::stdout().lock();
+    let mut out = out();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
@@ -49,7 +139,7 @@ pub fn put(text: &str) {
 pub fn warn(line: &str) {
     let term = Term::stderr();
     let text = match term.is_term() {
-        false => format!("{line}\n"),
+        false => format!("{}\n", printable(line)),
         true => {
             let clear = if redraws() { CLEAR } else { "" };
             let red = style("error:").red().for_stderr().to_string();
@@ -61,9 +151,14 @@ pub fn warn(line: &str) {
     let _ = io::stderr().write_all(text.as_bytes());
 }
 
+/// A text without control characters, which in names and in text of other processes could steer the terminal.
+pub fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
 /// Wraps a line at this width.
 pub fn fold(line: &str, width: usize) -> String {
-    let plain: String = line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let plain = printable(line);
     let indent = if width > 10 { "  " } else { "" };
     textwrap::wrap(&plain, Options::new(width).subsequent_indent(indent)).join("\n")
 }

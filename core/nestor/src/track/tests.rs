@@ -26,7 +26,7 @@ fn names_are_in_the_table() {
 fn rows_after_the_checkpoint_are_cut_off() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("metrics.jsonl");
-    let mut tracker = Tracker::open(folder.path(), 5, None)?;
+    let mut tracker = Tracker::open(folder.path(), 5, Kept::Nothing)?;
     let mut before = Metrics::new();
     before.set("eval/success", 0.25);
     tracker.record(0, &before)?;
@@ -36,9 +36,11 @@ fn rows_after_the_checkpoint_are_cut_off() -> Result<()> {
     drop(tracker);
     std::fs::write(&path, std::fs::read_to_string(&path)? + "{\"iteration\": 4, \"epis")?;
 
-    let mut tracker = Tracker::open(folder.path(), 5, Some(2))?;
+    let mut tracker = Tracker::open(folder.path(), 5, Kept::Rows(2))?;
     assert_eq!(tracker.curve.episodes, [(1, 0.5), (2, 0.5)]);
-    tracker.record(3, &row(0.75))?;
+    let mut slow = row(0.75);
+    slow.set("time/iteration_s", 5.0);
+    tracker.record(3, &slow)?;
     let text = std::fs::read_to_string(&path)?;
     let rows: Vec<serde_json::Value> = text.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
     assert_eq!(rows.iter().map(|r| r["iteration"].as_u64()).collect::<Vec<_>>(), [0, 1, 2, 3].map(Some));
@@ -46,10 +48,14 @@ fn rows_after_the_checkpoint_are_cut_off() -> Result<()> {
     assert!(rows[3]["loss/policy"].is_null());
     let log = std::fs::read_to_string(folder.path().join("log.txt"))?;
     assert!(log.lines().last().is_some_and(|line| line.starts_with("3/5  60 % | success 0.750")), "{log}");
-    assert!(log.ends_with("2.0 s | 4 s to go\n"), "{log}");
+    // The time to go is estimated from the rows before too.
+    assert!(log.ends_with("5.0 s | 6 s to go\n"), "{log}");
 
-    Tracker::open(folder.path(), 5, None)?;
+    Tracker::open(folder.path(), 5, Kept::Log)?;
     assert_eq!(std::fs::read_to_string(&path)?, "");
+    assert!(std::fs::read_to_string(folder.path().join("log.txt"))?.len() >= log.len());
+    Tracker::open(folder.path(), 5, Kept::Nothing)?;
+    assert_eq!(std::fs::read_to_string(folder.path().join("log.txt"))?, "");
     Ok(())
 }
 
@@ -71,7 +77,7 @@ fn curve_is_well_formed() -> Result<()> {
 
 #[test]
 fn phases_do_not_overlap_and_leave_no_gap() {
-    let mut phases = Phases::new("start");
+    let mut phases = Phases::new("start", CurrentPhase::default());
     for name in ["rollout", "update", "rollout"] {
         phases.start(name);
         std::thread::sleep(Duration::from_millis(5));
@@ -85,6 +91,20 @@ fn phases_do_not_overlap_and_leave_no_gap() {
     let mut next = Metrics::new();
     phases.finish(&mut next, "track");
     assert_eq!(next.get("time/track_s"), next.get("time/iteration_s"));
+
+    // A resumed row counts the time before.
+    phases.start("update");
+    let so_far = phases.so_far();
+    let current = CurrentPhase::default();
+    let mut resumed = Phases::new("start", current.clone());
+    resumed.resume(vec![("rollout".into(), 40.0), ("update".into(), 2.0), ("track".into(), f64::NAN)]);
+    resumed.resume(so_far);
+    resumed.start("update");
+    assert_eq!(current.name(), "update");
+    let mut row = Metrics::new();
+    resumed.finish(&mut row, "track");
+    let at_least = [("time/rollout_s", 40.0), ("time/update_s", 2.0), ("time/iteration_s", 42.0)];
+    assert!(at_least.iter().all(|(name, seconds)| row.get(name) >= Some(*seconds)), "{row:?}");
 }
 
 #[test]
@@ -102,7 +122,7 @@ fn a_full_disk_is_named_with_the_file() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let full = || OpenOptions::new().append(true).open("/dev/full"); // a device that is always full
     for file in ["metrics.jsonl", "log.txt"] {
-        let mut tracker = Tracker::open(folder.path(), 5, None)?;
+        let mut tracker = Tracker::open(folder.path(), 5, Kept::Nothing)?;
         let files = tracker.files.as_mut().expect("files");
         match file {
             "log.txt" => files.log = full()?,

@@ -10,10 +10,13 @@ use anyhow::Result;
 use serde_json::{Value, json};
 use wandb_rs::{AlertLevel, Error, Mode, Resume, Run, Settings, Table};
 
-use super::{Metrics, terminal};
+use super::{Kept, Metrics, terminal};
 use crate::data::PluginFile;
 use crate::input_error;
 use crate::recipe::{self, Recipe, WandbMode};
+
+/// Longest name of a project in W&B.
+const LONGEST_NAME: usize = 128;
 
 /// A run's file for W&B. Does nothing where the recipe has no section `wandb`, and at ranks other than 0.
 pub struct WandbRun {
@@ -33,16 +36,20 @@ impl WandbRun {
     /// Checks that a live run has its API key and the `wandb` program. Writes nothing.
     pub fn check(section: Option<&recipe::Wandb>) -> Result<()> {
         let Some(section) = section else { return Ok(()) };
+        check_name("wandb.project", &section.project)?;
+        if let Some(entity) = &section.entity {
+            check_name("wandb.entity", entity)?;
+        }
         settings(section, Path::new(".")).check().map_err(|error| {
             input_error!("recipe key `wandb.mode`: {error}; or set it to offline and upload later by `wandb sync`")
         })
     }
 
-    /// Opens the run's file. A resumed run continues its own file, cut after the row of iteration `kept`.
-    pub fn open(recipe: &Recipe, plugins: &[PluginFile], dir: &Path, kept: Option<u64>) -> Result<Self> {
+    /// Opens the run's file. A resumed run continues its own file, cut after the last row that is kept.
+    pub fn open(recipe: &Recipe, plugins: &[PluginFile], dir: &Path, kept: Kept) -> Result<Self> {
         let Some(section) = &recipe.wandb else { return Ok(Self::silent()) };
         let mut settings = settings(section, dir);
-        settings.resume = kept.zip(last_id(&settings.dir)).map(|(step, id)| Resume { id, step });
+        settings.resume = kept.iteration().zip(last_id(&settings.dir)).map(|(step, id)| Resume { id, step });
         let mut run = match Run::init(settings.clone()) {
             Err(Error::NothingToResume { .. }) => Run::init(Settings { resume: None, ..settings })?,
             run => run?,
@@ -82,6 +89,11 @@ impl WandbRun {
         }
     }
 
+    /// Sends a warning as an alert.
+    pub fn alert(&mut self, title: &str, text: &str) {
+        self.attempt(|run| run.alert(AlertLevel::Warn, title, text));
+    }
+
     /// Sends an alert that the run failed.
     pub fn failed(&mut self, message: &str) {
         self.attempt(|run| run.alert(AlertLevel::Error, "run failed", message));
@@ -103,6 +115,18 @@ impl WandbRun {
             self.run = None;
         }
     }
+}
+
+/// Refuses a name that W&B refuses at the first upload.
+fn check_name(key: &str, name: &str) -> Result<()> {
+    let forbidden = name.chars().find(|c| c.is_control() || "/\\#?%:".contains(*c));
+    let why = match (name.chars().count(), forbidden) {
+        (0, _) => "is empty".to_string(),
+        (length, _) if length > LONGEST_NAME => format!("has {length} characters, and W&B takes {LONGEST_NAME}"),
+        (_, Some(c)) => format!("is {name:?}, and W&B takes no {c:?} in it"),
+        _ => return Ok(()),
+    };
+    Err(input_error!("recipe key `{key}` {why}; choose another name"))
 }
 
 fn settings(section: &recipe::Wandb, dir: &Path) -> Settings {

@@ -64,9 +64,10 @@ pub struct Generate {
     /// Another seed gives other games.
     #[serde(default)]
     pub seed: u64,
-    /// The folder of the Python package `alfworld`, which contains domain and grammar.
-    #[serde(default = "default_package")]
-    pub package: PathBuf,
+    /// The folder of the Python package `alfworld`, which contains domain and grammar. Without it: `.venv/alfworld` in the
+    /// working directory, or beside the program or above.
+    #[serde(default)]
+    pub package: Option<PathBuf>,
 }
 
 /// As many as in the real data.
@@ -76,10 +77,6 @@ fn default_train() -> u64 {
 
 fn default_eval() -> u64 {
     140
-}
-
-fn default_package() -> PathBuf {
-    PathBuf::from(Package::PATH)
 }
 
 /// Steps of an episode in the reference implementation.
@@ -120,7 +117,8 @@ impl Environment for AlfWorld {
             (Some(path), None) => Games::find(&path, &task_types)?,
             (None, Some(generate)) => {
                 ensure!(generate.train > 0 && generate.eval > 0, "generate: train and eval must be at least 1");
-                let package = Package::read(&generate.package).context("generate.package")?;
+                let folder = generate.package.unwrap_or_else(Package::installed);
+                let package = Package::read(&folder).context("generate.package")?;
                 let counts = [generate.train, generate.eval];
                 Games::Generated(Generator { package, size: generate.size, counts, seed: generate.seed, task_types })
             }

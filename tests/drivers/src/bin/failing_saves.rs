@@ -8,8 +8,8 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use nestor::checkpoint::{Checkpoints, Contents, TensorSet};
-use nestor::dist::{C10d, Comm, Rendezvous, Solo};
+use nestor::checkpoint::{Checkpoints, Contents, Moment, Retention, TensorSet};
+use nestor::dist::{C10d, Comm, Rendezvous, Secret, Solo};
 use nestor::error::message;
 use nestor::model::{Config, qwen2};
 use nestor::recipe::Dist;
@@ -39,8 +39,9 @@ fn main() -> Result<()> {
         if world == 1 {
             return attempts(&SOLO, run_dir, kinds);
         }
-        let (host, prefix) = ("127.0.0.1".to_string(), "faults".to_string());
-        let place = Rendezvous { rank, world, local_rank: rank, host, port, prefix, served: false, launched: true };
+        let (host, prefix, secret) = ("127.0.0.1".to_string(), "faults".to_string(), Secret::default());
+        let place =
+            Rendezvous { rank, world, local_rank: rank, host, port, prefix, served: false, launched: true, secret };
         attempts(&C10d::join(Backend::Gloo, &place, Device::Cpu, &Dist::default())?, run_dir, kinds)
     };
     std::thread::scope(|scope| {
@@ -128,9 +129,10 @@ fn save(comm: &dyn Comm, run_dir: &Path, iteration: u64) -> Result<()> {
     let shards = || tensors.iter().map(Tensor::shallow_clone).collect();
     let set = |name| TensorSet { name, layouts: &layouts, shards: shards() };
     let sets = ["policy", "exp_avg", "exp_avg_sq"].map(set).into();
-    let saved = Contents { sets, adapter_config: None, model_files: &model_files, interrupted: None };
+    let saved = Contents { sets, adapter_config: None, model_files: &model_files, unfinished: None };
     let state = json!({ "iteration": iteration });
-    Checkpoints::new(run_dir).save(comm, iteration, &saved, &state, 2)
+    let retention = Retention { keep: 2, best: None };
+    Checkpoints::new(run_dir).save(comm, Moment::iteration(iteration), &saved, &state, &retention)
 }
 
 /// The report of an attempt: the newest undamaged checkpoint, `sound` if its tensors are those saved, and all files

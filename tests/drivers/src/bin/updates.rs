@@ -34,7 +34,7 @@ fn main() -> Result<()> {
     let input: Input = serde_json::from_str(&std::fs::read_to_string(batches)?).context("reading the batches")?;
     let sharding: Sharding = serde_json::from_value(sharding.as_str().into())?;
     let comm = dist::join(&Rendezvous::of_environment()?, Device::Cpu, &Dist::default())?;
-    let ranks = Ranks { comm, sharding, deterministic: false, stop: Default::default(), progress: Default::default() };
+    let ranks = Ranks { comm, sharding, ..Ranks::solo(Device::Cpu) };
     let first = ranks.comm.rank() == 0;
 
     let mut policy = Network::new(weights::load(Path::new(model), Kind::Float, Device::Cpu)?, &ranks)?;

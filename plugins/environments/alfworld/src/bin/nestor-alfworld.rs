@@ -45,9 +45,10 @@ struct GamesArgs {
     /// The split to write, in its folder of the real layout (train, valid_seen, valid_unseen)
     #[arg(long, value_name = "NAME")]
     split: Option<String>,
-    /// The folder of the Python package alfworld, which contains domain and grammar
-    #[arg(long, value_name = "DIR", default_value = Package::PATH)]
-    package: PathBuf,
+    /// The folder of the Python package alfworld, which contains domain and grammar; by default .venv/alfworld in the working
+    /// directory, or beside the program or above
+    #[arg(long, value_name = "DIR")]
+    package: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -83,7 +84,7 @@ fn main() -> ExitCode {
 }
 
 fn make_games(args: &GamesArgs) -> Result<()> {
-    let package = Package::read(&args.package).context("--package")?;
+    let package = Package::read(&args.package.clone().unwrap_or_else(Package::installed)).context("--package")?;
     let types = match args.task_type.as_slice() {
         [] => TaskType::ALL.to_vec(),
         names => names.iter().map(|n| TaskType::from_name(n)).collect::<Result<_>>().context("--task-type")?,

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Placeholder of a game's task in the grammar.
 pub(super) const TASK_PLACE: &str = "UNKNOWN GOAL";
@@ -19,6 +19,15 @@ pub struct Package {
 impl Package {
     /// The folder into which `scripts/setup.sh` puts the package, relative to the repository's root.
     pub const PATH: &str = ".venv/alfworld";
+
+    /// The folder of the package: that of the working directory, or else of the repository that the program was built in.
+    /// So a recipe of generated games starts from any directory.
+    pub fn installed() -> PathBuf {
+        let here = PathBuf::from(Self::PATH);
+        let program = std::env::current_exe().unwrap_or_default();
+        let beside = program.ancestors().skip(1).map(|dir| dir.join(Self::PATH));
+        [here.clone()].into_iter().chain(beside).find(|folder| folder.join("data").is_dir()).unwrap_or(here)
+    }
 
     /// Reads the package's folder, which contains `data/`.
     ///

@@ -1,0 +1,84 @@
+//! Checks of the result of a reset or a step against the rules of nestor_plugin.h.
+
+use anyhow::{Context, Result, bail, ensure};
+use nestor_plugin::{Observation, ffi};
+use serde_json::{Map, Value};
+
+use super::call::Texts;
+
+/// Longest `task_type` in bytes. It becomes part of a metric's name.
+const LONGEST_TASK_TYPE: usize = 128;
+
+/// The observation after a reset.
+pub fn of_reset(texts: Texts, out: ffi::Step) -> Result<Observation> {
+    let seen = of_step(texts, out)?;
+    ensure!(
+        !seen.terminated && !seen.truncated,
+        "the episode is over at reset; a task must leave at least one step to play"
+    );
+    Ok(seen)
+}
+
+/// The observation after a step.
+pub fn of_step(mut texts: Texts, out: ffi::Step) -> Result<Observation> {
+    if !out.reward.is_finite() {
+        bail!("the plugin gave the reward {}, which is not finite", out.reward);
+    }
+    let flags = [("terminated", out.terminated), ("truncated", out.truncated), ("valid", out.valid)];
+    if let Some((name, flag)) = flags.iter().find(|(_, flag)| *flag > 1) {
+        bail!("the plugin gave the flag `{name}` the value {flag}; a flag is 0 or 1");
+    }
+    let over = out.terminated + out.truncated > 0;
+    ensure!(
+        out.terminated + out.truncated < 2,
+        "the plugin set both `terminated` and `truncated`; an episode ends in one of the two ways"
+    );
+    // After the last step there is no state in which another one is taken.
+    ensure!(
+        over || texts.has(ffi::ANCHOR),
+        "the plugin did not put its anchor (NESTOR_ANCHOR), the key of the state that the next step is taken in"
+    );
+    Ok(Observation {
+        text: texts.required(ffi::OBSERVATION, "observation", "NESTOR_OBSERVATION")?,
+        task: texts.text(ffi::TASK, "task text")?,
+        admissible: texts.all(ffi::ADMISSIBLE, "admissible action")?,
+        anchor: texts.bytes(ffi::ANCHOR),
+        action: texts.text(ffi::ACTION, "action")?,
+        reward: out.reward,
+        terminated: out.terminated == 1,
+        truncated: out.truncated == 1,
+        valid: out.valid == 1,
+        info: info(&texts.text(ffi::INFO, "info")?)?,
+    })
+}
+
+/// The info's object, with the types that Nestor reads.
+fn info(text: &str) -> Result<Map<String, Value>> {
+    if text.is_empty() {
+        return Ok(Map::new());
+    }
+    let info: Map<String, Value> = serde_json::from_str(text).context("the plugin's info is not a JSON object")?;
+    match info.get("won") {
+        None | Some(Value::Null | Value::Bool(_) | Value::Number(_)) => {}
+        Some(other) => bail!("the plugin's info has `won` = {}; it must be true or false", shown(other)),
+    }
+    match info.get("task_type") {
+        None | Some(Value::Null) => {}
+        Some(Value::String(kind)) => {
+            let fit = kind.len() <= LONGEST_TASK_TYPE && !kind.chars().any(|c| c.is_control() || c == '/');
+            ensure!(
+                fit,
+                "the plugin's info has `task_type` = {}; it is part of a metric's name: at most {LONGEST_TASK_TYPE} bytes \
+                 without slashes and control characters",
+                shown(&info["task_type"])
+            );
+        }
+        Some(other) => bail!("the plugin's info has `task_type` = {}; it must be a text", shown(other)),
+    }
+    Ok(info)
+}
+
+/// The start of a value as JSON.
+fn shown(value: &Value) -> String {
+    value.to_string().chars().take(60).collect()
+}

@@ -1,0 +1,239 @@
+//! Checks of a recipe before a run: everything that can be known without a pass of the network.
+//!
+//! `nestor train` starts with them, `nestor train --check` prints their result, and `nestor plan` refuses what they refuse.
+//! All problems are reported together. Nothing is written.
+
+mod disk;
+mod model;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+
+pub use disk::Space;
+pub use model::new_tokenizer;
+
+use crate::agent::{Rehearsal, RehearsedPrompt, TaskCursor, count_eval_tasks, count_tasks, eval_plan, plan};
+use crate::input_error;
+use crate::model::Config;
+use crate::plugin::{Estimator, Kind, Limits, Plugins, SharedEnv};
+use crate::recipe::{EvalTasks, Recipe, Sharding, all_of};
+use crate::tokenizer::Tokenizer;
+use crate::track::WandbRun;
+
+/// Tasks of the first iteration whose first steps are rehearsed.
+const TRAINING_TASKS: usize = 8;
+/// Evaluation tasks whose first steps are rehearsed.
+const EVAL_TASKS: u32 = 4;
+
+/// Conditions of a run that its recipe does not hold.
+#[derive(Debug, Clone)]
+pub struct Conditions<'a> {
+    /// Number of ranks.
+    pub ranks: usize,
+    /// True at the rank that rehearses episodes for all.
+    pub root: bool,
+    /// The run directory, on whose disk the checkpoints must fit; none where that is not known.
+    pub dir: Option<&'a Path>,
+    /// The folder of the model that a resumed run made when it began.
+    pub made: Option<&'a Path>,
+    /// The network of a plan for another machine: its model folder, plugins and environment's data need not be here.
+    pub elsewhere: Option<&'a Config>,
+    /// Once it is set, no call into a plugin is waited for.
+    pub stop: Arc<AtomicBool>,
+}
+
+/// Results of the checks.
+#[derive(Default)]
+pub struct Findings {
+    pub problems: Vec<anyhow::Error>,
+    pub warnings: Vec<String>,
+    pub plugins: Option<Plugins>,
+    pub shared_env: Option<SharedEnv>,
+    pub estimator: Option<Estimator>,
+    /// Number of training tasks.
+    pub tasks: Option<u64>,
+    /// Number of tasks of an evaluation, and of its split.
+    pub eval_tasks: Option<(u64, u64)>,
+    pub config: Option<Config>,
+    pub tokenizer: Option<Tokenizer>,
+    /// The first prompt of the first iteration.
+    pub prompt: Option<RehearsedPrompt>,
+    pub space: Option<Space>,
+}
+
+/// The parts that the checks opened, for a run that starts.
+pub struct Ready {
+    pub plugins: Plugins,
+    pub shared_env: SharedEnv,
+    pub estimator: Estimator,
+    /// Number of training tasks.
+    pub tasks: u64,
+    /// The tokenizer of a new model, trained for the rehearsal.
+    pub tokenizer: Option<Tokenizer>,
+    pub warnings: Vec<String>,
+}
+
+impl Findings {
+    /// Takes a value, or notes the problem that it could not be made for.
+    pub fn take<T>(&mut self, found: Result<T>) -> Option<T> {
+        found.map_err(|problem| self.problems.push(problem)).ok()
+    }
+
+    /// As [`Self::take`], with a mere warning where the part need not be on this machine.
+    fn take_here<T>(&mut self, found: Result<T>, here: bool) -> Option<T> {
+        match found {
+            Err(error) if !here => {
+                self.warnings.push(format!("not checked, because it is not on this machine: {error:#}"));
+                None
+            }
+            found => self.take(found),
+        }
+    }
+
+    /// The opened parts, or one error for all problems.
+    pub fn ready(self) -> Result<Ready> {
+        let Self { problems, warnings, plugins, shared_env, estimator, tasks, tokenizer, .. } = self;
+        if let Some(error) = all_of(problems) {
+            return Err(error);
+        }
+        let incomplete = || anyhow!("the checks of the recipe found no problem and yet opened nothing");
+        Ok(Ready {
+            plugins: plugins.with_context(incomplete)?,
+            shared_env: shared_env.with_context(incomplete)?,
+            estimator: estimator.with_context(incomplete)?,
+            tasks: tasks.with_context(incomplete)?,
+            tokenizer,
+            warnings,
+        })
+    }
+}
+
+/// Checks a recipe under the given conditions.
+pub fn preflight(recipe: &Recipe, conditions: &Conditions) -> Findings {
+    let mut findings = Findings { warnings: recipe.warnings(), ..Findings::default() };
+    findings.warnings.extend(idle_ranks(recipe, conditions.ranks));
+    findings.take(check_sharding(recipe, conditions.ranks));
+    if conditions.root && conditions.elsewhere.is_none() {
+        findings.take(WandbRun::check(recipe.wandb.as_ref()));
+    }
+    plugins(recipe, conditions, &mut findings);
+    model::check(recipe, conditions, &mut findings);
+    if conditions.root {
+        let rehearsed = rehearse(recipe, &findings);
+        findings.prompt = findings.take(rehearsed).flatten();
+    }
+    if let (Some(dir), Some(config), true) = (conditions.dir, &findings.config, conditions.root) {
+        let space = Space::of(recipe, config, dir);
+        match space.check(recipe) {
+            Ok(warning) => findings.warnings.extend(warning),
+            Err(problem) => findings.problems.push(problem),
+        }
+        findings.space = Some(space);
+    }
+    findings
+}
+
+/// Refuses several ranks without sharding.
+pub fn check_sharding(recipe: &Recipe, ranks: usize) -> Result<()> {
+    match recipe.sharding {
+        Sharding::None if ranks > 1 => Err(input_error!(
+            "recipe key `sharding`: `none` is for one rank, and there are {ranks}; set it to full or grad_op"
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Warns of ranks without work.
+fn idle_ranks(recipe: &Recipe, ranks: usize) -> Vec<String> {
+    let (tasks, mini_batch) = (recipe.rollout.tasks as usize, recipe.update.mini_batch);
+    let mut warnings = Vec::new();
+    if ranks > tasks {
+        warnings.push(format!(
+            "rollout.tasks is {tasks}, and groups are not split: {} of {ranks} ranks play nothing",
+            ranks - tasks
+        ));
+    }
+    if ranks > mini_batch {
+        warnings.push(format!(
+            "update.mini_batch is {mini_batch} steps: at least {} of {ranks} ranks have none in the update",
+            ranks - mini_batch
+        ));
+    }
+    warnings
+}
+
+/// Opens both plugins with their configs, and counts the tasks of both splits.
+fn plugins(recipe: &Recipe, conditions: &Conditions, findings: &mut Findings) {
+    let limits = Limits { timeout: Duration::from_secs(recipe.env.timeout_s), stop: conditions.stop.clone() };
+    let Some(plugins) = findings.take(Plugins::discover()) else { return };
+    let plugins = plugins.with_limits(limits);
+    open(recipe, conditions, &plugins, findings);
+    findings.plugins = Some(plugins);
+}
+
+fn open(recipe: &Recipe, conditions: &Conditions, plugins: &Plugins, findings: &mut Findings) {
+    let opened = plugins.estimator(&recipe.estimator).context("recipe key `estimator`");
+    let installed = plugins.find(Kind::Estimator, &recipe.estimator.plugin).is_ok();
+    if let Some(estimator) = findings.take_here(opened, conditions.elsewhere.is_none() || installed) {
+        let shadowed = findings.take(plugins.shadow_warnings([estimator.file()]));
+        findings.warnings.extend(shadowed.into_iter().flatten());
+        findings.take(check_critic(recipe, &estimator));
+        if estimator.needs().anchors && recipe.rollout.group_size == 1 {
+            findings.warnings.push(format!(
+                "rollout.group_size is 1, and estimator `{}` compares the episodes of a group and the steps that they take in \
+                 one state: alone in its group, an episode has nothing to learn from; raise it",
+                estimator.id()
+            ));
+        }
+        findings.estimator = Some(estimator);
+    }
+    // An installed environment, too, may have its games or other data on the machine that the plan is for.
+    let opened = plugins.environment(&recipe.env.choice()).context("recipe key `env`");
+    let Some(shared_env) = findings.take_here(opened, conditions.elsewhere.is_none()) else { return };
+    findings.tasks = findings.take(count_tasks(&shared_env, "rollout.split", &recipe.rollout.split));
+    let count = findings.take(count_eval_tasks(&shared_env, &recipe.eval));
+    findings.eval_tasks = count.map(|count| (recipe.eval.tasks.number(count), count));
+    let shadowed = findings.take(plugins.shadow_warnings([shared_env.file()]));
+    findings.warnings.extend(shadowed.into_iter().flatten());
+    findings.shared_env = Some(shared_env);
+}
+
+/// Refuses a critic section that the estimator does not use, and its absence where the estimator asks for values.
+fn check_critic(recipe: &Recipe, estimator: &Estimator) -> Result<()> {
+    let id = estimator.id();
+    match (estimator.needs().values, &recipe.critic) {
+        (true, None) => Err(input_error!(
+            "recipe key `estimator.plugin`: `{id}` asks for a critic's values, and the recipe has no critic; add the \
+             section `critic: {{}}` (or --set critic={{}})"
+        )),
+        (false, Some(_)) => Err(input_error!(
+            "recipe key `critic`: estimator `{id}` does not ask for values, so the critic would be trained for nothing; \
+             remove the section (or --set critic=null)"
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Plays the first steps of the first training and evaluation tasks, and returns the first prompt.
+fn rehearse(recipe: &Recipe, findings: &Findings) -> Result<Option<RehearsedPrompt>> {
+    let Findings { shared_env: Some(shared_env), tokenizer: Some(tokenizer), tasks, eval_tasks, .. } = findings else {
+        return Ok(None);
+    };
+    let (rollout, eval) = (&recipe.rollout, &recipe.eval);
+    let rehearsal = Rehearsal { shared_env, rollout, tokenizer, imitates: recipe.warm_start.is_some() };
+    let mut first = None;
+    if let Some(count) = *tasks {
+        let drawn = TaskCursor::new(count, recipe.seed).next(TRAINING_TASKS.min(rollout.tasks as usize));
+        first = rehearsal.play(&rollout.split, &plan(&drawn, 1, recipe.seed, 1)).context("rehearsing a prompt")?;
+    }
+    if let Some((tasks, count)) = *eval_tasks {
+        let panel = EvalTasks::Panel(tasks.min(u64::from(u32::MAX)) as u32);
+        let plan: Vec<_> = eval_plan(count, panel, recipe.seed).into_iter().take(EVAL_TASKS as usize).collect();
+        rehearsal.play(&eval.split, &plan).context("rehearsing a prompt of the evaluation")?;
+    }
+    Ok(first)
+}

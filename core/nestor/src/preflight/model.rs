@@ -1,0 +1,99 @@
+//! Checks of the model that a recipe names or makes: files, tokenizer, chat template, positions.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use super::{Conditions, Findings};
+use crate::agent::{TaskCursor, check_expert, plan, texts};
+use crate::input_error;
+use crate::model::{Config, new, weights};
+use crate::plugin::SharedEnv;
+use crate::recipe::Recipe;
+use crate::tokenizer::Tokenizer;
+
+/// Number of expert episodes whose texts train a new model's tokenizer.
+const TOKENIZER_EPISODES: usize = 512;
+
+/// Checks the recipe's model, and keeps its configuration and tokenizer.
+pub fn check(recipe: &Recipe, conditions: &Conditions, findings: &mut Findings) {
+    let folder = recipe.model.path.as_deref().map(Path::new).or(conditions.made);
+    match (conditions.elsewhere, folder) {
+        (Some(config), _) => findings.config = Some(config.clone()),
+        (None, Some(folder)) => in_folder(recipe, folder, findings),
+        (None, None) => to_be_made(recipe, conditions, findings),
+    }
+    if let (Some(shared_env), Some(_)) = (findings.shared_env.clone(), &recipe.warm_start)
+        && recipe.model.new.is_none()
+    {
+        findings.take(check_expert(&shared_env));
+    }
+    if let Some(config) = findings.config.clone() {
+        findings.take(check_positions(recipe, &config));
+    }
+}
+
+/// Checks the files of a model folder, without reading its weights.
+fn in_folder(recipe: &Recipe, folder: &Path, findings: &mut Findings) {
+    let config = findings.take(Config::load(folder));
+    if config.is_some() {
+        findings.take(weights::open(folder).map(drop));
+    }
+    let tokenizer = findings.take(Tokenizer::load(folder));
+    if let (Some(config), Some(tokenizer)) = (&config, &tokenizer) {
+        let checked = new::check_vocabulary(config, tokenizer);
+        findings.take(checked.with_context(|| format!("recipe key `model.path`: {}", folder.display())));
+    }
+    findings.config = config;
+    let Some(tokenizer) = tokenizer else { return };
+    findings.warnings.extend(tokenizer.template_warning(folder));
+    if recipe.warm_start.is_some() && tokenizer.eos().is_empty() {
+        findings.problems.push(input_error!(
+            "recipe key `warm_start`: the tokenizer of {} names no end-of-sequence token, which a demonstration ends with; \
+             name it in generation_config.json",
+            folder.display()
+        ));
+    }
+    let tokenizer = tokenizer.with_thinking(recipe.rollout.thinking).context("recipe key `rollout.thinking`");
+    findings.tokenizer = findings.take(tokenizer);
+}
+
+/// Checks a network that the run will make, with the tokenizer that it will have.
+fn to_be_made(recipe: &Recipe, conditions: &Conditions, findings: &mut Findings) {
+    let (Some(new), Some(shared_env), Some(tasks)) = (&recipe.model.new, findings.shared_env.clone(), findings.tasks)
+    else {
+        return;
+    };
+    let tokenizer = match conditions.root {
+        true => findings.take(new_tokenizer(recipe, &shared_env, tasks)),
+        false => None,
+    };
+    let vocabulary = tokenizer.as_ref().map_or(new.vocab_size, |tokenizer| tokenizer.vocab_size() as i64);
+    let config = Config::of_new(new, vocabulary, recipe.rollout.max_tokens() as i64);
+    findings.config = findings.take(config.check().context("recipe key `model.new`")).map(|()| config);
+    findings.tokenizer = tokenizer;
+}
+
+/// Trains the tokenizer of `model.new` on the texts of the expert's episodes.
+pub fn new_tokenizer(recipe: &Recipe, shared_env: &SharedEnv, tasks: u64) -> Result<Tokenizer> {
+    let size = recipe.model.new.as_ref().context("the recipe makes no new model")?.vocab_size;
+    let drawn = TaskCursor::new(tasks, recipe.seed).next(TOKENIZER_EPISODES);
+    let noise = recipe.warm_start.as_ref().map_or(0.0, |warm_start| warm_start.expert_noise);
+    let texts = texts(shared_env, &recipe.rollout, &plan(&drawn, 1, recipe.seed, 0), noise, recipe.seed)?;
+    Tokenizer::train(texts.into_iter(), size as usize)
+}
+
+/// Refuses sequences that are longer than the network was made for.
+fn check_positions(recipe: &Recipe, config: &Config) -> Result<()> {
+    let (tokens, limit) = (recipe.rollout.max_tokens(), config.max_position_embeddings);
+    if i64::try_from(tokens).is_ok_and(|tokens| tokens <= limit) {
+        return Ok(());
+    }
+    let keys = match recipe.rollout.is_transcript() {
+        true => "recipe key `rollout.max_sequence_tokens` is",
+        false => "recipe keys `rollout.max_prompt_tokens` and `rollout.max_response_tokens` are together",
+    };
+    Err(input_error!(
+        "{keys} {tokens}, but the model's max_position_embeddings is {limit}; lower it, or choose another model"
+    ))
+}

@@ -1,0 +1,105 @@
+//! `nestor train --check`: the checks that a run starts with, and their result for people and programs.
+
+use std::fmt::{self, Display, Formatter};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::TrainArgs;
+use super::check::made_model;
+use super::directory::place;
+use crate::error::message;
+use crate::model::prepare;
+use crate::preflight::{Conditions, Findings, preflight};
+use crate::recipe::Recipe;
+
+/// Result of the checks of a recipe.
+pub struct Verdict {
+    dir: Option<PathBuf>,
+    recipe: Recipe,
+    findings: Findings,
+}
+
+/// Checks what can be known before a run of `ranks` ranks. Writes nothing.
+pub fn verdict(recipe: Recipe, name: &str, args: &TrainArgs, ranks: usize) -> Verdict {
+    let placed = place(name, args);
+    let (dir, resumes) = placed.as_ref().map_or((None, false), |(dir, resumes)| (Some(dir.clone()), *resumes));
+    let made = dir.as_deref().filter(|_| resumes).and_then(made_model);
+    let conditions = Conditions {
+        ranks,
+        root: true,
+        dir: dir.as_deref(),
+        made: made.as_deref(),
+        elsewhere: None,
+        stop: Arc::default(),
+    };
+    let mut findings = preflight(&recipe, &conditions);
+    findings.take(placed);
+    findings.take(prepare(&recipe, 0));
+    Verdict { dir, recipe, findings }
+}
+
+impl Verdict {
+    /// True if the run would start.
+    pub fn passes(&self) -> bool {
+        self.findings.problems.is_empty()
+    }
+
+    /// One message per problem.
+    pub fn problems(&self) -> impl Iterator<Item = String> {
+        self.findings.problems.iter().map(message)
+    }
+
+    /// As one JSON object.
+    pub fn to_json(&self) -> Value {
+        let Findings { warnings, tasks, eval_tasks, prompt, space, .. } = &self.findings;
+        json!({
+            "passes": self.passes(),
+            "problems": self.problems().collect::<Vec<_>>(),
+            "warnings": warnings,
+            "run_dir": self.dir,
+            "tasks": tasks,
+            "eval_tasks": eval_tasks.map(|(played, _)| played),
+            "space": space,
+            "prompt": prompt.as_ref().map(|p| json!({ "task": p.task, "tokens": p.tokens, "text": p.text })),
+        })
+    }
+}
+
+impl Display for Verdict {
+    fn fmt(&self, f: &mut Formatter) -> fmt::Result {
+        let Recipe { env, estimator, rollout, eval, .. } = &self.recipe;
+        let Findings { warnings, tasks, eval_tasks, prompt, space, config, .. } = &self.findings;
+        if let Some(tasks) = tasks {
+            writeln!(f, "environment {}: {tasks} training tasks in split {}", env.plugin, rollout.split)?;
+        }
+        if let Some((played, count)) = eval_tasks {
+            writeln!(f, "evaluation: {played} of the {count} tasks of split {}", eval.split)?;
+        }
+        if self.findings.estimator.is_some() {
+            writeln!(f, "estimator {}", estimator.plugin)?;
+        }
+        if let Some(config) = config {
+            let (blocks, vocabulary) = (config.num_hidden_layers, config.vocab_size);
+            writeln!(f, "model: {blocks} blocks, vocabulary {vocabulary}")?;
+        }
+        if let (Some(space), Some(dir)) = (space, &self.dir) {
+            let gb = |bytes: u64| bytes as f64 / 1e9;
+            let free = space.free.map_or(String::new(), |free| format!(", {:.1} GB free", gb(free)));
+            writeln!(f, "run directory {}: {:.4} GB per checkpoint{free}", dir.display(), gb(space.checkpoint))?;
+        }
+        for warning in warnings {
+            writeln!(f, "warning: {warning}")?;
+        }
+        if let Some(prompt) = prompt {
+            let (task, tokens, most) = (prompt.task, prompt.tokens, rollout.max_prompt_tokens);
+            writeln!(f, "first prompt (task {task}, {tokens} of at most {most} tokens):\n{}", prompt.text.trim_end())?;
+        }
+        match self.findings.problems.len() {
+            0 => write!(f, "passed: the run would start"),
+            1 => write!(f, "failed: 1 problem"),
+            n => write!(f, "failed: {n} problems"),
+        }
+    }
+}

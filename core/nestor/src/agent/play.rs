@@ -12,6 +12,7 @@ use super::episode_state::won;
 use crate::input_error;
 use crate::plugin::{Observation, Plugins};
 use crate::recipe::PluginChoice;
+use crate::track::terminal;
 
 /// Arguments of `nestor play`.
 #[derive(Debug, Clone, clap::Args)]
@@ -42,6 +43,9 @@ pub struct PlayArgs {
 pub fn play(plugins: &Plugins, args: &PlayArgs, out: &mut impl Write) -> Result<()> {
     let config = args.config.as_deref().map_or(Ok(json!({})), read_config)?;
     let shared_env = plugins.environment(&PluginChoice { plugin: args.plugin.clone(), config })?;
+    for warning in plugins.shadow_warnings([shared_env.file()])? {
+        terminal::warn(&format!("warning: {warning}"));
+    }
     let tasks = shared_env.tasks(&args.split)?;
     if args.task >= tasks {
         return Err(input_error!("--task {}: split {} has {tasks} tasks, counted from 0", args.task, args.split));

@@ -58,6 +58,7 @@ impl Rehearsal<'_> {
             Err(error) if self.rollout.env_errors > 0 && !error.is::<InputError>() => return Ok(None),
             seen => seen?,
         };
+        let admissible = seen.admissible.clone();
         if playing.begin(seen) {
             return Ok(None);
         }
@@ -69,7 +70,7 @@ impl Rehearsal<'_> {
 
         let response = match self.shared_env.has_expert() {
             true => {
-                let action = env.expert_action()?;
+                let action = env.expert_action(&admissible)?;
                 env.expert_response(&action)?
             }
             false => String::new(),

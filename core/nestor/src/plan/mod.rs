@@ -11,6 +11,7 @@ mod tests;
 mod time;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::Result;
 use serde::Serialize;

@@ -5,7 +5,7 @@
 
 use std::cell::Cell;
 use std::fmt::{self, Display, Formatter};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Number of threads whose calls are recorded. `rollout.env_threads` is at most 1024, twice during a warm start.
@@ -163,18 +163,20 @@ impl Slot {
     fn begin(&self, call: &Call) {
         let Position { split, task, seed, steps } =
             call.position.unwrap_or(Position { split: call.plugin, task: 0, seed: 0, steps: NO_EPISODE });
+        // No field changes before the end of the last call is seen.
+        fence(Ordering::Release);
         self.plugin.store(call.plugin.0, Ordering::Relaxed);
         self.function.store(call.function as u8, Ordering::Relaxed);
         self.split.store(split.0, Ordering::Relaxed);
         self.task.store(task, Ordering::Relaxed);
         self.seed.store(seed, Ordering::Relaxed);
         self.step.store(steps, Ordering::Relaxed);
-        self.count.fetch_add(1, Ordering::Release);
+        self.advance();
     }
 
-    fn end(&self) {
-        // Acquire as well: the fields of the next call are written after this.
-        self.count.fetch_add(1, Ordering::AcqRel);
+    /// Begins or ends a call. Only the slot's own thread writes, so this need not be one operation.
+    fn advance(&self) {
+        self.count.store(self.count.load(Ordering::Relaxed) + 1, Ordering::Release);
     }
 
     /// The call under way, and its number among the calls of this slot. Another thread may see it end meanwhile: then
@@ -193,7 +195,7 @@ impl Slot {
             steps,
         });
         let call = Call { plugin: Name(self.plugin.load(Ordering::Relaxed)), function, position };
-        std::sync::atomic::fence(Ordering::Acquire);
+        fence(Ordering::Acquire);
         (self.count.load(Ordering::Relaxed) == count).then_some((count, call))
     }
 }
@@ -250,7 +252,7 @@ pub fn recorded<T>(call: &Call, body: impl FnOnce() -> T) -> T {
     }
     let result = body();
     if let Some(slot) = slot {
-        slot.end();
+        slot.advance();
     }
     result
 }

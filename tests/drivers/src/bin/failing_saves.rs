@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use nestor::checkpoint::{Checkpoints, Contents, Moment, Retention, TensorSet};
-use nestor::dist::{C10d, Comm, Rendezvous, Solo};
+use nestor::dist::{C10d, Comm, Rendezvous, Secret, Solo};
 use nestor::error::message;
 use nestor::model::{Config, qwen2};
 use nestor::recipe::Dist;
@@ -39,8 +39,9 @@ fn main() -> Result<()> {
         if world == 1 {
             return attempts(&SOLO, run_dir, kinds);
         }
-        let (host, prefix) = ("127.0.0.1".to_string(), "faults".to_string());
-        let place = Rendezvous { rank, world, local_rank: rank, host, port, prefix, served: false, launched: true };
+        let (host, prefix, secret) = ("127.0.0.1".to_string(), "faults".to_string(), Secret::default());
+        let place =
+            Rendezvous { rank, world, local_rank: rank, host, port, prefix, served: false, launched: true, secret };
         attempts(&C10d::join(Backend::Gloo, &place, Device::Cpu, &Dist::default())?, run_dir, kinds)
     };
     std::thread::scope(|scope| {

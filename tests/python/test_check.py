@@ -174,7 +174,7 @@ def test_a_missing_model_folder(check, run, root):
 
 
 def test_a_model_without_a_chat_template(check, run, run_json, model, root, tmp_path):
-    """The warning says which format stands in, and an export carries it."""
+    """The warning says which format is used, and an export carries it."""
     folder = shutil.copytree(model, tmp_path / "model")
     edit(folder / "tokenizer_config.json", chat_template=None)
     code, _, verdict = check("recipes/smoke/gigpo.yaml", of_folder(folder))

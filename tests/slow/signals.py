@@ -96,9 +96,9 @@ def life(run_dir, world, settings, delay, how, at_once=False):
     return run.returncode, err, now - max(saved, begin)
 
 
-def stop(total, world, seed, folder, longest=3.0, say=lambda line: None):
+def stop(total, world, seed, folder, settings=SETTINGS, longest=3.0, say=lambda line: None):
     """Stops runs until `total` signals were sent; returns the number of signals by the work that they met."""
-    want = undisturbed(folder / "whole", world, SETTINGS)
+    want = undisturbed(folder / "whole", world, settings)
     numbers, met = random.Random(seed), collections.Counter()
     number = 0
     while met.total() < total:
@@ -107,7 +107,7 @@ def stop(total, world, seed, folder, longest=3.0, say=lambda line: None):
         while True:
             delay = numbers.uniform(0, longest) if met.total() < total else PATIENCE
             how, at_once = numbers.choice([signal.SIGTERM, signal.SIGINT]), numbers.random() < 0.1
-            code, err, sent = life(run_dir, world, SETTINGS, delay / 2 if at_once else delay, how, at_once)
+            code, err, sent = life(run_dir, world, settings, delay / 2 if at_once else delay, how, at_once)
             if code == 0:
                 break
             if code == -how or (code == 130 and "nothing to save yet" in err):

@@ -75,7 +75,7 @@ pub struct Tokenizer {
     eos: Vec<u32>,
     /// The content of `tokenizer_config.json`.
     settings: Map<String, Value>,
-    /// True if the model's files hold a chat template, false where ChatML stands in for it.
+    /// True if the model's files hold a chat template, false where ChatML replaces it.
     own_template: bool,
 }
 

@@ -33,7 +33,7 @@ pub struct ImitationState {
     tasks: TaskCursor,
     /// Number of times that the expert has played.
     rounds: u64,
-    /// What it played and no optimiser step has used.
+    /// Its episodes that no optimiser step has used.
     played: Vec<Episode>,
 }
 

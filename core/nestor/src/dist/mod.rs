@@ -206,7 +206,7 @@ impl C10d {
 
 /// Gives the error of a port that another program has a remedy.
 fn in_use(error: anyhow::Error, address: &StoreAddress) -> anyhow::Error {
-    match format!("{error:#}").contains("ddress already in use") {
+    match format!("{error:#}").to_lowercase().contains("address already in use") {
         true => input_error!(
             "port {} of {} is in use by another program: set MASTER_PORT to a free one for all ranks",
             address.port,

@@ -75,5 +75,5 @@ fn free(dir: &Path) -> Option<u64> {
     let whole = std::path::absolute(dir).ok()?;
     let existing = whole.ancestors().find(|path| path.exists())?;
     let disk = statvfs(existing).ok()?;
-    Some(u64::from(disk.blocks_available()) * u64::from(disk.fragment_size()))
+    disk.blocks_available().checked_mul(disk.fragment_size())
 }

@@ -186,6 +186,13 @@ fn open(recipe: &Recipe, conditions: &Conditions, plugins: &Plugins, findings: &
         let shadowed = findings.take(plugins.shadow_warnings([estimator.file()]));
         findings.warnings.extend(shadowed.into_iter().flatten());
         findings.take(check_critic(recipe, &estimator));
+        if estimator.needs().anchors && recipe.rollout.group_size == 1 {
+            findings.warnings.push(format!(
+                "rollout.group_size is 1, and estimator `{}` compares the episodes of a group and the steps that they take in \
+                 one state: alone in its group, an episode has nothing to learn from; raise it",
+                estimator.id()
+            ));
+        }
         findings.estimator = Some(estimator);
     }
     // An installed environment, too, may have its games or other data on the machine that the plan is for.

@@ -64,7 +64,7 @@ fn causes(iteration: u64, metrics: &Metrics, rows: &Rows, recipe: &Recipe) -> Ve
         let tokens = rollout.max_response_tokens;
         let message = format!(
             "every response was cut at rollout.max_response_tokens ({tokens}); raise it, or check that the \
-                               prompt asks for a short answer and that the model knows its end token"
+             prompt asks for a short answer and that the model knows its end token"
         );
         alarm("every response cut", message);
     }
@@ -74,27 +74,24 @@ fn causes(iteration: u64, metrics: &Metrics, rows: &Rows, recipe: &Recipe) -> Ve
         alarm("nothing readable", message.into());
     }
     if is("advantage/zero_ratio", 1.0) {
-        let why = match rollout.group_size {
-            1 => "rollout.group_size is 1, so that this estimator has nothing to compare an episode with; raise it",
-            _ => {
-                "the episodes of each group returned the same; take easier or more varied tasks, a larger \
-                  rollout.group_size, or a warm start"
+        let why = match (rollout.group_size, returns_differ(rows)) {
+            (1, true) => {
+                "rollout.group_size is 1, so that this estimator has nothing to compare an episode with; raise it"
             }
+            _ => "episodes returned the same; take easier or more varied tasks, larger groups, or a warm start",
         };
-        alarm(
-            "all advantages zero",
-            format!("every advantage was 0, so the policy learned nothing from rewards: {why}"),
-        );
-    } else if rollout.group_size == 1 && only_penalties_count(rows) {
-        let message = "only penalties had an advantage: rollout.group_size is 1, and this estimator compares the episodes of a \
-                       group; raise it";
+        let message = format!("every advantage was 0, so the policy learned nothing from rewards: {why}");
+        alarm("all advantages zero", message);
+    } else if rollout.group_size == 1 && returns_differ(rows) && only_penalties_count(rows) {
+        let message = "only penalties had an advantage: rollout.group_size is 1, and this estimator compares the episodes \
+                       of a group; raise it";
         alarm("groups of one", message.into());
     }
     let entropy = metrics.get("policy/entropy");
     if entropy.is_some_and(|entropy| entropy < COLLAPSED) && metrics.get("episode/success") < Some(SOLVED) {
         let message = format!(
             "the policy's entropy is {:.1e} nats per token: it answers alike each time, and groups hardly \
-                               differ; raise update.entropy or rollout.temperature, or lower update.lr",
+             differ; raise update.entropy or rollout.temperature, or lower update.lr",
             entropy.unwrap_or_default()
         );
         alarm("entropy collapse", message);
@@ -102,18 +99,22 @@ fn causes(iteration: u64, metrics: &Metrics, rows: &Rows, recipe: &Recipe) -> Ve
     alarms
 }
 
-/// True if every step without a penalty has no advantage, although episodes returned different rewards.
-fn only_penalties_count(rows: &Rows) -> bool {
+/// True if episodes returned different rewards.
+fn returns_differ(rows: &Rows) -> bool {
     let mut returns = BTreeMap::<u32, f64>::new();
     for (&episode, &reward) in rows.episode.iter().zip(&rows.reward) {
         *returns.entry(episode).or_default() += reward;
     }
     let mut returns = returns.into_values();
     let first = returns.next();
-    let differ = returns.any(|other| Some(other) != first);
+    returns.any(|other| Some(other) != first)
+}
+
+/// True if every step without a penalty has no advantage.
+fn only_penalties_count(rows: &Rows) -> bool {
     let unpenalised = (0..rows.len()).filter(|&row| rows.penalty[row] == 0.0);
     let advantages = |row: usize| &rows.advantages[rows.response(row as u32)];
-    differ && unpenalised.flat_map(advantages).all(|&advantage| advantage == 0.0)
+    unpenalised.flat_map(advantages).all(|&advantage| advantage == 0.0)
 }
 
 /// Refuses to give an estimator values or rewards that no estimator can use, since its advantages would not be finite and

@@ -123,6 +123,7 @@ impl Resumption {
         }
         if self.change_evaluation {
             state.comparable_from = state.iteration + 1;
+            state.best = None; // does not compare with those to come
         }
         Ok(())
     }

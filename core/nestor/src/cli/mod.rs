@@ -20,7 +20,7 @@ use crate::checkpoint;
 use crate::dist::Rendezvous;
 use crate::dist::launch::{self, end_with_launcher};
 use crate::engine::Sampling;
-use crate::error::{InputError, brief, is_quiet, message, panic_text};
+use crate::error::{InputError, Stopped, brief, is_quiet, message, panic_text};
 use crate::eval::{EvalArgs, eval};
 use crate::generate::{GenerateOptions, PromptSource, generate};
 use crate::input_error;
@@ -224,7 +224,12 @@ fn run_train(args: Train) -> Result<ExitCode> {
     }
     let ranks = join(&recipe)?;
     let ending = train(recipe, &args.name(), &how, &ranks);
-    Ok(match ending.inspect_err(|error| ranks.comm.abort(&message(error)))? {
+    let ending = ending.inspect_err(|error| ranks.comm.abort(&message(error)));
+    if ending.as_ref().is_err_and(|error| error.is::<Stopped>()) {
+        terminal::warn("stopped by a signal before the run began");
+        return Ok(ExitCode::from(130));
+    }
+    Ok(match ending? {
         Status::Done => ExitCode::SUCCESS,
         Status::Stopped => ExitCode::from(130),
     })

@@ -21,6 +21,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 pub use nestor_plugin::{Needs, Observation};
@@ -52,6 +53,9 @@ pub fn watch_process(mark: &str, events: Option<c_int>) {
 pub fn ending(code: u8) {
     leave::ending(code);
 }
+
+/// Time that a file has to describe itself which nobody named: a file that hangs must not hold others up.
+const GLANCE: Duration = Duration::from_secs(10);
 
 /// A plugin file that cannot be used.
 #[derive(Debug, Clone, serde::Serialize)]
@@ -106,7 +110,7 @@ impl Plugins {
     pub fn list(&self) -> Result<Vec<Found>> {
         let mut all = Vec::new();
         for file in candidates(&self.dirs)? {
-            all.extend(self.described(&file.path)?.into_iter().flatten());
+            all.extend(self.described(&file.path, false)?.into_iter().flatten());
         }
         Ok(all)
     }
@@ -115,7 +119,7 @@ impl Plugins {
     pub fn refused(&self) -> Result<Vec<Refused>> {
         let mut all = Vec::new();
         for file in candidates(&self.dirs)? {
-            all.extend(self.described(&file.path)?.err().map(|why| Refused { path: file.path, why }));
+            all.extend(self.described(&file.path, false)?.err().map(|why| Refused { path: file.path, why }));
         }
         Ok(all)
     }
@@ -185,11 +189,12 @@ impl Plugins {
         fitting.next().with_context(|| format!("plugin file {} changed while it was read", path.display()))
     }
 
-    fn described(&self, path: &Path) -> Result<Result<Vec<Found>, String>> {
+    fn described(&self, path: &Path, is_named: bool) -> Result<Result<Vec<Found>, String>> {
         if let Some(known) = self.described.borrow().get(path) {
             return Ok(known.clone());
         }
-        let described = probe::describe(path, &self.limits)?;
+        let timeout = if is_named { self.limits.timeout } else { self.limits.timeout.min(GLANCE) };
+        let described = probe::describe(path, &Limits { timeout, ..self.limits.clone() })?;
         self.described.borrow_mut().insert(path.to_path_buf(), described.clone());
         Ok(described)
     }
@@ -197,7 +202,7 @@ impl Plugins {
     /// The component of a file that is named by its path.
     fn in_file(&self, kind: Kind, path: &Path, id: Option<&str>) -> Result<Found> {
         let shown = path.display();
-        let all = self.described(path)?.map_err(|why| input_error!("{why}"))?;
+        let all = self.described(path, true)?.map_err(|why| input_error!("{why}"))?;
         if all.is_empty() {
             return Err(input_error!("plugin file {shown} holds no components"));
         }
@@ -220,7 +225,7 @@ impl Plugins {
         for files in [likely, others] {
             let mut matching: Vec<Found> = Vec::new();
             for file in files {
-                let components = self.described(&file.path)?.into_iter().flatten();
+                let components = self.described(&file.path, file.is_named_for(id))?.into_iter().flatten();
                 matching.extend(components.filter(|c| c.kind == kind && c.id == id));
             }
             match &matching[..] {
@@ -242,7 +247,7 @@ impl Plugins {
         let named = format!("{}nestor_{plugin}{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
         let (mut all, mut refused) = (Vec::new(), String::new());
         for file in files {
-            match self.described(&file.path)? {
+            match self.described(&file.path, false)? {
                 Ok(components) => all.extend(components),
                 Err(why) if file.path.file_name().is_some_and(|name| name == &*named) => {
                     return Err(input_error!("{why}"));

@@ -49,7 +49,7 @@ pub fn describe(path: &Path, limits: &Limits) -> Result<Result<Vec<Found>, Strin
         }
         (None, _) => {
             let seconds = limits.timeout.as_secs();
-            Err(format!("plugin file {shown} did not load within {seconds} s (recipe key `env.timeout_s`)"))
+            Err(format!("plugin file {shown} did not load and describe itself within {seconds} s"))
         }
         _ => Err(format!("plugin file {shown} ended its process while it was loaded and described")),
     })

@@ -17,6 +17,7 @@ pub use disk::Space;
 pub use model::new_tokenizer;
 
 use crate::agent::{Rehearsal, RehearsedPrompt, TaskCursor, count_eval_tasks, count_tasks, eval_plan, plan};
+use crate::error::Stopped;
 use crate::input_error;
 use crate::model::Config;
 use crate::plugin::{Estimator, Kind, Limits, Plugins, SharedEnv};
@@ -96,7 +97,10 @@ impl Findings {
 
     /// The opened parts, or one error for all problems.
     pub fn ready(self) -> Result<Ready> {
-        let Self { problems, warnings, plugins, shared_env, estimator, tasks, tokenizer, .. } = self;
+        let Self { mut problems, warnings, plugins, shared_env, estimator, tasks, tokenizer, .. } = self;
+        if let Some(at) = problems.iter().position(|problem| problem.is::<Stopped>()) {
+            return Err(problems.swap_remove(at)); // the recipe is not to blame
+        }
         if let Some(error) = all_of(problems) {
             return Err(error);
         }

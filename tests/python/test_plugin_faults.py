@@ -94,8 +94,8 @@ def test_a_fault_names_its_call(fault, at, code, words, recipe, run, tmp_path):
 
 
 def test_a_hanging_step_is_survived(recipe, run, tmp_path):
-    """One hang while the tokenizer is made and one in an evaluation: each costs its episode, and counts."""
-    for after in [9, TRAINED_STEPS + 1]:
+    """One hang while the tokenizer is made and one in an episode of the policy: each costs its episode, and counts."""
+    for after in [9, TRAINED_STEPS + 5]:  # after the rehearsal before the run
         path = recipe(f"fault: hang, at: step, after: {after}, times: 1", timeout=1, errors=3)
         done = run("train", path, "--run-dir", tmp_path / f"run{after}", timeout=120)
         assert done.returncode == 0, done.stderr

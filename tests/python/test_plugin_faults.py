@@ -108,8 +108,9 @@ def test_failures_over_the_budget_say_so(recipe, run, tmp_path):
     assert done.returncode == 1 and "more failures than `rollout.env_errors` allows (1)" in done.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize("at, after", [("open", 0), ("step", 5), ("score", 0)])
+@pytest.mark.parametrize("at, after", [("open", 0), ("step", 5), ("step", TRAINED_STEPS + 5), ("score", 0)])
 def test_sigterm_does_not_wait_for_a_plugin(at, after, recipe, nestor, tmp_path):
+    """A run that has begun saves itself without the call that hangs. One that has not begun has nothing to save."""
     path = recipe(f"fault: hang, at: {at}, after: {after}", timeout=600)
     process = subprocess.Popen([nestor, "train", path, "--run-dir", tmp_path / "run"], stderr=subprocess.PIPE, stdout=subprocess.PIPE)
     wait_for_hang(process)
@@ -119,6 +120,8 @@ def test_sigterm_does_not_wait_for_a_plugin(at, after, recipe, nestor, tmp_path)
     finally:
         process.kill()
     assert process.returncode == 130, (process.returncode, out, err)
+    begun = at == "score" or after > TRAINED_STEPS
+    assert (tmp_path / "run/checkpoints/latest/manifest.json").exists() == begun, (out, err)
 
 
 def wait_for_hang(process):

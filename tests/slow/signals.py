@@ -124,7 +124,8 @@ def stop(total, world, seed, folder, settings=SETTINGS, longest=3.0, say=lambda 
 
 
 def kill(total, seed, folder, longest=5.0, say=lambda line: None):
-    """Kills runs that save by time alone; returns the seconds of work that each kill lost."""
+    """Kills runs that save by time alone; returns the seconds of work that each kill lost, and the seconds of the longest rollout
+    (with its log-probs) or evaluation."""
     want = undisturbed(folder / "whole", 1, BY_TIME)
     numbers, lost, number = random.Random(seed), [], 0
     while len(lost) < total:
@@ -142,7 +143,9 @@ def kill(total, seed, folder, longest=5.0, say=lambda line: None):
                 subprocess.run(["rm", "-r", run_dir], check=True)  # there is nothing to resume from
         compare(run_dir, want)
         say(f"run {number} ended bit-identical ({len(lost)} of {total} kills)")
-    return lost
+    rows = [json.loads(line) for path in folder.glob("*/metrics.jsonl") for line in path.read_text().splitlines()]
+    phases = [("evaluate",), ("rollout", "pack", "reference", "advantage")]
+    return lost, max(sum(row.get(f"time/{name}_s", 0) for name in names) for row in rows for names in phases)
 
 
 def main():
@@ -158,10 +161,10 @@ def main():
             met = stop(args.signals // 2, world, args.seed + world, Path(folder) / f"stops-{world}", say=say)
             say(f"{world} rank(s): " + "; ".join(f"{work}: {count}" for work, count in sorted(met.items())))
         if args.kills:
-            lost = kill(args.kills, args.seed, Path(folder) / "kills", say=say)
+            lost, longest = kill(args.kills, args.seed, Path(folder) / "kills", say=say)
             every = 60 * float(re.search(r"every_minutes: ([0-9.]+)", BY_TIME["checkpoint"])[1])
             say(f"{len(lost)} kills lost at most {max(lost):.2f} s of work, {sum(lost) / len(lost):.2f} s on average; "
-                f"every_minutes is {every:.2f} s")
+                f"every_minutes is {every:.2f} s, and the longest rollout or evaluation took {longest:.2f} s")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ pub enum OnResume {
 /// Keys that may always change: length, speed, memory, output, and the optimiser's rates.
 pub(super) const FREE: &[&str] = &[
     "checkpoint.every",
+    "checkpoint.every_minutes",
     "checkpoint.keep",
     "checkpoint.rollouts_every",
     "critic.grad_clip",

@@ -458,6 +458,7 @@ fn every_key_has_one_permission() {
 const CHANGES: &str = "
   checkpoint.every=3        checkpoint.keep=9           checkpoint.rollouts_every=0  critic.grad_clip=2
   critic.lr=1e-3            deterministic=true          device=cpu                   dist.silence_s=20
+  checkpoint.every_minutes=5  env.timeout_s=60
   dist.timeout_s=100        eval.every=7                eval.split=other             eval.tasks=7
   eval.temperature=0.5      iterations=21               rollout.cache_tokens=9999    rollout.env_errors=3
   rollout.env_threads=5     rollout.slots=5             sharding=grad_op             update.betas=[0.8,0.9]

@@ -94,8 +94,8 @@ def test_a_fault_names_its_call(fault, at, code, words, recipe, run, tmp_path):
 
 
 def test_a_hanging_step_is_survived(recipe, run, tmp_path):
-    """One hang while the tokenizer is made and one in an evaluation: each costs its episode, and counts."""
-    for after in [9, TRAINED_STEPS + 1]:
+    """One hang while the tokenizer is made and one in an episode of the policy: each costs its episode, and counts."""
+    for after in [9, TRAINED_STEPS + 5]:  # after the rehearsal before the run
         path = recipe(f"fault: hang, at: step, after: {after}, times: 1", timeout=1, errors=3)
         done = run("train", path, "--run-dir", tmp_path / f"run{after}", timeout=120)
         assert done.returncode == 0, done.stderr
@@ -108,7 +108,7 @@ def test_failures_over_the_budget_say_so(recipe, run, tmp_path):
     assert done.returncode == 1 and "more failures than `rollout.env_errors` allows (1)" in done.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize("at, after", [("open", 0), ("step", 5), ("step", TRAINED_STEPS + 1), ("score", 0)])
+@pytest.mark.parametrize("at, after", [("open", 0), ("step", 5), ("step", TRAINED_STEPS + 5), ("score", 0)])
 def test_sigterm_does_not_wait_for_a_plugin(at, after, recipe, nestor, tmp_path):
     """A run that has begun saves itself without the call that hangs. One that has not begun has nothing to save."""
     path = recipe(f"fault: hang, at: {at}, after: {after}", timeout=600)

@@ -17,7 +17,7 @@ pub use disk::Space;
 pub use model::new_tokenizer;
 
 use crate::agent::{Rehearsal, RehearsedPrompt, TaskCursor, count_eval_tasks, count_tasks, eval_plan, plan};
-use crate::error::Stopped;
+use crate::error::InputError;
 use crate::input_error;
 use crate::model::Config;
 use crate::plugin::{Estimator, Kind, Limits, Plugins, SharedEnv};
@@ -98,8 +98,9 @@ impl Findings {
     /// The opened parts, or one error for all problems.
     pub fn ready(self) -> Result<Ready> {
         let Self { mut problems, warnings, plugins, shared_env, estimator, tasks, tokenizer, .. } = self;
-        if let Some(at) = problems.iter().position(|problem| problem.is::<Stopped>()) {
-            return Err(problems.swap_remove(at)); // the recipe is not to blame
+        // A stop, and a plugin that hangs or fails, are no faults of the recipe: one of them comes before its problems.
+        if let Some(at) = problems.iter().position(is_failure) {
+            return Err(problems.swap_remove(at));
         }
         if let Some(error) = all_of(problems) {
             return Err(error);
@@ -114,6 +115,11 @@ impl Findings {
             warnings,
         })
     }
+}
+
+/// True for an error that another recipe would not mend.
+fn is_failure(problem: &anyhow::Error) -> bool {
+    !problem.chain().any(|cause| cause.is::<InputError>())
 }
 
 /// Checks a recipe under the given conditions.
@@ -199,6 +205,9 @@ fn open(recipe: &Recipe, conditions: &Conditions, plugins: &Plugins, findings: &
     let opened = plugins.environment(&recipe.env.choice()).context("recipe key `env`");
     let Some(shared_env) = findings.take_here(opened, conditions.elsewhere.is_none()) else { return };
     findings.tasks = findings.take(count_tasks(&shared_env, "rollout.split", &recipe.rollout.split));
+    if findings.problems.iter().any(is_failure) {
+        return; // the next call would hang or fail as well
+    }
     let count = findings.take(count_eval_tasks(&shared_env, &recipe.eval));
     findings.eval_tasks = count.map(|count| (recipe.eval.tasks.number(count), count));
     let shadowed = findings.take(plugins.shadow_warnings([shared_env.file()]));

@@ -59,10 +59,11 @@ def test_every_write_of_a_save_fails(world, disk, run, root, tmp_path):
         assert newest in ("iteration-000002", "iteration-000003"), attempt
         # A folder whose removal failed keeps another name.
         assert whole - {"iteration-000001"} <= set(left), attempt
-        assert all(name in whole or name.endswith(".tmp") for name in left), attempt
+        assert all(name in whole | {"latest"} or name.endswith(".tmp") for name in left), attempt
         # The remains of a killed run may be there only if the save ended before they were removed.
         assert "iteration-000003.tmp" not in left or "removing" in error or "making" in error, attempt
-    assert saved <= len(kinds), saved
+    # One call removes; two link the newest checkpoint, whose failure is a warning.
+    assert saved <= 3 * len(kinds), saved
 
 
 @pytest.mark.parametrize("n, kind", [(3, "eio"), (170, "enospc")])

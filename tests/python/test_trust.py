@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 from test_launch import LONG, ranks_of, start, until
-from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 LOOP = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
 DOUBLED = "{% set x = namespace(s='ab') %}{% for i in range(60) %}{% set x.s = x.s + x.s %}{% endfor %}{{ x.s }}"
 TEMPLATES = [
-    (LOOP, "fuel"),
+    (LOOP, "more than 5000000 instructions"),
     (DOUBLED, "memory"),
     ("{% for i in range(99999) %}{{ 'x' * 10000 }}{% endfor %}", "longer than 64 MiB"),
     ("{{ [1] | tojson(indent=10**10) }}", "an indent of 10000000000"),
@@ -45,12 +45,8 @@ def test_a_template_has_limits(template, words, run, tmp_path):
     assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1, done.stderr
 
 
-@pytest.mark.parametrize("parts", [
-    {"pre_tokenizer": pre_tokenizers.Split(Regex(r"(a+)+$|(\w+\s?)*!\n"), "isolated")},
-    {"normalizer": normalizers.Replace(Regex(""), "x")},
-], ids=["backtracks", "empty"])
-def test_regular_expressions_of_a_tokenizer_fail_clearly(parts, run, tmp_path):
-    tokenizer(**parts).save(str(tmp_path / "tokenizer.json"))
+def test_a_regular_expression_that_backtracks_is_refused(run, tmp_path):
+    tokenizer(pre_tokenizer=pre_tokenizers.Split(Regex(r"(a+)+$|(\w+\s?)*!\n"), "isolated")).save(str(tmp_path / "tokenizer.json"))
     done = tokenize(run, tmp_path)
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and "internal error" not in done.stderr, done.stderr
     assert "tokenizer.json" in done.stderr
@@ -98,13 +94,10 @@ def test_a_stranger_neither_reaches_nor_ends_a_run(nestor):
         ranks = ranks_of(launcher, 2)
         found = [address for rank in ranks for address in listening(rank)]
         assert found and all(address in ("0100007F", f"{1 << 24:032X}") for address, _ in found), found
-        # Of the sockets of rank 0 one answers as a store.
-        for _, port in listening(ranks[0]):
-            try:
-                store = dist.TCPStore("127.0.0.1", int(port, 16), is_master=False, wait_for_workers=False)
-                break
-            except dist.DistError:
-                continue
+        variables = dict(v.split(b"=", 1) for v in Path(f"/proc/{ranks[0]}/environ").read_bytes().split(b"\0") if b"=" in v)
+        port = int(variables[b"MASTER_PORT"])
+        assert f"{port:04X}" in [port for _, port in listening(ranks[0])]
+        store = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
         beat = until(lambda: [key for key in store.list_keys() if key.endswith("/beat/1")])[0]
         prefix = beat.removesuffix("beat/1")
         assert len(prefix) > 32, "the keys of ranks have a part that cannot be guessed"

@@ -247,6 +247,8 @@ pub(super) fn problems(recipe: &Recipe) -> Vec<Problem> {
         sums,
         r.critic.as_ref().and_then(|c| critic(c, r.iterations)),
         r.warm_start.as_ref().and_then(warm_start),
+        (r.update.loss_scale.is_some() && r.dtype != Dtype::Float16)
+            .then(|| ("update.loss_scale".into(), "belongs to `dtype: float16`; leave it out".into())),
         eval(&r.eval),
         minutes(r.checkpoint.every_minutes),
         least("checkpoint.keep", r.checkpoint.keep, 1, "must be at least 1"),
@@ -458,7 +460,10 @@ fn update(u: &Update, iterations: u64) -> Option<Problem> {
             range("update.betas", *bad, false, "from 0 to below 1")
         })
         .or_else(|| range("update.grad_clip", u.grad_clip, u.grad_clip > 0.0, "greater than 0"))
-        .or_else(|| range("update.loss_scale", u.loss_scale, u.loss_scale >= 1.0, "at least 1"))
+        .or_else(|| {
+            let scale = u.loss_scale?;
+            range("update.loss_scale", scale, scale >= 1.0, "at least 1")
+        })
         .or_else(|| range("update.clip_low", u.clip_low, u.clip_low > 0.0 && u.clip_low < 1.0, "between 0 and 1"))
         .or_else(|| range("update.clip_high", u.clip_high, u.clip_high > 0.0, "greater than 0"))
         .or_else(|| range("update.dual_clip", u.dual_clip, u.dual_clip > 1.0, "greater than 1"))

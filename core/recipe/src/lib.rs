@@ -54,8 +54,14 @@ pub fn load_with(path: &Path, sets: &[String], read_text: ReadText) -> Result<Re
     let mut recipe: Recipe = check::read(&root, &Location::start_of(&path.display().to_string()), check::problems)?;
     let history = &mut recipe.rollout.history;
     history.length.get_or_insert(if history.mode == HistoryMode::Transcript { 0 } else { DEFAULT_HISTORY });
+    if recipe.dtype == Dtype::Float16 {
+        recipe.update.loss_scale.get_or_insert(LOSS_SCALE);
+    }
     Ok(recipe)
 }
+
+/// Factor of the loss that a run in float16 begins with, as `torch.amp.GradScaler`'s.
+pub const LOSS_SCALE: f64 = 65_536.0;
 
 /// Reads a resolved recipe, as [`Recipe::to_yaml`] writes it, from its text. Errors call it `name`.
 pub fn load_resolved(name: &str, text: &str) -> Result<Recipe> {

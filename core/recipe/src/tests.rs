@@ -477,19 +477,19 @@ const CHANGES: &str = "
 - update.kl_in_reward.adaptive.horizon=9                - update.kl_in_reward.adaptive=null
 - update.kl_in_reward=null  - update.mini_batch=16      - update.old_logprobs=recompute
 - update.short_mini_batch=reference                     - update.shuffle=true
-> critic=null               > dtype=float16             > env.config.range=11        > env.config.new=1
+> critic=null               > dtype=float32             > env.config.range=11        > env.config.new=1
 > env.config={range:10}     > estimator.config.gamma=1  > estimator.config={gamma:1} > model.lora.alpha=3
 > model.lora.rank=3         > model.lora=null           > model.new.heads=8          > model.new.hidden_size=32
 > model.new.initializer_range=0.1                       > model.new.intermediate_size=64
 > model.new.kv_heads=4      > model.new.layers=1        > model.new.vocab_size=600   > rollout.group_size=4
 > rollout.history.length=1  > rollout.max_prompt_tokens=99                           > rollout.max_response_tokens=9
 > rollout.max_steps=9       > rollout.split=other       > rollout.tasks=5            > rollout.template=x
-> seed=8                    > update.loss_scale=2       > warm_start.batch=8         > warm_start.expert_noise=0.5
+> seed=8                    > warm_start.batch=8        > warm_start.expert_noise=0.5
 > warm_start.lr=1           > warm_start.steps=9        > warm_start=null
 ";
 
 /// Changes of keys that only come together with others, or that this recipe cannot show alone.
-const ELSEWHERE: [&str; 8] = [
+const ELSEWHERE: [&str; 9] = [
     "env.plugin",
     "estimator.plugin",
     "model.new",
@@ -498,6 +498,7 @@ const ELSEWHERE: [&str; 8] = [
     "rollout.max_sequence_tokens",
     "rollout.thinking",
     "update.loss",
+    "update.loss_scale",
 ];
 
 /// The recipe with every optional section.

@@ -78,10 +78,10 @@ pub struct Update {
     /// Blocks that the backward pass recomputes.
     #[serde(default)]
     pub recompute: Recompute,
-    /// Factor of the loss that a run in float16 begins with. It halves after a gradient that is not finite, and doubles after
-    /// 2,000 good optimiser steps.
-    #[serde(default = "default_loss_scale")]
-    pub loss_scale: f64,
+    /// With `dtype: float16`: factor of the loss that a run begins with, 65,536 by default. It halves after a gradient that
+    /// is not finite, and doubles after 2,000 good optimiser steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_scale: Option<f64>,
 }
 
 /// KL loss against the reference.
@@ -217,10 +217,6 @@ pub enum Schedule {
 fn one_u32() -> u32 {
     1
 }
-fn default_loss_scale() -> f64 {
-    65_536.0
-}
-
 fn default_micro_batch_tokens() -> usize {
     16_384
 }

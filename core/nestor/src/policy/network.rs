@@ -7,7 +7,7 @@ use super::backward;
 use crate::model::config::Output;
 use crate::model::qwen2::layouts;
 use crate::model::{Config, Model};
-use crate::recipe::{self, Recompute, Update};
+use crate::recipe::{self, LOSS_SCALE, Recompute, Update};
 use crate::shard::{AdamW, Adapters, GradientSums, HeldUnits, Layout, LossScale, Optimizer, Ranks, StepReport};
 
 /// Optimiser steps in a row without a finite gradient after which a run ends.
@@ -169,9 +169,9 @@ impl Network {
     }
 }
 
-/// The loss scale that a network starts with, as `torch.amp.GradScaler`'s.
+/// The loss scale that a network starts with.
 fn loss_scale(model: &Model) -> Option<LossScale> {
-    LossScale::of(model.kind(), 65_536.0)
+    LossScale::of(model.kind(), LOSS_SCALE)
 }
 
 /// Reduces whole weights to what this rank holds: a shard of each unit, or all of it, padded to be gathered.

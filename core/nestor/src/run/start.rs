@@ -293,7 +293,9 @@ fn load_policy(recipe: &Recipe, model_files: &Path, ranks: &Ranks) -> Result<(Ne
             (Network::with_lora(model, settings, recipe.seed, ranks)?, Some(fingerprint))
         }
     };
-    policy.optimizer.begin_loss_scale(recipe.update.loss_scale);
+    if let Some(factor) = recipe.update.loss_scale {
+        policy.optimizer.begin_loss_scale(factor);
+    }
     Ok((policy, fingerprint))
 }
 

@@ -71,7 +71,7 @@ impl LimitedText {
 impl Write for LimitedText {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         if self.bytes.len() + bytes.len() > self.limit {
-            return Err(Error::other(format!("the text is longer than {} MiB", self.limit >> 20)));
+            return Err(Error::other("the text is too long"));
         }
         self.bytes.extend_from_slice(bytes);
         Ok(bytes.len())

@@ -60,8 +60,8 @@ impl Template {
             let template = Self::compiled(source, &settings)?;
             let sample = [Message::new("user", "a"), Message::new("assistant", "b"), Message::new("user", "c")];
             match template.rendered(&sample, true) {
-                Err(error) if exceeds_a_limit(&error) => Err(input_error!("{error:#}")),
-                _ => Ok(template),
+                Err(error) => exceeded(&error).map_or(Ok(template), |limit| Err(input_error!("{limit}"))),
+                Ok(_) => Ok(template),
             }
         })
     }
@@ -108,8 +108,10 @@ impl Template {
     }
 
     pub fn render(&self, chat: &[Message], add_generation_prompt: bool) -> Result<String> {
-        self.rendered(chat, add_generation_prompt)
-            .map_err(|error| input_error!("the chat template refuses this chat: {error:#}"))
+        self.rendered(chat, add_generation_prompt).map_err(|error| match exceeded(&error) {
+            Some(limit) => input_error!("the chat template fails on this chat: {limit}"),
+            None => input_error!("the chat template refuses this chat: {error:#}"),
+        })
     }
 
     fn rendered(&self, chat: &[Message], add_generation_prompt: bool) -> Result<String, Error> {
@@ -143,9 +145,13 @@ pub(super) fn special_token(settings: &Map<String, Value>, name: &str) -> Option
     value.as_str().or_else(|| value.get("content")?.as_str()).map(str::to_string)
 }
 
-/// True where a rendering took too many instructions or wrote too much.
-fn exceeds_a_limit(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::OutOfFuel | ErrorKind::WriteFailure)
+/// The limit that a rendering exceeded; none for any other error.
+fn exceeded(error: &Error) -> Option<String> {
+    match error.kind() {
+        ErrorKind::OutOfFuel => Some(format!("a rendering takes more than {FUEL} instructions")),
+        ErrorKind::WriteFailure => Some(format!("its text is longer than {} MiB", LONGEST_TEXT >> 20)),
+        _ => None,
+    }
 }
 
 /// A number that a template gives to a filter, unless it is too large.

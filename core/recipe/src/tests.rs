@@ -341,6 +341,7 @@ fn unbounded_recipes_are_refused() {
                 + "\nd: &d [*c, *c, *c, *c, *c, *c, *c]\ne: &e [*d, *d, *d, *d, *d, *d, *d]",
             "this alias makes the recipe too large",
         ),
+        ((0..=10_000).map(|i| format!("k{i}: 0\n")).collect(), "r.yaml:10001:1: this map has more than 10000 keys"),
         ("a: &a [*a]\n".into(), "r.yaml:1:8: this alias names an anchor that is not complete yet"),
     ];
     for (text, part) in cases {

@@ -15,6 +15,9 @@ const MAX_DEPTH: usize = 64;
 /// Most values that aliases may copy: aliases of aliases grow a short text without bound.
 const MAX_COPIES: usize = 10_000;
 
+/// Most keys of one map: merging maps compares their keys one by one.
+const MAX_KEYS: usize = 10_000;
+
 /// The origin of a key or item: a line of a file, or a `--set` argument.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Location {
@@ -194,6 +197,9 @@ impl<'a> TreeReader<'a> {
                 Event::Scalar(text, ..) => text.into_owned(),
                 _ => return Err(self.fail(&span, "a key must be text")),
             };
+            if map.len() == MAX_KEYS {
+                return Err(self.fail(&span, &format!("this map has more than {MAX_KEYS} keys")));
+            }
             let location = self.origin.moved(&span.start);
             if let Some(first) = index.insert(key.clone(), map.len()).and_then(|at: usize| map.get(at)) {
                 return Err(input_error!("{location}: key `{key}` appears a second time (first: {})", first.location));

@@ -20,11 +20,27 @@ use crate::error::Stopped;
 /// Time between two looks at the child.
 const POLL: Duration = Duration::from_millis(1);
 
+/// Time and number of the first attempts. Another thread of this process may hold a lock, of the loader for instance, at
+/// the moment of the fork; it stays held in the child, which then hangs. The next child finds it free.
+const ATTEMPT: Duration = Duration::from_secs(5);
+const ATTEMPTS: usize = 3;
+
 /// The components of a plugin file, without loading it into this process. The inner error is one message.
 pub fn describe(path: &Path, limits: &Limits) -> Result<Result<Vec<Found>, String>> {
     if let Err(error) = check_file(path) {
         return Ok(Err(format!("{error:#}")));
     }
+    for _ in 0..if limits.timeout > ATTEMPT { ATTEMPTS } else { 0 } {
+        let (status, described) = attempt(path, &Limits { timeout: ATTEMPT, ..limits.clone() })?;
+        if status.is_some() {
+            return Ok(described);
+        }
+    }
+    attempt(path, limits).map(|(_, described)| described)
+}
+
+/// Describes a file in one child. Its status is none if it took too long.
+fn attempt(path: &Path, limits: &Limits) -> Result<(Option<WaitStatus>, Result<Vec<Found>, String>)> {
     // SAFETY: the name is a C string; the descriptor is new and this value's alone.
     let mut file = unsafe {
         match libc::memfd_create(c"plugin".as_ptr(), libc::MFD_CLOEXEC) {
@@ -42,7 +58,7 @@ pub fn describe(path: &Path, limits: &Limits) -> Result<Result<Vec<Found>, Strin
     let status = wait(child, limits)?;
     let (mut text, shown) = (String::new(), path.display());
     file.rewind().and_then(|()| file.read_to_string(&mut text)).context("reading a plugin's description")?;
-    Ok(match (status, serde_json::from_str(&text)) {
+    let described = match (status, serde_json::from_str(&text)) {
         (Some(WaitStatus::Exited(_, 0)), Ok(described)) => described,
         (Some(WaitStatus::Signaled(_, signal, _)), _) => {
             Err(format!("plugin file {shown} crashed with {signal} while it was loaded and described"))
@@ -52,7 +68,8 @@ pub fn describe(path: &Path, limits: &Limits) -> Result<Result<Vec<Found>, Strin
             Err(format!("plugin file {shown} did not load and describe itself within {seconds} s"))
         }
         _ => Err(format!("plugin file {shown} ended its process while it was loaded and described")),
-    })
+    };
+    Ok((status, described))
 }
 
 fn in_child(path: &Path, file: &mut File) -> ! {

@@ -20,27 +20,30 @@ use crate::error::Stopped;
 /// Time between two looks at the child.
 const POLL: Duration = Duration::from_millis(1);
 
+/// The components of a file, or one message.
+type Description = Result<Vec<Found>, String>;
+
 /// Time and number of the first attempts. Another thread of this process may hold a lock, of the loader for instance, at
 /// the moment of the fork; it stays held in the child, which then hangs. The next child finds it free.
 const ATTEMPT: Duration = Duration::from_secs(5);
 const ATTEMPTS: usize = 3;
 
 /// The components of a plugin file, without loading it into this process. The inner error is one message.
-pub fn describe(path: &Path, limits: &Limits) -> Result<Result<Vec<Found>, String>> {
+pub fn describe(path: &Path, limits: &Limits) -> Result<Description> {
     if let Err(error) = check_file(path) {
         return Ok(Err(format!("{error:#}")));
     }
     for _ in 0..if limits.timeout > ATTEMPT { ATTEMPTS } else { 0 } {
-        let (status, described) = attempt(path, &Limits { timeout: ATTEMPT, ..limits.clone() })?;
-        if status.is_some() {
+        let (in_time, described) = attempt(path, &Limits { timeout: ATTEMPT, ..limits.clone() })?;
+        if in_time {
             return Ok(described);
         }
     }
     attempt(path, limits).map(|(_, described)| described)
 }
 
-/// Describes a file in one child. Its status is none if it took too long.
-fn attempt(path: &Path, limits: &Limits) -> Result<(Option<WaitStatus>, Result<Vec<Found>, String>)> {
+/// Describes a file in one child; false if that took too long.
+fn attempt(path: &Path, limits: &Limits) -> Result<(bool, Description)> {
     // SAFETY: the name is a C string; the descriptor is new and this value's alone.
     let mut file = unsafe {
         match libc::memfd_create(c"plugin".as_ptr(), libc::MFD_CLOEXEC) {
@@ -69,7 +72,7 @@ fn attempt(path: &Path, limits: &Limits) -> Result<(Option<WaitStatus>, Result<V
         }
         _ => Err(format!("plugin file {shown} ended its process while it was loaded and described")),
     };
-    Ok((status, described))
+    Ok((status.is_some(), described))
 }
 
 fn in_child(path: &Path, file: &mut File) -> ! {

@@ -1,13 +1,14 @@
 //! The YAML of a run: structs, merging, and errors with file, line and column.
 //!
 //! [`load`] reads a recipe in four steps: it parses the file with the location of every key (`tree`), lays the result on
-//! the recipe that it `extends`, applies `--set` arguments, and checks every key (`check`).
+//! the recipe that it `extends`, applies `--set` arguments, and checks the form (`check`) and the range (`ranges`) of every key.
 
 mod check;
 mod error;
 mod eval_tasks;
 mod keys;
 mod permissions;
+mod ranges;
 mod recompute;
 mod resume;
 mod schema;
@@ -51,12 +52,9 @@ pub fn load(path: &Path, sets: &[String]) -> Result<Recipe> {
 pub fn load_with(path: &Path, sets: &[String], read_text: ReadText) -> Result<Recipe> {
     let mut root = read_file(path, None, read_text, &mut Vec::new())?;
     tree::set_all(&mut root, sets)?;
-    let mut recipe: Recipe = check::read(&root, &Location::start_of(&path.display().to_string()), check::problems)?;
+    let mut recipe: Recipe = check::read(&root, &Location::start_of(&path.display().to_string()), ranges::problems)?;
     let history = &mut recipe.rollout.history;
     history.length.get_or_insert(if history.mode == HistoryMode::Transcript { 0 } else { DEFAULT_HISTORY });
-    if recipe.dtype == Dtype::Float16 {
-        recipe.update.loss_scale.get_or_insert(LOSS_SCALE);
-    }
     Ok(recipe)
 }
 

@@ -51,6 +51,21 @@ impl Rendezvous {
         Self::of(&|name| std::env::var(name).ok())
     }
 
+    /// The only rank of a process that no launcher started.
+    fn solo() -> Self {
+        Self {
+            rank: 0,
+            world: 1,
+            local_rank: 0,
+            host: "127.0.0.1".into(),
+            port: 0,
+            prefix: "nestor".into(),
+            served: false,
+            launched: false,
+            secret: Secret::default(),
+        }
+    }
+
     /// The address of the store.
     pub fn store(&self) -> StoreAddress {
         StoreAddress { host: self.host.clone(), port: self.port, prefix: self.secret.prefix(&self.prefix) }
@@ -63,8 +78,7 @@ impl Rendezvous {
         } else if number(lookup, "SLURM_STEP_NUM_TASKS", Some(1))? > 1 && lookup("SLURM_STEP_ID").is_some() {
             Self::of_srun(lookup)?
         } else {
-            let (host, prefix, secret) = ("127.0.0.1".into(), "nestor".into(), Secret::default());
-            Self { rank: 0, world: 1, local_rank: 0, host, port: 0, prefix, served: false, launched: false, secret }
+            Self::solo()
         };
         check(own.rank, own.world)?;
         Ok(Self { secret: Secret::new(lookup(SECRET)), ..own })
@@ -89,21 +103,11 @@ impl Rendezvous {
         if world == 1 && !served {
             let host = lookup("MASTER_ADDR").unwrap_or_else(|| "127.0.0.1".into());
             let port = number(lookup, "MASTER_PORT", Some(0))?;
-            return Ok(Self {
-                rank,
-                world,
-                local_rank,
-                host,
-                port,
-                prefix,
-                served,
-                launched: true,
-                secret: Secret::default(),
-            });
+            return Ok(Self { rank, local_rank, host, port, prefix, launched: true, ..Self::solo() });
         }
         let host = lookup("MASTER_ADDR").filter(|host| !host.is_empty()).ok_or_else(|| wanted("MASTER_ADDR"))?;
         let port = port(lookup)?.ok_or_else(|| wanted("MASTER_PORT"))?;
-        Ok(Self { rank, world, local_rank, host, port, prefix, served, launched: true, secret: Secret::default() })
+        Ok(Self { rank, world, local_rank, host, port, prefix, served, launched: true, ..Self::solo() })
     }
 
     fn of_srun(lookup: Lookup) -> Result<Self> {

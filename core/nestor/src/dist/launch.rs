@@ -27,8 +27,9 @@ const GRACE: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(20);
 /// Number of lines kept to recognise those that another rank repeats.
 const MOST_LINES: usize = 10_000;
-/// Time in which a second SIGTERM is the first one again: a service manager may send several.
-const SAME_SIGNAL: Duration = Duration::from_secs(1);
+/// Time in which a second SIGTERM is the first one again: a service manager signals the launcher and its ranks alike, and
+/// the launcher passes its own on.
+pub const SAME_SIGNAL: Duration = Duration::from_secs(1);
 const NOTHING_TO_SAVE: &str = "stopped by a signal; there was nothing to save yet";
 /// Exit codes after which a restart would not help: success, invalid input, stopped by a signal.
 const FINAL: [u8; 3] = [0, 2, 130];

@@ -123,7 +123,8 @@ pub fn check_file(path: &Path) -> Result<()> {
     Ok(())
 }
 
-fn open(path: &Path) -> Result<Vec<Component>> {
+/// [`load`] of a checked file, without a record of the call.
+pub fn open(path: &Path) -> Result<Vec<Component>> {
     let shown = path.display();
     // A bare name would be looked up in the system's directories.
     let whole = std::path::absolute(path)?;

@@ -12,7 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-use super::library::{Component, Found, check_file, load};
+use super::library::{Component, Found, check_file, open};
 use super::supervise::Limits;
 use super::{crash, leave};
 use crate::error::Stopped;
@@ -23,8 +23,8 @@ const POLL: Duration = Duration::from_millis(1);
 /// The components of a file, or one message.
 type Description = Result<Vec<Found>, String>;
 
-/// Time and number of the first attempts. Another thread of this process may hold a lock, of the loader for instance, at
-/// the moment of the fork; it stays held in the child, which then hangs. The next child finds it free.
+/// Time and number of the first attempts. Another thread of this process may hold a lock at the moment of the fork, such as
+/// that of the standard library's backtraces. It stays held in the child, which then hangs. The next child finds it free.
 const ATTEMPT: Duration = Duration::from_secs(5);
 const ATTEMPTS: usize = 3;
 
@@ -52,7 +52,7 @@ fn attempt(path: &Path, limits: &Limits) -> Result<(bool, Description)> {
         }
     };
     // SAFETY: the child runs on this thread's copy alone. It uses the allocator and the loader, whose locks the C library
-    // resets in a child, and it ends without destructors.
+    // resets in a child, none of this program's own locks, and it ends without destructors.
     let child = match unsafe { libc::fork() } {
         -1 => return Err(std::io::Error::last_os_error()).context("cannot start a process to look at a plugin"),
         0 => in_child(path, &mut file),
@@ -78,7 +78,7 @@ fn attempt(path: &Path, limits: &Limits) -> Result<(bool, Description)> {
 fn in_child(path: &Path, file: &mut File) -> ! {
     crash::forget_handlers();
     let described = std::panic::catch_unwind(|| {
-        load(path).map(|all| all.iter().map(Component::found).collect()).map_err(|error| format!("{error:#}"))
+        open(path).map(|all| all.iter().map(Component::found).collect()).map_err(|error| format!("{error:#}"))
     });
     let described: Result<Vec<Found>, String> = described.unwrap_or_else(|_| Err("describing it panicked".into()));
     let written = serde_json::to_vec(&described).is_ok_and(|text| file.write_all(&text).is_ok());

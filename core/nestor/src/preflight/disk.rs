@@ -57,12 +57,12 @@ impl Space {
                 gb(self.once)
             ));
         }
-        // A new checkpoint is complete before the oldest is removed.
-        let most = self.once.saturating_add(self.checkpoint.saturating_mul(kept.saturating_add(1)));
+        // The best one may be older, and a new one is complete before the oldest is removed.
+        let most = self.once.saturating_add(self.checkpoint.saturating_mul(kept.saturating_add(2)));
         Ok((most > free).then(|| {
             format!(
-                "the run directory's disk has {} free, and {kept} checkpoints with the one being written take {}; free some \
-                 space, or lower checkpoint.keep",
+                "the run directory's disk has {} free, and {kept} checkpoints, the best, and the one being written take {}; free \
+                 some space, or lower checkpoint.keep",
                 gb(free),
                 gb(most)
             )

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 use nestor_torch::exit_now;
@@ -11,11 +11,8 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
 
+use crate::dist::launch::SAME_SIGNAL;
 use crate::track::{StopNotice, terminal};
-
-/// Time in which a second SIGTERM is the first one again: a service manager signals the launcher and its ranks alike,
-/// and the launcher passes its own on.
-pub const SAME_SIGNAL: Duration = Duration::from_secs(1);
 
 /// Returns a flag that the first signal sets. A thread answers the signals; it prints the answers if `prints` is set.
 pub fn watch(notice: StopNotice, prints: bool) -> Result<Arc<AtomicBool>> {

@@ -1,0 +1,339 @@
+//! Ranges of a recipe's values, and rules between its keys.
+
+use super::check::Problem;
+use super::*;
+
+/// Smallest vocabulary of a new model's tokenizer: 256 bytes and three special tokens.
+const SMALLEST_VOCABULARY: i64 = 259;
+
+// Limits beyond any machine: a number with a digit too many fails here, with its key, and not when memory runs out.
+const MOST_SLOTS: usize = 1 << 16;
+const MOST_ENV_THREADS: usize = 1 << 10;
+const MOST_TOKENS: usize = 1 << 24;
+const MOST_EPISODES: usize = 1 << 20;
+const MOST_RANK: i64 = 1 << 12;
+const MOST_SECONDS: u64 = 7 * 24 * 3600;
+const MOST_MINUTES: f64 = 7.0 * 24.0 * 60.0;
+
+/// Finds the values out of range: the first of each section.
+pub(super) fn problems(recipe: &Recipe) -> Vec<Problem> {
+    let r = recipe;
+    let thinking = "is for a model with a thinking switch in its chat template, and that of `model.new` has none";
+    let (played, updated) = (rollout(&r.rollout), update(&r.update, r.iterations));
+    // Sums over both sections mean nothing where one of their terms is wrong.
+    let sound = played.is_none() && updated.is_none();
+    let sums = sound.then(|| batches(&r.rollout, &r.update).or_else(|| transcript(r))).flatten();
+    let sections = [
+        model(&r.model),
+        least("env.plugin", r.env.plugin.len(), 1, "must name a plugin"),
+        least("estimator.plugin", r.estimator.plugin.len(), 1, "must name a plugin"),
+        plugin_config("env.config", &r.env.config),
+        seconds("env.timeout_s", r.env.timeout_s),
+        plugin_config("estimator.config", &r.estimator.config),
+        played,
+        (r.rollout.thinking.is_some() && r.model.new.is_some()).then(|| ("rollout.thinking".into(), thinking.into())),
+        updated,
+        sums,
+        r.critic.as_ref().and_then(|c| critic(c, r.iterations)),
+        r.warm_start.as_ref().and_then(warm_start),
+        (r.update.loss_scale.is_some() && r.dtype != Dtype::Float16)
+            .then(|| ("update.loss_scale".into(), "belongs to `dtype: float16`; leave it out (`--set update.loss_scale=null`)".into())),
+        eval(&r.eval),
+        minutes(r.checkpoint.every_minutes),
+        least("checkpoint.keep", r.checkpoint.keep, 1, "must be at least 1"),
+        dist(&r.dist),
+        serde_json::to_value(r).ok().and_then(|whole| no_float32("", &whole)),
+    ];
+    let mut problems: Vec<Problem> = Vec::new();
+    for (path, message) in sections.into_iter().flatten() {
+        // One value may break two rules; the first message suffices.
+        if problems.iter().all(|(known, _)| *known != path) {
+            problems.push((path, message));
+        }
+    }
+    problems
+}
+
+/// Finds a number that float32, in which the program computes, cannot hold. Plugins read their own config.
+fn no_float32(path: &str, value: &serde_json::Value) -> Option<Problem> {
+    let inner = |key: &str| if path.is_empty() { key.to_string() } else { format!("{path}.{key}") };
+    match value {
+        serde_json::Value::Object(map) if !path.ends_with(".config") => {
+            map.iter().find_map(|(key, value)| no_float32(&inner(key), value))
+        }
+        serde_json::Value::Array(items) => items.iter().find_map(|item| no_float32(path, item)),
+        serde_json::Value::Number(number) if number.is_f64() => {
+            let size = number.as_f64()?.abs();
+            let fits = size == 0.0 || (f64::from(f32::MIN_POSITIVE)..=f64::from(f32::MAX)).contains(&size);
+            let message = format!("must fit into float32 (0, or from 1.2e-38 to 3.4e38), but is {number}");
+            (!fits).then(|| (path.into(), message))
+        }
+        _ => None,
+    }
+}
+
+fn minutes(every: f64) -> Option<Problem> {
+    range("checkpoint.every_minutes", every, (0.0..=MOST_MINUTES).contains(&every), "from 0 to 10080 (a week)")
+}
+
+fn eval(e: &Eval) -> Option<Problem> {
+    let tasks = e.tasks.number(1) as usize;
+    count("eval.tasks", tasks, MOST_EPISODES)
+        .or_else(|| range("eval.temperature", e.temperature, e.temperature >= 0.0, "0 (greedy) or more"))
+        .or_else(|| least("eval.split", e.split.len(), 1, "must name a split"))
+}
+
+fn model(source: &ModelSource) -> Option<Problem> {
+    let new = match (&source.path, &source.new) {
+        (Some(_), None) => return source.lora.as_ref().and_then(lora),
+        (None, Some(new)) => new,
+        (None, None) => return Some(("model".into(), "must hold `path` (a Hugging Face folder) or `new`".into())),
+        (Some(_), Some(_)) => {
+            return Some(("model".into(), "holds both `path` and `new`; remove one (`--set model.new=null`)".into()));
+        }
+    };
+    let sizes = [
+        ("hidden_size", new.hidden_size, 1 << 16),
+        ("intermediate_size", new.intermediate_size, 1 << 20),
+        ("layers", new.layers, 1_000),
+        ("heads", new.heads, 1 << 10),
+        ("kv_heads", new.kv_heads, 1 << 10),
+        ("vocab_size", new.vocab_size, 1 << 20),
+    ];
+    if let Some((key, value, most)) = sizes.iter().find(|(_, value, most)| !(1..=*most).contains(value)) {
+        return Some((format!("model.new.{key}"), format!("must be from 1 to {most}, but is {value}")));
+    }
+    let NewModel { hidden_size, heads, kv_heads, vocab_size, initializer_range, .. } = new;
+    if *vocab_size < SMALLEST_VOCABULARY {
+        let message = format!("must be at least {SMALLEST_VOCABULARY} (256 bytes and three special tokens)");
+        return Some(("model.new.vocab_size".into(), format!("{message}, but is {vocab_size}")));
+    }
+    if !(initializer_range.is_finite() && *initializer_range > 0.0) {
+        return range("model.new.initializer_range", *initializer_range, false, "greater than 0 and finite");
+    }
+    if hidden_size % heads != 0 || (hidden_size / heads) % 2 != 0 {
+        let message = format!("must be a multiple of twice `heads` ({heads}), so that heads have an even size");
+        return Some(("model.new.hidden_size".into(), format!("{message}, but is {hidden_size}")));
+    }
+    if heads % kv_heads != 0 {
+        return Some(("model.new.kv_heads".into(), format!("must divide `heads` ({heads}), but is {kv_heads}")));
+    }
+    source.lora.as_ref().and_then(lora)
+}
+
+fn lora(l: &Lora) -> Option<Problem> {
+    let message = format!("must be from 1 to {MOST_RANK}, but is {}", l.rank);
+    (!(1..=MOST_RANK).contains(&l.rank))
+        .then(|| ("model.lora.rank".into(), message))
+        .or_else(|| range("model.lora.alpha", l.alpha, l.alpha > 0.0, "greater than 0"))
+}
+
+fn plugin_config(path: &str, config: &serde_json::Value) -> Option<Problem> {
+    (!config.is_object()).then(|| (path.into(), format!("must be a map, but is {config}")))
+}
+
+fn rollout(r: &Rollout) -> Option<Problem> {
+    let counts = [
+        ("tasks", r.tasks as usize, MOST_EPISODES),
+        ("group_size", r.group_size as usize, MOST_EPISODES),
+        ("max_steps", r.max_steps as usize, 1 << 20),
+        ("max_prompt_tokens", r.max_prompt_tokens, MOST_TOKENS),
+        ("max_response_tokens", r.max_response_tokens, MOST_TOKENS),
+        ("slots", r.slots, MOST_SLOTS),
+        ("env_threads", r.env_threads, MOST_ENV_THREADS),
+    ];
+    counts
+        .iter()
+        .find_map(|(key, value, most)| count(&format!("rollout.{key}"), *value, *most))
+        .or_else(|| {
+            let message = format!("times `tasks` ({}) must be at most {MOST_EPISODES} episodes", r.tasks);
+            let fits = r.tasks as usize * r.group_size as usize <= MOST_EPISODES;
+            (!fits).then(|| ("rollout.group_size".into(), format!("{message}, but is {}", r.group_size)))
+        })
+        .or_else(|| dynamic_sampling(r, r.dynamic_sampling.as_ref()?))
+        .or_else(|| range("rollout.temperature", r.temperature, r.temperature > 0.0, "greater than 0"))
+        .or_else(|| range("rollout.top_k", r.top_k as f64, r.top_k >= 0, "0 (off) or more"))
+        .or_else(|| range("rollout.top_p", r.top_p, r.top_p > 0.0 && r.top_p <= 1.0, "greater than 0 and at most 1"))
+        .or_else(|| {
+            let penalty = r.invalid_action_penalty;
+            range("rollout.invalid_action_penalty", penalty, penalty >= 0.0, "0 or more: it is subtracted")
+        })
+        .or_else(|| least("rollout.split", r.split.len(), 1, "must name a split"))
+}
+
+fn dynamic_sampling(r: &Rollout, d: &DynamicSampling) -> Option<Problem> {
+    let rounds = "rollout.dynamic_sampling.rounds";
+    let last = "must be at least 2: the last round is kept as it is, so that one round drops nothing";
+    let fits = u64::from(r.tasks) * u64::from(r.group_size) <= u64::from(u32::MAX / d.rounds.max(1));
+    least(rounds, d.rounds as usize, 2, &format!("{last}; it is {}", d.rounds))
+        .or_else(|| {
+            let message = "needs `rollout.group_size` of at least 2: the only return of a group is equal to itself";
+            (r.group_size < 2).then(|| ("rollout.dynamic_sampling".into(), message.into()))
+        })
+        .or_else(|| {
+            let message = "times `tasks` and `group_size` must be less than 2^32 episodes";
+            (!fits).then(|| (rounds.into(), format!("{message}, but is {}", d.rounds)))
+        })
+}
+
+/// An iteration's steps must fill a mini-batch, and a sequence must fit into a micro-batch.
+fn batches(r: &Rollout, u: &Update) -> Option<Problem> {
+    let steps = u64::from(r.tasks) * u64::from(r.group_size) * u64::from(r.max_steps);
+    let sequence = r.max_tokens();
+    None.or_else(|| {
+        let message =
+            "must be at most `tasks` * `group_size` * `max_steps` of the rollout, the most steps of an iteration";
+        (u.mini_batch as u64 > steps)
+            .then(|| ("update.mini_batch".into(), format!("{message} ({steps}), but is {}", u.mini_batch)))
+    })
+    .or_else(|| {
+        let message =
+            "must be at least `max_prompt_tokens` + `max_response_tokens` of the rollout (or its `max_sequence_tokens`)";
+        let short = |path: &str, tokens: usize| {
+            (tokens < sequence).then(|| (path.into(), format!("{message} ({sequence}), but is {tokens}")))
+        };
+        short("update.micro_batch_tokens", u.micro_batch_tokens)
+            .or_else(|| short("rollout.cache_tokens", r.cache_tokens?))
+    })
+}
+
+/// Keys that only one mode of history allows, and keys that a transcript requires.
+fn transcript(recipe: &Recipe) -> Option<Problem> {
+    let r = &recipe.rollout;
+    let problem = |path: &str, message: String| Some((path.to_string(), message));
+    let mode = "`rollout.history.mode: transcript`";
+    if !r.is_transcript() {
+        let limit = r.max_sequence_tokens?;
+        return problem("rollout.max_sequence_tokens", format!("belongs to {mode}; leave it out (it is {limit})"));
+    }
+    if let Some(length @ 1..) = r.history.length {
+        let message = format!("must be 0 or left out with {mode}, which holds all steps, but is {length}");
+        return problem("rollout.history.length", message);
+    }
+    if r.truncation != Truncation::Error {
+        return problem("rollout.truncation", format!("must be `error` with {mode}: a conversation is never cut"));
+    }
+    let least = r.max_prompt_tokens.saturating_add(r.max_response_tokens);
+    let limit = r.max_sequence_tokens;
+    if limit.is_none_or(|limit| limit < least) {
+        let found = limit.map_or("missing".into(), |limit| limit.to_string());
+        let message = format!("must be at least `max_prompt_tokens` + `max_response_tokens` ({least}) with {mode}");
+        return problem("rollout.max_sequence_tokens", format!("{message}, but is {found}"));
+    }
+    let steps = r.max_steps as usize;
+    let batches = [
+        ("update.mini_batch", recipe.update.mini_batch),
+        ("warm_start.batch", recipe.warm_start.as_ref().map_or(steps, |w| w.batch)),
+    ];
+    let (path, batch) = batches.into_iter().find(|(_, batch)| *batch < steps)?;
+    let message = format!("must be at least `rollout.max_steps` ({steps}) with {mode}, since episodes stay whole");
+    problem(path, format!("{message}, but is {batch}"))
+}
+
+fn update(u: &Update, iterations: u64) -> Option<Problem> {
+    least("update.mini_batch", u.mini_batch, 1, "must be at least 1")
+        .or_else(|| least("update.micro_batch_tokens", u.micro_batch_tokens, 1, "must be at least 1"))
+        .or_else(|| least("update.epochs", u.epochs as usize, 1, "must be at least 1"))
+        .or_else(|| range("update.lr", u.lr, u.lr > 0.0, "greater than 0"))
+        .or_else(|| {
+            let fits = u.warmup <= iterations;
+            range("update.warmup", u.warmup as f64, fits, &format!("at most `iterations` ({iterations})"))
+        })
+        .or_else(|| {
+            let ratio = u.min_lr_ratio;
+            range("update.min_lr_ratio", ratio, (0.0..=1.0).contains(&ratio), "from 0 to 1")
+        })
+        .or_else(|| range("update.weight_decay", u.weight_decay, u.weight_decay >= 0.0, "0 or more"))
+        .or_else(|| {
+            let bad = u.betas.iter().find(|beta| !(0.0..1.0).contains(*beta))?;
+            range("update.betas", *bad, false, "from 0 to below 1")
+        })
+        .or_else(|| range("update.grad_clip", u.grad_clip, u.grad_clip > 0.0, "greater than 0"))
+        .or_else(|| {
+            let scale = u.loss_scale?;
+            range("update.loss_scale", scale, scale >= 1.0, "at least 1")
+        })
+        .or_else(|| range("update.clip_low", u.clip_low, u.clip_low > 0.0 && u.clip_low < 1.0, "between 0 and 1"))
+        .or_else(|| range("update.clip_high", u.clip_high, u.clip_high > 0.0, "greater than 0"))
+        .or_else(|| range("update.dual_clip", u.dual_clip, u.dual_clip > 1.0, "greater than 1"))
+        .or_else(|| range("update.entropy", u.entropy, u.entropy >= 0.0, "0 or more"))
+        .or_else(|| {
+            let coef = u.kl.as_ref()?.coef;
+            range("update.kl.coef", coef, coef >= 0.0, "0 or more")
+        })
+        .or_else(|| u.kl_in_reward.as_ref().and_then(kl_in_reward))
+        .or_else(|| {
+            let cap = u.importance_cap?;
+            range("update.importance_cap", cap, cap > 0.0, "greater than 0")
+        })
+        .or_else(|| if u.loss == PolicyLoss::Gspo { gspo(u) } else { None })
+}
+
+/// Keys that GSPO's ratio of whole responses requires.
+fn gspo(u: &Update) -> Option<Problem> {
+    let needs = |good: bool, key: &str, message: &str| {
+        (!good).then(|| (format!("update.{key}"), format!("{message} with `update.loss: gspo`")))
+    };
+    // The difference between the engine's log-probs and the update's exceeds GSPO's clip range of about 3e-4.
+    needs(u.old_logprobs == OldLogprobs::Recompute, "old_logprobs", "must be `recompute`")
+        .or_else(|| {
+            needs(u.aggregation == Aggregation::SeqMeanTokenMean, "aggregation", "must be `seq-mean-token-mean`")
+        })
+        .or_else(|| needs(u.importance_cap.is_none(), "importance_cap", "must be left out"))
+}
+
+fn kl_in_reward(kl: &KlInReward) -> Option<Problem> {
+    let adaptive = kl.adaptive.as_ref();
+    range("update.kl_in_reward.coef", kl.coef, kl.coef >= 0.0, "0 or more")
+        .or_else(|| {
+            let target = adaptive?.target;
+            range("update.kl_in_reward.adaptive.target", target, target > 0.0, "greater than 0")
+        })
+        .or_else(|| least("update.kl_in_reward.adaptive.horizon", adaptive?.horizon as usize, 1, "must be at least 1"))
+}
+
+fn critic(c: &Critic, iterations: u64) -> Option<Problem> {
+    range("critic.lr", c.lr, c.lr > 0.0, "greater than 0")
+        .or_else(|| range("critic.clip", c.clip, c.clip > 0.0, "greater than 0"))
+        .or_else(|| range("critic.grad_clip", c.grad_clip, c.grad_clip > 0.0, "greater than 0"))
+        .or_else(|| {
+            let fits = c.warmup <= iterations;
+            range("critic.warmup", c.warmup as f64, fits, &format!("at most `iterations` ({iterations})"))
+        })
+}
+
+fn warm_start(w: &WarmStart) -> Option<Problem> {
+    least("warm_start.steps", w.steps as usize, 1, "must be at least 1; leave the section out for none")
+        .or_else(|| count("warm_start.batch", w.batch, MOST_EPISODES))
+        .or_else(|| range("warm_start.lr", w.lr, w.lr > 0.0, "greater than 0"))
+        .or_else(|| {
+            let noise = w.expert_noise;
+            range("warm_start.expert_noise", noise, (0.0..=1.0).contains(&noise), "from 0 to 1")
+        })
+}
+
+fn dist(d: &Dist) -> Option<Problem> {
+    let (timeout, silence) = (d.timeout_s, d.silence_s);
+    seconds("dist.timeout_s", timeout)
+        .or_else(|| range("dist.silence_s", silence as f64, (5..=50).contains(&silence), "from 5 to 50"))
+}
+
+fn seconds(path: &str, value: u64) -> Option<Problem> {
+    range(path, value as f64, (1..=MOST_SECONDS).contains(&value), "from 1 to 604800 (a week)")
+}
+
+fn count(path: &str, value: usize, most: usize) -> Option<Problem> {
+    least(path, value, 1, "must be at least 1").or_else(|| self::most(path, value, most))
+}
+
+fn least(path: &str, value: usize, least: usize, message: &str) -> Option<Problem> {
+    (value < least).then(|| (path.into(), message.into()))
+}
+
+fn most(path: &str, value: usize, most: usize) -> Option<Problem> {
+    (value > most).then(|| (path.into(), format!("must be at most {most}, but is {value}")))
+}
+
+fn range(path: &str, value: f64, good: bool, wanted: &str) -> Option<Problem> {
+    (!good).then(|| (path.into(), format!("must be {wanted}, but is {value}")))
+}

@@ -1,5 +1,5 @@
 //! Links every binary, test and example of this package so that it finds libtorch by itself, and its CUDA half too. The
-//! program's `_exit` comes before that of the C library, also for plugins (core/nestor/src/plugin/leave.rs).
+//! program's `_exit` comes before that of the C library, also for plugins (core/host/src/leave.rs).
 
 use std::path::Path;
 

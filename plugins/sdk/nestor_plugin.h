@@ -1,4 +1,4 @@
-/* nestor_plugin.h: the border between Nestor and its plugins, version 1.1. C99; this file is the source of truth.
+/* nestor_plugin.h: the border between Nestor and its plugins, version 1.2. C99; this file is the source of truth.
  *
  * A plugin is a shared library that exports one function, nestor_plugin_entry. It returns a static description: which
  * border the plugin was built for and which components (environments, estimators) it holds. The host checks magic,
@@ -18,7 +18,9 @@
  *  - What the description points at stays valid, and unchanged, as long as the library is loaded. It is never unloaded.
  *
  * Versions. The major number must be equal. A minor version adds sink fields, flags and extensions, and never changes a
- * struct; a host accepts plugins of its own minor version and of older ones. */
+ * struct. A plugin says the least minor version that it needs: 0, unless it cannot work without something newer. A host
+ * accepts a plugin that needs its own minor version or an older one, and ignores sink fields and extensions that it does
+ * not know. */
 #ifndef NESTOR_PLUGIN_H
 #define NESTOR_PLUGIN_H
 
@@ -31,7 +33,11 @@ extern "C" {
 
 #define NESTOR_MAGIC UINT64_C(0x4e4553544f52504c) /* "NESTORPL" as a number */
 #define NESTOR_ABI_MAJOR 1
-#define NESTOR_ABI_MINOR 1
+#define NESTOR_ABI_MINOR 2
+/* The least minor version that the plugin needs; define it before the header is included. */
+#ifndef NESTOR_LEAST_MINOR
+#define NESTOR_LEAST_MINOR 0
+#endif
 
 /* Codes. */
 #define NESTOR_OK 0
@@ -42,6 +48,7 @@ extern "C" {
 /* Limits of the texts that one call puts. */
 #define NESTOR_MOST_BYTES 4194304 /* 4 MiB, all texts together */
 #define NESTOR_MOST_TEXTS 65536
+#define NESTOR_MOST_STATE 268435456 /* 256 MiB, one NESTOR_STATE */
 
 /* Borrowed text or bytes; data may be null where len is 0. */
 typedef struct nestor_str {
@@ -57,14 +64,20 @@ typedef struct nestor_str {
 #define NESTOR_ANCHOR 5      /* bytes: key of the state that the next step is taken in */
 #define NESTOR_ACTION 6      /* the action that was read in the response; the expert's next action */
 #define NESTOR_INFO 7        /* one JSON object: "won" (bool; without it an episode counts as lost), "task_type" (at most 128
-                                bytes without slashes and control characters), and what else is worth recording */
+                                bytes without slashes and control characters), and what else is worth recording: it is
+                                written with the episode, and its numbers and bools can be columns (info.NAME) */
 #define NESTOR_TEMPLATE 8    /* the default prompt template (Jinja) */
 #define NESTOR_RESPONSE 9    /* a whole response of the policy that carries an action */
 #define NESTOR_PART 10       /* since 1.1: the name of one column of parts; put once per column, in their order */
+#define NESTOR_COLUMN 11     /* since 1.2: the name of one column that an estimator asks for; put once per column */
+#define NESTOR_STATE 12      /* since 1.2: bytes that save puts and load or restore gets */
+#define NESTOR_METRICS 13    /* since 1.2: one JSON object of numbers for metrics.jsonl, from step under env/, from score
+                                under estimator/. Names: lower case letters, digits, underscores. Of an environment the
+                                mean over episodes of the number put last in each is written */
 
 /* Where text goes. put copies the text; it may be called any number of times, only during the call that got the sink,
- * and only on its thread. A field put twice keeps the last text, but for NESTOR_ADMISSIBLE, which collects. Fields that
- * the host does not know are ignored. */
+ * and only on its thread. A field put twice keeps the last text, but for NESTOR_ADMISSIBLE, NESTOR_PART and
+ * NESTOR_COLUMN, which collect. Fields that the host does not know are ignored. */
 typedef struct nestor_sink {
     void *context;
     void (*put)(void *context, uint32_t field, nestor_str text);
@@ -91,8 +104,9 @@ typedef struct nestor_environment {
     int32_t (*tasks)(void *world, nestor_str split, nestor_sink *sink, uint64_t *count);
     int32_t (*spawn)(void *world, nestor_sink *sink, void **env);
     /* Starts a task. The same split, task and seed give the same episode for the same responses. Puts
-     * NESTOR_OBSERVATION and NESTOR_ANCHOR, which are required (the anchor not once the episode is over), and NESTOR_TASK,
-     * NESTOR_ADMISSIBLE and NESTOR_INFO where there are any. */
+     * NESTOR_OBSERVATION and NESTOR_ANCHOR, which are required, and NESTOR_TASK, NESTOR_ADMISSIBLE, NESTOR_INFO and
+     * NESTOR_METRICS where there are any. Once the episode is over the anchor may be left out; put it all the same where
+     * the state has one, since some estimators compare last states (column next_anchor). */
     int32_t (*reset)(void *env, nestor_str split, uint64_t task, uint64_t seed, nestor_sink *sink, nestor_step *out);
     /* Plays one response, raw as the policy wrote it. Puts the fields of reset, and NESTOR_ACTION. */
     int32_t (*step)(void *env, nestor_str response, nestor_sink *sink, nestor_step *out);
@@ -109,6 +123,17 @@ typedef struct nestor_expert {
     /* Puts NESTOR_RESPONSE: a whole, valid response that carries the action. */
     int32_t (*response)(void *env, nestor_str action, nestor_sink *sink);
 } nestor_expert;
+
+/* A copy of what later calls depend on, as bytes (NESTOR_STATE). Both functions are called between other calls. */
+typedef struct nestor_state {
+    int32_t (*save)(void *handle, nestor_sink *sink);                   /* puts NESTOR_STATE */
+    int32_t (*load)(void *handle, nestor_str state, nestor_sink *sink); /* bytes that save put; others are an error */
+} nestor_state;
+
+/* Extension "nestor.env.snapshot/1", since 1.2: functions is a nestor_state. save copies the state of an env's episode, load
+ * sets an env of the same world, this one or another, to it. It may be loaded any number of times; the same responses then
+ * give the same steps. */
+#define NESTOR_SNAPSHOT "nestor.env.snapshot/1"
 
 /* What an estimator asks for, as flags. */
 #define NESTOR_NEEDS_VALUES 1    /* values: the run keeps a critic */
@@ -141,7 +166,8 @@ typedef struct nestor_rows {
     const float *ref_logprobs;   /* [T] under the reference; null without NESTOR_NEEDS_REFERENCE */
 } nestor_rows;
 
-/* An estimator. It keeps no state between calls of score. */
+/* An estimator, used by one thread at a time. It keeps no state between calls of score, unless it has
+ * "nestor.estimator.state/1". */
 typedef struct nestor_estimator {
     int32_t (*open)(nestor_str config, nestor_sink *sink, void **estimator);
     int32_t (*needs)(void *estimator, nestor_sink *sink, uint32_t *flags);
@@ -161,6 +187,67 @@ typedef struct nestor_parts {
     int32_t (*fill)(void *estimator, const nestor_rows *rows, nestor_sink *sink, double *parts);
 } nestor_parts;
 
+/* Extension "nestor.estimator.state/1", since 1.2: functions is a nestor_state. The host saves the state into each
+ * checkpoint, after a score, and loads it at most once, before the first score of a resumed run. */
+#define NESTOR_ESTIMATOR_STATE "nestor.estimator.state/1"
+
+/* Extension "nestor.rows.columns/1", since 1.2: columns that an estimator asks for by name. The host computes what is asked
+ * for and nothing else. */
+#define NESTOR_COLUMNS "nestor.rows.columns/1"
+
+/* Kinds of entries of a column. */
+#define NESTOR_BYTES 1
+#define NESTOR_U8 2
+#define NESTOR_U32 3
+#define NESTOR_U64 4
+#define NESTOR_F32 5
+#define NESTOR_F64 6
+
+/* A name fixes type and shape. B rows, T tokens as in nestor_rows.
+ *
+ *   name              kind   count  content
+ *   next_anchor       BYTES  B      the anchor of the state after the step, also after the last step of an episode; empty
+ *                                   where the environment put none
+ *   success           U8     B      1 if the episode was won, else 0
+ *   action            BYTES  B      the action that the environment read in the response; empty where it read none
+ *   task              U64    B      number of the task in its split: the same in all iterations
+ *   seed              U64    B      seed of the episode's reset
+ *   split             BYTES  1      the split that the tasks are from
+ *   task_type         BYTES  B      the environment's kind of task; empty where it names none
+ *   iteration         U64    1      number of the iteration, from 1
+ *   token             U32    T      ids of the response tokens
+ *   entropy           F32    T      entropy in nats of the policy that sampled, at the temperature of sampling
+ *   observation       BYTES  B      the observation that the step's prompt was made of
+ *   admissible        BYTES  B      the admissible actions, separated by line feeds; empty where there is no list
+ *   info.NAME         F64    B      the number, or the bool as 0 or 1, that the environment put into the info of this step
+ *                                   under NAME; NaN where there is none
+ *   teacher_logprobs  F32    T      log-probs under the model of the recipe's estimator.teacher, at the temperature of
+ *                                   sampling; the run fails to start without one
+ *   hidden.L          F32    B * E  hidden state after layer L at the last token before the response, E numbers a row. Layers
+ *                                   count from 0; -1 is the last one, before the final norm
+ *   hidden.L.N        F32    B * E  the mean of these over the last N tokens before the response
+ *
+ * A name with a question mark at its end is optional: where the run cannot give the column, its data is null. Without the
+ * mark the run does not start. Rows from a file (nestor advantage) have the columns that the file has. */
+typedef struct nestor_column {
+    uint32_t kind;           /* NESTOR_BYTES and so on, fixed by the name */
+    uint64_t count;          /* number of entries */
+    const void *data;        /* count entries; with NESTOR_BYTES all entries end to end; null for an optional column that is
+                                missing */
+    const uint64_t *offsets; /* [count + 1] with NESTOR_BYTES: entry i is bytes offsets[i] .. offsets[i + 1]; else null */
+} nestor_column;
+
+typedef struct nestor_columns {
+    /* Puts NESTOR_COLUMN once per column, after open. */
+    int32_t (*names)(void *estimator, nestor_sink *sink);
+    /* In place of nestor_estimator.score: columns are those that names put, in that order. */
+    int32_t (*score)(void *estimator, const nestor_rows *rows, const nestor_column *columns, nestor_sink *sink,
+                     float *advantages, float *returns);
+    /* In place of nestor_parts.fill; null in an estimator without parts. */
+    int32_t (*fill)(void *estimator, const nestor_rows *rows, const nestor_column *columns, nestor_sink *sink,
+                    double *parts);
+} nestor_columns;
+
 /* Kinds of components. */
 #define NESTOR_ENVIRONMENT 1 /* functions is a nestor_environment */
 #define NESTOR_ESTIMATOR 2   /* functions is a nestor_estimator */
@@ -178,7 +265,7 @@ typedef struct nestor_component {
 typedef struct nestor_plugin {
     uint64_t magic;     /* NESTOR_MAGIC */
     uint32_t abi_major; /* NESTOR_ABI_MAJOR */
-    uint32_t abi_minor; /* NESTOR_ABI_MINOR */
+    uint32_t abi_minor; /* NESTOR_LEAST_MINOR */
     /* sizeof of the structs as the plugin's compiler saw them; use NESTOR_HEAD. */
     uint32_t size_plugin, size_component, size_str, size_sink, size_step, size_environment, size_rows, size_estimator;
     uint64_t component_count;
@@ -187,7 +274,7 @@ typedef struct nestor_plugin {
 
 /* The first fields of a description, in order. */
 #define NESTOR_HEAD                                                                                                    \
-    NESTOR_MAGIC, NESTOR_ABI_MAJOR, NESTOR_ABI_MINOR, sizeof(nestor_plugin), sizeof(nestor_component),                 \
+    NESTOR_MAGIC, NESTOR_ABI_MAJOR, NESTOR_LEAST_MINOR, sizeof(nestor_plugin), sizeof(nestor_component),                 \
         sizeof(nestor_str), sizeof(nestor_sink), sizeof(nestor_step), sizeof(nestor_environment), sizeof(nestor_rows), \
         sizeof(nestor_estimator)
 

@@ -5,12 +5,8 @@ use std::cell::Cell;
 use std::io::{self, ErrorKind};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+pub use nestor_host::Stopped;
 pub use nestor_recipe::InputError;
-
-/// A signal asked the run to stop. The work under way is discarded.
-#[derive(Debug, thiserror::Error)]
-#[error("stopped by a signal")]
-pub struct Stopped;
 
 /// Longest message in characters, since messages may quote input.
 const LONGEST: usize = 2_000;

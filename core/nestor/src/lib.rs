@@ -30,7 +30,6 @@ pub mod model;
 pub mod tokenizer;
 pub mod shard;
 pub mod dist;
-pub mod plugin;
 
 // Leaves.
 pub mod data;
@@ -40,5 +39,6 @@ pub mod error;
 pub mod failpoint;
 pub mod files;
 
+pub use nestor_host as plugin;
 pub use nestor_recipe as recipe;
 pub use nestor_recipe::input_error;

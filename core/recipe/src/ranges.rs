@@ -36,8 +36,12 @@ pub(super) fn problems(recipe: &Recipe) -> Vec<Problem> {
         sums,
         r.critic.as_ref().and_then(|c| critic(c, r.iterations)),
         r.warm_start.as_ref().and_then(warm_start),
-        (r.update.loss_scale.is_some() && r.dtype != Dtype::Float16)
-            .then(|| ("update.loss_scale".into(), "belongs to `dtype: float16`; leave it out (`--set update.loss_scale=null`)".into())),
+        (r.update.loss_scale.is_some() && r.dtype != Dtype::Float16).then(|| {
+            (
+                "update.loss_scale".into(),
+                "belongs to `dtype: float16`; leave it out (`--set update.loss_scale=null`)".into(),
+            )
+        }),
         eval(&r.eval),
         minutes(r.checkpoint.every_minutes),
         least("checkpoint.keep", r.checkpoint.keep, 1, "must be at least 1"),

@@ -102,7 +102,7 @@ impl Estimator for Faulty {
         Needs { values: all, anchors: all, reference: all }
     }
 
-    fn score(&self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
+    fn score(&mut self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
         out.broadcast(rows, &vec![0.0; rows.len()]);
         let last = out.advantages.len() - 1;
         match self.fault {

@@ -130,7 +130,7 @@ impl Estimator for BatchMean {
         Ok(Self)
     }
 
-    fn score(&self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
+    fn score(&mut self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
         let scores = stats::row_scores(rows);
         let mean = stats::Summary::of(&scores).map_or(0.0, |s| s.mean);
         out.broadcast(rows, &scores.iter().map(|s| s - mean).collect::<Vec<_>>());

@@ -1,12 +1,13 @@
 //! The traits that an environment author implements, and the C functions generated from them.
 
+use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::guard::{Out, guard, utf8};
 use crate::{config, ffi};
@@ -54,6 +55,15 @@ pub trait Expert: Instance {
     fn response(&self, world: &Self::World, action: &str) -> String;
 }
 
+/// An instance whose state can be copied (extension `nestor.env.snapshot/1`).
+pub trait Snapshot: Instance {
+    /// Returns a copy of the state of the episode under way.
+    fn save(&self, world: &Self::World) -> anyhow::Result<Vec<u8>>;
+    /// Takes a state that [`Snapshot::save`] returned in an instance of the same world. The same responses then give the
+    /// same steps.
+    fn load(&mut self, world: &Self::World, state: &[u8]) -> anyhow::Result<()>;
+}
+
 /// Identifies the episode to start.
 #[derive(Debug, Clone, Copy)]
 pub struct Start<'a> {
@@ -74,7 +84,7 @@ pub struct Observation {
     pub task: String,
     /// The admissible actions; empty if there is no list.
     pub admissible: Vec<String>,
-    /// Key of the state in which the next step is taken.
+    /// Key of the state in which the next step is taken. Set it after the last step too, where the state has one.
     pub anchor: Vec<u8>,
     /// The action parsed from the response; empty after a reset.
     pub action: String,
@@ -86,8 +96,11 @@ pub struct Observation {
     pub truncated: bool,
     /// The response had the right form; true after a reset.
     pub valid: bool,
-    /// `won` (bool), `task_type` (string), and anything else worth recording.
+    /// `won` (bool), `task_type` (string), and anything else worth recording. It is written with the episode, and
+    /// estimators can ask for its numbers.
     pub info: Map<String, Value>,
+    /// Numbers for metrics.jsonl, by name: the mean over episodes of those set last is written as `env/NAME`.
+    pub metrics: BTreeMap<String, f64>,
 }
 
 impl Observation {
@@ -101,6 +114,9 @@ impl Observation {
         out.text(ffi::ACTION, &self.action);
         if !self.info.is_empty() {
             out.text(ffi::INFO, &Value::Object(self.info.clone()).to_string());
+        }
+        if !self.metrics.is_empty() {
+            out.text(ffi::METRICS, &json!(self.metrics).to_string());
         }
         ffi::Step {
             reward: self.reward,
@@ -244,18 +260,6 @@ where
     /// The function table of the expert extension.
     pub const EXPERT: &'static ffi::Expert = &ffi::Expert { next_action: Self::next_action, response: Self::response };
 
-    /// Returns the table of the expert extension, or null for any other id.
-    ///
-    /// # Safety
-    /// `id` is borrowed text.
-    pub unsafe extern "C" fn expert_extension(id: ffi::Str) -> *const c_void {
-        // SAFETY: the host's text.
-        if unsafe { id.bytes() } == ffi::EXPERT.as_bytes() {
-            return std::ptr::from_ref(Self::EXPERT).cast();
-        }
-        std::ptr::null()
-    }
-
     unsafe extern "C" fn next_action(env: *mut c_void, sink: *mut ffi::Sink) -> i32 {
         // SAFETY: `env` is from `spawn` and used by this thread alone.
         unsafe {
@@ -274,6 +278,35 @@ where
                 let Env { world, instance } = Self::env(env);
                 out.text(ffi::RESPONSE, &instance.response(world, utf8(action, "action")?));
                 Ok(())
+            })
+        }
+    }
+}
+
+impl<E: Environment> Functions<E>
+where
+    E::Instance: Snapshot,
+{
+    /// The function table of the snapshot extension.
+    pub const SNAPSHOT: &'static ffi::State = &ffi::State { save: Self::save, load: Self::load };
+
+    unsafe extern "C" fn save(env: *mut c_void, sink: *mut ffi::Sink) -> i32 {
+        // SAFETY: `env` is from `spawn` and used by this thread alone.
+        unsafe {
+            guard(sink, ffi::FAILED, |out| {
+                let Env { world, instance } = Self::env(env);
+                out.bytes(ffi::STATE, &instance.save(world)?);
+                Ok(())
+            })
+        }
+    }
+
+    unsafe extern "C" fn load(env: *mut c_void, state: ffi::Str, sink: *mut ffi::Sink) -> i32 {
+        // SAFETY: as for `save`; the bytes are the host's.
+        unsafe {
+            guard(sink, ffi::FAILED, |_| {
+                let Env { world, instance } = Self::env(env);
+                instance.load(world, state.bytes())
             })
         }
     }

@@ -1,22 +1,25 @@
 //! The description of a plugin, and the macro that exports it.
 
+use std::ffi::c_void;
+
 use crate::environment::Functions as EnvironmentFunctions;
 use crate::estimator::Functions as EstimatorFunctions;
-use crate::{Environment, Estimator, Expert, Parts, config, ffi, guard};
+use crate::{Environment, Estimator, config, ffi, guard};
 
 /// Exports the components of a plugin crate (`crate-type = ["cdylib", "rlib"]`):
 ///
 /// ```ignore
-/// nestor_plugin::export! { environments: [NumberLine + expert], estimators: [Gigpo + parts] }
+/// nestor_plugin::export! { environments: [NumberLine + expert + snapshot], estimators: [Gigpo + parts] }
 /// ```
 ///
-/// Write `+ expert` after an environment whose instances implement [`Expert`], `+ parts` after an estimator that
-/// implements [`Parts`]. Either list may be omitted.
+/// After an environment write `+ expert` and `+ snapshot` where its instances implement [`Expert`](crate::Expert) and
+/// [`Snapshot`](crate::Snapshot). After an estimator write `+ parts`, `+ columns` and `+ state` where it implements
+/// [`Parts`](crate::Parts), [`Columns`](crate::Columns) and [`State`](crate::State). Either list may be omitted.
 #[macro_export]
 macro_rules! export {
     (environments: [$($env:tt)*] $(,)?) => { $crate::export! { environments: [$($env)*], estimators: [] } };
     (estimators: [$($est:tt)*] $(,)?) => { $crate::export! { environments: [], estimators: [$($est)*] } };
-    (environments: [$($env:ident $(+ $expert:ident)?),* $(,)?], estimators: [$($est:ident $(+ $parts:ident)?),* $(,)?]
+    (environments: [$($env:ident $(+ $can:ident)*),* $(,)?], estimators: [$($est:ident $(+ $able:ident)*),* $(,)?]
         $(,)?) => {
         // A panic must become an error of one call, which an abort cannot.
         #[cfg(panic = "abort")]
@@ -26,61 +29,99 @@ macro_rules! export {
         #[unsafe(no_mangle)]
         pub extern "C" fn nestor_plugin_entry() -> *const $crate::ffi::Plugin {
             static PLUGIN: std::sync::OnceLock<$crate::ffi::Plugin> = std::sync::OnceLock::new();
-            PLUGIN.get_or_init(|| $crate::describe(vec![
-                $($crate::export!(@environment $env $($expert)?),)*
-                $($crate::export!(@estimator $est $($parts)?),)*
-            ]))
+            PLUGIN.get_or_init(|| $crate::describe(
+                0 $($(.max($crate::export!(@least $able)))*)*,
+                vec![
+                    $({
+                        extern "C" fn extension(id: $crate::ffi::Str) -> *const std::ffi::c_void {
+                            $crate::extension(id, &[$($crate::export!(@table $can $env [])),*])
+                        }
+                        $crate::environment_component::<$env>(extension)
+                    },)*
+                    $({
+                        extern "C" fn extension(id: $crate::ffi::Str) -> *const std::ffi::c_void {
+                            $crate::extension(id, &$crate::export!(@tables $est [$($able)*] [$($able)*] []))
+                        }
+                        $crate::estimator_component::<$est>(extension)
+                    },)*
+                ],
+            ))
         }
     };
-    (@environment $env:ident) => { $crate::environment_component::<$env>() };
-    (@environment $env:ident expert) => { $crate::expert_component::<$env>() };
-    (@estimator $est:ident) => { $crate::estimator_component::<$est>() };
-    (@estimator $est:ident parts) => { $crate::parts_component::<$est>() };
+    // One table after the other; the list of all abilities goes along, since columns need to know of parts.
+    (@tables $est:ident [] $all:tt [$($table:tt)*]) => { [$($table)*] };
+    (@tables $est:ident [$first:ident $($rest:ident)*] $all:tt [$($table:tt)*]) => {
+        $crate::export!(@tables $est [$($rest)*] $all [$($table)* $crate::export!(@table $first $est $all),])
+    };
+    (@table expert $env:ident $all:tt) => { $crate::table($crate::ffi::EXPERT, $crate::EnvironmentFunctions::<$env>::EXPERT) };
+    (@table snapshot $env:ident $all:tt) => {
+        $crate::table($crate::ffi::SNAPSHOT, $crate::EnvironmentFunctions::<$env>::SNAPSHOT)
+    };
+    (@table parts $est:ident $all:tt) => { $crate::table($crate::ffi::PARTS, $crate::EstimatorFunctions::<$est>::PARTS) };
+    (@table state $est:ident $all:tt) => {
+        $crate::table($crate::ffi::ESTIMATOR_STATE, $crate::EstimatorFunctions::<$est>::STATE)
+    };
+    (@table columns $est:ident [parts $($rest:ident)*]) => {
+        $crate::table($crate::ffi::COLUMNS, $crate::EstimatorFunctions::<$est>::COLUMNS_AND_PARTS)
+    };
+    (@table columns $est:ident [$other:ident $($rest:ident)*]) => { $crate::export!(@table columns $est [$($rest)*]) };
+    (@table columns $est:ident []) => {
+        $crate::table($crate::ffi::COLUMNS, $crate::EstimatorFunctions::<$est>::COLUMNS)
+    };
+    // The least minor version of a host that an estimator can work with.
+    (@least columns) => { 2 };
+    (@least state) => { 2 };
+    (@least parts) => { 0 };
+}
+
+/// The id of an extension and its table of functions.
+pub type Table = (&'static str, *const c_void);
+
+/// Returns an entry of the list that [`extension`] looks in.
+pub fn table<T>(id: &'static str, table: &'static T) -> Table {
+    (id, std::ptr::from_ref(table).cast())
+}
+
+/// Returns the table of an extension; null if the component lacks it.
+pub fn extension(id: ffi::Str, tables: &[Table]) -> *const c_void {
+    // SAFETY: the host's text, borrowed for the call.
+    let id = unsafe { id.bytes() };
+    tables.iter().find(|(known, _)| known.as_bytes() == id).map_or(std::ptr::null(), |(_, table)| *table)
 }
 
 /// Returns a description of these components that lives as long as the process.
-pub fn describe(components: Vec<ffi::Component>) -> ffi::Plugin {
+pub fn describe(least_minor: u32, components: Vec<ffi::Component>) -> ffi::Plugin {
     guard::install_panic_hook();
     let components = Box::leak(components.into_boxed_slice());
-    ffi::Plugin { head: ffi::Head::OURS, component_count: components.len() as u64, components: components.as_ptr() }
+    let head = ffi::Head { abi_minor: least_minor, ..ffi::Head::OURS };
+    ffi::Plugin { head, component_count: components.len() as u64, components: components.as_ptr() }
 }
 
 /// Returns an environment's entry in the description.
-pub fn environment_component<E: Environment>() -> ffi::Component {
+pub fn environment_component<E: Environment>(extension: Extension) -> ffi::Component {
     ffi::Component {
         kind: ffi::ENVIRONMENT,
         id: ffi::Str::new(E::ID.as_bytes()),
         doc: ffi::Str::new(E::DOC.as_bytes()),
         config_schema: leaked(config::schema::<E::Config>()),
         functions: std::ptr::from_ref(EnvironmentFunctions::<E>::TABLE).cast(),
-        get_extension: None,
+        get_extension: Some(extension),
     }
 }
 
-/// Returns the entry of an environment with an expert.
-pub fn expert_component<E: Environment>() -> ffi::Component
-where
-    E::Instance: Expert,
-{
-    ffi::Component { get_extension: Some(EnvironmentFunctions::<E>::expert_extension), ..environment_component::<E>() }
-}
-
 /// Returns an estimator's entry in the description.
-pub fn estimator_component<E: Estimator>() -> ffi::Component {
+pub fn estimator_component<E: Estimator>(extension: Extension) -> ffi::Component {
     ffi::Component {
         kind: ffi::ESTIMATOR,
         id: ffi::Str::new(E::ID.as_bytes()),
         doc: ffi::Str::new(E::DOC.as_bytes()),
         config_schema: leaked(config::schema::<E::Config>()),
         functions: std::ptr::from_ref(EstimatorFunctions::<E>::TABLE).cast(),
-        get_extension: None,
+        get_extension: Some(extension),
     }
 }
 
-/// Returns the entry of an estimator with parts.
-pub fn parts_component<E: Parts>() -> ffi::Component {
-    ffi::Component { get_extension: Some(EstimatorFunctions::<E>::parts_extension), ..estimator_component::<E>() }
-}
+type Extension = unsafe extern "C" fn(id: ffi::Str) -> *const c_void;
 
 fn leaked(text: String) -> ffi::Str {
     ffi::Str::new(Box::leak(text.into_boxed_str()).as_bytes())

@@ -7,7 +7,7 @@ use std::ffi::c_void;
 
 pub const MAGIC: u64 = 0x4e45_5354_4f52_504c;
 pub const ABI_MAJOR: u32 = 1;
-pub const ABI_MINOR: u32 = 1;
+pub const ABI_MINOR: u32 = 2;
 /// The one exported function.
 pub const ENTRY: &str = "nestor_plugin_entry";
 
@@ -20,6 +20,8 @@ pub const PANIC: i32 = 3;
 pub const MOST_BYTES: usize = 4 << 20;
 /// Most texts that one call puts.
 pub const MOST_TEXTS: usize = 1 << 16;
+/// Most bytes of one state.
+pub const MOST_STATE: usize = 256 << 20;
 
 pub const ERROR: u32 = 1;
 pub const OBSERVATION: u32 = 2;
@@ -31,6 +33,9 @@ pub const INFO: u32 = 7;
 pub const TEMPLATE: u32 = 8;
 pub const RESPONSE: u32 = 9;
 pub const PART: u32 = 10;
+pub const COLUMN: u32 = 11;
+pub const STATE: u32 = 12;
+pub const METRICS: u32 = 13;
 
 pub const ENVIRONMENT: u32 = 1;
 pub const ESTIMATOR: u32 = 2;
@@ -41,8 +46,21 @@ pub const NEEDS_REFERENCE: u32 = 4;
 
 /// Id of the expert extension.
 pub const EXPERT: &str = "nestor.env.expert/1";
+/// Id of the snapshot extension.
+pub const SNAPSHOT: &str = "nestor.env.snapshot/1";
 /// Id of the parts extension.
 pub const PARTS: &str = "nestor.estimator.parts/1";
+/// Id of the state extension of an estimator.
+pub const ESTIMATOR_STATE: &str = "nestor.estimator.state/1";
+/// Id of the columns extension.
+pub const COLUMNS: &str = "nestor.rows.columns/1";
+
+pub const BYTES: u32 = 1;
+pub const U8: u32 = 2;
+pub const U32: u32 = 3;
+pub const U64: u32 = 4;
+pub const F32: u32 = 5;
+pub const F64: u32 = 6;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -149,6 +167,32 @@ pub struct Estimator {
 pub struct Parts {
     pub names: unsafe extern "C" fn(estimator: *mut c_void, sink: *mut Sink) -> i32,
     pub fill: unsafe extern "C" fn(*mut c_void, *const Rows, *mut Sink, parts: *mut f64) -> i32,
+}
+
+#[repr(C)]
+pub struct State {
+    pub save: unsafe extern "C" fn(handle: *mut c_void, sink: *mut Sink) -> i32,
+    pub load: unsafe extern "C" fn(handle: *mut c_void, state: Str, sink: *mut Sink) -> i32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Column {
+    pub kind: u32,
+    pub count: u64,
+    pub data: *const c_void,
+    pub offsets: *const u64,
+}
+
+type Score =
+    unsafe extern "C" fn(*mut c_void, *const Rows, *const Column, *mut Sink, adv: *mut f32, returns: *mut f32) -> i32;
+type Fill = unsafe extern "C" fn(*mut c_void, *const Rows, *const Column, *mut Sink, parts: *mut f64) -> i32;
+
+#[repr(C)]
+pub struct Columns {
+    pub names: unsafe extern "C" fn(estimator: *mut c_void, sink: *mut Sink) -> i32,
+    pub score: Score,
+    pub fill: Option<Fill>,
 }
 
 #[repr(C)]

@@ -1,12 +1,13 @@
 //! The plugin interface of Nestor. `nestor_plugin.h` is the source of truth; this crate is its safe Rust form.
 //!
-//! A plugin author implements [`Environment`] and [`Instance`] (and [`Expert`], if there is one), or [`Estimator`], and
-//! writes one [`export!`]. No plugin needs `unsafe`: this crate catches panics, parses configs, and carries text and
+//! A plugin author implements [`Environment`] and [`Instance`] (and [`Expert`] or [`Snapshot`]), or [`Estimator`] (and
+//! [`Parts`], [`Columns`] or [`State`]), and writes one [`export!`]. No plugin needs `unsafe`: this crate catches panics, parses configs, and carries text and
 //! arrays across. [`parse`] reads the usual tagged responses. [`stats`] has the group statistics that estimators share.
 //! [`recorded`] defines the form in which steps are recorded for tests and for `nestor advantage`.
 
 #![warn(missing_docs)]
 
+mod column;
 mod config;
 mod environment;
 mod estimator;
@@ -17,11 +18,20 @@ pub mod parse;
 pub mod recorded;
 pub mod stats;
 
+pub use anyhow;
+pub use column::{Asked, Bytes, Column, Hidden, Values, View};
 pub use config::{parse as parse_config, suggest};
-pub use environment::{Environment, Expert, Instance, Observation, Start};
-pub use estimator::{Anchors, Estimator, Needs, Parts, Rows, Scores};
 #[doc(hidden)]
-pub use export::{describe, environment_component, estimator_component, expert_component, parts_component};
+pub use environment::Functions as EnvironmentFunctions;
+pub use environment::{Environment, Expert, Instance, Observation, Snapshot, Start};
+#[doc(hidden)]
+pub use estimator::Functions as EstimatorFunctions;
+pub use estimator::{Columns, Estimator, Needs, Parts, Rows, Scores, State};
+#[doc(hidden)]
+pub use export::{describe, environment_component, estimator_component, extension, table};
+pub use schemars;
+pub use serde;
+pub use serde_json;
 
 /// Returns the error for a split that an environment does not have.
 pub fn unknown_split(split: &str, known: &[&str]) -> anyhow::Error {

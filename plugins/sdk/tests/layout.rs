@@ -71,6 +71,9 @@ fn layouts() -> Vec<Layout> {
             ref_logprobs
         ),
         layout!(Parts, "nestor_parts", names, fill),
+        layout!(State, "nestor_state", save, load),
+        layout!(Column, "nestor_column", kind, count, data, offsets),
+        layout!(Columns, "nestor_columns", names, score, fill),
         layout!(Component, "nestor_component", kind, id, doc, config_schema, functions, get_extension),
     ]
 }
@@ -102,7 +105,7 @@ fn plugin_layout() -> Layout {
     Layout { size: size_of::<ffi::Plugin>(), fields: head.fields.into_iter().chain(rest).collect(), ..head }
 }
 
-const CONSTANTS: [(&str, u64); 27] = [
+const CONSTANTS: [(&str, u64); 38] = [
     ("NESTOR_MOST_BYTES", ffi::MOST_BYTES as u64),
     ("NESTOR_MOST_TEXTS", ffi::MOST_TEXTS as u64),
     ("NESTOR_MAGIC", ffi::MAGIC),
@@ -122,6 +125,17 @@ const CONSTANTS: [(&str, u64); 27] = [
     ("NESTOR_TEMPLATE", ffi::TEMPLATE as u64),
     ("NESTOR_RESPONSE", ffi::RESPONSE as u64),
     ("NESTOR_PART", ffi::PART as u64),
+    ("NESTOR_COLUMN", ffi::COLUMN as u64),
+    ("NESTOR_STATE", ffi::STATE as u64),
+    ("NESTOR_METRICS", ffi::METRICS as u64),
+    ("NESTOR_MOST_STATE", ffi::MOST_STATE as u64),
+    ("NESTOR_LEAST_MINOR", 0),
+    ("NESTOR_BYTES", ffi::BYTES as u64),
+    ("NESTOR_U8", ffi::U8 as u64),
+    ("NESTOR_U32", ffi::U32 as u64),
+    ("NESTOR_U64", ffi::U64 as u64),
+    ("NESTOR_F32", ffi::F32 as u64),
+    ("NESTOR_F64", ffi::F64 as u64),
     ("NESTOR_ENVIRONMENT", ffi::ENVIRONMENT as u64),
     ("NESTOR_ESTIMATOR", ffi::ESTIMATOR as u64),
     ("NESTOR_NEEDS_VALUES", ffi::NEEDS_VALUES as u64),

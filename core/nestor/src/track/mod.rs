@@ -9,7 +9,7 @@ mod metrics;
 mod phases;
 mod progress;
 mod stop_notice;
-pub mod terminal;
+pub use nestor_host::terminal;
 #[cfg(test)]
 mod tests;
 mod wandb;

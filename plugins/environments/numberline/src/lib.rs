@@ -145,12 +145,9 @@ impl Game {
             text,
             task: "Bring the current number to the target.".into(),
             admissible: ACTIONS.map(str::to_owned).to_vec(),
-            action: String::new(),
-            reward: 0.0,
-            terminated: false,
-            truncated: false,
             valid: true,
             info,
+            ..Observation::default()
         }
     }
 }

@@ -178,12 +178,9 @@ fn observe(game: &Game) -> Observation {
         text,
         task: "Push every box onto a target.".into(),
         admissible: Direction::ALL.iter().map(|d| d.name().to_owned()).collect(),
-        action: String::new(),
-        reward: 0.0,
-        terminated: false,
-        truncated: false,
         valid: true,
         info,
+        ..Observation::default()
     }
 }
 

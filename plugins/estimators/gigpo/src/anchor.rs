@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use anyhow::{Context, Result};
-use nestor_plugin::Anchors;
+use nestor_plugin::Bytes;
 use nestor_plugin::stats::group_by;
 
 use crate::difflib::Text;
@@ -11,7 +11,7 @@ use crate::difflib::Text;
 /// Returns the rows of a group by state, in order of first appearance. With a threshold, a row joins the first state
 /// whose first row is similar enough (so the order of rows matters), else it starts a new one. Without a threshold,
 /// anchors must be equal.
-pub fn states(anchors: &Anchors<'_>, group: &[usize], threshold: Option<f64>) -> Result<Vec<Vec<usize>>> {
+pub fn states(anchors: &Bytes<'_>, group: &[usize], threshold: Option<f64>) -> Result<Vec<Vec<usize>>> {
     let equal: Vec<Vec<usize>> = group_by(group.iter().map(|&row| anchors.of(row)))
         .into_iter()
         .map(|m| m.iter().map(|&i| group[i]).collect())

@@ -62,7 +62,7 @@ pub struct Config {
     /// Discount of the step returns.
     #[serde(default = "default_gamma")]
     gamma: f64,
-    /// Anchors at least this similar (difflib's ratio, between 0 and 1) are one state; null: only equal ones.
+    /// Bytes at least this similar (difflib's ratio, between 0 and 1) are one state; null: only equal ones.
     #[serde(default)]
     similarity: Option<f64>,
 }
@@ -102,7 +102,7 @@ impl Estimator for Gigpo {
         Needs { anchors: true, ..Needs::default() }
     }
 
-    fn score(&self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
+    fn score(&mut self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
         out.broadcast(rows, &self.advantages(rows)?);
         Ok(())
     }

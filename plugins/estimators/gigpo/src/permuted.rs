@@ -25,7 +25,7 @@ impl Estimator for Permuted {
         self.0.needs()
     }
 
-    fn score(&self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
+    fn score(&mut self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
         let mut advantages = self.0.advantages(rows)?;
         // An estimator keeps no state, so the order comes from the batch itself: another one in every iteration.
         let mut rng = ChaCha8Rng::seed_from_u64(fingerprint(rows));

@@ -41,7 +41,7 @@ impl Estimator for Grpo {
         Ok(config)
     }
 
-    fn score(&self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
+    fn score(&mut self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
         out.broadcast(rows, &episode_advantages(rows, self.norm, self.weighting));
         Ok(())
     }

@@ -73,7 +73,7 @@ impl Estimator for Ppo {
         Needs { values: true, ..Needs::default() }
     }
 
-    fn score(&self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
+    fn score(&mut self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
         let (mut advantages, returns) = match self.config.horizon {
             Horizon::Step => self.inside_steps(rows)?,
             Horizon::Episode => self.over_episodes(rows)?,

@@ -11,8 +11,8 @@ use super::Ppo;
 fn score(columns: &Columns, config: &Value) -> (Vec<f32>, Vec<f32>) {
     let tokens = columns.token_rewards.len();
     let (mut advantages, mut returns) = (vec![f32::NAN; tokens], vec![f32::NAN; tokens]);
-    let ppo = parse_config(&config.to_string()).and_then(Ppo::open).expect("a sound config");
-    ppo.score(&columns.view(), &mut Scores { advantages: &mut advantages, returns: &mut returns }).expect("scores");
+    let mut ppo = parse_config(&config.to_string()).and_then(Ppo::open).expect("a sound config");
+    ppo.score(&columns.view(), &mut Scores::new(&mut advantages, &mut returns)).expect("scores");
     (advantages, returns)
 }
 

@@ -62,7 +62,7 @@ impl Estimator for ReinforcePp {
         Ok(Self { config })
     }
 
-    fn score(&self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
+    fn score(&mut self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
         let returns = match self.config.baseline {
             Baseline::None => token_returns(rows, self.config.gamma),
             Baseline::Group => against_the_group(rows),

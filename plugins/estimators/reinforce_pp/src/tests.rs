@@ -14,8 +14,8 @@ fn score(case: &Value, config: &Value) -> [Vec<Vec<f32>>; 2] {
     let tokens = columns.token_rewards.len();
     let (mut advantages, mut returns) = (vec![f32::NAN; tokens], vec![f32::NAN; tokens]);
     let rows = columns.view();
-    let estimator = parse_config(&config.to_string()).and_then(ReinforcePp::open).expect("a sound config");
-    estimator.score(&rows, &mut Scores { advantages: &mut advantages, returns: &mut returns }).expect("scores");
+    let mut estimator = parse_config(&config.to_string()).and_then(ReinforcePp::open).expect("a sound config");
+    estimator.score(&rows, &mut Scores::new(&mut advantages, &mut returns)).expect("scores");
     [advantages, returns].map(|column| (0..rows.len()).map(|row| column[rows.tokens(row)].to_vec()).collect())
 }
 

@@ -35,7 +35,7 @@ impl Estimator for Rloo {
         Ok(config)
     }
 
-    fn score(&self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
+    fn score(&mut self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
         let scores = row_scores(rows);
         let mut advantages = scores.clone();
         for members in group_by(rows.group) {

@@ -32,7 +32,7 @@ pub fn score<E: Estimator>(columns: &Columns, config: &Value) -> Vec<f32> {
     let rows = columns.view();
     parse_config(&config.to_string())
         .and_then(E::open)
-        .and_then(|e| e.score(&rows, &mut Scores { advantages: &mut advantages, returns: &mut returns }))
+        .and_then(|mut e| e.score(&rows, &mut Scores::new(&mut advantages, &mut returns)))
         .unwrap_or_else(|e| panic!("{config}: {e:#}"));
     let one_value = |row: usize| {
         let tokens = &advantages[rows.tokens(row)];

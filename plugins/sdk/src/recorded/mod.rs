@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
-use crate::{Anchors, Rows};
+use crate::{Bytes, Rows};
 
 /// The recorded steps of one iteration.
 #[derive(Debug, Clone, Deserialize)]
@@ -91,13 +91,14 @@ impl Columns {
             valid: &self.valid,
             terminated: &self.terminated,
             truncated: &self.truncated,
-            anchors: Some(Anchors { data: &self.anchor_data, offsets: &self.anchor_offsets }),
+            anchors: Some(Bytes { data: &self.anchor_data, offsets: &self.anchor_offsets }),
             duplicate_of: &self.duplicate_of,
             token_offsets: &self.token_offsets,
             token_rewards: &self.token_rewards,
             values: self.values.as_deref(),
             logprobs: self.logprobs.as_deref(),
             ref_logprobs: self.ref_logprobs.as_deref(),
+            asked: &[],
         }
     }
 }

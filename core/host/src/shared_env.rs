@@ -8,12 +8,12 @@ use anyhow::{Context, Result, ensure};
 use nestor_plugin::{Observation, ffi};
 use serde_json::Value;
 
-use super::call::{Handle, HandleSlot, Texts, call};
-use super::calls::{Call, Function, Name, Position};
-use super::observation::{of_reset, of_step};
-use super::supervise::{Limits, Supervisor};
-use crate::data::PluginFile;
-use crate::track::terminal;
+use crate::call::{Handle, HandleSlot, Texts, call};
+use crate::calls::{Call, Function, Name, Position};
+use crate::library::{EnvironmentTables, PluginFile};
+use crate::observation::{of_reset, of_step};
+use crate::supervise::{Limits, Supervisor};
+use crate::terminal;
 
 /// An open environment; clones share it.
 #[derive(Clone)]
@@ -25,8 +25,7 @@ struct Inner {
     id: &'static str,
     file: PluginFile,
     name: Name,
-    functions: &'static ffi::Environment,
-    expert: Option<&'static ffi::Expert>,
+    tables: EnvironmentTables,
     handle: Handle,
     supervisor: Supervisor,
     /// A warning that an episode ended without `won` is out.
@@ -35,7 +34,7 @@ struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let (close_world, handle) = (self.functions.close_world, self.handle);
+        let (close_world, handle) = (self.tables.functions.close_world, self.handle);
         // SAFETY: the handle is from `open`; the envs, which hold this value, are gone.
         close(&self.supervisor, self.call(Function::CloseWorld), move |sink| unsafe {
             close_world(handle.pointer(), sink)
@@ -63,13 +62,12 @@ pub(super) fn close(supervisor: &Supervisor, under: Call, body: impl FnOnce(*mut
 impl SharedEnv {
     pub(super) fn open(
         (id, file): (&'static str, PluginFile),
-        functions: &'static ffi::Environment,
-        expert: Option<&'static ffi::Expert>,
+        tables: EnvironmentTables,
         config: &Value,
         limits: &Limits,
     ) -> Result<Self> {
         let (name, supervisor, text) = (Name::of_opened(id), Supervisor::new(limits.clone()), config.to_string());
-        let (open, under) = (functions.open, Call { plugin: name, function: Function::Open, position: None });
+        let (open, under) = (tables.functions.open, Call { plugin: name, function: Function::Open, position: None });
         let handle = supervisor
             .run(under, move || {
                 // SAFETY: a checked table; the room for the handle outlives the call.
@@ -80,7 +78,7 @@ impl SharedEnv {
             .and_then(|(_, slot)| slot.taken())
             .with_context(|| under.to_string())?;
         let warned = AtomicBool::new(false);
-        Ok(Self { inner: Arc::new(Inner { id, file, name, functions, expert, handle, supervisor, warned }) })
+        Ok(Self { inner: Arc::new(Inner { id, file, name, tables, handle, supervisor, warned }) })
     }
 
     pub fn id(&self) -> &str {
@@ -99,7 +97,7 @@ impl SharedEnv {
 
     /// The plugin's default prompt template.
     pub fn template(&self) -> Result<String> {
-        let (prompt_template, handle) = (self.inner.functions.prompt_template, self.inner.handle);
+        let (prompt_template, handle) = (self.inner.tables.functions.prompt_template, self.inner.handle);
         // SAFETY: the handle is open.
         self.call(Function::PromptTemplate, (), move |sink, _| unsafe { prompt_template(handle.pointer(), sink) })
             .and_then(|(mut texts, ())| texts.required(ffi::TEMPLATE, "template", "NESTOR_TEMPLATE"))
@@ -108,7 +106,7 @@ impl SharedEnv {
 
     /// Number of tasks in a split.
     pub fn tasks(&self, split: &str) -> Result<u64> {
-        let (tasks, handle, split) = (self.inner.functions.tasks, self.inner.handle, split.to_string());
+        let (tasks, handle, split) = (self.inner.tables.functions.tasks, self.inner.handle, split.to_string());
         // SAFETY: the handle is open; `count` outlives the call.
         self.call(Function::Tasks, 0, move |sink, count| unsafe {
             tasks(handle.pointer(), ffi::Str::new(split.as_bytes()), sink, count)
@@ -118,12 +116,17 @@ impl SharedEnv {
     }
 
     pub fn has_expert(&self) -> bool {
-        self.inner.expert.is_some()
+        self.inner.tables.expert.is_some()
+    }
+
+    /// True if the state of an episode can be copied ([`Env::save`]).
+    pub fn has_snapshots(&self) -> bool {
+        self.inner.tables.snapshot.is_some()
     }
 
     /// Makes an environment that plays episodes.
     pub fn spawn(&self) -> Result<Env> {
-        let (spawn, handle) = (self.inner.functions.spawn, self.inner.handle);
+        let (spawn, handle) = (self.inner.tables.functions.spawn, self.inner.handle);
         // SAFETY: the handle is open; the room for the new handle outlives the call.
         self.call(Function::Spawn, HandleSlot::empty(), move |sink, slot| unsafe {
             spawn(handle.pointer(), sink, &mut slot.0)
@@ -143,6 +146,13 @@ impl SharedEnv {
     }
 }
 
+/// A copy of the state of an episode.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Snapshot {
+    position: Option<Position>,
+    state: Vec<u8>,
+}
+
 /// Plays one episode at a time; a reset starts the next one.
 pub struct Env {
     shared: SharedEnv,
@@ -153,7 +163,7 @@ pub struct Env {
 impl Drop for Env {
     fn drop(&mut self) {
         let (shared, handle) = (&self.shared.inner, self.handle);
-        let (close_env, under) = (shared.functions.close, self.under(Function::Close));
+        let (close_env, under) = (shared.tables.functions.close, self.under(Function::Close));
         // SAFETY: the handle is from `spawn`, its world is still open.
         close(&shared.supervisor, under, move |sink| unsafe { close_env(handle.pointer(), sink) });
     }
@@ -163,7 +173,7 @@ impl Env {
     /// Starts a task.
     pub fn reset(&mut self, split: &str, task: u64, seed: u64) -> Result<Observation> {
         self.position = Some(Position { split: Name::of(split), task, seed, steps: 0 });
-        let (reset, split) = (self.shared.inner.functions.reset, split.to_string());
+        let (reset, split) = (self.shared.inner.tables.functions.reset, split.to_string());
         // SAFETY: the handle is open and used by this thread alone; `out` outlives the call.
         self.call(Function::Reset, ffi::Step::default(), move |handle, sink, out| unsafe {
             reset(handle.pointer(), ffi::Str::new(split.as_bytes()), task, seed, sink, out)
@@ -174,7 +184,7 @@ impl Env {
 
     /// Plays one response.
     pub fn step(&mut self, response: &str) -> Result<Observation> {
-        let (step, response) = (self.shared.inner.functions.step, response.to_string());
+        let (step, response) = (self.shared.inner.tables.functions.step, response.to_string());
         let seen = self
             .playing()
             .and_then(|()| {
@@ -227,13 +237,48 @@ impl Env {
             .with_context(|| self.under(Function::Response).to_string())
     }
 
+    /// A copy of the state of the episode under way.
+    pub fn save(&self) -> Result<Snapshot> {
+        let position = self.position;
+        self.playing()
+            .and_then(|()| self.snapshots())
+            .and_then(|table| {
+                let save = table.save;
+                // SAFETY: as for `reset`.
+                self.call(Function::Save, (), move |handle, sink, _| unsafe { save(handle.pointer(), sink) })
+            })
+            .and_then(|(mut texts, ())| texts.required_bytes(ffi::STATE, "state", "NESTOR_STATE"))
+            .map(|state| Snapshot { position, state })
+            .with_context(|| self.under(Function::Save).to_string())
+    }
+
+    /// Continues from a copy that [`Env::save`] made, of this environment or another one of the same plugin and config.
+    pub fn load(&mut self, snapshot: &Snapshot) -> Result<()> {
+        self.position = snapshot.position;
+        let state = snapshot.state.clone();
+        self.snapshots()
+            .and_then(|table| {
+                let load = table.load;
+                // SAFETY: as for `reset`.
+                self.call(Function::Load, (), move |handle, sink, _| unsafe {
+                    load(handle.pointer(), ffi::Str::new(&state), sink)
+                })
+            })
+            .map(|_| ())
+            .with_context(|| self.under(Function::Load).to_string())
+    }
+
+    fn snapshots(&self) -> Result<&'static ffi::State> {
+        self.shared.inner.tables.snapshot.context("this environment has no snapshots (extension nestor.env.snapshot/1)")
+    }
+
     fn playing(&self) -> Result<()> {
         ensure!(self.position.is_some(), "stepped before the first reset");
         Ok(())
     }
 
     fn expert(&self) -> Result<&'static ffi::Expert> {
-        self.shared.inner.expert.context("this environment has no expert (extension nestor.env.expert/1)")
+        self.shared.inner.tables.expert.context("this environment has no expert (extension nestor.env.expert/1)")
     }
 
     /// Warns once of an episode that ends without saying whether it was won: it counts as lost.

@@ -1,14 +1,18 @@
 //! An estimator of a plugin. A guard checks that it fills every advantage and every return with a finite number.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context, Result, bail, ensure};
-use nestor_plugin::{Needs, ffi};
+use nestor_plugin::{Asked, Needs, ffi};
 use serde_json::Value;
 
-use super::call::{Handle, HandleSlot, Texts, call};
-use super::calls::{Call, Function, Name};
-use super::shared_env::close;
-use super::supervise::{Limits, Supervisor};
-use crate::data::{PluginFile, Rows};
+use crate::call::{Handle, HandleSlot, Texts, call};
+use crate::calls::{Call, Function, Name};
+use crate::library::EstimatorTables;
+use crate::observation::metrics;
+use crate::shared_env::close;
+use crate::supervise::{Limits, Supervisor};
+use crate::{PluginFile, Rows};
 
 /// Numbers behind the end of each array that an estimator fills. A plugin that writes there has written too far.
 const MARGIN: usize = 64;
@@ -19,10 +23,10 @@ const UNTOUCHED: u32 = 0x7fc5_a3d1;
 pub struct Estimator {
     id: &'static str,
     file: PluginFile,
-    functions: &'static ffi::Estimator,
-    parts: Option<&'static ffi::Parts>,
+    tables: EstimatorTables,
     handle: Handle,
     needs: Needs,
+    asked: Vec<Asked>,
     supervisor: Supervisor,
 }
 
@@ -44,7 +48,7 @@ impl Parts {
 
 impl Drop for Estimator {
     fn drop(&mut self) {
-        let (close_estimator, handle) = (self.functions.close, self.handle);
+        let (close_estimator, handle) = (self.tables.functions.close, self.handle);
         // SAFETY: the handle is from `open` and never used again.
         close(&self.supervisor, self.under(Function::Close), move |sink| unsafe {
             close_estimator(handle.pointer(), sink)
@@ -55,14 +59,13 @@ impl Drop for Estimator {
 impl Estimator {
     pub(super) fn open(
         (id, file): (&'static str, PluginFile),
-        functions: &'static ffi::Estimator,
-        parts: Option<&'static ffi::Parts>,
+        tables: EstimatorTables,
         config: &Value,
         limits: &Limits,
     ) -> Result<Self> {
         let (text, supervisor) = (config.to_string(), Supervisor::new(limits.clone()));
         let (open, under) =
-            (functions.open, Call { plugin: Name::of_opened(id), function: Function::Open, position: None });
+            (tables.functions.open, Call { plugin: Name::of_opened(id), function: Function::Open, position: None });
         let handle = supervisor
             .run(under, move || {
                 // SAFETY: a checked table; the room for the handle outlives the call.
@@ -72,15 +75,34 @@ impl Estimator {
             })
             .and_then(|(_, slot)| slot.taken())
             .with_context(|| format!("plugin {id}"))?;
-        let mut estimator = Self { id, file, functions, parts, handle, needs: Needs::default(), supervisor };
-        let needs = functions.needs;
+        let mut estimator = Self { id, file, tables, handle, needs: Needs::default(), asked: Vec::new(), supervisor };
+        let needs = tables.functions.needs;
         // SAFETY: the handle is open; `flags` outlives the call.
         let (_, flags) = estimator
             .call(Function::Needs, 0, move |handle, sink, flags| unsafe { needs(handle.pointer(), sink, flags) })
             .with_context(|| format!("plugin {id}: needs"))?;
         estimator.needs = Needs::from_flags(flags)
             .with_context(|| format!("plugin {id} needs what this program does not have (flags {flags:#x})"))?;
+        estimator.asked = estimator.read_asked().with_context(|| format!("plugin {id}: columns"))?;
         Ok(estimator)
+    }
+
+    fn read_asked(&self) -> Result<Vec<Asked>> {
+        let Some(columns) = self.tables.columns else { return Ok(Vec::new()) };
+        let names = columns.names;
+        // SAFETY: the handle is open.
+        let (mut texts, ()) =
+            self.call(Function::Columns, (), move |handle, sink, _| unsafe { names(handle.pointer(), sink) })?;
+        let asked: Vec<Asked> =
+            texts.all(ffi::COLUMN, "name of a column")?.iter().map(|name| name.parse()).collect::<Result<_>>()?;
+        for (at, one) in asked.iter().enumerate() {
+            ensure!(
+                asked[..at].iter().all(|other| other.column != one.column),
+                "column {} is asked for twice",
+                one.column
+            );
+        }
+        Ok(asked)
     }
 
     fn under(&self, function: Function) -> Call {
@@ -112,32 +134,75 @@ impl Estimator {
         self.needs
     }
 
-    /// Fills `rows.advantages` and `rows.returns`.
-    pub fn score(&self, rows: &mut Rows) -> Result<()> {
-        let tokens = check_columns(rows, self.needs).with_context(|| format!("rows for plugin {}", self.id))?;
-        let (score, needs, own) = (self.functions.score, self.needs, rows.clone());
+    /// Columns that the estimator asks for by name (`rows.columns`).
+    pub fn asked(&self) -> &[Asked] {
+        &self.asked
+    }
+
+    /// True if the estimator remembers something between iterations.
+    pub fn has_state(&self) -> bool {
+        self.tables.state.is_some()
+    }
+
+    /// All that later scores depend on; empty for an estimator without a state.
+    pub fn save(&self) -> Result<Vec<u8>> {
+        let Some(table) = self.tables.state else { return Ok(Vec::new()) };
+        let save = table.save;
+        // SAFETY: the handle is open.
+        self.call(Function::Save, (), move |handle, sink, _| unsafe { save(handle.pointer(), sink) })
+            .and_then(|(mut texts, ())| texts.required_bytes(ffi::STATE, "state", "NESTOR_STATE"))
+            .with_context(|| format!("plugin {}: save", self.id))
+    }
+
+    /// Takes a state that [`Estimator::save`] returned, before the first score.
+    pub fn load(&self, state: &[u8]) -> Result<()> {
+        let load = self.tables.state.context("the plugin has no state (extension nestor.estimator.state/1)")?.load;
+        let state = state.to_vec();
+        self.call(Function::Load, (), move |handle, sink, _| {
+            // SAFETY: the handle is open; the bytes outlive the call.
+            unsafe { load(handle.pointer(), ffi::Str::new(&state), sink) }
+        })
+        .map(|_| ())
+        .with_context(|| format!("plugin {}: load", self.id))
+    }
+
+    /// Fills `rows.advantages` and `rows.returns`. Returns the estimator's own metrics by name.
+    pub fn score(&self, rows: &mut Rows) -> Result<BTreeMap<String, f64>> {
+        let tokens = self.check_columns(rows)?;
+        let (tables, needs, own, asked) = (self.tables, self.needs, rows.clone(), self.asked.clone());
         let room = (with_margin(vec![f32::NAN; tokens]), with_margin(vec![f32::NAN; tokens]));
         // The call owns all that it reads and writes: it may be given up, and then continues.
-        let (_, (advantages, returns)) = self
+        let (mut texts, (advantages, returns)) = self
             .call(Function::Score, room, move |handle, sink, (advantages, returns)| {
                 let extra = Extra::of(&own, needs);
                 let columns = columns(&own, &extra, needs);
+                let (rows, advantages, returns) = (&columns, advantages.as_mut_ptr(), returns.as_mut_ptr());
                 // SAFETY: the handle is open; columns and arrays have the lengths the header gives (`check_columns`) and
                 // outlive the call.
-                unsafe { score(handle.pointer(), &columns, sink, advantages.as_mut_ptr(), returns.as_mut_ptr()) }
+                unsafe {
+                    match tables.columns {
+                        None => (tables.functions.score)(handle.pointer(), rows, sink, advantages, returns),
+                        Some(table) => {
+                            let named = named_columns(&own, &asked);
+                            (table.score)(handle.pointer(), rows, named.as_ptr(), sink, advantages, returns)
+                        }
+                    }
+                }
             })
             .with_context(|| format!("plugin {}: score of {} rows", self.id, rows.len()))?;
         rows.advantages = self.without_margin(advantages, "advantages")?;
         rows.returns = self.without_margin(returns, "returns")?;
         self.check(rows, &rows.advantages, "advantage")?;
-        self.check(rows, &rows.returns, "return")
+        self.check(rows, &rows.returns, "return")?;
+        metrics(&mut texts).with_context(|| format!("plugin {}: score", self.id))
     }
 
     /// The components of the advantages of scored rows; empty from an estimator without this extension.
     pub fn parts(&self, rows: &Rows) -> Result<Parts> {
-        let Some(parts) = self.parts else { return Ok(Parts::default()) };
-        check_columns(rows, self.needs).with_context(|| format!("rows for plugin {}", self.id))?;
+        let Some(parts) = self.tables.parts else { return Ok(Parts::default()) };
+        self.check_columns(rows)?;
         let (names, fill, needs, own) = (parts.names, parts.fill, self.needs, rows.clone());
+        let (fill_columns, asked) = (self.tables.columns.and_then(|table| table.fill), self.asked.clone());
         // SAFETY: the handle is open.
         let (mut texts, ()) = self
             .call(Function::Names, (), move |handle, sink, _| unsafe { names(handle.pointer(), sink) })
@@ -149,11 +214,32 @@ impl Estimator {
                 let extra = Extra::of(&own, needs);
                 let columns = columns(&own, &extra, needs);
                 // SAFETY: the handle is open; columns and array have the lengths the header gives and outlive the call.
-                unsafe { fill(handle.pointer(), &columns, sink, numbers.as_mut_ptr()) }
+                unsafe {
+                    match fill_columns {
+                        None => fill(handle.pointer(), &columns, sink, numbers.as_mut_ptr()),
+                        Some(fill) => {
+                            let named = named_columns(&own, &asked);
+                            fill(handle.pointer(), &columns, named.as_ptr(), sink, numbers.as_mut_ptr())
+                        }
+                    }
+                }
             })
             .with_context(|| format!("plugin {}: parts of {} rows", self.id, rows.len()))?;
         let columns = numbers.chunks(rows.len().max(1)).map(<[f64]>::to_vec);
         Ok(Parts(names.into_iter().zip(columns).collect()))
+    }
+
+    /// Checks that every column has the length that the border promises the plugin; returns the number of tokens T.
+    fn check_columns(&self, rows: &Rows) -> Result<usize> {
+        let context = || format!("rows for plugin {}", self.id);
+        let tokens = check_columns(rows, self.needs).with_context(context)?;
+        for Asked { column, optional } in &self.asked {
+            match rows.columns.get(&column.to_string()) {
+                Some(values) => values.view().check(column, rows.len(), tokens).with_context(context)?,
+                None => ensure!(*optional, "plugin {} asks for the column `{column}`, and there is none", self.id),
+            }
+        }
+        Ok(tokens)
     }
 
     fn without_margin(&self, mut numbers: Vec<f32>, name: &str) -> Result<Vec<f32>> {
@@ -208,6 +294,14 @@ impl Extra {
     }
 }
 
+/// The columns that the estimator asks for, in its order. One that is missing is null.
+fn named_columns(rows: &Rows, asked: &[Asked]) -> Vec<ffi::Column> {
+    let missing = ffi::Column { kind: 0, count: 0, data: std::ptr::null(), offsets: std::ptr::null() };
+    let column =
+        |one: &Asked| rows.columns.get(&one.column.to_string()).map_or(missing, |column| column.view().to_ffi());
+    asked.iter().map(column).collect()
+}
+
 fn columns(rows: &Rows, extra: &Extra, needs: Needs) -> ffi::Rows {
     let asked = |column: &Option<Vec<f32>>, asked: bool| match column {
         Some(column) if asked => column.as_ptr(),
@@ -239,7 +333,7 @@ fn columns(rows: &Rows, extra: &Extra, needs: Needs) -> ffi::Rows {
     }
 }
 
-/// Checks that every column has the length that the border promises the plugin; returns the number of tokens T.
+/// Checks the columns of [`ffi::Rows`].
 fn check_columns(rows: &Rows, needs: Needs) -> Result<usize> {
     let (b, t) = (rows.len(), rows.token_rewards.len());
     let by_row = [

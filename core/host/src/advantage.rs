@@ -6,10 +6,10 @@ use anyhow::{Context, Result};
 use nestor_plugin::recorded::{Columns, Recorded};
 use serde_json::{Value, json};
 
-use super::{Kind, Plugins};
-use crate::data::Rows;
 use crate::input_error;
-use crate::recipe::PluginChoice;
+use crate::rows::Rows;
+use crate::{Kind, Plugins};
+use nestor_recipe::PluginChoice;
 
 /// Scores the steps recorded in a file and returns `{"advantages": [[…per token…], …], "returns": [[…], …]}`, one list
 /// per row. `config` is a JSON object. If it does not set `gamma` and the estimator has that key, the file's applies.

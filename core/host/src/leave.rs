@@ -8,7 +8,7 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{calls, crash, supervise};
+use crate::{calls, crash, supervise};
 
 /// Nestor itself ends the process.
 static LEAVING: AtomicBool = AtomicBool::new(false);

@@ -12,10 +12,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-use super::library::{Component, Found, check_file, open};
-use super::supervise::Limits;
-use super::{crash, leave};
-use crate::error::Stopped;
+use crate::Stopped;
+use crate::library::{Component, Found, check_file, open};
+use crate::supervise::Limits;
+use crate::{crash, leave};
 
 /// Time between two looks at the child.
 const POLL: Duration = Duration::from_millis(1);

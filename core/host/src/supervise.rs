@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 
-use super::calls::{self, Call};
-use crate::error::Stopped;
-use crate::track::terminal;
+use crate::Stopped;
+use crate::calls::{self, Call};
+use crate::terminal;
 
 /// The limit where no recipe sets one.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);

@@ -1,4 +1,5 @@
-//! The host's side of the plugin border: it finds plugin files, checks their description and guards every call.
+//! The host's side of the plugin border: it finds plugin files, checks their description and guards every call. It needs
+//! no libtorch, so that plugins can be checked and run without the trainer.
 //!
 //! [`Plugins`] finds components by id or file, [`SharedEnv`] and [`Env`] play an environment, [`Estimator`] scores rows,
 //! [`advantage`] scores recorded ones. `plugins/sdk/nestor_plugin.h` defines the border. Every call is recorded (`calls`),
@@ -13,9 +14,11 @@ mod leave;
 mod library;
 mod observation;
 mod probe;
+mod rows;
 mod search;
 mod shared_env;
 mod supervise;
+pub mod terminal;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -24,19 +27,18 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-pub use nestor_plugin::{Needs, Observation};
+pub use nestor_plugin::{Asked, Column, Needs, Observation, Values};
 use serde_json::Value;
 
-pub use crate::data::PluginFile;
 pub use calls::{Call, Slot, own as own_slot, supervise_this_thread};
 pub use estimator::{Estimator, Parts};
-pub use library::{Found, Kind};
-pub use shared_env::{Env, SharedEnv};
+pub use library::{Found, Kind, PluginFile};
+pub use rows::Rows;
+pub use shared_env::{Env, SharedEnv, Snapshot};
 pub use supervise::{GRACE, Limits, POLL, leave_behind};
 
-use crate::input_error;
-use crate::recipe::PluginChoice;
 use library::{Component, Functions};
+use nestor_recipe::{PluginChoice, input_error};
 use search::{Candidate, PluginDir, candidates};
 
 /// Directories to look for plugins in before all others, separated as in PATH.
@@ -56,6 +58,11 @@ pub fn ending(code: u8) {
 
 /// Time that a file has to describe itself which nobody named: a file that hangs must not hold others up.
 const GLANCE: Duration = Duration::from_secs(10);
+
+/// A signal asked the run to stop. The work under way is discarded.
+#[derive(Debug, thiserror::Error)]
+#[error("stopped by a signal")]
+pub struct Stopped;
 
 /// A plugin file that cannot be used.
 #[derive(Debug, Clone, serde::Serialize)]
@@ -128,10 +135,10 @@ impl Plugins {
     pub fn environment(&self, choice: &PluginChoice) -> Result<SharedEnv> {
         let component = self.component(Kind::Environment, &choice.plugin)?;
         match component.functions {
-            Functions::Environment { functions, expert } => {
-                SharedEnv::open((component.id, component.file()?), functions, expert, &choice.config, &self.limits)
+            Functions::Environment(tables) => {
+                SharedEnv::open((component.id, component.file()?), tables, &choice.config, &self.limits)
             }
-            Functions::Estimator { .. } => unreachable!("looked up by its kind"),
+            Functions::Estimator(_) => unreachable!("looked up by its kind"),
         }
     }
 
@@ -139,10 +146,10 @@ impl Plugins {
     pub fn estimator(&self, choice: &PluginChoice) -> Result<Estimator> {
         let component = self.component(Kind::Estimator, &choice.plugin)?;
         match component.functions {
-            Functions::Estimator { functions, parts } => {
-                Estimator::open((component.id, component.file()?), functions, parts, &choice.config, &self.limits)
+            Functions::Estimator(tables) => {
+                Estimator::open((component.id, component.file()?), tables, &choice.config, &self.limits)
             }
-            Functions::Environment { .. } => unreachable!("looked up by its kind"),
+            Functions::Environment(_) => unreachable!("looked up by its kind"),
         }
     }
 

@@ -9,7 +9,7 @@ use std::mem::MaybeUninit;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
-use super::calls;
+use crate::calls;
 
 /// The signals of faults, and their names.
 const FAULTS: [(c_int, &str); 5] = [

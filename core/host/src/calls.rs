@@ -73,10 +73,13 @@ pub enum Function {
     Score,
     Names,
     Fill,
+    Columns,
+    Save,
+    Load,
 }
 
 impl Function {
-    const ALL: [(Self, &'static str); 15] = [
+    const ALL: [(Self, &'static str); 18] = [
         (Self::Entry, "nestor_plugin_entry"),
         (Self::Open, "open"),
         (Self::PromptTemplate, "prompt_template"),
@@ -92,6 +95,9 @@ impl Function {
         (Self::Score, "score"),
         (Self::Names, "names"),
         (Self::Fill, "fill"),
+        (Self::Columns, "names of columns"),
+        (Self::Save, "save"),
+        (Self::Load, "load"),
     ];
 
     /// Its name in nestor_plugin.h.

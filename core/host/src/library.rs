@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use nestor_plugin::ffi;
+use sha2::{Digest, Sha256};
 
-use super::calls::{Call, Function, Name, recorded};
-use crate::data::PluginFile;
-use crate::files::sum;
+use crate::calls::{Call, Function, Name, recorded};
+
 use crate::input_error;
 
 /// Most components of one file.
@@ -56,6 +56,19 @@ pub struct Found {
     pub path: PathBuf,
 }
 
+/// The plugin file behind an environment or estimator, as a run records it.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct PluginFile {
+    /// The component's name in recipes.
+    pub id: String,
+    /// Absolute, without links.
+    pub path: PathBuf,
+    /// Hexadecimal.
+    pub sha256: String,
+    /// Version of the plugin border, such as `1.1`.
+    pub border: String,
+}
+
 /// A component of a plugin file, checked.
 #[derive(Clone)]
 pub struct Component {
@@ -68,18 +81,35 @@ pub struct Component {
     pub path: PathBuf,
 }
 
+/// The function tables of an environment.
+#[derive(Clone, Copy)]
+pub struct EnvironmentTables {
+    pub functions: &'static ffi::Environment,
+    pub expert: Option<&'static ffi::Expert>,
+    pub snapshot: Option<&'static ffi::State>,
+}
+
+/// The function tables of an estimator.
+#[derive(Clone, Copy)]
+pub struct EstimatorTables {
+    pub functions: &'static ffi::Estimator,
+    pub parts: Option<&'static ffi::Parts>,
+    pub columns: Option<&'static ffi::Columns>,
+    pub state: Option<&'static ffi::State>,
+}
+
 /// The function tables of a component.
 #[derive(Clone, Copy)]
 pub enum Functions {
-    Environment { functions: &'static ffi::Environment, expert: Option<&'static ffi::Expert> },
-    Estimator { functions: &'static ffi::Estimator, parts: Option<&'static ffi::Parts> },
+    Environment(EnvironmentTables),
+    Estimator(EstimatorTables),
 }
 
 impl Component {
     pub fn kind(&self) -> Kind {
         match self.functions {
-            Functions::Environment { .. } => Kind::Environment,
-            Functions::Estimator { .. } => Kind::Estimator,
+            Functions::Environment(_) => Kind::Environment,
+            Functions::Estimator(_) => Kind::Estimator,
         }
     }
 
@@ -98,7 +128,18 @@ impl Component {
         let context = || format!("reading {}", self.path.display());
         let path = self.path.canonicalize().with_context(context)?;
         let (major, minor) = self.border;
-        Ok(PluginFile { id: self.id.into(), sha256: sum(&path)?.sha256, path, border: format!("{major}.{minor}") })
+        Ok(PluginFile { id: self.id.into(), sha256: sha256(&path)?, path, border: format!("{major}.{minor}") })
+    }
+}
+
+/// The SHA-256 of a file, in hexadecimal.
+fn sha256(path: &Path) -> Result<String> {
+    let (mut file, mut hasher, mut buffer) = (std::fs::File::open(path)?, Sha256::new(), vec![0; 1 << 20]);
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()),
+            read => hasher.update(&buffer[..read]),
+        }
     }
 }
 
@@ -199,8 +240,8 @@ fn check_head(head: Option<&ffi::Head>, path: &Path) -> Result<(u32, u32)> {
     }
     if head.abi_major != ours.abi_major || head.abi_minor > ours.abi_minor {
         return Err(input_error!(
-            "plugin file {shown} was built for version {}.{} of the plugin border, this program has {}.{}; build both \
-             from the same nestor_plugin.h",
+            "plugin file {shown} needs version {}.{} of the plugin border, this program has {}.{}; build both from the \
+             same nestor_plugin.h",
             head.abi_major,
             head.abi_minor,
             ours.abi_major,
@@ -259,26 +300,30 @@ unsafe fn read(component: &ffi::Component, border: (u32, u32), path: &Path) -> R
     // SAFETY: the kind says which table `functions` points at; the extension's id says the same for its table.
     let functions = unsafe {
         match component.kind {
-            ffi::ENVIRONMENT => Functions::Environment {
-                functions: table(component.functions).ok_or_else(missing)?,
-                expert: extension(ffi::EXPERT).map(|found| table(found).ok_or_else(missing)).transpose()?,
-            },
-            ffi::ESTIMATOR => Functions::Estimator {
-                functions: table(component.functions).ok_or_else(missing)?,
-                parts: extension(ffi::PARTS).map(|found| table(found).ok_or_else(missing)).transpose()?,
-            },
+            ffi::ENVIRONMENT => Functions::Environment(EnvironmentTables {
+                functions: table(component.functions, 0).ok_or_else(missing)?,
+                expert: extension(ffi::EXPERT).map(|found| table(found, 0).ok_or_else(missing)).transpose()?,
+                snapshot: extension(ffi::SNAPSHOT).map(|found| table(found, 0).ok_or_else(missing)).transpose()?,
+            }),
+            ffi::ESTIMATOR => Functions::Estimator(EstimatorTables {
+                functions: table(component.functions, 0).ok_or_else(missing)?,
+                parts: extension(ffi::PARTS).map(|found| table(found, 0).ok_or_else(missing)).transpose()?,
+                // Its last function may be missing.
+                columns: extension(ffi::COLUMNS).map(|found| table(found, 1).ok_or_else(missing)).transpose()?,
+                state: extension(ffi::ESTIMATOR_STATE).map(|found| table(found, 0).ok_or_else(missing)).transpose()?,
+            }),
             kind => return Err(wrong(&format!("{id} has the unknown kind {kind}"))),
         }
     };
     Ok(Component { id, border, doc: text(component.doc, "a doc line")?, schema, functions, path: path.to_path_buf() })
 }
 
-/// A table of functions. None if it or one of its entries is null.
+/// A table of functions. None if it or one of its entries is null, but for `optional` ones at its end.
 ///
 /// # Safety
 /// `functions` is null or points at a static table of type `T`, which holds function pointers alone.
-unsafe fn table<T>(functions: *const c_void) -> Option<&'static T> {
-    let entries = size_of::<T>() / size_of::<*const c_void>();
+unsafe fn table<T>(functions: *const c_void, optional: usize) -> Option<&'static T> {
+    let entries = size_of::<T>() / size_of::<*const c_void>() - optional;
     // SAFETY: a function pointer has the size of a pointer and, being perhaps null, is read as one first.
     unsafe {
         let whole = !functions.is_null()

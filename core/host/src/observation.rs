@@ -1,13 +1,17 @@
 //! Checks of the result of a reset or a step against the rules of nestor_plugin.h.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context, Result, bail, ensure};
 use nestor_plugin::{Observation, ffi};
 use serde_json::{Map, Value};
 
-use super::call::Texts;
+use crate::call::Texts;
 
 /// Longest `task_type` in bytes. It becomes part of a metric's name.
 const LONGEST_TASK_TYPE: usize = 128;
+/// Longest name of a plugin's metric in bytes.
+const LONGEST_METRIC: usize = 64;
 
 /// The observation after a reset.
 pub fn of_reset(texts: Texts, out: ffi::Step) -> Result<Observation> {
@@ -49,6 +53,7 @@ pub fn of_step(mut texts: Texts, out: ffi::Step) -> Result<Observation> {
         truncated: out.truncated == 1,
         valid: out.valid == 1,
         info: info(&texts.text(ffi::INFO, "info")?)?,
+        metrics: metrics(&mut texts)?,
     })
 }
 
@@ -76,6 +81,27 @@ fn info(text: &str) -> Result<Map<String, Value>> {
         Some(other) => bail!("the plugin's info has `task_type` = {}; it must be a text", shown(other)),
     }
     Ok(info)
+}
+
+/// The numbers that a call put for metrics.jsonl.
+pub fn metrics(texts: &mut Texts) -> Result<BTreeMap<String, f64>> {
+    let text = texts.text(ffi::METRICS, "metrics")?;
+    if text.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let metrics: BTreeMap<String, f64> =
+        serde_json::from_str(&text).context("the plugin's metrics are not a JSON object of numbers")?;
+    let fits = |name: &str| {
+        (1..=LONGEST_METRIC).contains(&name.len())
+            && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+    };
+    if let Some(name) = metrics.keys().find(|name| !fits(name)) {
+        bail!(
+            "the plugin's metrics have the name {name:?}; a name has at most {LONGEST_METRIC} lower case letters, digits \
+             and underscores"
+        );
+    }
+    Ok(metrics)
 }
 
 /// The start of a value as JSON.

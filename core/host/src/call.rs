@@ -75,6 +75,14 @@ impl Texts {
         self.text(field, name)
     }
 
+    /// As [`Texts::bytes`], for a field that the plugin must put.
+    pub fn required_bytes(&mut self, field: u32, name: &str, constant: &str) -> Result<Vec<u8>> {
+        if !self.has(field) {
+            bail!("the plugin did not put its {name} ({constant})");
+        }
+        Ok(self.bytes(field))
+    }
+
     /// All texts of a field, in the order put.
     pub fn all(&mut self, field: u32, name: &str) -> Result<Vec<String>> {
         let mine = self.fields.iter_mut().filter(|(f, _)| *f == field);
@@ -88,12 +96,14 @@ impl Texts {
         self.fault = match text.len {
             0 => None,
             _ if text.data.is_null() => Some("a text of the plugin is null and yet has a length"),
+            len if field == ffi::STATE && len <= ffi::MOST_STATE => None,
+            _ if field == ffi::STATE => Some("the plugin put over 256 MiB as its state"),
             len if len > ffi::MOST_BYTES - self.bytes => Some("the plugin put over 4 MiB of text in one call"),
             _ if self.fields.len() >= ffi::MOST_TEXTS => Some("the plugin put over 65536 texts in one call"),
             _ => None,
         };
         if self.fault.is_none() {
-            self.bytes += text.len;
+            self.bytes += if field == ffi::STATE { 0 } else { text.len };
             // SAFETY: borrowed for this call of `put`; null only without a length.
             self.fields.push((field, unsafe { text.bytes() }.to_vec()));
         }

@@ -62,7 +62,7 @@ pub struct Config {
     /// Discount of the step returns.
     #[serde(default = "default_gamma")]
     gamma: f64,
-    /// Bytes at least this similar (difflib's ratio, between 0 and 1) are one state; null: only equal ones.
+    /// Anchors at least this similar (difflib's ratio, between 0 and 1) are one state; null: only equal ones.
     #[serde(default)]
     similarity: Option<f64>,
 }

@@ -65,7 +65,7 @@ pub struct PluginFile {
     pub path: PathBuf,
     /// Hexadecimal.
     pub sha256: String,
-    /// Version of the plugin border, such as `1.1`.
+    /// The least version of the plugin border that it needs, such as `1.0`.
     pub border: String,
 }
 
@@ -73,7 +73,7 @@ pub struct PluginFile {
 #[derive(Clone)]
 pub struct Component {
     pub id: &'static str,
-    /// Major and minor version of the border that the file was built for.
+    /// The least version of the border that the file needs, major and minor.
     pub border: (u32, u32),
     pub doc: &'static str,
     pub schema: serde_json::Value,

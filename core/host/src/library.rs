@@ -12,6 +12,8 @@ use sha2::{Digest, Sha256};
 use crate::calls::{Call, Function, Name, recorded};
 
 use crate::input_error;
+use crate::isolate::frame::Abilities;
+use crate::trust;
 
 /// Most components of one file.
 const MOST_COMPONENTS: u64 = 1024;
@@ -123,12 +125,42 @@ impl Component {
         }
     }
 
-    /// The record of the file.
-    pub fn file(&self) -> Result<PluginFile> {
-        let context = || format!("reading {}", self.path.display());
-        let path = self.path.canonicalize().with_context(context)?;
-        let (major, minor) = self.border;
-        Ok(PluginFile { id: self.id.into(), sha256: sha256(&path)?, path, border: format!("{major}.{minor}") })
+    /// What it can do.
+    pub fn abilities(&self) -> Abilities {
+        let none = Abilities { border: self.border, ..Abilities::default() };
+        match self.functions {
+            Functions::Environment(tables) => {
+                Abilities { expert: tables.expert.is_some(), snapshots: tables.snapshot.is_some(), ..none }
+            }
+            Functions::Estimator(tables) => Abilities {
+                parts: tables.parts.is_some(),
+                columns: tables.columns.is_some(),
+                state: tables.state.is_some(),
+                ..none
+            },
+        }
+    }
+}
+
+impl PluginFile {
+    /// The record of a file. With a pin, refuses a file that has another hash.
+    pub fn read(id: &str, path: &Path, pin: Option<&str>) -> Result<Self> {
+        let context = || format!("reading {}", path.display());
+        let path = path.canonicalize().with_context(context)?;
+        let sha256 = sha256(&path).with_context(context)?;
+        match pin {
+            Some(pin) if pin != sha256 => Err(input_error!(
+                "plugin file {} has the SHA-256 {sha256}, and the recipe asks for {pin} (key `sha256`); take the file that the \
+                 recipe means, or change the key",
+                path.display()
+            )),
+            _ => Ok(Self { id: id.into(), sha256, path, border: String::new() }),
+        }
+    }
+
+    /// The same record with the version of the border.
+    pub fn with_border(self, (major, minor): (u32, u32)) -> Self {
+        Self { border: format!("{major}.{minor}"), ..self }
     }
 }
 
@@ -161,7 +193,7 @@ pub fn check_file(path: &Path) -> Result<()> {
     if is_cut_short(path).map_err(|e| input_error!("plugin file {shown} cannot be read: {e}"))? {
         return Err(input_error!("plugin file {shown} is cut short; build or copy it again"));
     }
-    Ok(())
+    trust::check(path)
 }
 
 /// [`load`] of a checked file, without a record of the call.

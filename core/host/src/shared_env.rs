@@ -62,21 +62,23 @@ pub(super) fn close(supervisor: &Supervisor, under: Call, body: impl FnOnce(*mut
 impl SharedEnv {
     pub(super) fn open(
         (id, file): (&'static str, PluginFile),
-        tables: EnvironmentTables,
+        mut tables: EnvironmentTables,
         config: &Value,
         limits: &Limits,
     ) -> Result<Self> {
         let (name, supervisor, text) = (Name::of_opened(id), Supervisor::new(limits.clone()), config.to_string());
         let (open, under) = (tables.functions.open, Call { plugin: name, function: Function::Open, position: None });
-        let handle = supervisor
+        let (handle, lacks) = supervisor
             .run(under, move || {
                 // SAFETY: a checked table; the room for the handle outlives the call.
                 call(HandleSlot::empty(), |sink, slot| unsafe {
                     open(ffi::Str::new(text.as_bytes()), sink, &mut slot.0)
                 })
             })
-            .and_then(|(_, slot)| slot.taken())
+            .and_then(|(mut texts, slot)| Ok((slot.taken()?, texts.all(ffi::LACKS, "missing extension")?)))
             .with_context(|| under.to_string())?;
+        tables.expert = tables.expert.filter(|_| lacks.iter().all(|id| id != ffi::EXPERT));
+        tables.snapshot = tables.snapshot.filter(|_| lacks.iter().all(|id| id != ffi::SNAPSHOT));
         let warned = AtomicBool::new(false);
         Ok(Self { inner: Arc::new(Inner { id, file, name, tables, handle, supervisor, warned }) })
     }

@@ -9,6 +9,8 @@ def call(function, prompt, completion, others, **more):
     """The reward. A function with a parameter `completions` gets lists of one, as in TRL; any other gets the values."""
     accepted = inspect.signature(function).parameters
     if "completions" in accepted:
+        if isinstance(prompt, list) and isinstance(completion, str):
+            completion = [{"role": "assistant", "content": completion}]
         given = {"prompts": [prompt], "completions": [completion]} | {name: [value] for name, value in (others | more).items()}
     else:
         given = {"prompt": prompt, "completion": completion, **others, **more}

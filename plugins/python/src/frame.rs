@@ -30,7 +30,7 @@ impl Frames {
     }
 
     /// Returns the next frame's body, or none if its end is not there yet.
-    pub fn next(&mut self) -> Result<Option<Vec<u8>>> {
+    pub fn take(&mut self) -> Result<Option<Vec<u8>>> {
         let Some((head, rest)) = self.buffer.split_first_chunk::<HEAD>() else { return Ok(None) };
         let length = u32::from_be_bytes(*head) as usize;
         if length > MOST_BYTES {
@@ -77,7 +77,7 @@ mod tests {
             let (mut frames, mut seen) = (Frames::default(), Vec::new());
             for piece in whole.chunks(size) {
                 frames.push(piece);
-                while let Some(body) = frames.next().unwrap() {
+                while let Some(body) = frames.take().unwrap() {
                     seen.push(body);
                 }
             }
@@ -90,7 +90,7 @@ mod tests {
     fn a_length_beyond_the_limit_is_refused_before_its_bytes_come() {
         let mut frames = Frames::default();
         frames.push(b"Trac");
-        assert!(frames.next().unwrap_err().to_string().contains("1416782179 bytes; the limit"));
+        assert!(frames.take().unwrap_err().to_string().contains("1416782179 bytes; the limit"));
     }
 
     #[test]

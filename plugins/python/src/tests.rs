@@ -137,6 +137,10 @@ fn snapshots_start_an_episode_again_even_in_a_new_worker() {
     let mut copy = world.spawn().unwrap(); // in the other worker
     copy.load(&world, &state).unwrap();
     assert_eq!(copy.step(&world, "up").unwrap(), after);
+    world.spawn().unwrap();
+    let (mut beside, _) = start(&world, 0, 0); // in the worker of `copy`
+    assert!(refused(beside.step(&world, "exit")).contains("exit code 3"));
+    assert_eq!(copy.step(&world, "down").unwrap().text, "at -2, seed 5");
     assert!(refused(copy.load(&world, b"{}")).contains("no state of this environment"));
 }
 
@@ -171,6 +175,10 @@ fn reward_functions_score_the_rows_of_a_file() {
         let last = play.step(&world, response).unwrap();
         assert_eq!((last.reward, last.info["won"].clone()), (reward, json!(reward >= 0.5)));
     }
+    std::fs::write(&file, "{\"prompt\": [{\"role\": \"user\", \"content\": \"hi\"}], \"limit\": 2}\n").unwrap();
+    let world = opened(json!({ "reward": "cases:scored", "data": { "train": file } })).unwrap();
+    let (mut play, first) = start(&world, 0, 0);
+    assert_eq!((first.text.as_str(), play.step(&world, "abc").unwrap().reward), ("hi", 2.0));
     std::fs::write(&file, "{\"prompt\": 1}\n[]\n").unwrap();
     let error = refused(opened(json!({ "reward": "cases:short", "data": file })));
     assert!(error.contains("rows.jsonl, line 2: a row must be an object"), "{error}");

@@ -286,11 +286,14 @@ def main():
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     # The plugin sends this signal to a worker that takes too long, and reads on the socket where it hangs.
-    faulthandler.register(signal.SIGUSR1, file=link, all_threads=False)
+    faulthandler.register(signal.SIGVTALRM, file=link, all_threads=False)
     # A signal to all processes of a job is the trainer's to act on. Handlers are not inherited by programs that run here.
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, lambda *_: None)
-    serve(link)
+    try:
+        serve(link)
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # the trainer is gone
 
 
 if __name__ == "__main__":

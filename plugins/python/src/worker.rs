@@ -91,7 +91,7 @@ impl Worker {
         self.link.write_all(&framed(&serde_json::to_vec(request)?)?)?;
         let mut piece = [0; 1 << 16];
         loop {
-            if let Some(body) = self.frames.next()? {
+            if let Some(body) = self.frames.take()? {
                 return reply(&body, id);
             }
             let left = end.saturating_duration_since(Instant::now());
@@ -127,7 +127,7 @@ impl Worker {
 
     /// Asks a worker that hangs for the place in the user's code where it does.
     fn place(&mut self) -> String {
-        let _ = kill(self.pid(), Signal::SIGUSR1);
+        let _ = kill(self.pid(), Signal::SIGVTALRM);
         let end = Instant::now() + DUMP;
         let mut text = self.frames.rest().to_vec();
         let mut piece = [0; 4096];

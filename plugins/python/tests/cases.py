@@ -21,6 +21,8 @@ class Walk:
 
     def step(self, action):
         print("a line on standard output")
+        if action == "exit":
+            os._exit(3)
         self.at += {"up": 1, "down": -1}.get(action, 0)
         info = {"success": self.at == self.target, "task_type": "walk", "metrics": {"at": self.at}, "ratio": float("nan")}
         return self.text(), 0.5, self.at == self.target, False, info
@@ -78,7 +80,8 @@ def short(prompt, completion, limit):
 
 def scored(prompts, completions, limit, **kwargs):
     """A reward function as TRL calls it."""
-    return [None if c == "pass" else len(c) / n for c, n in zip(completions, limit)]
+    texts = [c if isinstance(c, str) else c[0]["content"] + "!" for c in completions]
+    return [None if text == "pass" else len(text) / n for text, n in zip(texts, limit)]
 
 
 class Counter:

@@ -52,7 +52,7 @@ class Walk:
 class Echo:
     """As little as a class may have, in gym's older form. Some actions misbehave."""
 
-    made = 0
+    made = closed = 0
 
     def reset(self, seed):
         Echo.made += 1
@@ -68,9 +68,12 @@ class Echo:
         if action == "hang":
             time.sleep(1000)
         text = {"huge": "x" * (17 << 20), "surrogate": "\ud800", "number": 5, "process": str(os.getpid()),
-                "other": f"made {Echo.made}"}.get(action, f"step {self.steps}: {action}")
+                "other": f"made {Echo.made}", "closed": f"closed {Echo.closed}"}.get(action, f"step {self.steps}: {action}")
         reward = {"nan": float("nan")}.get(action, 1)
         return text, reward, action == "end", {"TimeLimit.truncated": action == "end", "admissible_commands": ["a"]}
+
+    def close(self):
+        Echo.closed += 1
 
 
 def short(prompt, completion, limit):

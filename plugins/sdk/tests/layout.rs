@@ -105,7 +105,7 @@ fn plugin_layout() -> Layout {
     Layout { size: size_of::<ffi::Plugin>(), fields: head.fields.into_iter().chain(rest).collect(), ..head }
 }
 
-const CONSTANTS: [(&str, u64); 38] = [
+const CONSTANTS: [(&str, u64); 39] = [
     ("NESTOR_MOST_BYTES", ffi::MOST_BYTES as u64),
     ("NESTOR_MOST_TEXTS", ffi::MOST_TEXTS as u64),
     ("NESTOR_MAGIC", ffi::MAGIC),

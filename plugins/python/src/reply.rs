@@ -94,7 +94,7 @@ impl Description {
 /// The result of a reset or a step.
 #[derive(Debug, Deserialize)]
 pub struct Seen {
-    /// What OpenEnv calls the observation.
+    /// The texts, under the name that OpenEnv gives them.
     pub observation: Fields,
     /// The reward of the step.
     pub reward: f64,

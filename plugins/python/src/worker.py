@@ -189,7 +189,7 @@ def message_of(error):
 
 
 def plain(value):
-    """What json cannot write: arrays and numbers of numpy become lists and numbers, all else its text."""
+    """A form that json can write: arrays and numbers of numpy become lists and numbers, all else its text."""
     if isinstance(value, (set, frozenset)):
         return sorted(map(str, value))
     if hasattr(value, "tolist"):

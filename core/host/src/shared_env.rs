@@ -74,6 +74,11 @@ impl Inner {
     }
 }
 
+/// The extensions that an environment lacks although its component has them, as `open` puts them.
+pub fn lacks(texts: &mut Texts) -> Result<Vec<String>> {
+    texts.all(ffi::LACKS, "missing extension")
+}
+
 /// Makes a call in this process, on a thread that may be left behind.
 fn here(
     supervisor: &Supervisor,
@@ -89,16 +94,20 @@ fn here(
 impl SharedEnv {
     pub(super) fn open(
         (id, file): (&'static str, PluginFile),
-        tables: EnvironmentTables,
+        mut tables: EnvironmentTables,
         config: &Value,
         limits: &Limits,
     ) -> Result<Self> {
         let (name, supervisor, text) = (Name::of_opened(id), Supervisor::new(limits.clone()), config.to_string());
-        let (function, under) = (tables.functions.open, Call { plugin: name, function: Function::Open, position: None });
-        let handle = supervisor
+        let (function, under) =
+            (tables.functions.open, Call { plugin: name, function: Function::Open, position: None });
+        let (handle, lacks) = supervisor
             .run(under, move || open(function, &text).result())
-            .and_then(|(_, out)| out.handle())
+            .and_then(|(mut texts, out)| Ok((out.handle()?, lacks(&mut texts)?)))
             .with_context(|| under.to_string())?;
+        let has = |extension: &str| lacks.iter().all(|id| id != extension);
+        tables.expert = tables.expert.filter(|_| has(ffi::EXPERT));
+        tables.snapshot = tables.snapshot.filter(|_| has(ffi::SNAPSHOT));
         let (has_expert, has_snapshots) = (tables.expert.is_some(), tables.snapshot.is_some());
         let place = Place::Here { tables, handle, supervisor };
         Ok(Self::of((id, file), (has_expert, has_snapshots), place, limits))

@@ -90,10 +90,11 @@ impl Process {
         }
     }
 
-    /// Opens the component.
-    pub fn open(&self, start: &Start) -> Result<()> {
+    /// Opens the component. Returns the texts that it put.
+    pub fn open(&self, start: &Start) -> Result<Texts> {
         let request = Request::Open(start.config.clone());
-        self.call(&start.call(Function::Open), &request, 0)?.1.handle().map(|_| ())
+        let (texts, out) = self.call(&start.call(Function::Open), &request, 0)?;
+        out.handle().map(|_| texts)
     }
 
     /// A copy of a process with an open component; none if it cannot be copied.

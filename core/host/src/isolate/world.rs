@@ -3,12 +3,14 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Result;
+use nestor_plugin::ffi;
 
 use super::frame::Abilities;
 use super::process::{Process, Start};
 use crate::call::{Out, Texts};
 use crate::calls::{Call, Function};
 use crate::environment_call::EnvironmentCall;
+use crate::shared_env::lacks;
 
 /// An open environment.
 pub struct World {
@@ -20,8 +22,11 @@ pub struct World {
 impl World {
     /// Starts a process and opens the environment.
     pub fn open(start: Start) -> Result<(Self, Abilities)> {
-        let (process, abilities) = Process::start(&start)?;
-        process.open(&start)?;
+        let (process, mut abilities) = Process::start(&start)?;
+        let lacks = lacks(&mut process.open(&start)?)?;
+        let has = |extension: &str| lacks.iter().all(|id| id != extension);
+        abilities.expert &= has(ffi::EXPERT);
+        abilities.snapshots &= has(ffi::SNAPSHOT);
         Ok((Self { start, process: Mutex::new(Arc::new(process)) }, abilities))
     }
 

@@ -31,7 +31,7 @@ pub struct Recipe {
     /// The environment plugin.
     pub env: EnvChoice,
     /// The advantage estimator plugin.
-    pub estimator: PluginChoice,
+    pub estimator: EstimatorChoice,
     /// Playing of episodes.
     pub rollout: Rollout,
     /// Update of the policy.
@@ -177,6 +177,35 @@ impl EnvChoice {
     pub fn choice(&self) -> PluginChoice {
         PluginChoice { plugin: self.plugin.clone(), config: self.config.clone() }
     }
+}
+
+/// An estimator plugin by id or file, its own configuration, and its teacher.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EstimatorChoice {
+    /// Id of an installed plugin, or path of a plugin file.
+    pub plugin: String,
+    /// The plugin's own keys, which the plugin checks.
+    #[serde(default = "empty_map")]
+    pub config: serde_json::Value,
+    /// A second, frozen model, for an estimator that asks for its log-probs (column `teacher_logprobs`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub teacher: Option<Teacher>,
+}
+
+impl EstimatorChoice {
+    /// The plugin and its configuration.
+    pub fn choice(&self) -> PluginChoice {
+        PluginChoice { plugin: self.plugin.clone(), config: self.config.clone() }
+    }
+}
+
+/// A frozen model that scores the policy's responses.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Teacher {
+    /// A model folder in Hugging Face form, with the policy's tokenizer.
+    pub path: String,
 }
 
 /// Playing of episodes.

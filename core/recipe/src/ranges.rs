@@ -30,9 +30,10 @@ pub(super) fn problems(recipe: &Recipe) -> Vec<Problem> {
         plugin_config("env.config", &r.env.config),
         seconds("env.timeout_s", r.env.timeout_s),
         plugin_config("estimator.config", &r.estimator.config),
-        r.estimator.teacher.as_ref().and_then(|teacher| {
-            least("estimator.teacher.path", teacher.path.len(), 1, "must name a model folder")
-        }),
+        r.estimator
+            .teacher
+            .as_ref()
+            .and_then(|teacher| least("estimator.teacher.path", teacher.path.len(), 1, "must name a model folder")),
         played,
         (r.rollout.thinking.is_some() && r.model.new.is_some()).then(|| ("rollout.thinking".into(), thinking.into())),
         updated,

@@ -197,7 +197,10 @@ mod tests {
         }
         let episode = playing.finish();
         assert_eq!(episode.next_anchors().collect::<Vec<_>>(), [b"b", b"c"]);
-        assert_eq!(episode.steps.iter().map(|step| step.info["score"].as_f64()).collect::<Vec<_>>(), [Some(2.0), Some(3.0)]);
+        assert_eq!(
+            episode.steps.iter().map(|step| step.info["score"].as_f64()).collect::<Vec<_>>(),
+            [Some(2.0), Some(3.0)]
+        );
         assert_eq!(episode.metrics["score"], 3.0);
         // Episodes travel between ranks and into checkpoints in this form.
         assert_eq!(postcard::from_bytes::<Episode>(&postcard::to_stdvec(&episode)?)?, episode);

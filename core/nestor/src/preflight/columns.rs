@@ -48,9 +48,8 @@ fn check_teacher_key(recipe: &Recipe, estimator: &Estimator) -> Result<()> {
 /// Refuses a hidden state of a layer that the model does not have.
 fn check_layers(estimator: &Estimator, config: &Config) -> Result<()> {
     let layers = config.num_hidden_layers;
-    let is_missing = |column: &Column| {
-        matches!(column, Column::Hidden { .. }) && HiddenMean::of(column, layers as usize).is_none()
-    };
+    let is_missing =
+        |column: &Column| matches!(column, Column::Hidden { .. }) && HiddenMean::of(column, layers as usize).is_none();
     match estimator.asked().iter().find(|one| !one.optional && is_missing(&one.column)) {
         None => Ok(()),
         Some(one) => Err(input_error!(

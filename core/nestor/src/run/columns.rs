@@ -126,6 +126,7 @@ impl PolicyAsked {
 /// Loads the model of `estimator.teacher`, sharded as the reference is.
 pub fn load_teacher(recipe: &Recipe, ranks: &Ranks) -> Result<Option<Model>> {
     let Some(teacher) = &recipe.estimator.teacher else { return Ok(None) };
-    let load = || shard(weights::load(teacher.path.as_ref(), crate::model::kind(recipe.dtype), ranks.comm.device())?, ranks);
+    let load =
+        || shard(weights::load(teacher.path.as_ref(), crate::model::kind(recipe.dtype), ranks.comm.device())?, ranks);
     load().map(Some).context("recipe key `estimator.teacher.path`")
 }

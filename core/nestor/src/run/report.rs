@@ -191,7 +191,10 @@ mod tests {
             ..Episode::default()
         };
         let mut metrics = Metrics::new();
-        environment(&mut metrics, &[episode(&[("keys", 1.0), ("doors", 5.0)]), episode(&[("keys", 4.0)]), episode(&[])])?;
+        environment(
+            &mut metrics,
+            &[episode(&[("keys", 1.0), ("doors", 5.0)]), episode(&[("keys", 4.0)]), episode(&[])],
+        )?;
         assert_eq!([metrics.get("env/keys"), metrics.get("env/doors")], [Some(2.5), Some(5.0)]);
         let error = environment(&mut metrics, &[episode(&[("errors", 1.0)])]).expect_err("a name of Nestor's own");
         assert!(format!("{error:#}").contains("env/errors"), "{error:#}");

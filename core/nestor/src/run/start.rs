@@ -9,11 +9,11 @@ use tch::{Device, Kind};
 
 use super::alarms::Alarms;
 use super::check::{Checked, check, files, needs_reference};
+use super::columns::load_teacher;
 use super::ledger::{Ledger, SaveClock, State, UnderWay};
 use super::record::{rebuilt, write_recipe};
 use super::resume::Resumption;
 use super::speed::Speed;
-use super::columns::load_teacher;
 use super::{Learner, Meter, Run, TrainArgs, estimator_state, signals, stream_seed};
 use crate::agent::{Player, PlayerOptions, TaskCursor};
 use crate::checkpoint::Checkpoints;

@@ -1,14 +1,16 @@
 //! The plugin interface of Nestor. `nestor_plugin.h` is the source of truth; this crate is its safe Rust form.
 //!
 //! A plugin author implements [`Environment`] and [`Instance`] (and [`Expert`] or [`Snapshot`]), or [`Estimator`] (and
-//! [`Parts`], [`Columns`] or [`State`]), and writes one [`export!`]. No plugin needs `unsafe`: this crate catches panics, parses configs, and carries text and
-//! arrays across. [`parse`] reads the usual tagged responses. [`stats`] has the group statistics that estimators share.
-//! [`recorded`] defines the form in which steps are recorded for tests and for `nestor advantage`.
+//! [`Parts`], [`Columns`] or [`State`]), and writes one [`export!`]. No plugin needs `unsafe`: this crate catches panics,
+//! parses configs, and carries text and arrays across. [`parse`] reads the usual tagged responses. [`stats`] has the group
+//! statistics that estimators share, [`difflib`] a similarity of texts. [`recorded`] defines the form in which steps are
+//! recorded for tests and for `nestor advantage`.
 
 #![warn(missing_docs)]
 
 mod column;
 mod config;
+pub mod difflib;
 mod environment;
 mod estimator;
 mod export;

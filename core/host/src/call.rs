@@ -7,6 +7,11 @@ use nestor_plugin::ffi;
 
 use crate::input_error;
 
+/// A fault in the plugin itself, which it has caught.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Panicked(String);
+
 /// Room for a handle that a plugin gives.
 pub struct HandleSlot(pub *mut c_void);
 
@@ -135,7 +140,8 @@ pub fn call<T>(mut out: T, function: impl FnOnce(*mut ffi::Sink, &mut T) -> i32)
     let message = if message.is_empty() { "failed without a message".to_string() } else { message };
     match code {
         ffi::INPUT => Err(input_error!("{message}")),
-        ffi::FAILED | ffi::PANIC => Err(anyhow!(message)),
+        ffi::FAILED => Err(anyhow!(message)),
+        ffi::PANIC => Err(Panicked(message).into()),
         _ => Err(anyhow!("{message} (with the unknown code {code})")),
     }
 }

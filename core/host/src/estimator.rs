@@ -19,6 +19,14 @@ const MARGIN: usize = 64;
 /// The value in the margin: a NaN that no arithmetic makes.
 const UNTOUCHED: u32 = 0x7fc5_a3d1;
 
+/// The estimator wrote behind the end of an array.
+#[derive(Debug, thiserror::Error)]
+#[error("plugin {plugin} wrote behind the end of the {name}; it has one number per token")]
+pub(crate) struct WroteTooFar {
+    plugin: &'static str,
+    name: String,
+}
+
 /// An open estimator.
 pub struct Estimator {
     id: &'static str,
@@ -244,11 +252,8 @@ impl Estimator {
 
     fn without_margin(&self, mut numbers: Vec<f32>, name: &str) -> Result<Vec<f32>> {
         let margin = numbers.split_off(numbers.len() - MARGIN);
-        ensure!(
-            margin.iter().all(|x| x.to_bits() == UNTOUCHED),
-            "plugin {} wrote behind the end of the {name}; it has one number per token",
-            self.id
-        );
+        let untouched = margin.iter().all(|x| x.to_bits() == UNTOUCHED);
+        ensure!(untouched, WroteTooFar { plugin: self.id, name: name.to_string() });
         Ok(numbers)
     }
 

@@ -2,14 +2,16 @@
 //! no libtorch, so that plugins can be checked and run without the trainer.
 //!
 //! [`Plugins`] finds components by id or file, [`SharedEnv`] and [`Env`] play an environment, [`Estimator`] scores rows,
-//! [`advantage`] scores recorded ones. `plugins/sdk/nestor_plugin.h` defines the border. Every call is recorded (`calls`),
+//! [`advantage`] scores recorded ones, [`kit`] checks a file. `plugins/sdk/nestor_plugin.h` defines the border. Every call is recorded (`calls`),
 //! waited for with a limit (`supervise`), and named if the process dies or leaves in it (`crash`, `leave`).
 
 pub mod advantage;
 mod call;
 mod calls;
+mod child;
 mod crash;
 mod estimator;
+pub mod kit;
 mod leave;
 mod library;
 mod observation;

@@ -149,8 +149,8 @@ impl SharedEnv {
 /// A copy of the state of an episode.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Snapshot {
-    position: Option<Position>,
-    state: Vec<u8>,
+    pub(crate) position: Option<Position>,
+    pub(crate) state: Vec<u8>,
 }
 
 /// Plays one episode at a time; a reset starts the next one.
@@ -172,27 +172,25 @@ impl Drop for Env {
 impl Env {
     /// Starts a task.
     pub fn reset(&mut self, split: &str, task: u64, seed: u64) -> Result<Observation> {
+        self.reset_unchecked(split, task, seed)
+            .and_then(|(texts, out)| of_reset(texts, out))
+            .with_context(|| self.under(Function::Reset).to_string())
+    }
+
+    /// As [`Env::reset`], with all that the plugin gave and no check of it.
+    pub(crate) fn reset_unchecked(&mut self, split: &str, task: u64, seed: u64) -> Result<(Texts, ffi::Step)> {
         self.position = Some(Position { split: Name::of(split), task, seed, steps: 0 });
         let (reset, split) = (self.shared.inner.tables.functions.reset, split.to_string());
         // SAFETY: the handle is open and used by this thread alone; `out` outlives the call.
         self.call(Function::Reset, ffi::Step::default(), move |handle, sink, out| unsafe {
             reset(handle.pointer(), ffi::Str::new(split.as_bytes()), task, seed, sink, out)
         })
-        .and_then(|(texts, out)| of_reset(texts, out))
-        .with_context(|| self.under(Function::Reset).to_string())
     }
 
     /// Plays one response.
     pub fn step(&mut self, response: &str) -> Result<Observation> {
-        let (step, response) = (self.shared.inner.tables.functions.step, response.to_string());
         let seen = self
-            .playing()
-            .and_then(|()| {
-                // SAFETY: as for `reset`.
-                self.call(Function::Step, ffi::Step::default(), move |handle, sink, out| unsafe {
-                    step(handle.pointer(), ffi::Str::new(response.as_bytes()), sink, out)
-                })
-            })
+            .step_unchecked(response.as_bytes())
             .and_then(|(texts, out)| of_step(texts, out))
             .with_context(|| self.under(Function::Step).to_string())?;
         self.check_outcome(&seen);
@@ -202,13 +200,23 @@ impl Env {
         Ok(seen)
     }
 
+    /// As [`Env::step`], with bytes that need not be text, all that the plugin gave, and no check of it.
+    pub(crate) fn step_unchecked(&mut self, response: &[u8]) -> Result<(Texts, ffi::Step)> {
+        self.playing()?;
+        let (step, response) = (self.shared.inner.tables.functions.step, response.to_vec());
+        // SAFETY: as for `reset_unchecked`.
+        self.call(Function::Step, ffi::Step::default(), move |handle, sink, out| unsafe {
+            step(handle.pointer(), ffi::Str::new(&response), sink, out)
+        })
+    }
+
     /// The expert's next action. It must be one of the `admissible` ones, unless there is no list.
     pub fn expert_action(&mut self, admissible: &[String]) -> Result<String> {
         self.playing()
             .and_then(|()| self.expert())
             .and_then(|expert| {
                 let next_action = expert.next_action;
-                // SAFETY: as for `reset`.
+                // SAFETY: as for `reset_unchecked`.
                 self.call(Function::NextAction, (), move |handle, sink, _| unsafe {
                     next_action(handle.pointer(), sink)
                 })
@@ -228,7 +236,7 @@ impl Env {
         self.expert()
             .and_then(|expert| {
                 let response = expert.response;
-                // SAFETY: as for `reset`.
+                // SAFETY: as for `reset_unchecked`.
                 self.call(Function::Response, (), move |handle, sink, _| unsafe {
                     response(handle.pointer(), ffi::Str::new(action.as_bytes()), sink)
                 })
@@ -244,7 +252,7 @@ impl Env {
             .and_then(|()| self.snapshots())
             .and_then(|table| {
                 let save = table.save;
-                // SAFETY: as for `reset`.
+                // SAFETY: as for `reset_unchecked`.
                 self.call(Function::Save, (), move |handle, sink, _| unsafe { save(handle.pointer(), sink) })
             })
             .and_then(|(mut texts, ())| texts.required_bytes(ffi::STATE, "state", "NESTOR_STATE"))
@@ -259,7 +267,7 @@ impl Env {
         self.snapshots()
             .and_then(|table| {
                 let load = table.load;
-                // SAFETY: as for `reset`.
+                // SAFETY: as for `reset_unchecked`.
                 self.call(Function::Load, (), move |handle, sink, _| unsafe {
                     load(handle.pointer(), ffi::Str::new(&state), sink)
                 })

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 /// Faults of the environment of plugins/sdk/examples/planted, the check that finds each, and a part of its message.
 const ENVIRONMENT: [(&str, &str, &str); 23] = [
     ("exit_in_spawn", "startup", "ended with code"),
-    ("unknown_key_accepted", "config_errors", "an unknown key was accepted"),
+    ("wrong_type_accepted", "config_errors", "`max_steps` of a wrong type was accepted"),
     ("unknown_split_accepted", "unknown_split", "has a number"),
     ("last_task_missing", "task_declaration_accuracy", "task 11, the last of the 12"),
     ("bad_metric_name", "observation_schema", "Distance/m"),
@@ -76,8 +76,11 @@ fn every_planted_fault_is_found_by_its_check_and_by_no_other() {
         // All checks but those that a plugin of the SDK cannot fail have a fault.
         let unproven: Vec<_> = sound.sections[0].lines.iter().map(|line| line.name).collect();
         let unproven: Vec<_> = unproven.into_iter().filter(|name| faults.iter().all(|(_, by, _)| by != name)).collect();
-        let allowed: &[&str] =
-            if component == "planted" { &["invalid_utf8_response"] } else { &["startup", "config_errors", "open_close"] };
+        let allowed: &[&str] = if component == "planted" {
+            &["invalid_utf8_response"]
+        } else {
+            &["startup", "config_errors", "open_close"]
+        };
         assert_eq!(unproven, allowed);
     }
 }

@@ -80,6 +80,7 @@ fn failed(why: &str) -> Vec<u8> {
 
 /// The end of what a process printed, as the end of a message.
 fn tail(printed: &str) -> String {
+    let printed = console::strip_ansi_codes(printed);
     let line = printed.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
     let from = line.char_indices().map(|(at, _)| at).find(|at| line.len() - at <= LONGEST_TAIL).unwrap_or_default();
     if line.is_empty() { String::new() } else { format!(": {}", line[from..].trim_start_matches("error: ")) }

@@ -93,7 +93,8 @@ impl Display for Report {
         for section in &self.sections {
             write!(f, "\n{section}")?;
         }
-        let all: Vec<Status> = self.sections.iter().flat_map(|section| &section.lines).map(|line| line.status).collect();
+        let all: Vec<Status> =
+            self.sections.iter().flat_map(|section| &section.lines).map(|line| line.status).collect();
         let count = |status| all.iter().filter(|&&other| other == status).count();
         let [passed, failed, skipped] = [Status::Passed, Status::Failed, Status::Skipped].map(count);
         write!(f, "\n{passed} checks passed, {failed} failed, {skipped} skipped")

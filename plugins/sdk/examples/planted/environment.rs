@@ -1,5 +1,6 @@
 //! A walk to a target, with one planted fault on demand.
 
+use std::hint::black_box;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,6 +18,7 @@ const ACTIONS: [&str; 3] = ["up", "down", "rest"];
 
 pub struct Planted {
     fault: Option<Fault>,
+    max_steps: u64,
     /// For the faults that need a number in the world.
     shared: AtomicU64,
 }
@@ -27,21 +29,19 @@ pub struct Config {
     fault: Option<Fault>,
     /// Steps after which an episode is cut.
     #[serde(default = "most_steps")]
-    #[expect(dead_code, reason = "a key for the check of wrong types")]
-    max_steps: u32,
-    #[serde(flatten)]
-    unknown: Map<String, Value>,
+    #[schemars(with = "u32")]
+    max_steps: Value,
 }
 
-fn most_steps() -> u32 {
-    16
+fn most_steps() -> Value {
+    json!(16)
 }
 
 #[derive(Clone, Copy, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum Fault {
     ExitInSpawn,
-    UnknownKeyAccepted,
+    WrongTypeAccepted,
     UnknownSplitAccepted,
     LastTaskMissing,
     BadMetricName,
@@ -72,10 +72,13 @@ impl Environment for Planted {
     type Instance = Walk;
 
     fn open(config: Config) -> Result<Self> {
-        if let Some(key) = config.unknown.keys().next() {
-            ensure!(config.fault == Some(Fault::UnknownKeyAccepted), "config key `{key}` is unknown");
-        }
-        Ok(Self { fault: config.fault, shared: AtomicU64::new(0) })
+        let max_steps = config.max_steps.as_u64();
+        ensure!(
+            max_steps.is_some() || config.fault == Some(Fault::WrongTypeAccepted),
+            "config key `max_steps` must be a number, not {}",
+            config.max_steps
+        );
+        Ok(Self { fault: config.fault, max_steps: max_steps.unwrap_or(16), shared: AtomicU64::new(0) })
     }
 
     fn template(&self) -> String {
@@ -105,7 +108,7 @@ impl Environment for Planted {
 pub struct Walk {
     at: i64,
     target: i64,
-    steps: u32,
+    steps: u64,
     over: bool,
     way: String,
 }
@@ -120,10 +123,7 @@ impl Walk {
                 static PROCESS: OnceLock<u32> = OnceLock::new();
                 text += &format!(" in process {}", PROCESS.get_or_init(std::process::id));
             }
-            Some(Fault::AnchorsUnstable) => {
-                anchor += &format!(" {}", world.shared.fetch_add(1, Ordering::Relaxed) / 1000);
-                anchor += &format!(" {:p}", self);
-            }
+            Some(Fault::AnchorsUnstable) => anchor += &format!(" {self:p}"),
             Some(Fault::AnchorsAllDifferent) => anchor += &self.way,
             _ => {}
         }
@@ -134,7 +134,7 @@ impl Walk {
             anchor: anchor.into_bytes(),
             valid: true,
             terminated: won,
-            truncated: !won && self.steps >= most_steps(),
+            truncated: !won && self.steps >= world.max_steps,
             info: Map::from_iter([("won".to_string(), json!(won))]),
             metrics: [("distance".to_string(), (self.target - self.at).abs() as f64)].into(),
             ..Observation::default()
@@ -159,7 +159,7 @@ impl Instance for Walk {
                 std::thread::sleep(Duration::from_micros(200));
                 at = world.shared.load(Ordering::Relaxed) as i64;
             }
-            Some(Fault::LeakInReset) => std::mem::forget(vec![1u8; 64 << 10]),
+            Some(Fault::LeakInReset) => std::mem::forget(black_box(vec![1u8; 64 << 10])),
             _ => {}
         }
         *self = Walk { at, target: if apart { -distance } else { distance }, ..Walk::default() };

@@ -104,14 +104,17 @@ pub fn floor_gap(subject: &Subject) -> Result<Finding> {
         return passed(format!("empty responses win {:.0} % of {played} episodes", 100.0 * idle));
     }
     let mut player = Player::new(form, 1);
-    let (random, _) =
-        share(&mut env, &starts, clock, |env, seen| player.act(env, seen).unwrap_or_default())?;
+    let (random, _) = share(&mut env, &starts, clock, |env, seen| player.act(env, seen).unwrap_or_default())?;
     ensure!(
         random <= 1.0 - RANDOM_MARGIN,
         "random admissible actions win {:.0} % of {played} episodes; there is nothing to learn",
         100.0 * random
     );
-    passed(format!("of {played} episodes empty responses win {:.0} %, random actions {:.0} %", 100.0 * idle, 100.0 * random))
+    passed(format!(
+        "of {played} episodes empty responses win {:.0} %, random actions {:.0} %",
+        100.0 * idle,
+        100.0 * random
+    ))
 }
 
 /// A step accepts every action that is listed.

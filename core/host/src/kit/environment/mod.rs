@@ -47,9 +47,7 @@ impl<'a> Loaded<'a> {
         let is_it = |c: &library::Component| c.kind() == Kind::Environment && c.id == subject.found.id;
         let component = all.into_iter().find(is_it).context("the file changed while it was checked")?;
         match component.functions {
-            Functions::Environment(tables) => {
-                Ok(Self { subject, id: component.id, file: component.file()?, tables })
-            }
+            Functions::Environment(tables) => Ok(Self { subject, id: component.id, file: component.file()?, tables }),
             Functions::Estimator(_) => unreachable!("looked up by its kind"),
         }
     }
@@ -216,7 +214,7 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         name: "snapshot",
-        needs: &["episode_isolation"],
+        needs: &["episode_isolation", "anchors_stable"],
         remedy: "save all that later steps depend on, and refuse other bytes with an error",
         body: snapshot::snapshot,
     },

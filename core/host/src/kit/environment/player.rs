@@ -9,7 +9,8 @@ use super::Start;
 use crate::Env;
 
 /// Responses that carry no action of most environments.
-const OTHERS: [&str; 6] = ["hello", "42", "yes", "<think>hm</think><action>look</action>", "{\"action\": \"wait\"}", "né ☃"];
+const OTHERS: [&str; 6] =
+    ["hello", "42", "yes", "<think>hm</think><action>look</action>", "{\"action\": \"wait\"}", "né ☃"];
 /// One response in so many is one of [`OTHERS`].
 const RARELY: u64 = 8;
 

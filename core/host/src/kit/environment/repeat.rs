@@ -12,7 +12,7 @@ const EPISODES: usize = 16;
 /// Threads that use one world.
 const THREADS: usize = 8;
 /// Times that each thread plays all episodes, at most.
-const ROUNDS: usize = 20;
+const ROUNDS: usize = 10;
 
 /// On the same instance, on another one, and in another world.
 pub fn episode_determinism(subject: &Subject) -> Result<Finding> {

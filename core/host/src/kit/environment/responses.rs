@@ -8,8 +8,8 @@ use crate::Env;
 use crate::call::Panicked;
 use crate::kit::{Finding, Subject, passed, skipped};
 
-/// Tasks that each response is tried in.
-const TASKS: u64 = 3;
+/// Tasks of each split that a response is tried in.
+const TASKS: u64 = 2;
 /// Length of the long response.
 const LONG: usize = 10_000_000;
 
@@ -18,11 +18,11 @@ fn panicked(error: &anyhow::Error) -> bool {
 }
 
 /// Plays some responses, each in an episode of its own. An error passes where it may: then the next reset must work.
-fn survive(subject: &Subject, responses: &[Vec<u8>], may_fail: bool) -> Result<Finding> {
+fn survive(subject: &Subject, tasks: u64, responses: &[Vec<u8>], may_fail: bool) -> Result<Finding> {
     let loaded = Loaded::new(subject)?;
     let shared = loaded.open()?;
     let (mut env, mut refused, mut tried) = (shared.spawn()?, 0, 0);
-    for start in loaded.starts(&shared, TASKS)? {
+    for start in loaded.starts(&shared, tasks)? {
         for response in responses {
             let first = Seen::from(env.reset(&start.split, start.task, start.seed)?);
             tried += 1;
@@ -34,7 +34,7 @@ fn survive(subject: &Subject, responses: &[Vec<u8>], may_fail: bool) -> Result<F
             check_reset(&mut env, &start, &first)?;
         }
     }
-    passed(format!("tried {tried} times, {refused} times an error"))
+    passed(format!("{tried} tries, {refused} errors"))
 }
 
 /// The instance must be as good as new.
@@ -46,25 +46,26 @@ fn check_reset(env: &mut Env, start: &Start, first: &Seen) -> Result<()> {
 
 /// The empty response.
 pub fn empty(subject: &Subject) -> Result<Finding> {
-    survive(subject, &[Vec::new()], false)
+    survive(subject, TASKS, &[Vec::new()], false)
 }
 
 /// Responses of 10 MB, bare and with the usual tags. No text of this length fits the sink, so an error passes.
 pub fn long(subject: &Subject) -> Result<Finding> {
     let text = "a".repeat(LONG);
     let tagged = format!("<think>{text}</think><action>{text}</action>");
-    survive(subject, &[text.into_bytes(), tagged.into_bytes()], true)
+    survive(subject, 1, &[text.into_bytes(), tagged.into_bytes()], true)
 }
 
 /// Responses with NUL in them.
 pub fn nul(subject: &Subject) -> Result<Finding> {
     let responses = ["\0", "<think>\0</think><action>a\0b</action>", "{\"action\": \"\0\"}"];
-    survive(subject, &responses.map(|text| text.as_bytes().to_vec()), false)
+    survive(subject, TASKS, &responses.map(|text| text.as_bytes().to_vec()), false)
 }
 
 /// Bytes that are no text.
 pub fn invalid_utf8(subject: &Subject) -> Result<Finding> {
-    survive(subject, &[vec![0xff, 0xfe, 0x80], b"<action>\xc3\x28</action>".to_vec(), vec![0xed, 0xa0, 0x80]], true)
+    let responses = [vec![0xff, 0xfe, 0x80], b"<action>\xc3\x28</action>".to_vec(), vec![0xed, 0xa0, 0x80]];
+    survive(subject, TASKS, &responses, true)
 }
 
 /// Steps after the last one are errors or do no harm.
@@ -76,7 +77,7 @@ pub fn step_after_done(subject: &Subject) -> Result<Finding> {
         episode.check(&mut env)?;
         ended += 1;
         let last = episode.responses.last().map(String::as_str);
-        for response in last.into_iter().chain(["hello", ""]) {
+        for response in last.into_iter().chain(["hello"]) {
             match env.step_unchecked(response.as_bytes()) {
                 Ok(_) => {}
                 Err(error) if panicked(&error) => bail!("{}, after the last step: {error:#}", episode.start),
@@ -87,6 +88,6 @@ pub fn step_after_done(subject: &Subject) -> Result<Finding> {
     }
     match ended {
         0 => skipped("no episode came to an end"),
-        _ => passed(format!("after the end of {ended} episodes, {refused} times an error")),
+        _ => passed(format!("after the end of {ended} episodes, {refused} errors")),
     }
 }

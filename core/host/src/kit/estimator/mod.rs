@@ -136,12 +136,7 @@ pub const CHECKS: &[Check] = &[
         remedy: "free what a score took before it returns",
         body: many_scores,
     },
-    Check {
-        name: "open_close",
-        needs: &["many_scores"],
-        remedy: "free in close all that open took",
-        body: open_close,
-    },
+    Check { name: "open_close", needs: &["many_scores"], remedy: "free in close all that open took", body: open_close },
 ];
 
 /// Two at once, and one after both were closed.

@@ -46,9 +46,10 @@ pub fn finite_and_written(subject: &Subject) -> Result<Finding> {
 fn spread(loaded: &Loaded) -> Result<String> {
     let estimator = loaded.open()?;
     let rows = scored(&estimator, Plan::default().rows(&estimator))?;
-    let (least, most) = rows.advantages.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(least, most), &a| {
-        (least.min(a), most.max(a))
-    });
+    let (least, most) = rows
+        .advantages
+        .iter()
+        .fold((f32::INFINITY, f32::NEG_INFINITY), |(least, most), &a| (least.min(a), most.max(a)));
     Ok(format!("advantages from {least:.3} to {most:.3}"))
 }
 

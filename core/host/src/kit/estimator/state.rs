@@ -24,8 +24,7 @@ pub fn round_trip(subject: &Subject) -> Result<Finding> {
     resumed.load(&state).context("into a fresh estimator")?;
     ensure!(resumed.save()? == state, "a save after a load gives other bytes than those loaded");
     for iteration in 4..=5 {
-        let (a, b) =
-            (scored(&first, plan(iteration).rows(&first))?, scored(&resumed, plan(iteration).rows(&resumed))?);
+        let (a, b) = (scored(&first, plan(iteration).rows(&first))?, scored(&resumed, plan(iteration).rows(&resumed))?);
         let is_same = |a: &[f32], b: &[f32]| a.iter().zip(b).all(|(x, y)| x.to_bits() == y.to_bits());
         ensure!(
             is_same(&a.advantages, &b.advantages) && is_same(&a.returns, &b.returns),

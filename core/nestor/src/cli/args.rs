@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use nestor_torch::Backend;
 
+use super::check::PluginCheck;
 use crate::agent::play::PlayArgs;
 use crate::bench::{IterationArgs, RolloutArgs};
 use crate::model::Compute;
@@ -400,4 +401,7 @@ pub enum PluginCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Check that a plugin file keeps the rules and can be trained with: exit code 0, or 1 if a check failed
+    #[command(after_help = "Example:\n  nestor plugin check target/release/libnestor_numberline.so --episodes 500")]
+    Check(PluginCheck),
 }

@@ -1,6 +1,7 @@
 //! The command line: it parses arguments, calls one function and prints the result. No logic.
 
 mod args;
+mod check;
 
 use std::ffi::OsString;
 use std::io::{ErrorKind, Write};
@@ -204,6 +205,7 @@ fn run(command: Command) -> Result<ExitCode> {
             print(json, &measured, || format!("{} s, {} GB/s", measured["seconds"], measured["gb_per_s"]))?;
         }
         Command::Plugin(PluginCommand::List { json }) => list_plugins(json)?,
+        Command::Plugin(PluginCommand::Check(args)) => return check::check(args),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -77,7 +77,9 @@ impl Out {
 
     pub fn step(self) -> Result<ffi::Step> {
         match self {
-            Self::Step { reward, terminated, truncated, valid } => Ok(ffi::Step { reward, terminated, truncated, valid }),
+            Self::Step { reward, terminated, truncated, valid } => {
+                Ok(ffi::Step { reward, terminated, truncated, valid })
+            }
             _ => Err(foreign()),
         }
     }
@@ -258,7 +260,11 @@ impl Answer {
 }
 
 /// Calls a function of a plugin with a sink and room for its other result.
-pub fn call<T>(mut room: T, out: impl FnOnce(T) -> Out, function: impl FnOnce(*mut ffi::Sink, &mut T) -> i32) -> Answer {
+pub fn call<T>(
+    mut room: T,
+    out: impl FnOnce(T) -> Out,
+    function: impl FnOnce(*mut ffi::Sink, &mut T) -> i32,
+) -> Answer {
     let mut texts = Texts::default();
     let mut sink = ffi::Sink { context: std::ptr::from_mut(&mut texts).cast(), put };
     let code = function(&mut sink, &mut room);

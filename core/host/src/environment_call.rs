@@ -59,9 +59,9 @@ impl EnvironmentCall {
         unsafe {
             match self {
                 Self::PromptTemplate => call_for_texts(|sink| (functions.prompt_template)(handle.pointer(), sink)),
-                Self::Tasks { split } => call(0, Out::Count, |sink, count| {
-                    (functions.tasks)(handle.pointer(), text(split), sink, count)
-                }),
+                Self::Tasks { split } => {
+                    call(0, Out::Count, |sink, count| (functions.tasks)(handle.pointer(), text(split), sink, count))
+                }
                 Self::Spawn => call_for_handle(|sink, env| (functions.spawn)(handle.pointer(), sink, env)),
                 Self::CloseWorld => call_for_texts(|sink| (functions.close_world)(handle.pointer(), sink)),
                 Self::Reset { split, task, seed } => call(ffi::Step::default(), step, |sink, out| {

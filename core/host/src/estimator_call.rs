@@ -141,8 +141,7 @@ impl Scoring {
     /// The columns that the estimator asks for, in its order. One that is missing is null.
     fn named(&self) -> Vec<ffi::Column> {
         let missing = ffi::Column { kind: 0, count: 0, data: std::ptr::null(), offsets: std::ptr::null() };
-        let column =
-            |name: &String| self.rows.columns.get(name).map_or(missing, |column| column.view().to_ffi());
+        let column = |name: &String| self.rows.columns.get(name).map_or(missing, |column| column.view().to_ffi());
         self.asked.iter().map(column).collect()
     }
 

@@ -45,9 +45,9 @@ pub use rows::Rows;
 pub use shared_env::{Env, SharedEnv, Snapshot};
 pub use supervise::{GRACE, Limits, POLL, leave_behind};
 
-use library::{Component, Functions};
 use calls::Name;
 use isolate::{Bounds, Process, Start, World};
+use library::{Component, Functions};
 use nestor_recipe::{Isolation, PluginChoice, input_error};
 use search::{Candidate, PluginDir, candidates};
 

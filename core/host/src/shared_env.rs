@@ -94,7 +94,8 @@ impl SharedEnv {
         limits: &Limits,
     ) -> Result<Self> {
         let (name, supervisor, text) = (Name::of_opened(id), Supervisor::new(limits.clone()), config.to_string());
-        let (function, under) = (tables.functions.open, Call { plugin: name, function: Function::Open, position: None });
+        let (function, under) =
+            (tables.functions.open, Call { plugin: name, function: Function::Open, position: None });
         let handle = supervisor
             .run(under, move || open(function, &text).result())
             .and_then(|(_, out)| out.handle())

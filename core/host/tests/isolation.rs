@@ -31,7 +31,8 @@ fn compile(file: &Path, options: &[&str]) {
     let fresh = file.with_extension(format!("{}", std::process::id()));
     let mut cc = Command::new("cc");
     cc.args(["-std=gnu11", "-O1", "-shared", "-fPIC", "-pthread", "-I"]).arg(root.join("plugins/sdk")).args(options);
-    let done = cc.arg(root.join("tests/fixtures/plugin_faults.c")).arg("-o").arg(&fresh).status().expect("a C compiler");
+    let done =
+        cc.arg(root.join("tests/fixtures/plugin_faults.c")).arg("-o").arg(&fresh).status().expect("a C compiler");
     assert!(done.success());
     std::fs::rename(&fresh, file).expect("its name");
 }
@@ -89,7 +90,8 @@ fn a_fault_in_a_step_is_named_in_time_and_harms_no_other_instance() {
     for (fault, words) in table {
         let shared = environment(json!({ "fault": fault, "after": 1 })).expect("it opens");
         // Each process counts its own calls: a fault of act() happens in the second step of an instance.
-        let reset = |task| shared.spawn().and_then(|mut env| env.reset("train", task, 7).map(|_| env)).expect("a reset");
+        let reset =
+            |task| shared.spawn().and_then(|mut env| env.reset("train", task, 7).map(|_| env)).expect("a reset");
         let (mut other, mut env) = (reset(0), reset(3));
         let said = env.step("yes").and_then(|_| env.step("yes")).err();
         let said = format!("{:#}", said.unwrap_or_else(|| panic!("no fault: {fault}")));
@@ -102,7 +104,9 @@ fn a_fault_in_a_step_is_named_in_time_and_harms_no_other_instance() {
 
 #[test]
 fn a_fault_in_any_function_is_named() {
-    for (fault, words) in [("hang", "did not return within 0.3 s"), ("segv", "died by SIGSEGV"), ("exit3", "left with exit code 3")] {
+    for (fault, words) in
+        [("hang", "did not return within 0.3 s"), ("segv", "died by SIGSEGV"), ("exit3", "left with exit code 3")]
+    {
         for at in ["open", "prompt_template", "tasks", "spawn", "reset", "next_action"] {
             let config = json!({ "fault": fault, "at": at });
             let done = environment(config).and_then(|shared| {

@@ -143,10 +143,13 @@ fn plugin_config(path: &str, config: &serde_json::Value) -> Option<Problem> {
 fn plugin_limits(section: &str, choice: &PluginChoice) -> Option<Problem> {
     let path = |key: &str| format!("{section}.{key}");
     let memory = choice.memory_gib;
-    let pinned = |hash: &String| hash.len() == 64 && hash.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+    let pinned =
+        |hash: &String| hash.len() == 64 && hash.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
     let hash = choice.sha256.as_ref().filter(|hash| !pinned(hash));
     None.or_else(|| seconds(&path("timeout_s"), choice.timeout_s?))
-        .or_else(|| range(&path("memory_gib"), memory, memory == 0.0 || memory >= LEAST_GIB, "0 (off), or at least 0.0625"))
+        .or_else(|| {
+            range(&path("memory_gib"), memory, memory == 0.0 || memory >= LEAST_GIB, "0 (off), or at least 0.0625")
+        })
         .or_else(|| seconds(&path("cpu_s"), choice.cpu_s?))
         .or_else(|| Some((path("sha256"), format!("must be 64 lower case hexadecimal digits, but is {}", hash?))))
 }

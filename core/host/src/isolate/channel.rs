@@ -83,7 +83,8 @@ impl Channel {
         let bytes = packet.to_bytes();
         let rights = [ControlMessage::ScmRights(descriptors)];
         let rights = if descriptors.is_empty() { &rights[..0] } else { &rights[..] };
-        let sent = sendmsg::<()>(self.socket.as_raw_fd(), &[IoSlice::new(&bytes)], rights, MsgFlags::MSG_NOSIGNAL, None);
+        let sent =
+            sendmsg::<()>(self.socket.as_raw_fd(), &[IoSlice::new(&bytes)], rights, MsgFlags::MSG_NOSIGNAL, None);
         sent.map(|_| ()).map_err(Into::into)
     }
 

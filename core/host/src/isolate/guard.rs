@@ -120,6 +120,7 @@ fn data() -> u64 {
     let read = &text[..usize::try_from(length).unwrap_or(0)];
     // size, resident, shared, text, lib, data
     let field = read.split(|&byte| byte == b' ').nth(5).unwrap_or_default();
-    let pages = field.iter().filter(|byte| byte.is_ascii_digit()).fold(0u64, |sum, byte| sum * 10 + u64::from(byte - b'0'));
+    let pages =
+        field.iter().filter(|byte| byte.is_ascii_digit()).fold(0u64, |sum, byte| sum * 10 + u64::from(byte - b'0'));
     pages.saturating_mul(u64::try_from(page).unwrap_or(0))
 }

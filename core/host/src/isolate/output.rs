@@ -48,7 +48,10 @@ impl Shown<'_> {
     fn end_window(&mut self) {
         let hidden = self.count.saturating_sub(MOST_LINES);
         if hidden > 0 {
-            terminal::warn(&format!("warning: plugin {} printed {hidden} more lines, which are not shown", self.plugin));
+            terminal::warn(&format!(
+                "warning: plugin {} printed {hidden} more lines, which are not shown",
+                self.plugin
+            ));
         }
         (self.since, self.count) = (Instant::now(), 0);
     }

@@ -22,7 +22,8 @@ pub fn serve() -> Result<()> {
     let socket = guard::leave_parent()?;
     let mut buffer = vec![0; INLINE + 1];
     let (length, descriptors) = receive(std::os::fd::AsFd::as_fd(&socket), &mut buffer)?;
-    let [shared] = <[OwnedFd; 1]>::try_from(descriptors).map_err(|_| anyhow!("nestor-host is started by nestor alone"))?;
+    let [shared] =
+        <[OwnedFd; 1]>::try_from(descriptors).map_err(|_| anyhow!("nestor-host is started by nestor alone"))?;
     let channel = Channel::of(socket, shared);
     let Packet::Body(body) = Packet::read(&buffer[..length])? else { bail!("the first message is none") };
     let Request::Load(load) = decode(body)? else { bail!("the first request is not to load a plugin") };

@@ -42,7 +42,7 @@ pub struct PlayArgs {
 /// Plays one episode until it ends or there are no more responses.
 pub fn play(plugins: &Plugins, args: &PlayArgs, out: &mut impl Write) -> Result<()> {
     let config = args.config.as_deref().map_or(Ok(json!({})), read_config)?;
-    let shared_env = plugins.environment(&PluginChoice { plugin: args.plugin.clone(), config })?;
+    let shared_env = plugins.environment(&PluginChoice::new(&args.plugin, config))?;
     for warning in plugins.shadow_warnings([shared_env.file()])? {
         terminal::warn(&format!("warning: {warning}"));
     }

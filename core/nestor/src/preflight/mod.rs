@@ -182,7 +182,8 @@ fn idle_ranks(recipe: &Recipe, ranks: usize) -> Vec<String> {
 
 /// Opens both plugins with their configs, and counts the tasks of both splits.
 fn plugins(recipe: &Recipe, conditions: &Conditions, findings: &mut Findings) {
-    let limits = Limits { timeout: Duration::from_secs(recipe.env.timeout_s), stop: conditions.stop.clone() };
+    let (timeout, stop) = (Duration::from_secs(recipe.env.timeout_s), conditions.stop.clone());
+    let limits = Limits { timeout, stop, ..Limits::default() };
     let Some(plugins) = findings.take(Plugins::discover()) else { return };
     let plugins = plugins.with_limits(limits);
     open(recipe, conditions, &plugins, findings);

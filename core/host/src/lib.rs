@@ -17,6 +17,7 @@ mod probe;
 mod rows;
 mod search;
 mod shared_env;
+mod show;
 mod supervise;
 pub mod terminal;
 
@@ -35,6 +36,7 @@ pub use estimator::{Estimator, Parts};
 pub use library::{Found, Kind, PluginFile};
 pub use rows::Rows;
 pub use shared_env::{Env, SharedEnv, Snapshot};
+pub use show::{Asks, Shown};
 pub use supervise::{GRACE, Limits, POLL, leave_behind};
 
 use library::{Component, Functions};

@@ -54,6 +54,10 @@ pub struct Found {
     pub schema: serde_json::Value,
     /// The plugin file.
     pub path: PathBuf,
+    /// The least version of the plugin border that the file needs, such as `1.0`.
+    pub border: String,
+    /// Ids of the extensions that the component has.
+    pub extensions: Vec<String>,
 }
 
 /// The plugin file behind an environment or estimator, as a run records it.
@@ -120,20 +124,40 @@ impl Component {
             doc: self.doc.into(),
             schema: self.schema.clone(),
             path: self.path.clone(),
+            border: self.border(),
+            extensions: self.extensions(),
         }
+    }
+
+    fn border(&self) -> String {
+        let (major, minor) = self.border;
+        format!("{major}.{minor}")
+    }
+
+    fn extensions(&self) -> Vec<String> {
+        let all = match self.functions {
+            Functions::Environment(tables) => {
+                vec![(ffi::EXPERT, tables.expert.is_some()), (ffi::SNAPSHOT, tables.snapshot.is_some())]
+            }
+            Functions::Estimator(tables) => vec![
+                (ffi::PARTS, tables.parts.is_some()),
+                (ffi::COLUMNS, tables.columns.is_some()),
+                (ffi::ESTIMATOR_STATE, tables.state.is_some()),
+            ],
+        };
+        all.into_iter().filter(|(_, has)| *has).map(|(id, _)| id.to_string()).collect()
     }
 
     /// The record of the file.
     pub fn file(&self) -> Result<PluginFile> {
         let context = || format!("reading {}", self.path.display());
         let path = self.path.canonicalize().with_context(context)?;
-        let (major, minor) = self.border;
-        Ok(PluginFile { id: self.id.into(), sha256: sha256(&path)?, path, border: format!("{major}.{minor}") })
+        Ok(PluginFile { id: self.id.into(), sha256: sha256(&path)?, path, border: self.border() })
     }
 }
 
 /// The SHA-256 of a file, in hexadecimal.
-fn sha256(path: &Path) -> Result<String> {
+pub fn sha256(path: &Path) -> Result<String> {
     let (mut file, mut hasher, mut buffer) = (std::fs::File::open(path)?, Sha256::new(), vec![0; 1 << 20]);
     loop {
         match file.read(&mut buffer)? {

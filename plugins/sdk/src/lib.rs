@@ -1,9 +1,26 @@
 //! The plugin interface of Nestor. `nestor_plugin.h` is the source of truth; this crate is its safe Rust form.
 //!
 //! A plugin author implements [`Environment`] and [`Instance`] (and [`Expert`] or [`Snapshot`]), or [`Estimator`] (and
-//! [`Parts`], [`Columns`] or [`State`]), and writes one [`export!`]. No plugin needs `unsafe`: this crate catches panics, parses configs, and carries text and
-//! arrays across. [`parse`] reads the usual tagged responses. [`stats`] has the group statistics that estimators share.
-//! [`recorded`] defines the form in which steps are recorded for tests and for `nestor advantage`.
+//! [`Parts`], [`Columns`] or [`State`]), and writes one [`export!`]. No plugin needs `unsafe`: this crate catches panics,
+//! parses configs, and carries text and arrays across. [`parse`] reads the usual tagged responses. [`stats`] has the group
+//! statistics that estimators share. [`recorded`] defines the form in which steps are recorded for tests and for
+//! `nestor advantage`.
+//!
+//! This crate is the only dependency that a plugin needs. It re-exports anyhow, serde, serde_json and schemars. A derive
+//! then names the crate that its code refers to:
+//!
+//! ```
+//! use nestor_plugin::schemars::JsonSchema;
+//! use nestor_plugin::serde::Deserialize;
+//!
+//! #[derive(Deserialize, JsonSchema)]
+//! #[serde(crate = "nestor_plugin::serde", deny_unknown_fields)]
+//! #[schemars(crate = "nestor_plugin::schemars")]
+//! struct Config {
+//!     /// Steps after which an episode is cut.
+//!     max_steps: u32,
+//! }
+//! ```
 
 #![warn(missing_docs)]
 
@@ -20,7 +37,7 @@ pub mod stats;
 
 pub use anyhow;
 pub use column::{Asked, Bytes, Column, Hidden, Values, View};
-pub use config::{parse as parse_config, suggest};
+pub use config::{NoConfig, parse as parse_config, suggest};
 #[doc(hidden)]
 pub use environment::Functions as EnvironmentFunctions;
 pub use environment::{Environment, Expert, Instance, Observation, Snapshot, Start};

@@ -107,7 +107,13 @@ impl Plugins {
 
     /// The plugins of one directory.
     pub fn in_dir(dir: &Path) -> Result<Self> {
-        Ok(Self { dirs: vec![PluginDir { path: dir.to_path_buf(), bundled: false }], ..Self::default() })
+        Ok(Self::in_dirs([dir]))
+    }
+
+    /// The plugins of some directories; of two files with one name the first counts.
+    pub fn in_dirs<'a>(dirs: impl IntoIterator<Item = &'a Path>) -> Self {
+        let dirs = dirs.into_iter().map(|dir| PluginDir { path: dir.to_path_buf(), bundled: false }).collect();
+        Self { dirs, ..Self::default() }
     }
 
     /// Sets the limits of calls into the plugins that are opened from here on.

@@ -146,7 +146,10 @@ fn files_that_are_not_plugins_of_this_border() {
             changed(dir.path(), "major", "p.abi_major = 2"),
             "needs version 2.0 of the plugin border, this program has 1.2",
         ),
-        (changed(dir.path(), "minor", "p.abi_minor = 3"), "needs version 1.3 of the plugin border, this program has 1.2"),
+        (
+            changed(dir.path(), "minor", "p.abi_minor = 3"),
+            "needs version 1.3 of the plugin border, this program has 1.2",
+        ),
         (
             changed(dir.path(), "size", "p.size_rows -= 8"),
             "has structs of other sizes than version 1.2 of the plugin border (size_rows is ",
@@ -171,9 +174,7 @@ fn files_that_are_not_plugins_of_this_border() {
     std::fs::copy(changed(dir.path(), "old", "p.abi_major = 9"), dir.path().join("libnestor_old.so")).unwrap();
     let found = Plugins::in_dir(dir.path()).unwrap();
     assert!(found.refused().unwrap().len() >= 5);
-    assert!(
-        refusal(found.environment(&choice("old", json!({})))).0.contains("libnestor_old.so needs version 9.0")
-    );
+    assert!(refusal(found.environment(&choice("old", json!({})))).0.contains("libnestor_old.so needs version 9.0"));
 }
 
 #[test]

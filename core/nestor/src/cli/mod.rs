@@ -206,7 +206,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Plugin(PluginCommand::New(args)) => {
             let project = nestor_scaffold::create(&args)?;
             let project = project.display();
-            print_line(&format!("wrote {project}; {project}/README.md has the commands to build, check, play and train"))?;
+            print_line(&format!("wrote {project}; its README.md has the next commands"))?;
         }
         Command::Plugin(PluginCommand::List { json }) => list_plugins(json)?,
         Command::Plugin(PluginCommand::Show { plugin, json }) => {
@@ -406,7 +406,8 @@ fn list_plugins(json: bool) -> Result<()> {
     let all = serde_json::json!({ "found": found, "refused": refused });
     print(json, &all, || {
         let width = found.iter().map(|p| p.id.len()).max().unwrap_or(0);
-        let line = |p: &Found| format!("{:width$}  {:11}  {}  {}", p.id, p.kind.to_string(), p.border, p.path.display());
+        let line =
+            |p: &Found| format!("{:width$}  {:11}  {}  {}", p.id, p.kind.to_string(), p.border, p.path.display());
         let found = found.iter().map(line);
         let refused = refused.iter().map(|p| format!("refused {}: {}", p.path.display(), p.why));
         found.chain(refused).collect::<Vec<_>>().join("\n")

@@ -74,10 +74,12 @@ typedef struct nestor_str {
 #define NESTOR_METRICS 13    /* since 1.2: one JSON object of numbers for metrics.jsonl, from step under env/, from score
                                 under estimator/. Names: lower case letters, digits, underscores. Of an environment the
                                 mean over episodes of the number put last in each is written */
+#define NESTOR_LACKS 14      /* since 1.2: from open, the id of an extension that this world does not have although the
+                                component does; put once per extension */
 
 /* Where text goes. put copies the text; it may be called any number of times, only during the call that got the sink,
- * and only on its thread. A field put twice keeps the last text, but for NESTOR_ADMISSIBLE, NESTOR_PART and
- * NESTOR_COLUMN, which collect. Fields that the host does not know are ignored. */
+ * and only on its thread. A field put twice keeps the last text, but for NESTOR_ADMISSIBLE, NESTOR_PART,
+ * NESTOR_COLUMN and NESTOR_LACKS, which collect. Fields that the host does not know are ignored. */
 typedef struct nestor_sink {
     void *context;
     void (*put)(void *context, uint32_t field, nestor_str text);
@@ -96,7 +98,7 @@ typedef struct nestor_step {
  * plays one episode at a time, on one thread at a time, and is used again after reset. Envs are closed before their
  * world is. The close functions are called exactly once, whatever happened before. */
 typedef struct nestor_environment {
-    /* config is a JSON object; unknown keys and wrong types are NESTOR_INPUT. */
+    /* config is a JSON object; unknown keys and wrong types are NESTOR_INPUT. May put NESTOR_LACKS. */
     int32_t (*open)(nestor_str config, nestor_sink *sink, void **world);
     /* Puts NESTOR_TEMPLATE, which is required. */
     int32_t (*prompt_template)(void *world, nestor_sink *sink);

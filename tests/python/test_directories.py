@@ -219,7 +219,7 @@ def test_the_plugin_files_are_recorded_and_another_build_is_reported(run, root, 
     events = [json.loads(line) for line in done.stdout.splitlines()]
     copy = str(tmp_path / "plugins/libnestor_numberline.so")
     [environment, estimator] = events[0]["plugins"]
-    assert environment["path"] == copy and len(environment["sha256"]) == 64 and environment["border"] == "1.1"
+    assert environment["path"] == copy and len(environment["sha256"]) == 64 and environment["border"] == "1.0"
     assert estimator == json.loads((own / "checkpoints/iteration-000001/state.json").read_text())["plugins"][1]
     warnings = [event["message"] for event in events if event["event"] == "warning"]
     assert any("numberline is another build than before" in line and copy in line for line in warnings), warnings

@@ -22,7 +22,7 @@ pub fn advantage(plugins: &Plugins, estimator: &str, config: &str, rows: &Path) 
     {
         keys.entry("gamma").or_insert(json!(gamma));
     }
-    let estimator = plugins.estimator(&PluginChoice { plugin: estimator.to_string(), config })?;
+    let estimator = plugins.estimator(&PluginChoice::new(estimator, config))?;
     let columns = recorded.columns().map_err(|e| input_error!("{}: {e:#}", rows.display()))?;
     if estimator.needs().values && columns.values.is_none() {
         return Err(input_error!("{}: plugin {} needs `values` in every row", rows.display(), estimator.id()));

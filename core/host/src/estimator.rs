@@ -6,28 +6,31 @@ use anyhow::{Context, Result, bail, ensure};
 use nestor_plugin::{Asked, Needs, ffi};
 use serde_json::Value;
 
-use crate::call::{Handle, HandleSlot, Texts, call};
+use crate::call::{Handle, Out, Texts, open};
 use crate::calls::{Call, Function, Name};
+use crate::estimator_call::{EstimatorCall as Request, MARGIN, Scoring, UNTOUCHED};
+use crate::isolate::Process;
 use crate::library::EstimatorTables;
 use crate::observation::metrics;
-use crate::shared_env::close;
 use crate::supervise::{Limits, Supervisor};
-use crate::{PluginFile, Rows};
-
-/// Numbers behind the end of each array that an estimator fills. A plugin that writes there has written too far.
-const MARGIN: usize = 64;
-/// The value in the margin: a NaN that no arithmetic makes.
-const UNTOUCHED: u32 = 0x7fc5_a3d1;
+use crate::{PluginFile, Rows, terminal};
 
 /// An open estimator.
 pub struct Estimator {
     id: &'static str,
     file: PluginFile,
-    tables: EstimatorTables,
-    handle: Handle,
+    has_parts: bool,
+    has_columns: bool,
+    has_state: bool,
+    place: Place,
     needs: Needs,
     asked: Vec<Asked>,
-    supervisor: Supervisor,
+}
+
+/// Where the estimator is open.
+enum Place {
+    Here { tables: EstimatorTables, handle: Handle, supervisor: Supervisor },
+    Elsewhere(Process),
 }
 
 /// Components of the advantages of rows, by name, from the estimator.
@@ -48,11 +51,16 @@ impl Parts {
 
 impl Drop for Estimator {
     fn drop(&mut self) {
-        let (close_estimator, handle) = (self.tables.functions.close, self.handle);
-        // SAFETY: the handle is from `open` and never used again.
-        close(&self.supervisor, self.under(Function::Close), move |sink| unsafe {
-            close_estimator(handle.pointer(), sink)
-        });
+        let over = match &self.place {
+            Place::Here { supervisor, .. } => supervisor.gave_up(),
+            Place::Elsewhere(process) => process.is_over(),
+        };
+        if over {
+            return; // the plugin may hang again, or is gone
+        }
+        if let Err(error) = self.call(Request::Close) {
+            terminal::warn(&format!("warning: plugin {}: closing: {error:#}", self.id));
+        }
     }
 }
 
@@ -64,22 +72,28 @@ impl Estimator {
         limits: &Limits,
     ) -> Result<Self> {
         let (text, supervisor) = (config.to_string(), Supervisor::new(limits.clone()));
-        let (open, under) =
+        let (function, under) =
             (tables.functions.open, Call { plugin: Name::of_opened(id), function: Function::Open, position: None });
         let handle = supervisor
-            .run(under, move || {
-                // SAFETY: a checked table; the room for the handle outlives the call.
-                call(HandleSlot::empty(), |sink, slot| unsafe {
-                    open(ffi::Str::new(text.as_bytes()), sink, &mut slot.0)
-                })
-            })
-            .and_then(|(_, slot)| slot.taken())
+            .run(under, move || open(function, &text).result())
+            .and_then(|(_, out)| out.handle())
             .with_context(|| format!("plugin {id}"))?;
-        let mut estimator = Self { id, file, tables, handle, needs: Needs::default(), asked: Vec::new(), supervisor };
-        let needs = tables.functions.needs;
-        // SAFETY: the handle is open; `flags` outlives the call.
-        let (_, flags) = estimator
-            .call(Function::Needs, 0, move |handle, sink, flags| unsafe { needs(handle.pointer(), sink, flags) })
+        let has = [tables.parts.is_some(), tables.columns.is_some(), tables.state.is_some()];
+        Self::of((id, file), has, Place::Here { tables, handle, supervisor })
+    }
+
+    /// An estimator in a process of its own, which is open. `has` says whether it has parts, columns and a state.
+    pub(super) fn elsewhere((id, file): (&'static str, PluginFile), has: [bool; 3], process: Process) -> Result<Self> {
+        Self::of((id, file), has, Place::Elsewhere(process))
+    }
+
+    fn of((id, file): (&'static str, PluginFile), has: [bool; 3], place: Place) -> Result<Self> {
+        let [has_parts, has_columns, has_state] = has;
+        let (needs, asked) = (Needs::default(), Vec::new());
+        let mut estimator = Self { id, file, has_parts, has_columns, has_state, place, needs, asked };
+        let flags = estimator
+            .call(Request::Needs)
+            .and_then(|(_, out)| out.flags())
             .with_context(|| format!("plugin {id}: needs"))?;
         estimator.needs = Needs::from_flags(flags)
             .with_context(|| format!("plugin {id} needs what this program does not have (flags {flags:#x})"))?;
@@ -88,11 +102,10 @@ impl Estimator {
     }
 
     fn read_asked(&self) -> Result<Vec<Asked>> {
-        let Some(columns) = self.tables.columns else { return Ok(Vec::new()) };
-        let names = columns.names;
-        // SAFETY: the handle is open.
-        let (mut texts, ()) =
-            self.call(Function::Columns, (), move |handle, sink, _| unsafe { names(handle.pointer(), sink) })?;
+        if !self.has_columns {
+            return Ok(Vec::new());
+        }
+        let (mut texts, _) = self.call(Request::Columns)?;
         let asked: Vec<Asked> =
             texts.all(ffi::COLUMN, "name of a column")?.iter().map(|name| name.parse()).collect::<Result<_>>()?;
         for (at, one) in asked.iter().enumerate() {
@@ -105,19 +118,24 @@ impl Estimator {
         Ok(asked)
     }
 
-    fn under(&self, function: Function) -> Call {
-        Call { plugin: Name::of(self.id), function, position: None }
+    fn call(&self, request: Request) -> Result<(Texts, Out)> {
+        let call = Call { plugin: Name::of(self.id), function: request.function(), position: None };
+        match &self.place {
+            Place::Here { tables, handle, supervisor } => {
+                let (tables, handle) = (*tables, *handle);
+                // SAFETY: the handle is open, one thread at a time uses an estimator, and `scoring` has checked the rows.
+                supervisor.run(call, move || unsafe { request.perform(&tables, handle) }.result())
+            }
+            Place::Elsewhere(process) => process.estimator(call, request),
+        }
     }
 
-    fn call<T: Send + 'static>(
-        &self,
-        function: Function,
-        out: T,
-        body: impl FnOnce(Handle, *mut ffi::Sink, &mut T) -> i32 + Send + 'static,
-    ) -> Result<(Texts, T)> {
-        let handle = self.handle;
-        let body = move || call(out, move |sink, out| body(handle, sink, out));
-        self.supervisor.run(self.under(function), body)
+    /// The rows of a call, which owns all that it reads and writes: it may be given up, and then continues.
+    fn scoring(&self, rows: &Rows) -> Result<Box<Scoring>> {
+        self.check_columns(rows)?;
+        let asked = self.asked.iter().map(|one| one.column.to_string()).collect();
+        let rows = Rows { advantages: Vec::new(), returns: Vec::new(), ..rows.clone() };
+        Ok(Box::new(Scoring { rows, needs: self.needs.flags(), asked }))
     }
 
     pub fn id(&self) -> &str {
@@ -141,57 +159,35 @@ impl Estimator {
 
     /// True if the estimator remembers something between iterations.
     pub fn has_state(&self) -> bool {
-        self.tables.state.is_some()
+        self.has_state
     }
 
     /// All that later scores depend on; empty for an estimator without a state.
     pub fn save(&self) -> Result<Vec<u8>> {
-        let Some(table) = self.tables.state else { return Ok(Vec::new()) };
-        let save = table.save;
-        // SAFETY: the handle is open.
-        self.call(Function::Save, (), move |handle, sink, _| unsafe { save(handle.pointer(), sink) })
-            .and_then(|(mut texts, ())| texts.required_bytes(ffi::STATE, "state", "NESTOR_STATE"))
+        if !self.has_state {
+            return Ok(Vec::new());
+        }
+        self.call(Request::Save)
+            .and_then(|(mut texts, _)| texts.required_bytes(ffi::STATE, "state", "NESTOR_STATE"))
             .with_context(|| format!("plugin {}: save", self.id))
     }
 
     /// Takes a state that [`Estimator::save`] returned, before the first score.
     pub fn load(&self, state: &[u8]) -> Result<()> {
-        let load = self.tables.state.context("the plugin has no state (extension nestor.estimator.state/1)")?.load;
-        let state = state.to_vec();
-        self.call(Function::Load, (), move |handle, sink, _| {
-            // SAFETY: the handle is open; the bytes outlive the call.
-            unsafe { load(handle.pointer(), ffi::Str::new(&state), sink) }
-        })
-        .map(|_| ())
-        .with_context(|| format!("plugin {}: load", self.id))
+        ensure!(self.has_state, "plugin {} has no state (extension nestor.estimator.state/1)", self.id);
+        self.call(Request::Load(state.to_vec())).map(|_| ()).with_context(|| format!("plugin {}: load", self.id))
     }
 
     /// Fills `rows.advantages` and `rows.returns`. Returns the estimator's own metrics by name.
     pub fn score(&self, rows: &mut Rows) -> Result<BTreeMap<String, f64>> {
-        let tokens = self.check_columns(rows)?;
-        let (tables, needs, own, asked) = (self.tables, self.needs, rows.clone(), self.asked.clone());
-        let room = (with_margin(vec![f32::NAN; tokens]), with_margin(vec![f32::NAN; tokens]));
-        // The call owns all that it reads and writes: it may be given up, and then continues.
+        let request = Request::Score(self.scoring(rows)?);
         let (mut texts, (advantages, returns)) = self
-            .call(Function::Score, room, move |handle, sink, (advantages, returns)| {
-                let extra = Extra::of(&own, needs);
-                let columns = columns(&own, &extra, needs);
-                let (rows, advantages, returns) = (&columns, advantages.as_mut_ptr(), returns.as_mut_ptr());
-                // SAFETY: the handle is open; columns and arrays have the lengths the header gives (`check_columns`) and
-                // outlive the call.
-                unsafe {
-                    match tables.columns {
-                        None => (tables.functions.score)(handle.pointer(), rows, sink, advantages, returns),
-                        Some(table) => {
-                            let named = named_columns(&own, &asked);
-                            (table.score)(handle.pointer(), rows, named.as_ptr(), sink, advantages, returns)
-                        }
-                    }
-                }
-            })
+            .call(request)
+            .and_then(|(texts, out)| Ok((texts, out.scores()?)))
             .with_context(|| format!("plugin {}: score of {} rows", self.id, rows.len()))?;
-        rows.advantages = self.without_margin(advantages, "advantages")?;
-        rows.returns = self.without_margin(returns, "returns")?;
+        let tokens = rows.token_rewards.len();
+        rows.advantages = self.without_margin(advantages, tokens, "advantages")?;
+        rows.returns = self.without_margin(returns, tokens, "returns")?;
         self.check(rows, &rows.advantages, "advantage")?;
         self.check(rows, &rows.returns, "return")?;
         metrics(&mut texts).with_context(|| format!("plugin {}: score", self.id))
@@ -199,38 +195,30 @@ impl Estimator {
 
     /// The components of the advantages of scored rows; empty from an estimator without this extension.
     pub fn parts(&self, rows: &Rows) -> Result<Parts> {
-        let Some(parts) = self.tables.parts else { return Ok(Parts::default()) };
-        self.check_columns(rows)?;
-        let (names, fill, needs, own) = (parts.names, parts.fill, self.needs, rows.clone());
-        let (fill_columns, asked) = (self.tables.columns.and_then(|table| table.fill), self.asked.clone());
-        // SAFETY: the handle is open.
-        let (mut texts, ()) = self
-            .call(Function::Names, (), move |handle, sink, _| unsafe { names(handle.pointer(), sink) })
-            .with_context(|| format!("plugin {}: names of parts", self.id))?;
+        if !self.has_parts {
+            return Ok(Parts::default());
+        }
+        let (mut texts, _) =
+            self.call(Request::Names).with_context(|| format!("plugin {}: names of parts", self.id))?;
         let names = texts.all(ffi::PART, "name of a part")?;
-        let room = vec![f64::NAN; names.len() * rows.len()];
-        let (_, numbers) = self
-            .call(Function::Fill, room, move |handle, sink, numbers| {
-                let extra = Extra::of(&own, needs);
-                let columns = columns(&own, &extra, needs);
-                // SAFETY: the handle is open; columns and array have the lengths the header gives and outlive the call.
-                unsafe {
-                    match fill_columns {
-                        None => fill(handle.pointer(), &columns, sink, numbers.as_mut_ptr()),
-                        Some(fill) => {
-                            let named = named_columns(&own, &asked);
-                            fill(handle.pointer(), &columns, named.as_ptr(), sink, numbers.as_mut_ptr())
-                        }
-                    }
-                }
-            })
+        let numbers = self
+            .call(Request::Fill(self.scoring(rows)?, names.len()))
+            .and_then(|(_, out)| out.parts())
             .with_context(|| format!("plugin {}: parts of {} rows", self.id, rows.len()))?;
+        ensure!(
+            numbers.len() == names.len() * rows.len(),
+            "plugin {} gave {} numbers for {} parts of {} rows",
+            self.id,
+            numbers.len(),
+            names.len(),
+            rows.len()
+        );
         let columns = numbers.chunks(rows.len().max(1)).map(<[f64]>::to_vec);
         Ok(Parts(names.into_iter().zip(columns).collect()))
     }
 
-    /// Checks that every column has the length that the border promises the plugin; returns the number of tokens T.
-    fn check_columns(&self, rows: &Rows) -> Result<usize> {
+    /// Checks that every column has the length that the border promises the plugin.
+    fn check_columns(&self, rows: &Rows) -> Result<()> {
         let context = || format!("rows for plugin {}", self.id);
         let tokens = check_columns(rows, self.needs).with_context(context)?;
         for Asked { column, optional } in &self.asked {
@@ -239,11 +227,12 @@ impl Estimator {
                 None => ensure!(*optional, "plugin {} asks for the column `{column}`, and there is none", self.id),
             }
         }
-        Ok(tokens)
+        Ok(())
     }
 
-    fn without_margin(&self, mut numbers: Vec<f32>, name: &str) -> Result<Vec<f32>> {
-        let margin = numbers.split_off(numbers.len() - MARGIN);
+    fn without_margin(&self, mut numbers: Vec<f32>, tokens: usize, name: &str) -> Result<Vec<f32>> {
+        ensure!(numbers.len() == tokens + MARGIN, "plugin {} gave {name} of another length", self.id);
+        let margin = numbers.split_off(tokens);
         ensure!(
             margin.iter().all(|x| x.to_bits() == UNTOUCHED),
             "plugin {} wrote behind the end of the {name}; it has one number per token",
@@ -265,71 +254,6 @@ impl Estimator {
             bail!("plugin {} left the {described} unwritten; an estimator must fill every token", self.id);
         }
         bail!("plugin {} gave {} as the {described}; it must be finite", self.id, numbers[at])
-    }
-}
-
-fn with_margin(mut numbers: Vec<f32>) -> Vec<f32> {
-    numbers.extend([f32::from_bits(UNTOUCHED); MARGIN]);
-    numbers
-}
-
-/// Columns of the border that [`Rows`] stores in another form.
-struct Extra {
-    span_length: Vec<u32>,
-    anchor_data: Vec<u8>,
-    anchor_offsets: Vec<u64>,
-}
-
-impl Extra {
-    fn of(rows: &Rows, needs: Needs) -> Self {
-        let span_length = rows.token_offsets.windows(2).map(|w| (w[1] - w[0]) as u32).collect();
-        let mut extra = Self { span_length, anchor_data: Vec::new(), anchor_offsets: vec![0] };
-        if needs.anchors {
-            for anchor in &rows.anchor {
-                extra.anchor_data.extend_from_slice(anchor);
-                extra.anchor_offsets.push(extra.anchor_data.len() as u64);
-            }
-        }
-        extra
-    }
-}
-
-/// The columns that the estimator asks for, in its order. One that is missing is null.
-fn named_columns(rows: &Rows, asked: &[Asked]) -> Vec<ffi::Column> {
-    let missing = ffi::Column { kind: 0, count: 0, data: std::ptr::null(), offsets: std::ptr::null() };
-    let column =
-        |one: &Asked| rows.columns.get(&one.column.to_string()).map_or(missing, |column| column.view().to_ffi());
-    asked.iter().map(column).collect()
-}
-
-fn columns(rows: &Rows, extra: &Extra, needs: Needs) -> ffi::Rows {
-    let asked = |column: &Option<Vec<f32>>, asked: bool| match column {
-        Some(column) if asked => column.as_ptr(),
-        _ => std::ptr::null(),
-    };
-    ffi::Rows {
-        rows: rows.len() as u64,
-        tokens: rows.token_rewards.len() as u64,
-        group: rows.group.as_ptr(),
-        episode: rows.episode.as_ptr(),
-        step: rows.step.as_ptr(),
-        sequence: rows.sequence.as_ptr(),
-        span_start: rows.span_start.as_ptr(),
-        span_length: extra.span_length.as_ptr(),
-        reward: rows.reward.as_ptr(),
-        penalty: rows.penalty.as_ptr(),
-        // A bool is one byte, 0 or 1.
-        valid: rows.valid.as_ptr().cast(),
-        terminated: rows.terminated.as_ptr().cast(),
-        truncated: rows.truncated.as_ptr().cast(),
-        anchor_data: if needs.anchors { extra.anchor_data.as_ptr() } else { std::ptr::null() },
-        anchor_offsets: if needs.anchors { extra.anchor_offsets.as_ptr() } else { std::ptr::null() },
-        duplicate_of: rows.duplicate_of.as_ptr(),
-        token_offsets: rows.token_offsets.as_ptr(),
-        token_rewards: rows.token_rewards.as_ptr(),
-        values: asked(&rows.values, needs.values),
-        logprobs: if rows.logprobs.is_empty() { std::ptr::null() } else { rows.logprobs.as_ptr() },
-        ref_logprobs: asked(&rows.ref_logprobs, needs.reference),
     }
 }
 

@@ -2,14 +2,19 @@
 //! no libtorch, so that plugins can be checked and run without the trainer.
 //!
 //! [`Plugins`] finds components by id or file, [`SharedEnv`] and [`Env`] play an environment, [`Estimator`] scores rows,
-//! [`advantage`] scores recorded ones. `plugins/sdk/nestor_plugin.h` defines the border. Every call is recorded (`calls`),
+//! [`advantage`] scores recorded ones. `plugins/sdk/nestor_plugin.h` defines the border.
+//!
+//! A plugin that is not bundled runs in processes of its own (`isolate`). A call inside this process is recorded (`calls`),
 //! waited for with a limit (`supervise`), and named if the process dies or leaves in it (`crash`, `leave`).
 
 pub mod advantage;
 mod call;
 mod calls;
 mod crash;
+mod environment_call;
 mod estimator;
+mod estimator_call;
+mod isolate;
 mod leave;
 mod library;
 mod observation;
@@ -20,6 +25,7 @@ mod shared_env;
 mod show;
 mod supervise;
 pub mod terminal;
+mod trust;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -33,14 +39,18 @@ use serde_json::Value;
 
 pub use calls::{Call, Slot, own as own_slot, supervise_this_thread};
 pub use estimator::{Estimator, Parts};
+pub use isolate::frame::read_anything;
+pub use isolate::serve;
 pub use library::{Found, Kind, PluginFile};
 pub use rows::Rows;
 pub use shared_env::{Env, SharedEnv, Snapshot};
 pub use show::{Asks, Shown};
 pub use supervise::{GRACE, Limits, POLL, leave_behind};
 
+use calls::Name;
+use isolate::{Bounds, Process, Start, World};
 use library::{Component, Functions};
-use nestor_recipe::{PluginChoice, input_error};
+use nestor_recipe::{Isolation, PluginChoice, input_error};
 use search::{Candidate, PluginDir, candidates};
 
 /// Directories to look for plugins in before all others, separated as in PATH.
@@ -141,10 +151,19 @@ impl Plugins {
 
     /// Opens an environment.
     pub fn environment(&self, choice: &PluginChoice) -> Result<SharedEnv> {
-        let component = self.component(Kind::Environment, &choice.plugin)?;
+        let (path, file, isolation) = self.chosen(Kind::Environment, choice)?;
+        let limits = self.limits_of(Kind::Environment, choice);
+        if isolation == Isolation::Process {
+            let start = start(Kind::Environment, (path, &file), choice, &limits);
+            let name = start.name;
+            let (world, can) = World::open(start).with_context(|| format!("plugin {}", file.id))?;
+            let file = file.with_border(can.border);
+            return Ok(SharedEnv::elsewhere((name.text(), file), (can.expert, can.snapshots), world, &limits));
+        }
+        let component = loaded(Kind::Environment, &path, &file.id)?;
         match component.functions {
             Functions::Environment(tables) => {
-                SharedEnv::open((component.id, component.file()?), tables, &choice.config, &self.limits)
+                SharedEnv::open((component.id, file.with_border(component.border)), tables, &choice.config, &limits)
             }
             Functions::Estimator(_) => unreachable!("looked up by its kind"),
         }
@@ -152,13 +171,47 @@ impl Plugins {
 
     /// Opens an estimator.
     pub fn estimator(&self, choice: &PluginChoice) -> Result<Estimator> {
-        let component = self.component(Kind::Estimator, &choice.plugin)?;
+        let (path, file, isolation) = self.chosen(Kind::Estimator, choice)?;
+        let limits = self.limits_of(Kind::Estimator, choice);
+        if isolation == Isolation::Process {
+            let start = start(Kind::Estimator, (path, &file), choice, &limits);
+            let context = || format!("plugin {}", file.id);
+            let (process, can) = Process::start(&start).with_context(context)?;
+            process.open(&start).with_context(context)?;
+            let file = file.with_border(can.border);
+            return Estimator::elsewhere((start.name.text(), file), [can.parts, can.columns, can.state], process);
+        }
+        let component = loaded(Kind::Estimator, &path, &file.id)?;
         match component.functions {
             Functions::Estimator(tables) => {
-                Estimator::open((component.id, component.file()?), tables, &choice.config, &self.limits)
+                Estimator::open((component.id, file.with_border(component.border)), tables, &choice.config, &limits)
             }
             Functions::Environment(_) => unreachable!("looked up by its kind"),
         }
+    }
+
+    /// The file that a choice names, its record, and where it runs.
+    fn chosen(&self, kind: Kind, choice: &PluginChoice) -> Result<(PathBuf, PluginFile, Isolation)> {
+        let pin = choice.sha256.as_deref();
+        if let (Some((path, _)), Some(_)) = (file_and_id(&choice.plugin), pin) {
+            library::check_file(&path)?;
+            PluginFile::read("", &path, pin)?; // before any of its code runs
+        }
+        let Found { path, id, .. } = self.find(kind, &choice.plugin)?;
+        let file = PluginFile::read(&id, &path, pin)?;
+        let default = || if search::is_bundled(&file.path) { Isolation::None } else { Isolation::Process };
+        let isolation = choice.isolate.unwrap_or_else(default);
+        Ok((path, file, isolation))
+    }
+
+    /// The limits of the calls of a choice.
+    fn limits_of(&self, kind: Kind, choice: &PluginChoice) -> Limits {
+        let key = match (kind, choice.timeout_s) {
+            (Kind::Estimator, Some(_)) => "estimator.timeout_s",
+            _ => self.limits.key,
+        };
+        let timeout = choice.timeout_s.map_or(self.limits.timeout, Duration::from_secs);
+        Limits { timeout, key, ..self.limits.clone() }
     }
 
     /// The choice of a plugin with the defaults of its config, as far as the plugin's schema names them.
@@ -193,15 +246,6 @@ impl Plugins {
             Some((path, id)) => self.in_file(kind, &path, id),
             None => self.by_id(kind, plugin),
         }
-    }
-
-    /// Loads the one component of a kind that an id or a file names.
-    fn component(&self, kind: Kind, plugin: &str) -> Result<Component> {
-        let Found { path, id, .. } = self.find(kind, plugin)?;
-        let components = library::load(&path)?;
-        leave::watch();
-        let mut fitting = components.into_iter().filter(|c| c.kind() == kind && c.id == id);
-        fitting.next().with_context(|| format!("plugin file {} changed while it was read", path.display()))
     }
 
     fn described(&self, path: &Path, is_named: bool) -> Result<Result<Vec<Found>, String>> {
@@ -286,6 +330,24 @@ impl Plugins {
             dirs.join(", "),
         ))
     }
+}
+
+/// Loads a component into this process.
+fn loaded(kind: Kind, path: &Path, id: &str) -> Result<Component> {
+    let components = library::load(path)?;
+    leave::watch();
+    let mut fitting = components.into_iter().filter(|c| c.kind() == kind && c.id == id);
+    fitting.next().with_context(|| format!("plugin file {} changed while it was read", path.display()))
+}
+
+/// A component to run in processes of its own.
+fn start(kind: Kind, (path, file): (PathBuf, &PluginFile), choice: &PluginChoice, limits: &Limits) -> Start {
+    let section = match kind {
+        Kind::Environment => "env",
+        Kind::Estimator => "estimator",
+    };
+    let bounds = Bounds { section, memory: choice.memory_bytes(), cpu: choice.cpu_s };
+    Start { name: Name::of(&file.id), path, kind, config: choice.config.to_string(), bounds, limits: limits.clone() }
 }
 
 /// Adds the defaults of a JSON schema's properties that an object lacks.

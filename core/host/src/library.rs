@@ -12,6 +12,8 @@ use sha2::{Digest, Sha256};
 use crate::calls::{Call, Function, Name, recorded};
 
 use crate::input_error;
+use crate::isolate::frame::Abilities;
+use crate::trust;
 
 /// Most components of one file.
 const MOST_COMPONENTS: u64 = 1024;
@@ -69,7 +71,7 @@ pub struct PluginFile {
     pub path: PathBuf,
     /// Hexadecimal.
     pub sha256: String,
-    /// Version of the plugin border, such as `1.1`.
+    /// The least version of the plugin border that it needs, such as `1.0`.
     pub border: String,
 }
 
@@ -77,7 +79,7 @@ pub struct PluginFile {
 #[derive(Clone)]
 pub struct Component {
     pub id: &'static str,
-    /// Major and minor version of the border that the file was built for.
+    /// The least version of the border that the file needs, major and minor.
     pub border: (u32, u32),
     pub doc: &'static str,
     pub schema: serde_json::Value,
@@ -135,24 +137,53 @@ impl Component {
     }
 
     fn extensions(&self) -> Vec<String> {
-        let all = match self.functions {
-            Functions::Environment(tables) => {
-                vec![(ffi::EXPERT, tables.expert.is_some()), (ffi::SNAPSHOT, tables.snapshot.is_some())]
-            }
-            Functions::Estimator(tables) => vec![
-                (ffi::PARTS, tables.parts.is_some()),
-                (ffi::COLUMNS, tables.columns.is_some()),
-                (ffi::ESTIMATOR_STATE, tables.state.is_some()),
-            ],
-        };
+        let can = self.abilities();
+        let all = [
+            (ffi::EXPERT, can.expert),
+            (ffi::SNAPSHOT, can.snapshots),
+            (ffi::PARTS, can.parts),
+            (ffi::COLUMNS, can.columns),
+            (ffi::ESTIMATOR_STATE, can.state),
+        ];
         all.into_iter().filter(|(_, has)| *has).map(|(id, _)| id.to_string()).collect()
     }
 
-    /// The record of the file.
-    pub fn file(&self) -> Result<PluginFile> {
-        let context = || format!("reading {}", self.path.display());
-        let path = self.path.canonicalize().with_context(context)?;
-        Ok(PluginFile { id: self.id.into(), sha256: sha256(&path)?, path, border: self.border() })
+    /// What it can do.
+    pub fn abilities(&self) -> Abilities {
+        let none = Abilities { border: self.border, ..Abilities::default() };
+        match self.functions {
+            Functions::Environment(tables) => {
+                Abilities { expert: tables.expert.is_some(), snapshots: tables.snapshot.is_some(), ..none }
+            }
+            Functions::Estimator(tables) => Abilities {
+                parts: tables.parts.is_some(),
+                columns: tables.columns.is_some(),
+                state: tables.state.is_some(),
+                ..none
+            },
+        }
+    }
+}
+
+impl PluginFile {
+    /// The record of a file. With a pin, refuses a file that has another hash.
+    pub fn read(id: &str, path: &Path, pin: Option<&str>) -> Result<Self> {
+        let context = || format!("reading {}", path.display());
+        let path = path.canonicalize().with_context(context)?;
+        let sha256 = sha256(&path).with_context(context)?;
+        match pin {
+            Some(pin) if pin != sha256 => Err(input_error!(
+                "plugin file {} has the SHA-256 {sha256}, and the recipe asks for {pin} (key `sha256`); take the file that the \
+                 recipe means, or change the key",
+                path.display()
+            )),
+            _ => Ok(Self { id: id.into(), sha256, path, border: String::new() }),
+        }
+    }
+
+    /// The same record with the version of the border.
+    pub fn with_border(self, (major, minor): (u32, u32)) -> Self {
+        Self { border: format!("{major}.{minor}"), ..self }
     }
 }
 
@@ -183,7 +214,7 @@ pub fn check_file(path: &Path) -> Result<()> {
         return Err(input_error!("there is no plugin file {shown}"));
     }
     match condition(path).map_err(|e| input_error!("plugin file {shown} cannot be read: {e}"))? {
-        Condition::Whole => Ok(()),
+        Condition::Whole => trust::check(path),
         Condition::CutShort => Err(input_error!("plugin file {shown} is cut short; build or copy it again")),
         Condition::Narrow => {
             Err(input_error!("plugin file {shown} is a library for 32-bit programs; build it for 64 bits"))

@@ -28,6 +28,12 @@ pub fn of_step(mut texts: Texts, out: ffi::Step) -> Result<Observation> {
     if !out.reward.is_finite() {
         bail!("the plugin gave the reward {}, which is not finite", out.reward);
     }
+    // Advantages are float32.
+    ensure!(
+        out.reward.abs() <= f64::from(f32::MAX),
+        "the plugin gave the reward {:e}, which float32 cannot hold",
+        out.reward
+    );
     let flags = [("terminated", out.terminated), ("truncated", out.truncated), ("valid", out.valid)];
     if let Some((name, flag)) = flags.iter().find(|(_, flag)| *flag > 1) {
         bail!("the plugin gave the flag `{name}` the value {flag}; a flag is 0 or 1");

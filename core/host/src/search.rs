@@ -72,6 +72,14 @@ pub fn candidates(dirs: &[PluginDir]) -> Result<Vec<Candidate>> {
     Ok(found)
 }
 
+/// True for a plugin that came with the program: it is named as one and in the program's directory, or one above. The path is
+/// without links.
+pub fn is_bundled(path: &Path) -> bool {
+    let Ok(own) = std::env::current_exe().and_then(|own| own.canonicalize()) else { return false };
+    let named = file_name(path).starts_with(&format!("{DLL_PREFIX}nestor_"));
+    named && own.ancestors().skip(1).take(2).any(|dir| path.parent() == Some(dir))
+}
+
 /// True if a file is a library that exports the entry of a plugin.
 fn exports_entry(path: &Path) -> bool {
     path.is_file() && dynamic_symbols_hold(path, ffi::ENTRY.as_bytes()).unwrap_or(false)

@@ -8,8 +8,10 @@ use anyhow::{Context, Result, ensure};
 use nestor_plugin::{Observation, ffi};
 use serde_json::Value;
 
-use crate::call::{Handle, HandleSlot, Texts, call};
+use crate::call::{Handle, Out, Texts, open};
 use crate::calls::{Call, Function, Name, Position};
+use crate::environment_call::EnvironmentCall as Request;
+use crate::isolate::{Process, World};
 use crate::library::{EnvironmentTables, PluginFile};
 use crate::observation::{of_reset, of_step};
 use crate::supervise::{Limits, Supervisor};
@@ -25,19 +27,31 @@ struct Inner {
     id: &'static str,
     file: PluginFile,
     name: Name,
-    tables: EnvironmentTables,
-    handle: Handle,
-    supervisor: Supervisor,
+    has_expert: bool,
+    has_snapshots: bool,
+    place: Place,
+    limits: Limits,
     /// A warning that an episode ended without `won` is out.
     warned: AtomicBool,
+    /// A close function took too long or died, so that no other one is called.
+    gave_up: AtomicBool,
+}
+
+/// Where the environment is open.
+enum Place {
+    Here { tables: EnvironmentTables, handle: Handle, supervisor: Supervisor },
+    Elsewhere(World),
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let (close_world, handle) = (self.tables.functions.close_world, self.handle);
-        // SAFETY: the handle is from `open`; the envs, which hold this value, are gone.
-        close(&self.supervisor, self.call(Function::CloseWorld), move |sink| unsafe {
-            close_world(handle.pointer(), sink)
+        let under = self.call(Function::CloseWorld);
+        self.close(under, |inner| match &inner.place {
+            Place::Here { tables, handle, supervisor } => {
+                // The envs, which hold this value, are gone.
+                here(supervisor, under, *tables, *handle, Request::CloseWorld).map(|_| ())
+            }
+            Place::Elsewhere(world) => world.close(),
         });
     }
 }
@@ -46,39 +60,78 @@ impl Inner {
     fn call(&self, function: Function) -> Call {
         Call { plugin: self.name, function, position: None }
     }
+
+    /// Calls a close function. A failure becomes a warning, since no caller waits for the result. Does nothing after a call
+    /// was given up: the plugin may hang again.
+    fn close(&self, under: Call, body: impl FnOnce(&Self) -> Result<()>) {
+        let gave_up = matches!(&self.place, Place::Here { supervisor, .. } if supervisor.gave_up());
+        if gave_up || self.gave_up.load(Ordering::Relaxed) {
+            return;
+        }
+        if let Err(error) = body(self) {
+            terminal::warn(&format!("warning: {under}: closing: {error:#}"));
+        }
+    }
 }
 
-/// Calls a close function. A failure becomes a warning, since no caller waits for the result. Does nothing after a call
-/// was given up: the plugin may hang again.
-pub(super) fn close(supervisor: &Supervisor, under: Call, body: impl FnOnce(*mut ffi::Sink) -> i32 + Send + 'static) {
-    if supervisor.gave_up() {
-        return;
-    }
-    if let Err(error) = supervisor.run(under, move || call((), |sink, _| body(sink))) {
-        terminal::warn(&format!("warning: {under}: closing: {error:#}"));
-    }
+/// The extensions that an environment lacks although its component has them, as `open` puts them.
+pub fn lacks(texts: &mut Texts) -> Result<Vec<String>> {
+    texts.all(ffi::LACKS, "missing extension")
+}
+
+/// Makes a call in this process, on a thread that may be left behind.
+fn here(
+    supervisor: &Supervisor,
+    call: Call,
+    tables: EnvironmentTables,
+    handle: Handle,
+    request: Request,
+) -> Result<(Texts, Out)> {
+    // SAFETY: the handle is open, of the kind that the call is for, and used by its owner alone.
+    supervisor.run(call, move || unsafe { request.perform(&tables, handle) }.result())
 }
 
 impl SharedEnv {
     pub(super) fn open(
         (id, file): (&'static str, PluginFile),
-        tables: EnvironmentTables,
+        mut tables: EnvironmentTables,
         config: &Value,
         limits: &Limits,
     ) -> Result<Self> {
         let (name, supervisor, text) = (Name::of_opened(id), Supervisor::new(limits.clone()), config.to_string());
-        let (open, under) = (tables.functions.open, Call { plugin: name, function: Function::Open, position: None });
-        let handle = supervisor
-            .run(under, move || {
-                // SAFETY: a checked table; the room for the handle outlives the call.
-                call(HandleSlot::empty(), |sink, slot| unsafe {
-                    open(ffi::Str::new(text.as_bytes()), sink, &mut slot.0)
-                })
-            })
-            .and_then(|(_, slot)| slot.taken())
+        let (function, under) =
+            (tables.functions.open, Call { plugin: name, function: Function::Open, position: None });
+        let (handle, lacks) = supervisor
+            .run(under, move || open(function, &text).result())
+            .and_then(|(mut texts, out)| Ok((out.handle()?, lacks(&mut texts)?)))
             .with_context(|| under.to_string())?;
-        let warned = AtomicBool::new(false);
-        Ok(Self { inner: Arc::new(Inner { id, file, name, tables, handle, supervisor, warned }) })
+        let has = |extension: &str| lacks.iter().all(|id| id != extension);
+        tables.expert = tables.expert.filter(|_| has(ffi::EXPERT));
+        tables.snapshot = tables.snapshot.filter(|_| has(ffi::SNAPSHOT));
+        let (has_expert, has_snapshots) = (tables.expert.is_some(), tables.snapshot.is_some());
+        let place = Place::Here { tables, handle, supervisor };
+        Ok(Self::of((id, file), (has_expert, has_snapshots), place, limits))
+    }
+
+    /// An environment in processes of its own.
+    pub(super) fn elsewhere(
+        (id, file): (&'static str, PluginFile),
+        extensions: (bool, bool),
+        world: World,
+        limits: &Limits,
+    ) -> Self {
+        Self::of((id, file), extensions, Place::Elsewhere(world), limits)
+    }
+
+    fn of(
+        (id, file): (&'static str, PluginFile),
+        (has_expert, has_snapshots): (bool, bool),
+        place: Place,
+        limits: &Limits,
+    ) -> Self {
+        let (name, limits) = (Name::of(id), limits.clone());
+        let (warned, gave_up) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { inner: Arc::new(Inner { id, file, name, has_expert, has_snapshots, place, limits, warned, gave_up }) }
     }
 
     pub fn id(&self) -> &str {
@@ -92,57 +145,56 @@ impl SharedEnv {
 
     /// The limits of its calls.
     pub fn limits(&self) -> &Limits {
-        &self.inner.supervisor.limits
+        &self.inner.limits
+    }
+
+    /// True if the environment runs in processes of its own. A call that takes too long then ends by itself, with its
+    /// process.
+    pub fn is_isolated(&self) -> bool {
+        matches!(self.inner.place, Place::Elsewhere(_))
     }
 
     /// The plugin's default prompt template.
     pub fn template(&self) -> Result<String> {
-        let (prompt_template, handle) = (self.inner.tables.functions.prompt_template, self.inner.handle);
-        // SAFETY: the handle is open.
-        self.call(Function::PromptTemplate, (), move |sink, _| unsafe { prompt_template(handle.pointer(), sink) })
-            .and_then(|(mut texts, ())| texts.required(ffi::TEMPLATE, "template", "NESTOR_TEMPLATE"))
+        self.call(Request::PromptTemplate)
+            .and_then(|(mut texts, _)| texts.required(ffi::TEMPLATE, "template", "NESTOR_TEMPLATE"))
             .with_context(|| format!("plugin {}: template", self.id()))
     }
 
     /// Number of tasks in a split.
     pub fn tasks(&self, split: &str) -> Result<u64> {
-        let (tasks, handle, split) = (self.inner.tables.functions.tasks, self.inner.handle, split.to_string());
-        // SAFETY: the handle is open; `count` outlives the call.
-        self.call(Function::Tasks, 0, move |sink, count| unsafe {
-            tasks(handle.pointer(), ffi::Str::new(split.as_bytes()), sink, count)
-        })
-        .map(|(_, count)| count)
-        .with_context(|| format!("plugin {}", self.id()))
+        self.call(Request::Tasks { split: split.to_string() })
+            .and_then(|(_, out)| out.count())
+            .with_context(|| format!("plugin {}", self.id()))
     }
 
     pub fn has_expert(&self) -> bool {
-        self.inner.tables.expert.is_some()
+        self.inner.has_expert
     }
 
     /// True if the state of an episode can be copied ([`Env::save`]).
     pub fn has_snapshots(&self) -> bool {
-        self.inner.tables.snapshot.is_some()
+        self.inner.has_snapshots
     }
 
     /// Makes an environment that plays episodes.
     pub fn spawn(&self) -> Result<Env> {
-        let (spawn, handle) = (self.inner.tables.functions.spawn, self.inner.handle);
-        // SAFETY: the handle is open; the room for the new handle outlives the call.
-        self.call(Function::Spawn, HandleSlot::empty(), move |sink, slot| unsafe {
-            spawn(handle.pointer(), sink, &mut slot.0)
-        })
-        .and_then(|(_, slot)| slot.taken())
-        .map(|handle| Env { shared: self.clone(), handle, position: None })
-        .with_context(|| format!("plugin {}: spawn", self.id()))
+        let place = match &self.inner.place {
+            Place::Here { .. } => self.call(Request::Spawn).and_then(|(_, out)| out.handle()).map(EnvPlace::Here),
+            Place::Elsewhere(world) => world.spawn(self.inner.call(Function::Spawn)).map(EnvPlace::Elsewhere),
+        };
+        place
+            .map(|place| Env { shared: self.clone(), place, position: None })
+            .with_context(|| format!("plugin {}: spawn", self.id()))
     }
 
-    fn call<T: Send + 'static>(
-        &self,
-        function: Function,
-        out: T,
-        body: impl FnOnce(*mut ffi::Sink, &mut T) -> i32 + Send + 'static,
-    ) -> Result<(Texts, T)> {
-        self.inner.supervisor.run(self.inner.call(function), move || call(out, body))
+    /// Makes a call of the shared part.
+    fn call(&self, request: Request) -> Result<(Texts, Out)> {
+        let call = self.inner.call(request.function());
+        match &self.inner.place {
+            Place::Here { tables, handle, supervisor } => here(supervisor, call, *tables, *handle, request),
+            Place::Elsewhere(world) => world.call(call, request),
+        }
     }
 }
 
@@ -156,16 +208,27 @@ pub struct Snapshot {
 /// Plays one episode at a time; a reset starts the next one.
 pub struct Env {
     shared: SharedEnv,
-    handle: Handle,
+    place: EnvPlace,
     position: Option<Position>,
+}
+
+/// Where an instance is.
+enum EnvPlace {
+    Here(Handle),
+    Elsewhere(Process),
 }
 
 impl Drop for Env {
     fn drop(&mut self) {
-        let (shared, handle) = (&self.shared.inner, self.handle);
-        let (close_env, under) = (shared.tables.functions.close, self.under(Function::Close));
-        // SAFETY: the handle is from `spawn`, its world is still open.
-        close(&shared.supervisor, under, move |sink| unsafe { close_env(handle.pointer(), sink) });
+        let is_over = || matches!(&self.place, EnvPlace::Elsewhere(process) if process.is_over());
+        if is_over() {
+            return; // the instance died with its process
+        }
+        let inner = &self.shared.inner;
+        inner.close(self.under(Function::Close), |_| self.call(Request::Close).map(|_| ()));
+        if is_over() {
+            inner.gave_up.store(true, Ordering::Relaxed);
+        }
     }
 }
 
@@ -173,27 +236,17 @@ impl Env {
     /// Starts a task.
     pub fn reset(&mut self, split: &str, task: u64, seed: u64) -> Result<Observation> {
         self.position = Some(Position { split: Name::of(split), task, seed, steps: 0 });
-        let (reset, split) = (self.shared.inner.tables.functions.reset, split.to_string());
-        // SAFETY: the handle is open and used by this thread alone; `out` outlives the call.
-        self.call(Function::Reset, ffi::Step::default(), move |handle, sink, out| unsafe {
-            reset(handle.pointer(), ffi::Str::new(split.as_bytes()), task, seed, sink, out)
-        })
-        .and_then(|(texts, out)| of_reset(texts, out))
-        .with_context(|| self.under(Function::Reset).to_string())
+        self.call(Request::Reset { split: split.to_string(), task, seed })
+            .and_then(|(texts, out)| of_reset(texts, out.step()?))
+            .with_context(|| self.under(Function::Reset).to_string())
     }
 
     /// Plays one response.
     pub fn step(&mut self, response: &str) -> Result<Observation> {
-        let (step, response) = (self.shared.inner.tables.functions.step, response.to_string());
         let seen = self
             .playing()
-            .and_then(|()| {
-                // SAFETY: as for `reset`.
-                self.call(Function::Step, ffi::Step::default(), move |handle, sink, out| unsafe {
-                    step(handle.pointer(), ffi::Str::new(response.as_bytes()), sink, out)
-                })
-            })
-            .and_then(|(texts, out)| of_step(texts, out))
+            .and_then(|()| self.call(Request::Step { response: response.to_string() }))
+            .and_then(|(texts, out)| of_step(texts, out.step()?))
             .with_context(|| self.under(Function::Step).to_string())?;
         self.check_outcome(&seen);
         if let Some(position) = &mut self.position {
@@ -206,14 +259,8 @@ impl Env {
     pub fn expert_action(&mut self, admissible: &[String]) -> Result<String> {
         self.playing()
             .and_then(|()| self.expert())
-            .and_then(|expert| {
-                let next_action = expert.next_action;
-                // SAFETY: as for `reset`.
-                self.call(Function::NextAction, (), move |handle, sink, _| unsafe {
-                    next_action(handle.pointer(), sink)
-                })
-            })
-            .and_then(|(mut texts, ())| {
+            .and_then(|()| self.call(Request::NextAction))
+            .and_then(|(mut texts, _)| {
                 let action = texts.required(ffi::ACTION, "expert action", "NESTOR_ACTION")?;
                 let fits = admissible.is_empty() || admissible.contains(&action);
                 ensure!(fits, "the expert's action {action:?} is not one of the admissible actions");
@@ -224,16 +271,9 @@ impl Env {
 
     /// A whole response that carries an action.
     pub fn expert_response(&mut self, action: &str) -> Result<String> {
-        let action = action.to_string();
         self.expert()
-            .and_then(|expert| {
-                let response = expert.response;
-                // SAFETY: as for `reset`.
-                self.call(Function::Response, (), move |handle, sink, _| unsafe {
-                    response(handle.pointer(), ffi::Str::new(action.as_bytes()), sink)
-                })
-            })
-            .and_then(|(mut texts, ())| texts.required(ffi::RESPONSE, "expert response", "NESTOR_RESPONSE"))
+            .and_then(|()| self.call(Request::Response { action: action.to_string() }))
+            .and_then(|(mut texts, _)| texts.required(ffi::RESPONSE, "expert response", "NESTOR_RESPONSE"))
             .with_context(|| self.under(Function::Response).to_string())
     }
 
@@ -242,12 +282,8 @@ impl Env {
         let position = self.position;
         self.playing()
             .and_then(|()| self.snapshots())
-            .and_then(|table| {
-                let save = table.save;
-                // SAFETY: as for `reset`.
-                self.call(Function::Save, (), move |handle, sink, _| unsafe { save(handle.pointer(), sink) })
-            })
-            .and_then(|(mut texts, ())| texts.required_bytes(ffi::STATE, "state", "NESTOR_STATE"))
+            .and_then(|()| self.call(Request::Save))
+            .and_then(|(mut texts, _)| texts.required_bytes(ffi::STATE, "state", "NESTOR_STATE"))
             .map(|state| Snapshot { position, state })
             .with_context(|| self.under(Function::Save).to_string())
     }
@@ -255,21 +291,16 @@ impl Env {
     /// Continues from a copy that [`Env::save`] made, of this environment or another one of the same plugin and config.
     pub fn load(&mut self, snapshot: &Snapshot) -> Result<()> {
         self.position = snapshot.position;
-        let state = snapshot.state.clone();
         self.snapshots()
-            .and_then(|table| {
-                let load = table.load;
-                // SAFETY: as for `reset`.
-                self.call(Function::Load, (), move |handle, sink, _| unsafe {
-                    load(handle.pointer(), ffi::Str::new(&state), sink)
-                })
-            })
+            .and_then(|()| self.call(Request::Load { state: snapshot.state.clone() }))
             .map(|_| ())
             .with_context(|| self.under(Function::Load).to_string())
     }
 
-    fn snapshots(&self) -> Result<&'static ffi::State> {
-        self.shared.inner.tables.snapshot.context("this environment has no snapshots (extension nestor.env.snapshot/1)")
+    fn snapshots(&self) -> Result<()> {
+        let has = self.shared.has_snapshots();
+        ensure!(has, "this environment has no snapshots (extension nestor.env.snapshot/1)");
+        Ok(())
     }
 
     fn playing(&self) -> Result<()> {
@@ -277,8 +308,9 @@ impl Env {
         Ok(())
     }
 
-    fn expert(&self) -> Result<&'static ffi::Expert> {
-        self.shared.inner.tables.expert.context("this environment has no expert (extension nestor.env.expert/1)")
+    fn expert(&self) -> Result<()> {
+        ensure!(self.shared.has_expert(), "this environment has no expert (extension nestor.env.expert/1)");
+        Ok(())
     }
 
     /// Warns once of an episode that ends without saying whether it was won: it counts as lost.
@@ -297,14 +329,15 @@ impl Env {
         Call { position: self.position, ..self.shared.inner.call(function) }
     }
 
-    fn call<T: Send + 'static>(
-        &self,
-        function: Function,
-        out: T,
-        body: impl FnOnce(Handle, *mut ffi::Sink, &mut T) -> i32 + Send + 'static,
-    ) -> Result<(Texts, T)> {
-        let handle = self.handle;
-        let body = move || call(out, move |sink, out| body(handle, sink, out));
-        self.shared.inner.supervisor.run(self.under(function), body)
+    /// Makes a call of this instance.
+    fn call(&self, request: Request) -> Result<(Texts, Out)> {
+        let call = self.under(request.function());
+        match (&self.place, &self.shared.inner.place) {
+            (EnvPlace::Here(handle), Place::Here { tables, supervisor, .. }) => {
+                here(supervisor, call, *tables, *handle, request)
+            }
+            (EnvPlace::Elsewhere(process), _) => process.environment(call, request),
+            (EnvPlace::Here(_), Place::Elsewhere(_)) => unreachable!("an instance is where its environment is"),
+        }
     }
 }

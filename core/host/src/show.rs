@@ -81,7 +81,7 @@ impl Plugins {
             return None;
         }
         let plugin = format!("{}#{}", found.path.display(), found.id);
-        Some(match self.estimator(&PluginChoice { plugin, config: json!({}) }) {
+        Some(match self.estimator(&PluginChoice::new(&plugin, json!({}))) {
             Ok(estimator) => {
                 let needs = estimator.needs();
                 let flags = [("values", needs.values), ("anchors", needs.anchors), ("reference", needs.reference)];

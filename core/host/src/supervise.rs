@@ -27,15 +27,17 @@ static LEFT_BEHIND: AtomicUsize = AtomicUsize::new(0);
 /// The limits of calls into plugins.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Longest time that one call may take (recipe key `env.timeout_s`).
+    /// Longest time that one call may take.
     pub timeout: Duration,
+    /// The recipe key that sets it.
+    pub key: &'static str,
     /// Once it is set, the run is asked to stop: no call is waited for.
     pub stop: Arc<AtomicBool>,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { timeout: DEFAULT_TIMEOUT, stop: Arc::default() }
+        Self { timeout: DEFAULT_TIMEOUT, key: "env.timeout_s", stop: Arc::default() }
     }
 }
 
@@ -46,8 +48,8 @@ impl Limits {
 
     /// The error of a call that takes too long.
     pub fn exceeded(&self, call: &Call) -> anyhow::Error {
-        let seconds = self.timeout.as_secs();
-        anyhow!("`{}` did not return within {seconds} s (recipe key `env.timeout_s`)", call.function.name())
+        let seconds = self.timeout.as_secs_f64();
+        anyhow!("`{}` did not return within {seconds} s (recipe key `{}`)", call.function.name(), self.key)
     }
 }
 

@@ -13,6 +13,8 @@ const MOST_TOKENS: usize = 1 << 24;
 const MOST_EPISODES: usize = 1 << 20;
 const MOST_RANK: i64 = 1 << 12;
 const MOST_SECONDS: u64 = 7 * 24 * 3600;
+/// Memory that a process needs before it loads a plugin.
+const LEAST_GIB: f64 = 0.0625;
 const MOST_MINUTES: f64 = 7.0 * 24.0 * 60.0;
 
 /// Finds the values out of range: the first of each section.
@@ -28,8 +30,9 @@ pub(super) fn problems(recipe: &Recipe) -> Vec<Problem> {
         least("env.plugin", r.env.plugin.len(), 1, "must name a plugin"),
         least("estimator.plugin", r.estimator.plugin.len(), 1, "must name a plugin"),
         plugin_config("env.config", &r.env.config),
-        seconds("env.timeout_s", r.env.timeout_s),
+        plugin_limits("env", &r.env.choice()),
         plugin_config("estimator.config", &r.estimator.config),
+        plugin_limits("estimator", &r.estimator),
         played,
         (r.rollout.thinking.is_some() && r.model.new.is_some()).then(|| ("rollout.thinking".into(), thinking.into())),
         updated,
@@ -134,6 +137,21 @@ fn lora(l: &Lora) -> Option<Problem> {
 
 fn plugin_config(path: &str, config: &serde_json::Value) -> Option<Problem> {
     (!config.is_object()).then(|| (path.into(), format!("must be a map, but is {config}")))
+}
+
+/// The limits of a plugin's calls and processes, and the form of its pin.
+fn plugin_limits(section: &str, choice: &PluginChoice) -> Option<Problem> {
+    let path = |key: &str| format!("{section}.{key}");
+    let memory = choice.memory_gib;
+    let pinned =
+        |hash: &String| hash.len() == 64 && hash.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+    let hash = choice.sha256.as_ref().filter(|hash| !pinned(hash));
+    None.or_else(|| seconds(&path("timeout_s"), choice.timeout_s?))
+        .or_else(|| {
+            range(&path("memory_gib"), memory, memory == 0.0 || memory >= LEAST_GIB, "0 (off), or at least 0.0625")
+        })
+        .or_else(|| seconds(&path("cpu_s"), choice.cpu_s?))
+        .or_else(|| Some((path("sha256"), format!("must be 64 lower case hexadecimal digits, but is {}", hash?))))
 }
 
 fn rollout(r: &Rollout) -> Option<Problem> {

@@ -146,7 +146,18 @@ pub struct NewModel {
     pub initializer_range: f64,
 }
 
-/// A plugin by id or file, and its own configuration.
+/// The process that a plugin runs in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+#[serde(rename_all = "snake_case")]
+pub enum Isolation {
+    /// Processes of its own: one that hangs, crashes or leaves is ended, and another takes its place.
+    Process,
+    /// The trainer's process.
+    None,
+}
+
+/// A plugin by id or file, its own configuration, and the limits of its calls and processes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PluginChoice {
@@ -155,9 +166,44 @@ pub struct PluginChoice {
     /// The plugin's own keys, which the plugin checks.
     #[serde(default = "empty_map")]
     pub config: serde_json::Value,
+    /// The process that the plugin runs in; by default `none` for bundled plugins and `process` for all others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isolate: Option<Isolation>,
+    /// Seconds that one call may take; by default `env.timeout_s`. A longer call ends the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_s: Option<u64>,
+    /// GiB of data that a process of the plugin may hold, with `isolate: process`; 0 sets no limit.
+    #[serde(default = "default_memory_gib")]
+    pub memory_gib: f64,
+    /// Seconds of CPU time that one call may use, with `isolate: process`; by default there is no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_s: Option<u64>,
+    /// SHA-256 of the plugin file in hexadecimal. A file with another one is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<String>,
 }
 
-/// An environment plugin by id or file, its own configuration, and the limit of its calls.
+impl PluginChoice {
+    /// A plugin with its configuration, and defaults for the rest.
+    pub fn new(plugin: impl Into<String>, config: serde_json::Value) -> Self {
+        Self {
+            plugin: plugin.into(),
+            config,
+            isolate: None,
+            timeout_s: None,
+            memory_gib: default_memory_gib(),
+            cpu_s: None,
+            sha256: None,
+        }
+    }
+
+    /// The limit of a process's data in bytes; none without one.
+    pub fn memory_bytes(&self) -> Option<u64> {
+        (self.memory_gib > 0.0).then_some((self.memory_gib * f64::from(1 << 30)) as u64)
+    }
+}
+
+/// An environment plugin by id or file, its own configuration, and the limits of its calls and processes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EnvChoice {
@@ -166,16 +212,29 @@ pub struct EnvChoice {
     /// The plugin's own keys, which the plugin checks.
     #[serde(default = "empty_map")]
     pub config: serde_json::Value,
+    /// The process that the plugin runs in; by default `none` for bundled plugins and `process` for all others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isolate: Option<Isolation>,
     /// Seconds that one call into a plugin may take, the estimator's too. A longer call of an episode counts as a failure
     /// (`rollout.env_errors`); any other ends the run.
     #[serde(default = "default_env_timeout_s")]
     pub timeout_s: u64,
+    /// GiB of data that a process of the plugin may hold, with `isolate: process`; 0 sets no limit.
+    #[serde(default = "default_memory_gib")]
+    pub memory_gib: f64,
+    /// Seconds of CPU time that one call may use, with `isolate: process`; by default there is no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_s: Option<u64>,
+    /// SHA-256 of the plugin file in hexadecimal. A file with another one is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<String>,
 }
 
 impl EnvChoice {
-    /// The plugin and its configuration.
+    /// The choice in the form that both kinds of plugins have.
     pub fn choice(&self) -> PluginChoice {
-        PluginChoice { plugin: self.plugin.clone(), config: self.config.clone() }
+        let Self { plugin, config, isolate, timeout_s, memory_gib, cpu_s, sha256 } = self.clone();
+        PluginChoice { plugin, config, isolate, timeout_s: Some(timeout_s), memory_gib, cpu_s, sha256 }
     }
 }
 
@@ -454,6 +513,9 @@ fn default_keep() -> usize {
 }
 fn default_env_timeout_s() -> u64 {
     300
+}
+fn default_memory_gib() -> f64 {
+    8.0
 }
 fn default_timeout_s() -> u64 {
     600

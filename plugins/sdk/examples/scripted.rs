@@ -118,8 +118,8 @@ impl Expert for Play {
         Ok(EXPERT.into())
     }
 
-    fn response(&self, _world: &Scripted, action: &str) -> String {
-        action.into()
+    fn response(&self, _world: &Scripted, action: &str) -> Result<String> {
+        Ok(action.into())
     }
 }
 

@@ -109,8 +109,8 @@ impl Expert for Walk {
         Ok(if self.target > self.at { "up".into() } else { "down".into() })
     }
 
-    fn response(&self, _world: &Toy, action: &str) -> String {
-        format!("<think></think><action>{action}</action>")
+    fn response(&self, _world: &Toy, action: &str) -> Result<String> {
+        Ok(format!("<think></think><action>{action}</action>"))
     }
 }
 

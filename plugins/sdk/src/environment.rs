@@ -34,6 +34,17 @@ pub trait Environment: Sized + Send + Sync + 'static {
     fn tasks(&self, split: &str) -> anyhow::Result<u64>;
     /// Makes an instance that plays episodes.
     fn spawn(&self) -> anyhow::Result<Self::Instance>;
+
+    /// Returns false if this world has no expert although its instances implement [`Expert`]. Only an environment whose
+    /// config decides that needs it.
+    fn has_expert(&self) -> bool {
+        true
+    }
+
+    /// The same for snapshots, where the instances implement [`Snapshot`].
+    fn has_snapshots(&self) -> bool {
+        true
+    }
 }
 
 /// Plays one episode at a time, on one thread at a time. It is used again after a reset.
@@ -52,7 +63,7 @@ pub trait Expert: Instance {
     /// Returns the expert's next action, one of the admissible actions.
     fn next_action(&mut self, world: &Self::World) -> anyhow::Result<String>;
     /// Returns a complete, valid response that carries the action.
-    fn response(&self, world: &Self::World, action: &str) -> String;
+    fn response(&self, world: &Self::World, action: &str) -> anyhow::Result<String>;
 }
 
 /// An instance whose state can be copied (extension `nestor.env.snapshot/1`).
@@ -152,8 +163,12 @@ impl<E: Environment> Functions<E> {
     unsafe extern "C" fn open(text: ffi::Str, sink: *mut ffi::Sink, world: *mut *mut c_void) -> i32 {
         // SAFETY: the host's arguments, as nestor_plugin.h has them; the world goes back in `close_world`.
         unsafe {
-            guard(sink, ffi::INPUT, |_| {
+            guard(sink, ffi::INPUT, |out| {
                 let opened = E::open(config::parse(utf8(text, "config")?)?)?;
+                let had = [(ffi::EXPERT, opened.has_expert()), (ffi::SNAPSHOT, opened.has_snapshots())];
+                for (extension, _) in had.iter().filter(|(_, has)| !has) {
+                    out.text(ffi::LACKS, extension);
+                }
                 *world = Box::into_raw(Box::new(Arc::new(opened))).cast();
                 Ok(())
             })
@@ -276,7 +291,7 @@ where
         unsafe {
             guard(sink, ffi::FAILED, |out| {
                 let Env { world, instance } = Self::env(env);
-                out.text(ffi::RESPONSE, &instance.response(world, utf8(action, "action")?));
+                out.text(ffi::RESPONSE, &instance.response(world, utf8(action, "action")?)?);
                 Ok(())
             })
         }

@@ -36,6 +36,7 @@ pub const PART: u32 = 10;
 pub const COLUMN: u32 = 11;
 pub const STATE: u32 = 12;
 pub const METRICS: u32 = 13;
+pub const LACKS: u32 = 14;
 
 pub const ENVIRONMENT: u32 = 1;
 pub const ESTIMATOR: u32 = 2;

@@ -23,7 +23,9 @@ fn every_key_has_one_permission() {
 const CHANGES: &str = "
   checkpoint.every=3        checkpoint.keep=9           checkpoint.rollouts_every=0  critic.grad_clip=2
   critic.lr=1e-3            deterministic=true          device=cpu                   dist.silence_s=20
-  checkpoint.every_minutes=5  env.timeout_s=60
+  checkpoint.every_minutes=5  env.cpu_s=60              env.isolate=none             env.memory_gib=2
+  env.timeout_s=60          estimator.cpu_s=60          estimator.isolate=process    estimator.memory_gib=0
+  estimator.timeout_s=60
   dist.timeout_s=100        eval.every=7                eval.split=other             eval.tasks=7
   eval.temperature=0.5      iterations=21               rollout.cache_tokens=9999    rollout.env_errors=3
   rollout.env_threads=5     rollout.slots=5             sharding=grad_op             update.betas=[0.8,0.9]
@@ -54,9 +56,11 @@ const CHANGES: &str = "
 ";
 
 /// Changes of keys that only come together with others, or that this recipe cannot show alone.
-const ELSEWHERE: [&str; 9] = [
+const ELSEWHERE: [&str; 11] = [
     "env.plugin",
+    "env.sha256",
     "estimator.plugin",
+    "estimator.sha256",
     "model.new",
     "model.path",
     "rollout.history.mode",

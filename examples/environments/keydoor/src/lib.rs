@@ -136,8 +136,8 @@ impl Expert for Walk {
         })
     }
 
-    fn response(&self, _house: &House, action: &str) -> String {
-        action.into()
+    fn response(&self, _house: &House, action: &str) -> Result<String> {
+        Ok(action.into())
     }
 }
 

@@ -236,8 +236,8 @@ impl Expert for Play {
         next_command(&episode.game, &episode.play).with_context(|| episode.labels["game"].to_string())
     }
 
-    fn response(&self, world: &AlfWorld, action: &str) -> String {
-        if world.raw_commands { action.into() } else { format!("<think></think><action>{action}</action>") }
+    fn response(&self, world: &AlfWorld, action: &str) -> Result<String> {
+        Ok(if world.raw_commands { action.into() } else { format!("<think></think><action>{action}</action>") })
     }
 }
 

@@ -211,7 +211,7 @@ fn the_expert_goes_on_from_anywhere() {
                 (true, any) => seen.admissible[any].clone(),
                 (false, _) => play.next_action(&world).unwrap(),
             };
-            let response = play.response(&world, &action);
+            let response = play.response(&world, &action).unwrap();
             seen = play.step(&world, &response).unwrap();
             assert!(seen.valid && seen.text != "Nothing happens.", "{action}");
         }

@@ -211,8 +211,8 @@ impl Expert for Play {
         Ok(if game.current > game.target { "-" } else { "+" }.into())
     }
 
-    fn response(&self, world: &NumberLine, action: &str) -> String {
-        if world.raw_commands { action.into() } else { format!("{{\"action\": \"{action}\"}}") }
+    fn response(&self, world: &NumberLine, action: &str) -> Result<String> {
+        Ok(if world.raw_commands { action.into() } else { format!("{{\"action\": \"{action}\"}}") })
     }
 }
 

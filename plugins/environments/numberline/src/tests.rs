@@ -134,7 +134,7 @@ fn the_expert_wins_every_task() {
             let (mut play, _) = reset(&world, split, task as u64);
             for left in (0..target.abs_diff(start)).rev() {
                 let action = play.next_action(&world).unwrap();
-                let seen = play.step(&world, &play.response(&world, &action)).unwrap();
+                let seen = play.step(&world, &play.response(&world, &action).unwrap()).unwrap();
                 assert!(seen.valid && seen.terminated == (left == 0));
             }
         }

@@ -221,8 +221,8 @@ impl nestor_plugin::Expert for Play {
         Ok(self.expert.advise(&game.board, &game.state).name().into())
     }
 
-    fn response(&self, world: &Sokoban, action: &str) -> String {
-        if world.raw_commands { action.into() } else { format!("<think></think><action>{action}</action>") }
+    fn response(&self, world: &Sokoban, action: &str) -> Result<String> {
+        Ok(if world.raw_commands { action.into() } else { format!("<think></think><action>{action}</action>") })
     }
 }
 

@@ -197,7 +197,7 @@ fn a_task_is_always_the_same_board_and_splits_are_apart() {
 fn follow_expert(world: &Sokoban, play: &mut Play) -> (usize, bool) {
     for moves in 1.. {
         let action = play.next_action(world).unwrap();
-        let seen = play.step(world, &play.response(world, &action)).unwrap();
+        let seen = play.step(world, &play.response(world, &action).unwrap()).unwrap();
         assert!(seen.valid && seen.action == action);
         if seen.terminated || seen.truncated {
             return (moves, seen.terminated);

@@ -84,8 +84,8 @@ impl Expert for Walk {
     fn next_action(&mut self, _line: &Line) -> Result<String> {
         Ok(if self.target > self.at { "up".into() } else { "down".into() })
     }
-    fn response(&self, _line: &Line, action: &str) -> String {
-        action.into() // the whole response is the action
+    fn response(&self, _line: &Line, action: &str) -> Result<String> {
+        Ok(action.into()) // the whole response is the action
     }
 }
 

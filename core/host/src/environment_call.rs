@@ -1,0 +1,98 @@
+//! The calls of an environment as data. They are made in this process, or sent to another one that makes them.
+
+use nestor_plugin::ffi;
+use serde::{Deserialize, Serialize};
+
+use crate::call::{Answer, Handle, Out, call, call_for_handle, call_for_texts};
+use crate::calls::Function;
+use crate::library::EnvironmentTables;
+
+/// A call after `open`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum EnvironmentCall {
+    // Those of the shared part.
+    PromptTemplate,
+    Tasks { split: String },
+    Spawn,
+    CloseWorld,
+    // Those of an instance.
+    Reset { split: String, task: u64, seed: u64 },
+    Step { response: String },
+    NextAction,
+    Response { action: String },
+    Save,
+    Load { state: Vec<u8> },
+    Close,
+}
+
+impl EnvironmentCall {
+    pub fn function(&self) -> Function {
+        match self {
+            Self::PromptTemplate => Function::PromptTemplate,
+            Self::Tasks { .. } => Function::Tasks,
+            Self::Spawn => Function::Spawn,
+            Self::CloseWorld => Function::CloseWorld,
+            Self::Reset { .. } => Function::Reset,
+            Self::Step { .. } => Function::Step,
+            Self::NextAction => Function::NextAction,
+            Self::Response { .. } => Function::Response,
+            Self::Save => Function::Save,
+            Self::Load { .. } => Function::Load,
+            Self::Close => Function::Close,
+        }
+    }
+
+    /// True for a call of the shared part, which all episodes use.
+    pub fn is_shared(&self) -> bool {
+        matches!(self, Self::PromptTemplate | Self::Tasks { .. } | Self::Spawn | Self::CloseWorld)
+    }
+
+    /// Makes the call in this process.
+    ///
+    /// # Safety
+    /// The handle is open: that of the shared part ([`Self::is_shared`]), or that of an instance which this thread alone
+    /// uses.
+    pub unsafe fn perform(&self, tables: &EnvironmentTables, handle: Handle) -> Answer {
+        let functions = tables.functions;
+        let text = |text: &str| ffi::Str::new(text.as_bytes());
+        // SAFETY: the caller's promise for the handle; texts and room outlive the call.
+        unsafe {
+            match self {
+                Self::PromptTemplate => call_for_texts(|sink| (functions.prompt_template)(handle.pointer(), sink)),
+                Self::Tasks { split } => {
+                    call(0, Out::Count, |sink, count| (functions.tasks)(handle.pointer(), text(split), sink, count))
+                }
+                Self::Spawn => call_for_handle(|sink, env| (functions.spawn)(handle.pointer(), sink, env)),
+                Self::CloseWorld => call_for_texts(|sink| (functions.close_world)(handle.pointer(), sink)),
+                Self::Reset { split, task, seed } => call(ffi::Step::default(), step, |sink, out| {
+                    (functions.reset)(handle.pointer(), text(split), *task, *seed, sink, out)
+                }),
+                Self::Step { response } => call(ffi::Step::default(), step, |sink, out| {
+                    (functions.step)(handle.pointer(), text(response), sink, out)
+                }),
+                Self::NextAction => match tables.expert {
+                    Some(expert) => call_for_texts(|sink| (expert.next_action)(handle.pointer(), sink)),
+                    None => Answer::missing(),
+                },
+                Self::Response { action } => match tables.expert {
+                    Some(expert) => call_for_texts(|sink| (expert.response)(handle.pointer(), text(action), sink)),
+                    None => Answer::missing(),
+                },
+                Self::Save => match tables.snapshot {
+                    Some(table) => call_for_texts(|sink| (table.save)(handle.pointer(), sink)),
+                    None => Answer::missing(),
+                },
+                Self::Load { state } => match tables.snapshot {
+                    Some(table) => call_for_texts(|sink| (table.load)(handle.pointer(), ffi::Str::new(state), sink)),
+                    None => Answer::missing(),
+                },
+                Self::Close => call_for_texts(|sink| (functions.close)(handle.pointer(), sink)),
+            }
+        }
+    }
+}
+
+fn step(out: ffi::Step) -> Out {
+    let ffi::Step { reward, terminated, truncated, valid } = out;
+    Out::Step { reward, terminated, truncated, valid }
+}

@@ -1,0 +1,148 @@
+//! The keys of `env.config`.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+/// The plugin's own Python modules, which the classes of `nestor_shims` are made of. Each may import those before it.
+const SHIMS: [(&str, &str); 5] = [
+    ("nestor_shims", ""),
+    ("nestor_shims.common", include_str!("../shims/common.py")),
+    ("nestor_shims.reward", include_str!("../shims/reward.py")),
+    ("nestor_shims.trl", include_str!("../shims/trl.py")),
+    ("nestor_shims.verifiers", include_str!("../shims/verifiers.py")),
+];
+/// Most workers where the recipe does not say how many.
+const WORKERS: usize = 4;
+
+/// The keys of `env.config`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// The environment: a class, or a function that returns an environment, as `package.module:Class`.
+    #[serde(default)]
+    pub class: Option<String>,
+    /// A reward function as `package.module:function`, in place of `class`: episodes of one step.
+    #[serde(default)]
+    pub reward: Option<String>,
+    /// The prompts for `reward`: a file of JSON Lines, or one for each split.
+    #[serde(default)]
+    pub data: Option<Data>,
+    /// Rows at the end of a single file of `data` that become split `eval`; a tenth if omitted.
+    #[serde(default)]
+    pub held_out: Option<u64>,
+    /// Arguments of the class.
+    #[serde(default)]
+    pub kwargs: Map<String, Value>,
+    /// The interpreter, or the folder of a venv.
+    #[serde(default = "python3")]
+    pub python: PathBuf,
+    /// Folders to import from, before the interpreter's own.
+    #[serde(default = "here")]
+    pub path: Vec<PathBuf>,
+    /// Number of worker processes, which share the environments; one for each core, at most 4, if omitted.
+    #[serde(default)]
+    pub workers: Option<u32>,
+    /// Longest time of one call in seconds, after which the worker is killed and started again. Keep it below
+    /// `env.timeout_s`.
+    #[serde(default = "a_minute")]
+    pub timeout_s: f64,
+    /// Sum of rewards from which an episode counts as won where its info does not say; 1 with `reward`.
+    #[serde(default)]
+    pub won_at: Option<f64>,
+}
+
+/// The file or files of a data set.
+#[derive(Debug, Deserialize, serde::Serialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Data {
+    /// All splits in one file.
+    File(PathBuf),
+    /// A file for each split.
+    Splits(BTreeMap<String, PathBuf>),
+}
+
+fn python3() -> PathBuf {
+    "python3".into()
+}
+
+fn here() -> Vec<PathBuf> {
+    vec![".".into()]
+}
+
+fn a_minute() -> f64 {
+    60.0
+}
+
+/// A config that was checked: all that a worker needs.
+#[derive(Debug)]
+pub struct Setup {
+    /// The interpreter.
+    pub python: PathBuf,
+    /// The class as the recipe names it, for messages.
+    pub class: String,
+    /// The request that opens the class.
+    pub open: Value,
+    /// Number of workers.
+    pub workers: usize,
+    /// Longest time of one call.
+    pub timeout: Duration,
+    /// Sum of rewards that counts as a success.
+    pub won_at: Option<f64>,
+}
+
+impl Setup {
+    /// Checks the config.
+    pub fn new(config: Config) -> Result<Setup> {
+        let timeout =
+            Duration::try_from_secs_f64(config.timeout_s).ok().filter(|t| !t.is_zero() && t.as_secs() < 86400);
+        let timeout = timeout.with_context(|| {
+            format!("config key `timeout_s` is {}; it must be over 0 and below a day", config.timeout_s)
+        })?;
+        ensure!(config.workers != Some(0), "config key `workers` must be at least 1");
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let workers = config.workers.map_or(cores.min(WORKERS), |n| n as usize);
+        let won_at = config.won_at.or(config.reward.as_ref().map(|_| 1.0));
+        let python = interpreter(config.python)?;
+        let path = config.path.iter().map(std::path::absolute).collect::<std::io::Result<Vec<_>>>();
+        let path = path.context("config key `path`")?;
+        let (named, class, kwargs) = match (config.class, config.reward, config.data) {
+            (Some(class), None, None) => {
+                ensure!(config.held_out.is_none(), "config key `held_out` needs `reward` and `data`");
+                (class.clone(), class, config.kwargs)
+            }
+            (None, Some(reward), Some(data)) => {
+                ensure!(config.kwargs.is_empty(), "config key `kwargs` needs `class`");
+                let kwargs = [("reward", json!(reward)), ("data", json!(data)), ("held_out", json!(config.held_out))];
+                let kwargs = kwargs.map(|(name, value)| (name.to_string(), value)).into_iter().collect();
+                (reward, "nestor_shims.reward:Environment".to_string(), kwargs)
+            }
+            (None, Some(_), None) => bail!("config key `reward` needs `data`, a file of prompts in JSON Lines"),
+            (None, None, _) => bail!("config needs `class: package.module:Class`, or `reward` with `data`"),
+            (Some(_), ..) => bail!("config keys `reward` and `data` exclude `class`: remove one or the other"),
+        };
+        let modules: Map<String, Value> = match class.starts_with("nestor_shims.") {
+            true => SHIMS.iter().map(|&(name, source)| (name.to_string(), source.into())).collect(),
+            false => Map::new(),
+        };
+        let open = json!({
+            "class": class, "kwargs": kwargs, "path": path, "modules": modules, "timeout_s": timeout.as_secs_f64(),
+        });
+        Ok(Setup { python, class: named, open, workers, timeout, won_at })
+    }
+}
+
+/// The interpreter that a path or a name means.
+fn interpreter(python: PathBuf) -> Result<PathBuf> {
+    if !python.is_dir() {
+        return Ok(python);
+    }
+    let inside = python.join("bin/python");
+    ensure!(inside.exists(), "config key `python`: {} is no venv, it holds no bin/python", python.display());
+    Ok(inside)
+}

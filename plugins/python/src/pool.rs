@@ -1,0 +1,129 @@
+//! The workers of a world. Each has many environments, and one call at a time. A worker that was lost is replaced at the
+//! next call; the instances then build their episodes again.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use anyhow::Result;
+use serde_json::Value;
+
+use crate::config::Setup;
+use crate::reply::{Body, Description};
+use crate::worker::{Fault, Worker};
+
+/// The place of one worker.
+pub struct Slot {
+    worker: Option<Worker>,
+    /// Number of workers that this place has had. An environment lives as long as its worker.
+    generation: u64,
+    /// The environments of instances that were dropped.
+    closed: Receiver<u64>,
+}
+
+/// An environment's place. It is closed when this is dropped, at the worker's next call.
+pub struct Seat {
+    slot: usize,
+    /// Index of the environment in its worker.
+    pub env: u64,
+    closing: Sender<u64>,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        // Nobody listens once the world is closed.
+        let _ = self.closing.send(self.env);
+    }
+}
+
+/// All workers.
+pub struct Pool {
+    setup: Setup,
+    slots: Vec<Mutex<Slot>>,
+    closing: Vec<Sender<u64>>,
+    seats: AtomicU64,
+}
+
+impl Pool {
+    /// Starts the first worker. The others start with their first call.
+    pub fn open(setup: Setup) -> Result<(Pool, Description)> {
+        let (worker, described) = Worker::start(&setup)?;
+        let (closing, receivers): (Vec<_>, Vec<_>) = (0..setup.workers).map(|_| channel()).unzip();
+        let mut first = Some(worker);
+        let slot = |closed| Mutex::new(Slot { worker: first.take(), generation: 1, closed });
+        let slots = receivers.into_iter().map(slot).collect();
+        Ok((Pool { setup, slots, closing, seats: AtomicU64::new(0) }, described))
+    }
+
+    /// The checked config.
+    pub fn setup(&self) -> &Setup {
+        &self.setup
+    }
+
+    /// Takes a place for an environment, in the workers by turns. The first is that of the instance that was described.
+    pub fn seat(&self) -> Seat {
+        let number = self.seats.fetch_add(1, Ordering::Relaxed);
+        let count = self.slots.len() as u64;
+        let slot = (number % count) as usize;
+        Seat { slot, env: number / count, closing: self.closing[slot].clone() }
+    }
+
+    /// Takes hold of an environment's worker, for one or more calls.
+    pub fn hold(&self, seat: &Seat) -> Held<'_> {
+        Held { slot: self.lock(seat.slot), setup: &self.setup, env: seat.env }
+    }
+
+    /// Asks the first worker for a number of tasks.
+    pub fn tasks(&self, split: &str) -> Result<Body, Fault> {
+        let mut held = Held { slot: self.lock(0), setup: &self.setup, env: 0 };
+        held.ready().map_err(Fault::Lost)?;
+        held.call("tasks", serde_json::json!({ "split": split }))
+    }
+
+    fn lock(&self, slot: usize) -> MutexGuard<'_, Slot> {
+        // A panic leaves nothing half done that the next call relies on.
+        self.slots[slot].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // All of them hear of it before one is waited for.
+        let slots = self.slots.iter_mut().map(|slot| slot.get_mut().unwrap_or_else(PoisonError::into_inner));
+        slots.filter_map(|slot| slot.worker.as_ref()).for_each(Worker::hang_up);
+    }
+}
+
+/// A worker that no one else uses meanwhile.
+pub struct Held<'a> {
+    slot: MutexGuard<'a, Slot>,
+    setup: &'a Setup,
+    env: u64,
+}
+
+impl Held<'_> {
+    /// Starts the worker if it does not run. Returns its generation.
+    pub fn ready(&mut self) -> Result<u64> {
+        let slot = &mut *self.slot;
+        if !slot.worker.as_mut().is_some_and(Worker::runs) {
+            slot.worker = None;
+            slot.generation += 1;
+            slot.worker = Some(Worker::start(self.setup)?.0);
+        }
+        Ok(slot.generation)
+    }
+
+    /// Makes one call. A worker that is lost is not used again.
+    pub fn call(&mut self, kind: &str, data: Value) -> Result<Body, Fault> {
+        let slot = &mut *self.slot;
+        let closed: Vec<u64> = slot.closed.try_iter().collect();
+        let Some(worker) = &mut slot.worker else {
+            return Err(Fault::Lost(anyhow::anyhow!("the worker is not ready")));
+        };
+        let result = worker.call(self.env, kind, data, &closed);
+        if matches!(result, Err(Fault::Lost(_))) {
+            slot.worker = None;
+        }
+        result
+    }
+}

@@ -1,0 +1,142 @@
+//! The bodies of a worker's replies.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+/// A reply as its frame has it.
+#[derive(Deserialize)]
+pub struct Reply<'a> {
+    /// The request's number.
+    pub id: u64,
+    #[serde(rename = "type")]
+    kind: Kind,
+    #[serde(borrow)]
+    data: &'a RawValue,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Kind {
+    Observation,
+    Description,
+    Count,
+    Text,
+    State,
+    Done,
+    Error,
+}
+
+/// A reply by its type.
+#[derive(Debug)]
+pub enum Body {
+    /// To a reset or a step.
+    Observation(Box<Seen>),
+    /// To the request that opens the class.
+    Description(Description),
+    /// A number of tasks, where the class says it.
+    Count(Option<u64>),
+    /// An action or a response of the expert.
+    Text(String),
+    /// The state of an episode, as the class saved it.
+    State(Value),
+    /// Nothing more to say.
+    Done,
+    /// The environment raised an exception.
+    Error(String),
+}
+
+impl Reply<'_> {
+    /// Reads the data as its type has it.
+    pub fn into_body(self) -> Result<Body> {
+        Ok(match self.kind {
+            Kind::Observation => Body::Observation(read(self.data)?),
+            Kind::Description => Body::Description(read(self.data)?),
+            Kind::Count => Body::Count(read(self.data)?),
+            Kind::Text => Body::Text(read(self.data)?),
+            Kind::State => Body::State(read(self.data)?),
+            Kind::Done => Body::Done,
+            Kind::Error => Body::Error(read::<Failure>(self.data)?.message),
+        })
+    }
+}
+
+fn read<T: DeserializeOwned>(data: &RawValue) -> Result<T> {
+    serde_json::from_str(data.get()).context("the worker's reply has data of another form")
+}
+
+#[derive(Deserialize)]
+struct Failure {
+    message: String,
+}
+
+/// The class as its first instance has it.
+#[derive(Debug, Default, Deserialize)]
+pub struct Description {
+    /// The class's own prompt template.
+    pub template: Option<String>,
+    /// The optional methods that it has.
+    pub has: Vec<String>,
+}
+
+impl Description {
+    /// Returns true if the class has an optional method.
+    pub fn has(&self, method: &str) -> bool {
+        self.has.iter().any(|name| name == method)
+    }
+}
+
+/// The result of a reset or a step.
+#[derive(Debug, Deserialize)]
+pub struct Seen {
+    /// The texts, under the name that OpenEnv gives them.
+    pub observation: Fields,
+    /// The reward of the step.
+    pub reward: f64,
+    /// The episode is over.
+    pub done: bool,
+    /// It is over because a limit cut it.
+    pub truncated: bool,
+}
+
+/// The texts of an observation.
+#[derive(Debug, Deserialize)]
+pub struct Fields {
+    /// The text that the policy sees.
+    pub text: String,
+    /// The task's text.
+    pub task: String,
+    /// The admissible actions.
+    pub admissible: Vec<String>,
+    /// Key of the state; the text if omitted.
+    pub anchor: Option<String>,
+    /// The action that was read, after a step.
+    #[serde(default)]
+    pub action: String,
+    /// The response had the right form.
+    #[serde(default = "yes")]
+    pub valid: bool,
+    /// Numbers for metrics.jsonl.
+    pub metrics: BTreeMap<String, f64>,
+    /// The environment's info.
+    pub metadata: Map<String, Value>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl Seen {
+    /// Returns a hash of what must be the same when the episode is played again. Info may hold times.
+    pub fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        let Fields { text, admissible, anchor, .. } = &self.observation;
+        (text, admissible, anchor, self.reward.to_bits(), self.done, self.truncated).hash(&mut hasher);
+        hasher.finish()
+    }
+}

@@ -1,0 +1,239 @@
+//! Plays the classes of tests/cases.py in real workers.
+
+use nestor_plugin::{Environment, Expert, Instance, Observation, Snapshot, Start};
+use serde_json::{Value, json};
+
+use crate::{Play, PythonEnv};
+
+fn opened(mut config: Value) -> anyhow::Result<PythonEnv> {
+    config["path"] = json!([concat!(env!("CARGO_MANIFEST_DIR"), "/tests")]);
+    config["workers"] = json!(config.get("workers").and_then(Value::as_u64).unwrap_or(1));
+    PythonEnv::open(nestor_plugin::parse_config(&config.to_string())?)
+}
+
+fn open(class: &str) -> PythonEnv {
+    opened(json!({ "class": format!("cases:{class}") })).unwrap()
+}
+
+fn start(world: &PythonEnv, task: u64, seed: u64) -> (Play, Observation) {
+    let mut play = world.spawn().unwrap();
+    let first = play.reset(world, Start { split: "train", task, seed }).unwrap();
+    (play, first)
+}
+
+fn said(action: &str) -> String {
+    format!("<think></think><action>{action}</action>")
+}
+
+fn refused<T>(result: anyhow::Result<T>) -> String {
+    format!("{:#}", result.err().unwrap())
+}
+
+#[test]
+fn a_class_with_every_option() {
+    let world = open("Walk");
+    assert_eq!((world.tasks("train").unwrap(), world.tasks("eval").unwrap()), (4, 2));
+    assert!(refused(world.tasks("test")).contains("split `test` is unknown; known: train, eval"));
+    assert!(world.has_expert() && world.has_snapshots());
+    assert_eq!(world.template(), "{{ observation }} of {{ task }}");
+    let (mut play, first) = start(&world, 1, 5);
+    assert_eq!((first.text.as_str(), first.task.as_str(), first.valid), ("at 0, seed 5", "reach 2", true));
+    assert_eq!((first.admissible, first.anchor), (vec!["up".to_string(), "down".into()], b"0/2".to_vec()));
+    let odd = play.step(&world, "sideways").unwrap();
+    assert_eq!((odd.valid, odd.action.as_str(), odd.anchor), (false, "sideways", b"0/2".to_vec()));
+    assert_eq!(odd.info, json!({ "won": false, "task_type": "walk", "ratio": null }).as_object().unwrap().clone());
+    for _ in 0..2 {
+        let action = play.next_action(&world).unwrap();
+        let response = play.response(&world, &action).unwrap();
+        assert_eq!((action.as_str(), response.as_str()), ("up", " up\n"));
+        let seen = play.step(&world, &response).unwrap();
+        assert_eq!((seen.reward, seen.valid, seen.terminated), (0.5, true, seen.metrics["at"] == 2.0));
+    }
+    assert!(refused(play.step(&world, "up")).contains("the episode is over"));
+}
+
+#[test]
+fn a_class_with_as_little_as_possible() {
+    let world = opened(json!({ "class": "cases:Echo", "won_at": 3 })).unwrap();
+    assert_eq!((world.tasks("train").unwrap(), world.tasks("eval").unwrap()), (1000, 100));
+    assert!(refused(world.tasks("tset")).contains("split `tset` is unknown"));
+    assert!(!world.has_expert() && !world.has_snapshots() && world.template().contains("<action>"));
+    let (mut play, first) = start(&world, 0, 9);
+    assert_eq!((first.text.as_str(), first.anchor), ("seed 9", b"seed 9".to_vec()));
+    assert!(refused(play.next_action(&world)).contains("Echo has no `expert`"));
+    let seen = play.step(&world, "no tags").unwrap();
+    assert_eq!((seen.text.as_str(), seen.valid, seen.admissible), ("step 1: no tags", false, vec!["a".to_string()]));
+    let seen = play.step(&world, &said("Do\0It")).unwrap();
+    assert_eq!((seen.action.as_str(), seen.valid, seen.info.get("won")), ("do\0it", true, None));
+    let last = play.step(&world, &said("end")).unwrap();
+    assert_eq!((last.terminated, last.truncated, last.info["won"].clone()), (false, true, json!(true)));
+}
+
+#[test]
+fn faults_of_an_environment_name_their_place_and_leave_the_worker_alone() {
+    let world = open("Echo");
+    let cases = [
+        ("raise", "ValueError: two lines at "),
+        ("raise", "cases.py, line "),
+        ("raise", "in step: raise ValueError"),
+        ("huge", "bytes in one call; the limit is 16777216"),
+        ("surrogate", "half a surrogate pair"),
+        ("number", "must be a text or a dict with `text`, not int"),
+        ("nan", "the reward is nan"),
+    ];
+    let (mut other, _) = start(&world, 0, 1);
+    let process = other.step(&world, &said("process")).unwrap().text;
+    for (action, message) in cases {
+        let (mut play, _) = start(&world, 0, 0);
+        let error = refused(play.step(&world, &said(action)));
+        assert!(error.contains(message) && !error.contains('\n') && error.len() < 1000, "{action}: {error}");
+        assert_eq!(refused(play.step(&world, &said("a"))), "not reset yet");
+    }
+    assert_eq!(other.step(&world, &said("process")).unwrap().text, process);
+    assert_eq!(other.step(&world, &said("a")).unwrap().text, "step 3: a");
+}
+
+#[test]
+fn a_worker_that_ends_or_hangs_is_replaced_and_other_episodes_continue() {
+    let world = opened(json!({ "class": "cases:Echo", "timeout_s": 3 })).unwrap();
+    let (mut other, _) = start(&world, 0, 1);
+    other.step(&world, &said("a")).unwrap();
+    let lost = [
+        ("exit", vec!["the worker ended with exit code 7 during `step`"]),
+        ("hang", vec!["`step` did not return within 3 s", "cases.py\", line ", " in step"]),
+    ];
+    for (count, (action, parts)) in lost.into_iter().enumerate() {
+        let (mut play, _) = start(&world, 0, 0);
+        let error = refused(play.step(&world, &said(action)));
+        assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+        assert_eq!(refused(play.step(&world, "")), "not reset yet");
+        play.reset(&world, Start { split: "train", task: 0, seed: 4 }).unwrap();
+        let seen = other.step(&world, &said("b")).unwrap();
+        assert_eq!(seen.text, format!("step {}: b", count + 2));
+    }
+}
+
+#[test]
+fn an_episode_that_differs_when_played_again_is_an_error() {
+    let world = open("Echo");
+    let (mut other, _) = start(&world, 0, 1);
+    assert_eq!(other.step(&world, &said("other")).unwrap().text, "made 1");
+    let (mut play, _) = start(&world, 0, 2);
+    play.step(&world, &said("a")).unwrap();
+    refused(play.step(&world, &said("exit")));
+    play.reset(&world, Start { split: "train", task: 0, seed: 2 }).unwrap();
+    let error = refused(other.step(&world, &said("b")));
+    assert!(error.contains("step 1 gave another observation, reward or end (\"made 2\")"), "{error}");
+    assert_eq!(refused(other.step(&world, &said("b"))), "not reset yet");
+}
+
+#[test]
+fn snapshots_start_an_episode_again_even_in_a_new_worker() {
+    let world = opened(json!({ "class": "cases:Walk", "workers": 2, "kwargs": { "start": -3 } })).unwrap();
+    let (mut play, _) = start(&world, 0, 5);
+    play.step(&world, "up").unwrap();
+    let state = play.save(&world).unwrap();
+    let after = play.step(&world, "up").unwrap();
+    let mut copy = world.spawn().unwrap(); // in the other worker
+    copy.load(&world, &state).unwrap();
+    assert_eq!(copy.step(&world, "up").unwrap(), after);
+    world.spawn().unwrap();
+    let (mut beside, _) = start(&world, 0, 0); // in the worker of `copy`
+    assert!(refused(beside.step(&world, "exit")).contains("exit code 3"));
+    assert_eq!(copy.step(&world, "down").unwrap().text, "at -2, seed 5");
+    assert!(refused(copy.load(&world, b"{}")).contains("no state of this environment"));
+}
+
+#[test]
+fn dropped_instances_are_closed() {
+    let world = open("Echo");
+    let (mut kept, _) = start(&world, 0, 0);
+    drop(start(&world, 0, 0));
+    assert_eq!(kept.step(&world, &said("closed")).unwrap().text, "closed 1");
+}
+
+#[test]
+fn reward_functions_score_the_rows_of_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("rows.jsonl");
+    let rows: String = (0..10).map(|i| format!("{{\"prompt\": \"p{i}\", \"limit\": {i}}}\n")).collect();
+    std::fs::write(&file, rows).unwrap();
+    let world = opened(json!({ "reward": "cases:short", "data": file, "held_out": 2 })).unwrap();
+    assert_eq!((world.tasks("train").unwrap(), world.tasks("eval").unwrap()), (8, 2));
+    let (mut play, first) = start(&world, 3, 0);
+    assert_eq!((first.text.as_str(), world.template().as_str()), ("p3", "{{ observation }}"));
+    let last = play.step(&world, "abcd").unwrap();
+    assert_eq!((last.reward, last.terminated, last.info["won"].clone()), (-1.0, true, json!(false)));
+    let world = opened(json!({ "reward": "cases:scored", "data": { "train": file }, "won_at": 0.5 })).unwrap();
+    assert!(refused(world.tasks("eval")).contains("known: train"));
+    for (response, reward) in [("ab", 0.5), ("pass", 0.0)] {
+        let (mut play, _) = start(&world, 4, 0);
+        let last = play.step(&world, response).unwrap();
+        assert_eq!((last.reward, last.info["won"].clone()), (reward, json!(reward >= 0.5)));
+    }
+    std::fs::write(&file, "{\"prompt\": [{\"role\": \"user\", \"content\": \"hi\"}], \"limit\": 2}\n").unwrap();
+    let world = opened(json!({ "reward": "cases:scored", "data": { "train": file } })).unwrap();
+    let (mut play, first) = start(&world, 0, 0);
+    assert_eq!((first.text.as_str(), play.step(&world, "abc").unwrap().reward), ("hi", 2.0));
+    std::fs::write(&file, "{\"prompt\": 1}\n[]\n").unwrap();
+    let error = refused(opened(json!({ "reward": "cases:short", "data": file })));
+    assert!(error.contains("rows.jsonl, line 2: a row must be an object"), "{error}");
+}
+
+#[test]
+fn an_environment_factory_of_trl() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("rows.jsonl");
+    let row = json!({ "prompt": [{ "role": "user", "content": "Count." }], "first": 3 });
+    std::fs::write(&file, format!("{row}\n{row}\n")).unwrap();
+    let kwargs = json!({ "factory": "cases:Counter", "data": file, "max_turns": 3 });
+    let world = opened(json!({ "class": "nestor_shims.trl:Environment", "kwargs": kwargs })).unwrap();
+    assert!(world.template().contains("- add(by: int) -> str: Adds a number."), "{}", world.template());
+    assert!(!world.template().contains("hidden") && !world.template().contains("get_reward"));
+    let (mut play, first) = start(&world, 0, 0);
+    assert_eq!(first.text, "Count. Start at 3.");
+    let call = |text: &str| format!("I add. <tool_call>{text}</tool_call>");
+    let seen = play.step(&world, &call(r#"{"name": "add", "arguments": {"by": 4}}"#)).unwrap();
+    assert_eq!((seen.text.as_str(), seen.terminated, seen.reward), ("7", false, 0.0));
+    assert!(play.step(&world, &call("{}")).unwrap().text.contains("error"));
+    let last = play.step(&world, "Done: 7.").unwrap();
+    assert_eq!((last.terminated, last.reward), (true, 7.0));
+    let (mut play, _) = start(&world, 0, 0);
+    let cut = (0..3).map(|_| play.step(&world, &call("{}")).unwrap()).last().unwrap();
+    assert_eq!((cut.terminated, cut.truncated, cut.reward), (false, true, 3.0));
+}
+
+#[test]
+fn an_environment_of_verifiers() {
+    let kwargs = json!({ "env": "cases:Turns", "args": { "turns": 2 } });
+    let world = opened(json!({ "class": "nestor_shims.verifiers:Environment", "kwargs": kwargs })).unwrap();
+    assert_eq!(world.tasks("eval").unwrap(), 1);
+    let (mut play, first) = start(&world, 0, 0);
+    assert_eq!(first.text, "Count.\n\none");
+    let seen = play.step(&world, "two").unwrap();
+    assert_eq!((seen.text.as_str(), seen.terminated), ("after two", false));
+    let last = play.step(&world, "three").unwrap();
+    assert_eq!((last.terminated, last.reward, last.info["turns"].clone()), (true, 1.0, json!(2)));
+}
+
+#[test]
+fn configs_that_cannot_work_are_refused() {
+    let cases = [
+        (json!({}), "config needs `class: package.module:Class`, or `reward`"),
+        (json!({ "class": "cases:Wlak" }), "`cases:Wlak`: AttributeError: `cases` has no `Wlak`; it has Walk, Echo"),
+        (json!({ "class": "nowhere:Walk" }), "No module named 'nowhere'"),
+        (json!({ "class": "Walk" }), "must have the form package.module:Name"),
+        (json!({ "class": "cases:nothing" }), "NoneType has no method `reset`"),
+        (json!({ "class": "cases:Walk", "kwargs": { "end": 1 } }), "unexpected keyword argument 'end'"),
+        (json!({ "class": "cases:Walk", "reward": "cases:short" }), "exclude `class`"),
+        (json!({ "reward": "cases:short" }), "needs `data`"),
+        (json!({ "class": "cases:Walk", "timeout_s": 0 }), "`timeout_s` is 0"),
+        (json!({ "class": "cases:Walk", "python": "no-python" }), "no-python cannot be started"),
+        (json!({ "class": "cases:Walk", "python": "/" }), "is no venv"),
+        (json!({ "class": "os:abort" }), "the worker was killed by SIGABRT during `open`"),
+    ];
+    for (config, message) in cases {
+        let error = refused(opened(config.clone()));
+        assert!(error.contains(message), "{config}: {error}");
+    }
+}

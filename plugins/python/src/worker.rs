@@ -1,0 +1,189 @@
+//! A worker process: it plays environments, and answers one request at a time.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use crate::config::Setup;
+use crate::frame::{Frames, MOST_BYTES, framed, reply};
+use crate::reply::{Body, Description};
+
+const SOURCE: &str = include_str!("worker.py");
+/// File of the worker's own frames in a traceback.
+const WORKER: &[u8] = b"\"<string>\"";
+/// Time for the interpreter's start and the class's import, on top of one call's.
+const START: Duration = Duration::from_secs(120);
+/// Time that a worker has to say where it hangs.
+const DUMP: Duration = Duration::from_millis(500);
+/// Time that a worker has to end by itself.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// The reason why a request has no answer.
+#[derive(Debug)]
+pub enum Fault {
+    /// The environment raised an exception; the worker is as it was.
+    Raised(String),
+    /// The worker is gone, or cannot be used any more.
+    Lost(anyhow::Error),
+}
+
+/// A process and its socket.
+pub struct Worker {
+    child: Child,
+    link: UnixStream,
+    frames: Frames,
+    timeout: Duration,
+    requests: u64,
+}
+
+impl Worker {
+    /// Starts a process and opens the class in it.
+    pub fn start(setup: &Setup) -> Result<(Worker, Description)> {
+        let (link, theirs) = UnixStream::pair().context("cannot make a socket for a worker")?;
+        link.set_write_timeout(Some(setup.timeout)).context("cannot limit a worker's time")?;
+        let mut command = Command::new(&setup.python);
+        // A group of its own: a Ctrl-C in the terminal is the trainer's, and a kill reaches what the worker started.
+        command.args(["-u", "-c", SOURCE]).process_group(0);
+        command.stdin(OwnedFd::from(theirs)).stdout(Stdio::from(std::io::stderr()));
+        let child = command.spawn().with_context(|| {
+            format!("config key `python`: {} cannot be started; name an interpreter or a venv", setup.python.display())
+        })?;
+        drop(command); // it holds the worker's end of the socket
+        let mut worker = Worker { child, link, frames: Frames::default(), timeout: setup.timeout + START, requests: 0 };
+        let described = match worker.call(0, "open", setup.open.clone(), &[]) {
+            Ok(Body::Description(described)) => described,
+            Ok(other) => bail!("the worker opened with {other:?}"),
+            Err(Fault::Raised(message)) => bail!("`{}`: {message}", setup.class),
+            Err(Fault::Lost(error)) => return Err(error.context(format!("`{}`", setup.class))),
+        };
+        worker.timeout = setup.timeout;
+        Ok((worker, described))
+    }
+
+    /// Returns true if the process still runs.
+    pub fn runs(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Sends a request for an environment and waits for the reply. The environments of `closed` are closed before.
+    pub fn call(&mut self, env: u64, kind: &str, data: Value, closed: &[u64]) -> Result<Body, Fault> {
+        self.requests += 1;
+        let id = self.requests;
+        let request = json!({ "id": id, "env": env, "type": kind, "data": data, "closed": closed });
+        match self.exchange(&request, id).map_err(|error| self.lost(kind, error))? {
+            Body::Error(message) => Err(Fault::Raised(message)),
+            body => Ok(body),
+        }
+    }
+
+    fn exchange(&mut self, request: &Value, id: u64) -> Result<Body> {
+        let end = Instant::now() + self.timeout;
+        self.link.write_all(&framed(&serde_json::to_vec(request)?)?)?;
+        let mut piece = [0; 1 << 16];
+        loop {
+            if let Some(body) = self.frames.take()? {
+                return reply(&body, id);
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            self.link.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
+            match self.link.read(&mut piece) {
+                Ok(0) => return Err(std::io::Error::from(ErrorKind::UnexpectedEof).into()),
+                Ok(count) => self.frames.push(&piece[..count]),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Ends the process after a failed exchange, and says why it failed.
+    fn lost(&mut self, kind: &str, error: anyhow::Error) -> Fault {
+        let cause = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+        Fault::Lost(match cause {
+            Some(ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                let place = self.place();
+                self.kill();
+                let seconds = self.timeout.as_secs_f64();
+                anyhow!(
+                    "`{kind}` did not return within {seconds} s (config key `timeout_s`){place}; its worker was killed"
+                )
+            }
+            Some(_) => anyhow!("the worker {} during `{kind}`", ended(self.kill())),
+            None => {
+                self.kill();
+                error
+            }
+        })
+    }
+
+    /// Asks a worker that hangs for the place in the user's code where it does.
+    fn place(&mut self) -> String {
+        let _ = kill(self.pid(), Signal::SIGVTALRM);
+        let end = Instant::now() + DUMP;
+        let mut text = self.frames.rest().to_vec();
+        let mut piece = [0; 4096];
+        // The worker's own frames come last.
+        while !text.windows(WORKER.len()).any(|part| part == WORKER) && text.len() < MOST_BYTES {
+            let left = end.saturating_duration_since(Instant::now());
+            let waits = !left.is_zero() && self.link.set_read_timeout(Some(left)).is_ok();
+            match waits.then(|| self.link.read(&mut piece)) {
+                Some(Ok(count)) if count > 0 => text.extend_from_slice(&piece[..count]),
+                _ => break,
+            }
+        }
+        let text = String::from_utf8_lossy(&text);
+        let frames = text.lines().filter_map(|line| line.trim_start().strip_prefix("File "));
+        let places: Vec<&str> = frames.filter(|frame| !frame.starts_with("\"<")).take(2).collect();
+        if places.is_empty() { String::new() } else { format!("; it was at {}", places.join(", called from ")) }
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.id() as i32)
+    }
+
+    /// Ends the process and all that it started.
+    fn kill(&mut self) -> Option<ExitStatus> {
+        // The group's number is the worker's, which stays taken until `wait`.
+        let _ = killpg(self.pid(), Signal::SIGKILL);
+        self.child.wait().ok()
+    }
+
+    /// Hangs up, on which a worker ends by itself.
+    pub fn hang_up(&self) {
+        let _ = self.link.shutdown(Shutdown::Both);
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.hang_up();
+        let end = Instant::now() + FAREWELL;
+        while Instant::now() < end {
+            if !self.runs() {
+                return;
+            }
+            sleep(Duration::from_millis(5));
+        }
+        self.kill();
+    }
+}
+
+fn ended(status: Option<ExitStatus>) -> String {
+    match status.map(|status| (status.code(), status.signal())) {
+        Some((Some(code), _)) => format!("ended with exit code {code}"),
+        Some((_, Some(number))) => match Signal::try_from(number) {
+            Ok(signal) => format!("was killed by {signal}"),
+            Err(_) => format!("was killed by signal {number}"),
+        },
+        _ => "ended".into(),
+    }
+}

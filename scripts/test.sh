@@ -25,6 +25,12 @@ build() {
     if grep -q '^warning' "$log"; then return 1; fi
 }
 
+format() {
+    cargo fmt --all --check
+    # Packages of their own, which the workspace does not know.
+    git ls-files -z 'examples/*.rs' 'core/scaffold/templates/*.rs' | xargs -0 rustfmt --check --edition 2024
+}
+
 words() {
     local own
     # Spelling; then the phrases of tests/words.txt, each with a plainer one.
@@ -35,7 +41,7 @@ words() {
 }
 
 stage setup scripts/setup.sh --test
-stage format cargo fmt --all --check
+stage format format
 stage words words
 stage build build
 stage rust cargo test --quiet --locked --release --workspace

@@ -1,32 +1,15 @@
-"""Plugins from outside the workspace: an environment and an estimator in Rust, an environment in C, the estimators of examples/."""
+"""Plugins from outside the workspace train: an environment with a Cargo.lock of its own, the estimators that `nestor plugin new`
+writes in Rust and C, and an environment in C. The estimators of examples/ equal their
+reference. The environments that `plugin new` writes are trained by the commands of docs/plugins.md."""
 import json
 import math
-import shutil
+import re
 import subprocess
 import tomllib
 
 import pytest
 
 ESTIMATORS = ["adastep", "graphgpo", "running_baseline"]
-
-MANIFEST = """\
-[package]
-name = "outside"
-version = "0.1.0"
-edition = "2024"
-
-[lib]
-crate-type = ["cdylib"]
-
-[dependencies]
-anyhow = "1"
-nestor-plugin = {{ path = "{sdk}" }}
-schemars = "1"
-serde = {{ version = "1", features = ["derive"] }}
-serde_json = "1"
-
-[workspace]
-"""
 
 RECIPE = """\
 iterations: 2
@@ -53,21 +36,37 @@ def train(run, tmp_path, name, **values):
     assert all(math.isfinite(row["loss/policy"]) for row in rows[1:])
 
 
-def test_plugins_outside_the_workspace_train(root, run, tmp_path):
-    crate = tmp_path / "crate"
-    (crate / "src").mkdir(parents=True)
-    (crate / "Cargo.toml").write_text(MANIFEST.format(sdk=root / "plugins/sdk"))
-    shutil.copy(root / "plugins/sdk/examples/toy.rs", crate / "src/lib.rs")
-    shutil.copy(root / "Cargo.lock", crate)  # the versions that are already here
-    target = root / "target/outside"
-    subprocess.run(["cargo", "build", "--quiet", "--release", "--offline", "--target-dir", target], cwd=crate, check=True)
-    plugin = target / "release/liboutside.so"
-    train(run, tmp_path, "rust", model=NEW, env=plugin, estimator=plugin)
+def packages(lock):
+    """Names and versions of the crates of a registry."""
+    return set(re.findall(r'name = "([^"]+)"\nversion = "([^"]+)"\nsource', lock.read_text()))
 
-    library = tmp_path / "libcounts.so"
-    source = root / "plugins/sdk/examples/c/counts.c"
+
+def test_plugins_outside_the_workspace_train(root, run, tmp_path):
+    target, example = root / "target/outside", root / "examples/environments/keydoor"
+
+    def build(crate, *flags):
+        subprocess.run(["cargo", "build", "--quiet", "--release", "--offline", "--target-dir", target, *flags], cwd=crate, check=True)
+
+    def new(name, lang, *flags):
+        done = run("plugin", "new", name, "--kind", "estimator", "--lang", lang, "--dir", tmp_path, *flags)
+        assert done.returncode == 0, done.stderr
+        return tmp_path / name
+
+    newer = packages(example / "Cargo.lock") - packages(root / "Cargo.lock")
+    assert not newer, f"{newer}: copy Cargo.lock to {example} and build there, so that cargo finds all crates in its cache"
+    build(example, "--locked")
+    build(new("group_mean", "rust", "--sdk", root / "plugins/sdk"))
+    built = target / "release"
+    train(run, tmp_path, "rust", model=NEW, env=built / "libkeydoor.so", estimator=built / "libgroup_mean.so")
+
+    subprocess.run(["make", "--quiet"], cwd=new("c_mean", "c"), check=True)
+    library, source = tmp_path / "libcounts.so", root / "plugins/sdk/examples/c/counts.c"
     subprocess.run(["cc", "-std=c99", "-shared", "-fPIC", "-I", root / "plugins/sdk", source, "-o", library], check=True)
-    train(run, tmp_path, "c", model=f"{{path: {tmp_path}/rust/model}}", env=library, estimator="gigpo")
+    # The tokenizer of another environment reads any text.
+    train(run, tmp_path, "c", model=f"{{path: {tmp_path}/rust/model}}", env=library, estimator=tmp_path / "c_mean/libc_mean.so")
+
+    again = run("plugin", "new", "c_mean", "--kind", "env", "--lang", "c", "--dir", tmp_path)
+    assert again.returncode == 2 and again.stderr.startswith(f"error: {tmp_path}/c_mean is there already"), again.stderr
 
 
 @pytest.mark.parametrize("name", ESTIMATORS[:2])

@@ -24,6 +24,7 @@ mod probe;
 mod rows;
 mod search;
 mod shared_env;
+mod show;
 mod supervise;
 pub mod terminal;
 mod trust;
@@ -45,6 +46,7 @@ pub use isolate::serve;
 pub use library::{Found, Kind, PluginFile};
 pub use rows::Rows;
 pub use shared_env::{Env, SharedEnv, Snapshot};
+pub use show::{Asks, Shown};
 pub use supervise::{GRACE, Limits, POLL, leave_behind};
 
 use calls::Name;
@@ -117,7 +119,13 @@ impl Plugins {
 
     /// The plugins of one directory.
     pub fn in_dir(dir: &Path) -> Result<Self> {
-        Ok(Self { dirs: vec![PluginDir { path: dir.to_path_buf(), bundled: false }], ..Self::default() })
+        Ok(Self::in_dirs([dir]))
+    }
+
+    /// The plugins of some directories; of two files with one name the first counts.
+    pub fn in_dirs<'a>(dirs: impl IntoIterator<Item = &'a Path>) -> Self {
+        let dirs = dirs.into_iter().map(|dir| PluginDir { path: dir.to_path_buf(), bundled: false }).collect();
+        Self { dirs, ..Self::default() }
     }
 
     /// Sets the limits of calls into the plugins that are opened from here on.

@@ -56,6 +56,10 @@ pub struct Found {
     pub schema: serde_json::Value,
     /// The plugin file.
     pub path: PathBuf,
+    /// The least version of the plugin border that the file needs, such as `1.0`.
+    pub border: String,
+    /// Ids of the extensions that the component has.
+    pub extensions: Vec<String>,
 }
 
 /// The plugin file behind an environment or estimator, as a run records it.
@@ -122,7 +126,26 @@ impl Component {
             doc: self.doc.into(),
             schema: self.schema.clone(),
             path: self.path.clone(),
+            border: self.border(),
+            extensions: self.extensions(),
         }
+    }
+
+    fn border(&self) -> String {
+        let (major, minor) = self.border;
+        format!("{major}.{minor}")
+    }
+
+    fn extensions(&self) -> Vec<String> {
+        let can = self.abilities();
+        let all = [
+            (ffi::EXPERT, can.expert),
+            (ffi::SNAPSHOT, can.snapshots),
+            (ffi::PARTS, can.parts),
+            (ffi::COLUMNS, can.columns),
+            (ffi::ESTIMATOR_STATE, can.state),
+        ];
+        all.into_iter().filter(|(_, has)| *has).map(|(id, _)| id.to_string()).collect()
     }
 
     /// What it can do.
@@ -165,7 +188,7 @@ impl PluginFile {
 }
 
 /// The SHA-256 of a file, in hexadecimal.
-fn sha256(path: &Path) -> Result<String> {
+pub fn sha256(path: &Path) -> Result<String> {
     let (mut file, mut hasher, mut buffer) = (std::fs::File::open(path)?, Sha256::new(), vec![0; 1 << 20]);
     loop {
         match file.read(&mut buffer)? {
@@ -190,10 +213,13 @@ pub fn check_file(path: &Path) -> Result<()> {
     if !path.is_file() {
         return Err(input_error!("there is no plugin file {shown}"));
     }
-    if is_cut_short(path).map_err(|e| input_error!("plugin file {shown} cannot be read: {e}"))? {
-        return Err(input_error!("plugin file {shown} is cut short; build or copy it again"));
+    match condition(path).map_err(|e| input_error!("plugin file {shown} cannot be read: {e}"))? {
+        Condition::Whole => trust::check(path),
+        Condition::CutShort => Err(input_error!("plugin file {shown} is cut short; build or copy it again")),
+        Condition::Narrow => {
+            Err(input_error!("plugin file {shown} is a library for 32-bit programs; build it for 64 bits"))
+        }
     }
-    trust::check(path)
 }
 
 /// [`load`] of a checked file, without a record of the call.
@@ -244,23 +270,35 @@ fn cause(error: &libloading::Error) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
 
-/// True if an ELF file ends before the end of its section table, the last part of a complete file. The system's loader
-/// maps such a file without an error, and the process dies by SIGBUS at the first access behind the end.
-fn is_cut_short(path: &Path) -> std::io::Result<bool> {
+/// A file as its ELF header shows it.
+enum Condition {
+    /// Whole, or no library: the loader reports that.
+    Whole,
+    /// It ends before the end of its section table, the last part of a complete file. The system's loader maps such a file
+    /// without an error, and the process dies by SIGBUS at the first access behind the end.
+    CutShort,
+    /// A library for 32-bit programs.
+    Narrow,
+}
+
+fn condition(path: &Path) -> std::io::Result<Condition> {
     let mut header = [0; 64];
     let mut file = std::fs::File::open(path)?;
     let length = file.metadata()?.len();
     if length < header.len() as u64 {
-        return Ok(false); // not a library: the loader reports it
+        return Ok(Condition::Whole);
     }
     file.read_exact(&mut header)?;
-    if header[..6] != *b"\x7fELF\x02\x01" {
-        return Ok(false);
+    match &header[..6] {
+        b"\x7fELF\x02\x01" => {}
+        b"\x7fELF\x01\x01" => return Ok(Condition::Narrow),
+        _ => return Ok(Condition::Whole),
     }
     let short = |at: usize| u64::from(u16::from_le_bytes([header[at], header[at + 1]]));
     let start = header[0x28..0x30].iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte));
     let size = short(0x3a) * short(0x3c); // entry size times count
-    Ok(start.checked_add(size).is_none_or(|end| end > length))
+    let is_whole = start.checked_add(size).is_some_and(|end| end <= length);
+    Ok(if is_whole { Condition::Whole } else { Condition::CutShort })
 }
 
 /// Checks that this program can read the description; returns its version.

@@ -145,12 +145,15 @@ fn files_that_are_not_plugins_of_this_border() {
         (changed(dir.path(), "magic", "p.magic = 7"), "is not a Nestor plugin: its description starts with 0x7"),
         (
             changed(dir.path(), "major", "p.abi_major = 2"),
-            "was built for version 2.1 of the plugin border, this program has 1.1",
+            "needs version 2.0 of the plugin border, this program has 1.2",
         ),
-        (changed(dir.path(), "minor", "p.abi_minor = 2"), "was built for version 1.2 of the plugin border"),
+        (
+            changed(dir.path(), "minor", "p.abi_minor = 3"),
+            "needs version 1.3 of the plugin border, this program has 1.2",
+        ),
         (
             changed(dir.path(), "size", "p.size_rows -= 8"),
-            "has structs of other sizes than version 1.1 of the plugin border (size_rows is ",
+            "has structs of other sizes than version 1.2 of the plugin border (size_rows is ",
         ),
         // An older minor version is read.
         (changed(dir.path(), "older", "p.abi_minor = 0"), "holds no components"),
@@ -172,9 +175,7 @@ fn files_that_are_not_plugins_of_this_border() {
     std::fs::copy(changed(dir.path(), "old", "p.abi_major = 9"), dir.path().join("libnestor_old.so")).unwrap();
     let found = Plugins::in_dir(dir.path()).unwrap();
     assert!(found.refused().unwrap().len() >= 5);
-    assert!(
-        refusal(found.environment(&choice("old", json!({})))).0.contains("libnestor_old.so was built for version 9.1")
-    );
+    assert!(refusal(found.environment(&choice("old", json!({})))).0.contains("libnestor_old.so needs version 9.0"));
 }
 
 #[test]
@@ -331,11 +332,11 @@ fn every_column_crosses_the_border() {
     let columns = "Rows { group: [0, 0, 1], episode: [0, 1, 2], step: [0, 0, 4], sequence: [7, 8, 9], \
                    span_start: [3, 4, 5], span_length: [2, 1, 2], reward: [1.0, 0.0, 0.5], \
                    penalty: [0.0, 0.125, 0.25], valid: [1, 0, 0], terminated: [1, 1, 0], truncated: [0, 0, 1], \
-                   anchors: Some(Anchors { data: [97, 255], offsets: [0, 1, 1, 2] }), duplicate_of: [-1, -1, 0], \
+                   anchors: Some(Bytes { data: [97, 255], offsets: [0, 1, 1, 2] }), duplicate_of: [-1, -1, 0], \
                    token_offsets: [0, 2, 3, 5], token_rewards: [0.0, 1.0, 0.0, 0.0, 0.5], \
                    values: Some([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]), \
                    logprobs: Some([-1.0, -2.0, -3.0, -4.0, -5.0]), \
-                   ref_logprobs: Some([-1.5, -2.5, -3.5, -4.5, -5.5]) }";
+                   ref_logprobs: Some([-1.5, -2.5, -3.5, -4.5, -5.5]), asked: [] }";
     assert_eq!(refusal(echo.score(&mut rows)).0, format!("plugin faulty: score of 3 rows: {columns}"));
 }
 

@@ -2,8 +2,14 @@
 
 use anyhow::{Result, anyhow, bail};
 use schemars::JsonSchema;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+
+/// The config of a component without keys.
+#[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NoConfig {}
 
 /// Returns the JSON schema of a config type, as text.
 pub(crate) fn schema<C: JsonSchema>() -> String {
@@ -48,7 +54,6 @@ pub fn suggest(given: &str, known: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde::Deserialize;
 
     #[derive(Debug, Deserialize, JsonSchema)]
     #[serde(deny_unknown_fields)]

@@ -5,6 +5,22 @@
 //! parses configs, and carries text and arrays across. [`parse`] reads the usual tagged responses. [`stats`] has the group
 //! statistics that estimators share, [`difflib`] a similarity of texts. [`recorded`] defines the form in which steps are
 //! recorded for tests and for `nestor advantage`.
+//!
+//! This crate is the only dependency that a plugin needs. It re-exports anyhow, serde, serde_json and schemars. A derive
+//! then names the crate that its code refers to:
+//!
+//! ```
+//! use nestor_plugin::schemars::JsonSchema;
+//! use nestor_plugin::serde::Deserialize;
+//!
+//! #[derive(Deserialize, JsonSchema)]
+//! #[serde(crate = "nestor_plugin::serde", deny_unknown_fields)]
+//! #[schemars(crate = "nestor_plugin::schemars")]
+//! struct Config {
+//!     /// Steps after which an episode is cut.
+//!     max_steps: u32,
+//! }
+//! ```
 
 #![warn(missing_docs)]
 
@@ -22,7 +38,7 @@ pub mod stats;
 
 pub use anyhow;
 pub use column::{Asked, Bytes, Column, Hidden, Values, View};
-pub use config::{parse as parse_config, suggest};
+pub use config::{NoConfig, parse as parse_config, suggest};
 #[doc(hidden)]
 pub use environment::Functions as EnvironmentFunctions;
 pub use environment::{Environment, Expert, Instance, Observation, Snapshot, Start};

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use nestor_scaffold::NewArgs;
 use nestor_torch::Backend;
 
 use super::check::PluginCheck;
@@ -73,7 +74,7 @@ pub enum Command {
     /// Measure given work on random tokens
     #[command(subcommand)]
     Bench(BenchCommand),
-    /// Inspect plugins
+    /// Write, inspect and check plugins
     #[command(subcommand)]
     Plugin(PluginCommand),
 }
@@ -394,6 +395,9 @@ pub struct ProfiledBench {
 
 #[derive(Subcommand)]
 pub enum PluginCommand {
+    /// Write the project of a new plugin, which builds and trains without the network
+    #[command(after_help = "Example:\n  nestor plugin new walk --kind env --lang c --dir runs/plugins")]
+    New(NewArgs),
     /// List the plugins found and the files refused
     #[command(after_help = "Example:\n  nestor plugin list")]
     List {
@@ -404,4 +408,13 @@ pub enum PluginCommand {
     /// Check that a plugin file keeps the rules and can be trained with: exit code 0, or 1 if a check failed
     #[command(after_help = "Example:\n  nestor plugin check target/release/libnestor_numberline.so --episodes 500")]
     Check(PluginCheck),
+    /// Describe a plugin: its file, config keys, extensions, and the columns that it asks for
+    #[command(after_help = "Example:\n  nestor plugin show gigpo")]
+    Show {
+        /// The id of a plugin, the path of a plugin file, or FILE#ID
+        plugin: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
 }

@@ -29,7 +29,7 @@ use crate::model::config::Output;
 use crate::model::{Config, device, kind, new};
 use crate::out_of_memory::{caught, in_phase, will_be_caught};
 use crate::plan::plan;
-use crate::plugin::{self, Plugins, advantage::advantage};
+use crate::plugin::{self, Found, Plugins, advantage::advantage};
 use crate::policy::logprobs::score;
 use crate::recipe::{self, Dist, Dtype, Recipe};
 use crate::run::{RECIPE, TrainArgs, check_empty, join, make_first_free, remove_empty, to_resume, verdict};
@@ -204,8 +204,18 @@ fn run(command: Command) -> Result<ExitCode> {
             let measured = bench::collective(&CollectiveOptions { backend, mib, repeats, patience })?;
             print(json, &measured, || format!("{} s, {} GB/s", measured["seconds"], measured["gb_per_s"]))?;
         }
+        Command::Plugin(PluginCommand::New(args)) => {
+            let project = nestor_scaffold::create(&args)?;
+            let project = project.display();
+            print_line(&format!("wrote {project}; its README.md has the next commands"))?;
+        }
         Command::Plugin(PluginCommand::List { json }) => list_plugins(json)?,
         Command::Plugin(PluginCommand::Check(args)) => return check::check(args),
+        Command::Plugin(PluginCommand::Show { plugin, json }) => {
+            let shown = Plugins::discover()?.show(&plugin)?;
+            let text = || shown.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n").trim_end().to_string();
+            print(json, &serde_json::to_value(&shown)?, text)?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -397,7 +407,10 @@ fn list_plugins(json: bool) -> Result<()> {
     let (found, refused) = (plugins.list()?, plugins.refused()?);
     let all = serde_json::json!({ "found": found, "refused": refused });
     print(json, &all, || {
-        let found = found.iter().map(|p| format!("{} {}: {} ({})", p.kind, p.id, p.doc, p.path.display()));
+        let width = found.iter().map(|p| p.id.len()).max().unwrap_or(0);
+        let line =
+            |p: &Found| format!("{:width$}  {:11}  {}  {}", p.id, p.kind.to_string(), p.border, p.path.display());
+        let found = found.iter().map(line);
         let refused = refused.iter().map(|p| format!("refused {}: {}", p.path.display(), p.why));
         found.chain(refused).collect::<Vec<_>>().join("\n")
     })

@@ -5,9 +5,12 @@ use nestor_plugin::parse::think_action;
 use serde_json::{Map, Value, json};
 
 use crate::config::Config;
+use crate::wire::start;
 
 /// Characters at the end of a response without tags that count as its action, as in ALFWorld.
 const TAIL: usize = 30;
+/// The most fields that an error lists.
+const SHOWN: usize = 20;
 
 /// The form of the actions that a server takes.
 #[derive(Debug, Clone)]
@@ -96,9 +99,11 @@ pub fn field(schema: &Value, config: &Config, place: &str) -> Result<Field> {
     let required: Vec<&str> =
         schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
     if let Some(name) = &config.action {
-        let known: Vec<&str> = properties.keys().map(String::as_str).collect();
+        let known: Vec<String> = properties.keys().take(SHOWN).map(|name| start(name)).collect();
+        let known: Vec<&str> = known.iter().map(String::as_str).collect();
         let is_known = properties.contains_key(name) || known.is_empty();
-        ensure!(is_known, "config key `action`: {place} has no field `{name}`{}", nestor_plugin::suggest(name, &known));
+        let hint = nestor_plugin::suggest(name, &known);
+        ensure!(is_known, "config key `action`: {place} has no field `{}`{hint}", start(name));
         return Ok(Field { name: name.clone(), is_text: is_text(schema, properties.get(name)) });
     }
     let fits = |name: &str| {
@@ -111,9 +116,11 @@ pub fn field(schema: &Value, config: &Config, place: &str) -> Result<Field> {
         _ => {
             let shown: Vec<String> = properties
                 .iter()
+                .take(SHOWN)
                 .map(|(name, field)| {
                     let kind = field.get("type").and_then(Value::as_str).unwrap_or("any type");
-                    format!("{name} ({kind}{})", if required.contains(&name.as_str()) { ", required" } else { "" })
+                    let required = if required.contains(&name.as_str()) { ", required" } else { "" };
+                    format!("{} ({}{required})", start(name), start(kind))
                 })
                 .collect();
             let list = if shown.is_empty() { "none".to_string() } else { shown.join(", ") };

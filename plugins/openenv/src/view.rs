@@ -7,6 +7,9 @@ use serde_json::{Map, Value};
 use crate::config::{Config, Paths};
 use crate::wire::{Answer, start};
 
+/// The most fields that an error lists.
+const SHOWN: usize = 20;
+
 /// A path into the observation: names of fields and numbers of list entries, separated by dots. A negative number counts
 /// from the end of the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,7 +17,7 @@ struct Path(String);
 
 impl Path {
     fn parse(key: &str, path: &str) -> Result<Self> {
-        let fits = path.split('.').all(|part| !part.is_empty());
+        let fits = path.split('.').all(|part| !part.is_empty()) && !path.contains(char::is_control);
         ensure!(fits, "config key `{key}`: `{path}` is not a path; write it like metadata.won or messages.-1.content");
         Ok(Self(path.to_string()))
     }
@@ -34,7 +37,8 @@ impl Path {
     }
 
     fn missing(&self, key: &str, fields: &Map<String, Value>) -> anyhow::Error {
-        let known: Vec<&str> = fields.keys().map(String::as_str).collect();
+        let known: Vec<String> = fields.keys().take(SHOWN).map(|name| start(name)).collect();
+        let known: Vec<&str> = known.iter().map(String::as_str).collect();
         anyhow::anyhow!(
             "config key `{key}`: the observation has no `{}`{}",
             self.0,

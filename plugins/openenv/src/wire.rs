@@ -59,7 +59,7 @@ pub fn read(message: &str) -> Result<Reply> {
     match kind.as_str() {
         Some("observation") => answer(data).map(Reply::Observation),
         Some("error") => Ok(Reply::Refusal(refusal(&data))),
-        _ => bail!("the server sent a message of type {kind}, not an observation: {}", start(message)),
+        _ => bail!("the server sent a message of type {}, not an observation", start(&kind.to_string())),
     }
 }
 
@@ -114,10 +114,14 @@ impl Refusal {
 
     /// Returns the error for the user: the fault, its place, and the remedy.
     pub fn error(&self) -> anyhow::Error {
-        let Self { code, message, .. } = self;
+        let (code, message) = (start(&self.code), &self.message);
         let said = if message.is_empty() { code.clone() } else { format!("{code}: {}", start(message)) };
-        let fields: Vec<String> =
-            self.fields.iter().take(8).map(|(place, reason)| format!("`{place}`: {}", start(reason))).collect();
+        let fields: Vec<String> = self
+            .fields
+            .iter()
+            .take(8)
+            .map(|(place, reason)| format!("`{}`: {}", start(place), start(reason)))
+            .collect();
         match code.as_str() {
             "INVALID_JSON" | "UNKNOWN_TYPE" => anyhow!(
                 "the server does not understand this client ({said}): it speaks another version of OpenEnv's protocol; \

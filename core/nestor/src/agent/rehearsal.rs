@@ -20,8 +20,8 @@ pub struct RehearsedPrompt {
     pub tokens: usize,
 }
 
-/// Plays the first two steps of episodes: with the expert's actions where the environment has an expert, else with an
-/// empty response.
+/// Plays the first two steps of episodes: with the expert's actions where the environment has an expert that can play,
+/// else with an empty response.
 pub struct Rehearsal<'a> {
     pub shared_env: &'a SharedEnv,
     pub rollout: &'a Rollout,
@@ -69,10 +69,11 @@ impl Rehearsal<'_> {
         let prompt = RehearsedPrompt { task: plan.task, text: rendered, tokens: tokens.len() };
 
         let response = match self.shared_env.has_expert() {
-            true => {
-                let action = env.expert_action(&admissible)?;
-                env.expert_response(&action)?
-            }
+            // Some plugins learn from their config whether there is an expert. A run that imitates none can do without.
+            true => match env.expert_action(&admissible).and_then(|action| env.expert_response(&action)) {
+                Err(_) if !self.imitates => String::new(),
+                response => response?,
+            },
             false => String::new(),
         };
         let ids = self.tokenizer.encode(&response).with_context(|| playing.next_step())?;

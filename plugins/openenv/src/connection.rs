@@ -78,8 +78,9 @@ impl Drop for Connection {
 }
 
 impl Connection {
-    /// Connects; both the connection and the handshake must be done at the deadline.
-    pub fn open(address: &Address, until: Instant) -> Result<Self, Fault> {
+    /// Connects; connection and handshake together may take this long.
+    pub fn open(address: &Address, timeout: Duration) -> Result<Self, Fault> {
+        let until = Instant::now() + timeout;
         let lost = |error: io::Error| {
             Fault::Lost(anyhow!("cannot connect to {} ({error}): is the OpenEnv server up?", address.socket))
         };

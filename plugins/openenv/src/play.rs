@@ -76,13 +76,13 @@ pub struct Play {
 }
 
 impl Play {
-    /// Sends a message in the session. Opens a session where there is none, until `connect_timeout_s` has passed since
-    /// the first failure.
+    /// Sends a message in the session. Opens a session where there is none, and begins no further attempt once
+    /// `connect_timeout_s` has passed since the first failure.
     fn ask(&mut self, world: &OpenEnv, message: &str) -> Result<Reply> {
         let limit = world.config.connect_timeout();
         let (mut until, mut wait) = (None, WAITS.0);
         loop {
-            let fault = match self.try_ask(world, message, until.unwrap_or_else(|| Instant::now() + limit)) {
+            let fault = match self.try_ask(world, message) {
                 Ok(reply) => return Ok(reply),
                 Err(fault) => fault,
             };
@@ -105,13 +105,13 @@ impl Play {
         }
     }
 
-    fn try_ask(&mut self, world: &OpenEnv, message: &str, until: Instant) -> Result<Reply, Fault> {
+    fn try_ask(&mut self, world: &OpenEnv, message: &str) -> Result<Reply, Fault> {
         let timeout = world.config.timeout();
         let session = match &mut self.session {
             Some(session) => session,
             none => {
                 let permit = Permit::take(&world.open_sessions, world.config.sessions)?;
-                let connection = Connection::open(&world.address, until)?;
+                let connection = Connection::open(&world.address, world.config.connect_timeout())?;
                 let mut session = Session { connection, _permit: permit };
                 for (step, played) in self.played.iter().enumerate() {
                     let reply = session.ask(&played.message, timeout)?;

@@ -27,7 +27,7 @@ def outcome(run_dir):
     """Final parameters and moments as bytes, and the metrics that are not times."""
     last = sorted((run_dir / "checkpoints").glob("iteration-*"))[-1]
     assert last.name == "iteration-000004"
-    files = {path.name: path.read_bytes() for path in [*last.glob("*.safetensors"), *last.glob("*.state"), last / "state.json"]}
+    files = {path.name: path.read_bytes() for path in [*last.glob("*.safetensors"), *last.glob("*.bin"), last / "state.json"]}
     assert {"policy.safetensors", "exp_avg.safetensors", "exp_avg_sq.safetensors"} <= files.keys()
     rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     return files, [{k: v for k, v in row.items() if not k.startswith(MEASURED)} for row in rows]
@@ -181,7 +181,7 @@ def test_an_estimator_that_remembers_killed_and_resumed(outside, run, root, tmp_
     assert train(run, recipe, tmp_path / "whole", settings=settings).returncode == 0
     files, rows = outcome(tmp_path / "whole")
     assert len({row["estimator/baseline_mean"] for row in rows[1:]}) == 4
-    baselines = json.loads(files["estimator.state"])
+    baselines = json.loads(files["estimator-state.bin"])
     assert max(baseline["iterations"] for baseline in baselines.values()) > 1, baselines
     kill_and_resume(run, recipe, tmp_path / "killed", "mid-rollout:70", settings, (files, rows))
     # A stop inside an update comes after the score that changed the state; one in a rollout discards its iteration.
@@ -191,7 +191,7 @@ def test_an_estimator_that_remembers_killed_and_resumed(outside, run, root, tmp_
         assert train(run, recipe, run_dir, "--resume", settings=settings).returncode == 0
         assert outcome(run_dir) == (files, rows), failpoint
     manifest = json.loads((tmp_path / "whole/checkpoints/latest/manifest.json").read_text())
-    assert "estimator.state" in manifest["files"]
+    assert "estimator-state.bin" in manifest["files"]
     saved_by = json.loads(files["state.json"])["plugins"][1]
     assert saved_by["id"] == "running_baseline" and saved_by["border"] and len(saved_by["sha256"]) == 64, saved_by
 

@@ -4,11 +4,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Result;
 
-use super::frame::Abilities;
 use super::process::{Process, Start};
 use crate::call::{Out, Texts};
 use crate::calls::{Call, Function};
 use crate::environment_call::EnvironmentCall;
+use crate::library::Abilities;
 
 /// An open environment.
 pub struct World {

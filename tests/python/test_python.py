@@ -19,7 +19,12 @@ def rows(folder):
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_the_example_trains_and_its_expert_wins(guessed, root, run, tmp_path):
+def test_the_page_shows_the_example(root):
+    _, _, code = (root / "plugins/python/examples/guess.py").read_text().split('"""', 2)
+    assert f"```python\n{code.lstrip()}```" in (root / "docs/python.md").read_text()
+
+
+def test_the_example_trains(guessed, root, run, tmp_path):
     iterations = rows(guessed)[-3:]
     assert len(iterations) == 3 and all(0 < row["episode/success"] < 1 for row in iterations)
     assert all(row["env/errors"] == 0 for row in iterations)

@@ -21,7 +21,9 @@ fn bundled_plugins_pass() {
     let dir = support::build();
     let both = ["train", "eval"];
     for kind in ["environments", "estimators"] {
-        for folder in std::fs::read_dir(workspace().join("plugins").join(kind)).unwrap() {
+        // A checkout of the core alone has none.
+        let Ok(folders) = std::fs::read_dir(workspace().join("plugins").join(kind)) else { continue };
+        for folder in folders {
             let name = folder.unwrap().file_name().into_string().unwrap();
             let file = dir.join(format!("libnestor_{name}.so"));
             let report = match name.as_str() {

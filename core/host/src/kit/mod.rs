@@ -28,7 +28,7 @@ use crate::{file_and_id, fill_defaults, input_error, probe};
 
 pub use report::{Line, Report, Section, Status};
 
-/// What one run of the kit checks, and how much.
+/// The choices of one run of the kit.
 #[derive(Debug, Clone)]
 pub struct Kit {
     /// The config of the components.
@@ -42,7 +42,7 @@ pub struct Kit {
     pub budget: Budget,
 }
 
-/// How much the kit does.
+/// Amounts of work.
 #[derive(Debug, Clone)]
 pub struct Budget {
     /// Episodes that an environment plays in `many_episodes`.
@@ -105,7 +105,7 @@ struct Check {
     body: fn(&Subject) -> Result<Finding>,
 }
 
-/// What a check found. A failure is an error.
+/// The result of a check. A failure is an error.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 enum Finding {
     /// With what was measured.

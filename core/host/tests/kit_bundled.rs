@@ -27,8 +27,6 @@ fn bundled_plugins_pass() {
             let name = folder.unwrap().file_name().into_string().unwrap();
             let file = dir.join(format!("libnestor_{name}.so"));
             let report = match name.as_str() {
-                // The sampled boards need more than the 15 moves of the default.
-                "sokoban" => check(&file, json!({ "max_steps": 60 }), &both, &[]),
                 "alfworld" => {
                     let package = workspace().join(".venv/alfworld");
                     let generate = json!({ "size": "small", "package": package, "train": 20, "eval": 20 });

@@ -16,6 +16,7 @@ mod estimator;
 mod report;
 mod usage;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -180,7 +181,8 @@ impl Kit {
     }
 
     fn check_skip(&self) -> Result<()> {
-        let known: Vec<&str> = environment::CHECKS.iter().chain(estimator::CHECKS).map(|check| check.name).collect();
+        let all = environment::CHECKS.iter().chain(estimator::CHECKS).map(|check| check.name);
+        let known: Vec<&str> = all.collect::<BTreeSet<_>>().into_iter().collect();
         match self.skip.iter().find(|name| !known.contains(&name.as_str())) {
             Some(name) => Err(input_error!("there is no check `{name}`{}", nestor_plugin::suggest(name, &known))),
             None => Ok(()),

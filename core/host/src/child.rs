@@ -17,7 +17,7 @@ use crate::{Stopped, crash, leave};
 /// Time between two looks at the child.
 const POLL: Duration = Duration::from_millis(1);
 
-/// How a child ended.
+/// The end of a child.
 #[derive(Debug)]
 pub enum End {
     /// It gave an answer.
@@ -29,7 +29,7 @@ pub enum End {
     Late,
 }
 
-/// Where the child puts its answer, from any of its threads.
+/// The place for the child's answer, from any of its threads.
 #[derive(Debug)]
 pub struct Answer {
     file: File,

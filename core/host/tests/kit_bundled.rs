@@ -21,12 +21,12 @@ fn bundled_plugins_pass() {
     let dir = support::build();
     let both = ["train", "eval"];
     for kind in ["environments", "estimators"] {
-        for folder in std::fs::read_dir(workspace().join("plugins").join(kind)).unwrap() {
+        // A checkout of the core alone has none.
+        let Ok(folders) = std::fs::read_dir(workspace().join("plugins").join(kind)) else { continue };
+        for folder in folders {
             let name = folder.unwrap().file_name().into_string().unwrap();
             let file = dir.join(format!("libnestor_{name}.so"));
             let report = match name.as_str() {
-                // The sampled boards need more than the 15 moves of the default.
-                "sokoban" => check(&file, json!({ "max_steps": 60 }), &both, &[]),
                 "alfworld" => {
                     let package = workspace().join(".venv/alfworld");
                     let generate = json!({ "size": "small", "package": package, "train": 20, "eval": 20 });

@@ -32,7 +32,7 @@ pub fn in_child(budget: &Budget, body: impl FnOnce() -> Vec<u8>) -> Result<Vec<u
     let printed = child::memory_file().map_err(|error| format!("{error:#}"))?;
     let limits = Limits { timeout: budget.time + budget.call + MARGIN, ..Limits::default() };
     let end = child::run(&limits, |answer| {
-        // What a plugin prints is no part of the report.
+        // The report has no room for all that a plugin prints.
         let _ = nix::unistd::dup2_stdout(printed.as_fd()).and(nix::unistd::dup2_stderr(printed.as_fd()));
         crash::install("", None);
         leave::watch();

@@ -16,6 +16,7 @@ mod estimator;
 mod report;
 mod usage;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -28,7 +29,7 @@ use crate::{file_and_id, fill_defaults, input_error, probe};
 
 pub use report::{Line, Report, Section, Status};
 
-/// What one run of the kit checks, and how much.
+/// The choices of one run of the kit.
 #[derive(Debug, Clone)]
 pub struct Kit {
     /// The config of the components.
@@ -42,7 +43,7 @@ pub struct Kit {
     pub budget: Budget,
 }
 
-/// How much the kit does.
+/// Amounts of work.
 #[derive(Debug, Clone)]
 pub struct Budget {
     /// Episodes that an environment plays in `many_episodes`.
@@ -105,7 +106,7 @@ struct Check {
     body: fn(&Subject) -> Result<Finding>,
 }
 
-/// What a check found. A failure is an error.
+/// The result of a check. A failure is an error.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 enum Finding {
     /// With what was measured.
@@ -180,7 +181,8 @@ impl Kit {
     }
 
     fn check_skip(&self) -> Result<()> {
-        let known: Vec<&str> = environment::CHECKS.iter().chain(estimator::CHECKS).map(|check| check.name).collect();
+        let all = environment::CHECKS.iter().chain(estimator::CHECKS).map(|check| check.name);
+        let known: Vec<&str> = all.collect::<BTreeSet<_>>().into_iter().collect();
         match self.skip.iter().find(|name| !known.contains(&name.as_str())) {
             Some(name) => Err(input_error!("there is no check `{name}`{}", nestor_plugin::suggest(name, &known))),
             None => Ok(()),

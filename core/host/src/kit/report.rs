@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::Check;
 use crate::library::Kind;
 
-/// What the kit found in a file.
+/// The results for a file.
 #[derive(Debug, Serialize)]
 pub struct Report {
     pub file: PathBuf,
@@ -18,7 +18,7 @@ pub struct Report {
     pub sections: Vec<Section>,
 }
 
-/// What the kit found in one component.
+/// The results for one component.
 #[derive(Debug, Serialize)]
 pub struct Section {
     pub kind: Kind,
@@ -36,7 +36,7 @@ pub struct Section {
 pub struct Line {
     pub name: &'static str,
     pub status: Status,
-    /// What was measured, why it failed, or why there was nothing to check.
+    /// The measurement, or the reason of a failure or a skip.
     pub note: String,
     /// The way to mend it, for a failure.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -46,7 +46,7 @@ pub struct Line {
     stops: bool,
 }
 
-/// How a check ended.
+/// The end of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {

@@ -1,4 +1,4 @@
-//! What the process uses: memory, descriptors, threads. A leak is growth from quarter to quarter of the same work.
+//! Use of memory, descriptors and threads. A leak is growth from quarter to quarter of the same work.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ const MOST_BYTES: u64 = 1 << 20;
 /// Descriptors or threads that may be more at the end than after the first quarter.
 const MOST_HANDLES: u64 = 3;
 
-/// What the process uses at one moment.
+/// The use at one moment.
 #[derive(Debug, Clone, Copy)]
 struct Usage {
     /// Resident memory that is no file's.

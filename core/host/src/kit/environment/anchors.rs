@@ -51,7 +51,7 @@ fn compare(episode: &Episode, seen: &[Seen]) -> Result<()> {
     Ok(())
 }
 
-/// Where episodes of a group come to the same state by different ways, some anchor is the same; and not all are.
+/// Episodes of a group come to one state by different ways: some of these anchors are equal. Not all anchors are.
 pub fn shared(subject: &Subject) -> Result<Finding> {
     let loaded = Loaded::new(subject)?;
     let world = loaded.open()?;

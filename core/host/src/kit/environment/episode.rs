@@ -14,7 +14,7 @@ pub const MOST_STEPS: usize = 64;
 /// Longest part of a text in a message.
 const LONGEST_PART: usize = 80;
 
-/// What a reset or a step gave. Metrics are left out: they may be times.
+/// The result of a reset or a step. Metrics are left out: they may be times.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Seen {
     text: String,
@@ -42,7 +42,7 @@ impl Seen {
         self.terminated || self.truncated
     }
 
-    /// What a policy is shown: equal for what it cannot tell apart.
+    /// The part that a policy sees: equal for states that it cannot tell apart.
     pub fn shown(&self) -> (&str, &[String]) {
         (&self.text, &self.admissible)
     }
@@ -75,7 +75,7 @@ impl Seen {
 pub struct Episode {
     pub start: Start,
     pub responses: Vec<String>,
-    /// What the reset and each step gave.
+    /// The results of the reset and of each step.
     pub seen: Vec<Seen>,
 }
 

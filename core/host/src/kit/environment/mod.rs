@@ -65,7 +65,7 @@ impl<'a> Loaded<'a> {
         SharedEnv::open((self.id, self.file.clone()), self.tables, config, &self.subject.limits())
     }
 
-    /// Tasks of all splits, spread evenly, at most so many of each; every start has another seed.
+    /// Tasks of all splits, spread evenly, at most `most` of each. The starts have different seeds.
     fn starts(&self, shared: &SharedEnv, most: u64) -> Result<Vec<Start>> {
         let mut starts = Vec::new();
         for split in &self.subject.kit.splits {

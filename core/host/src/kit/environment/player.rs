@@ -11,7 +11,7 @@ use crate::Env;
 /// Responses that carry no action of most environments.
 const OTHERS: [&str; 6] =
     ["hello", "42", "yes", "<think>hm</think><action>look</action>", "{\"action\": \"wait\"}", "né ☃"];
-/// One response in so many is one of [`OTHERS`].
+/// One response in this number is one of [`OTHERS`].
 const RARELY: u64 = 8;
 
 /// A form in which an environment reads an action.

@@ -1,4 +1,4 @@
-//! What a reset and a step put into their results.
+//! The rules for results of a reset and a step.
 
 use anyhow::{Context, Result, bail, ensure};
 use nestor_plugin::{Observation, ffi};

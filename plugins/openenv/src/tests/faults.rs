@@ -70,6 +70,14 @@ fn a_reset_connects_again() {
     }
 }
 
+/// The refusal of a message that lacks a field.
+fn missing(field: &str) -> Act {
+    let errors = json!([{ "loc": [field], "msg": "Field required" }]);
+    Act::Send(
+        json!({ "type": "error", "data": { "code": "VALIDATION_ERROR", "message": "Invalid message", "errors": errors } }),
+    )
+}
+
 /// One answer to the first step, and a part of the error that it gives.
 fn answers() -> Vec<(Act, &'static str)> {
     let observation = |fields: Value| Act::Send(json!({ "type": "observation", "data": fields }));
@@ -90,6 +98,7 @@ fn answers() -> Vec<(Act, &'static str)> {
         (error("INVALID_JSON", "Expecting value"), "another version of OpenEnv's protocol"),
         (error("UNKNOWN_TYPE", "step"), "another version of OpenEnv's protocol"),
         (error("VALIDATION_ERROR", "Invalid message"), "config keys `action`, `tool`, `action_extra`"),
+        (missing("text"), "`text`: Field required): set config keys `action`"),
         (error("EXECUTION_ERROR", "KeyError: 'a'"), "failed inside the server (EXECUTION_ERROR: KeyError: 'a')"),
         (error("FACTORY_ERROR", "no data"), "cannot make its environment (FACTORY_ERROR: no data)"),
         (error("BRAND_NEW", "x"), "does not know (BRAND_NEW: x)"),

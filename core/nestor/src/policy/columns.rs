@@ -1,7 +1,7 @@
 //! The columns of rows that need a forward pass of the policy, before its update: log-probs, entropies, hidden states.
 //!
-//! One pass gives all of them. An entropy of the engine would be that of its own kernels, which sample at most a few tokens
-//! at a time; this pass has the update's arithmetic, and costs nothing where `update.old_logprobs` makes it anyway.
+//! One pass gives all of them. The engine's sampler has no entropy for free: it would sum over the vocabulary for every token
+//! of every run. This pass has the update's arithmetic, and `update.old_logprobs: recompute` makes it anyway.
 
 use anyhow::Result;
 use nestor_torch::upload;

@@ -113,7 +113,7 @@ def test_failures_over_the_budget_say_so(recipe, run, tmp_path):
 
 # Faults of a step in a process of its own, each once in the run, and the words that name it. Those without words cost nothing.
 ISOLATED = {
-    "hang": "`step` did not return within 1 s",
+    "hang": "`step` did not return within 5 s",
     "segv": "`step` died by SIGSEGV",
     "abort": "`step` died by SIGABRT",
     "double_free": "`step` died by SIGABRT",

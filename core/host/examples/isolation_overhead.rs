@@ -112,6 +112,7 @@ fn throughput(plugin: &Path) -> Result<()> {
     let (count, stop, faulty) = (AtomicU64::new(0), AtomicBool::new(false), AtomicBool::new(false));
     let (mut alone, mut beside) = (Vec::new(), Vec::new());
     let caught = AtomicU64::new(0);
+    let (count, stop, faulty, caught) = (&count, &stop, &faulty, &caught);
     std::thread::scope(|scope| {
         let (mut envs, stop, count) = (envs.into_iter(), &stop, &count);
         for _ in 0..2 {
@@ -128,7 +129,7 @@ fn throughput(plugin: &Path) -> Result<()> {
             });
         }
         for shared in [&hanging, &crashing] {
-            scope.spawn(|| {
+            scope.spawn(move || {
                 supervise_this_thread();
                 while !stop.load(Ordering::Relaxed) {
                     // A run asks for a step some times a second.

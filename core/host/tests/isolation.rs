@@ -39,7 +39,7 @@ fn compile(file: &Path, options: &[&str]) {
 
 fn choice(config: Value) -> PluginChoice {
     let choice = PluginChoice::new(faults().display().to_string(), config);
-    PluginChoice { isolate: Some(Isolation::Process), memory_gib: 0.25, ..choice }
+    PluginChoice { isolate: Some(Isolation::Process), memory_gib: Some(0.25), ..choice }
 }
 
 /// The deadline of a plugin with this config.

@@ -146,7 +146,6 @@ fn plugin_config(path: &str, config: &serde_json::Value) -> Option<Problem> {
 /// The limits of a plugin's calls and processes, and the form of its pin.
 fn plugin_limits(section: &str, choice: &PluginChoice) -> Option<Problem> {
     let path = |key: &str| format!("{section}.{key}");
-    let memory = choice.memory_gib;
     let pinned =
         |hash: &String| hash.len() == 64 && hash.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
     let hash = choice.sha256.as_ref().filter(|hash| !pinned(hash));

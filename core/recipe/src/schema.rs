@@ -146,6 +146,9 @@ pub struct NewModel {
     pub initializer_range: f64,
 }
 
+/// GiB of data of a plugin's process where the recipe sets no limit.
+const DEFAULT_MEMORY_GIB: f64 = 8.0;
+
 /// The process that a plugin runs in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
@@ -172,9 +175,9 @@ pub struct PluginChoice {
     /// Seconds that one call may take; by default `env.timeout_s`. A longer call ends the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_s: Option<u64>,
-    /// GiB of data that a process of the plugin may hold, with `isolate: process`; 0 sets no limit.
-    #[serde(default = "default_memory_gib")]
-    pub memory_gib: f64,
+    /// GiB of data that a process of the plugin may hold, with `isolate: process`; 8 by default, and 0 sets no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_gib: Option<f64>,
     /// Seconds of CPU time that one call may use, with `isolate: process`; by default there is no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_s: Option<u64>,
@@ -191,7 +194,7 @@ impl PluginChoice {
             config,
             isolate: None,
             timeout_s: None,
-            memory_gib: default_memory_gib(),
+            memory_gib: None,
             cpu_s: None,
             sha256: None,
         }
@@ -199,7 +202,8 @@ impl PluginChoice {
 
     /// The limit of a process's data in bytes; none without one.
     pub fn memory_bytes(&self) -> Option<u64> {
-        (self.memory_gib > 0.0).then_some((self.memory_gib * f64::from(1 << 30)) as u64)
+        let gib = self.memory_gib.unwrap_or(DEFAULT_MEMORY_GIB);
+        (gib > 0.0).then_some((gib * f64::from(1 << 30)) as u64)
     }
 }
 
@@ -219,9 +223,9 @@ pub struct EnvChoice {
     /// (`rollout.env_errors`); any other ends the run.
     #[serde(default = "default_env_timeout_s")]
     pub timeout_s: u64,
-    /// GiB of data that a process of the plugin may hold, with `isolate: process`; 0 sets no limit.
-    #[serde(default = "default_memory_gib")]
-    pub memory_gib: f64,
+    /// GiB of data that a process of the plugin may hold, with `isolate: process`; 8 by default, and 0 sets no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_gib: Option<f64>,
     /// Seconds of CPU time that one call may use, with `isolate: process`; by default there is no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_s: Option<u64>,
@@ -558,9 +562,6 @@ fn default_keep() -> usize {
 }
 fn default_env_timeout_s() -> u64 {
     300
-}
-fn default_memory_gib() -> f64 {
-    8.0
 }
 fn default_timeout_s() -> u64 {
     600

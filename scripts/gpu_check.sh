@@ -13,8 +13,8 @@ if [ "${1-}" = --pack ]; then
     { [ -x target/release/nestor ] && [ -x target/release/gradients ]; } || fail "build first: scripts/setup.sh"
     rm -rf target/gpu_check
     mkdir -p target/gpu_check
-    cp target/release/nestor target/release/libnestor_*.so target/release/gradients target/gpu_check/
-    strip target/gpu_check/nestor target/gpu_check/*.so target/gpu_check/gradients
+    cp target/release/nestor target/release/nestor-host target/release/libnestor_*.so target/release/gradients target/gpu_check/
+    strip target/gpu_check/nestor target/gpu_check/nestor-host target/gpu_check/*.so target/gpu_check/gradients
     du -sh target/gpu_check
     exit
 fi

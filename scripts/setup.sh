@@ -42,7 +42,10 @@ install() {
 }
 install run " (torch is large: some minutes)"
 install texts "" --no-deps
-if $with_tests; then install test ""; fi
+if $with_tests; then
+    install test ""
+    install openenv "" --no-deps
+fi
 
 # The browser in which `nestor view` is tested.
 if $with_tests && [ -z "${CHROMIUM-}" ] && ! command -v chromium >/dev/null; then

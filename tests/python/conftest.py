@@ -61,6 +61,17 @@ def failpoints():
 
 
 @pytest.fixture(scope="session")
+def outside():
+    """Builds an estimator of examples/estimators, which are crates of their own, and returns its file."""
+    def call(name):
+        target = ROOT / "target/outside"
+        build = ["cargo", "build", "--quiet", "--release", "--offline", "--locked", "--target-dir", target]
+        subprocess.run(build, cwd=ROOT / "examples/estimators" / name, check=True)
+        return target / f"release/libnestor_{name}.so"
+    return call
+
+
+@pytest.fixture(scope="session")
 def run(nestor, failpoints):
     """Runs the program, or with `failpoint` the variant that acts at one, and returns its exit code, stdout and stderr (text).
     Other keyword arguments go to subprocess.run."""

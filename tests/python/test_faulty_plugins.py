@@ -81,7 +81,7 @@ def test_an_environment_that_fails_now_and_then(faulty, root, run, tmp_path):
                "--set", "update.micro_batch_tokens=16384", "--run-dir", tmp_path / "made")
     assert made.returncode == 0, made.stderr
     recipe = tmp_path / "recipe.yaml"
-    text = RECIPE.format(env=f"{{plugin: {faulty}, config: {{fault: flaky}}}}", estimator="{plugin: gigpo}")
+    text = RECIPE.format(env=f"{{plugin: {faulty}, config: {{fault: flaky}}, isolate: none}}", estimator="{plugin: gigpo}")
     text = re.sub("  new: .*", f"  path: {tmp_path}/made/model", text)
     recipe.write_text(text.replace("max_steps: 2", "max_steps: 3, env_errors: 9"))
     done = run("train", recipe, "--run-dir", tmp_path / "survives")

@@ -1,6 +1,8 @@
-"""A plugin that hangs, crashes or leaves the process: every run ends with one message that names plugin, call, task and seed."""
+"""A plugin that hangs, crashes or leaves the process: every run ends with one message that names plugin, call, task and seed.
+In a process of its own it costs an episode instead."""
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -13,7 +15,7 @@ device: cpu
 dtype: float32
 model:
   new: {{hidden_size: 16, intermediate_size: 32, layers: 1, heads: 2, kv_heads: 1, vocab_size: 300}}
-env: {{plugin: {env}, config: {{{config}}}, timeout_s: {timeout}}}
+env: {{plugin: {env}, config: {{{config}}}, isolate: {isolate}, timeout_s: {timeout}}}
 estimator: {estimator}
 rollout: {{tasks: 1, group_size: 2, max_steps: 2, max_prompt_tokens: 64, max_response_tokens: 4, env_errors: {errors}}}
 update: {{mini_batch: 4, lr: 1e-3}}
@@ -39,12 +41,13 @@ def faults(root, tmp_path_factory):
 
 @pytest.fixture
 def recipe(faults, tmp_path):
-    def call(config, timeout=60, errors=0):
+    def call(config, timeout=60, errors=0, isolate="none"):
         """Both plugins have a function `open`, and only the estimator has `score`."""
         library = faults()
-        estimator = f"{{plugin: {library}, config: {{{config}}}}}" if "at: score" in config else "{plugin: gigpo}"
+        estimator = f"{{plugin: {library}, config: {{{config}}}, isolate: {isolate}}}" if "at: score" in config else "{plugin: gigpo}"
         path = tmp_path / "recipe.yaml"
-        path.write_text(RECIPE.format(env=library, config=config, timeout=timeout, errors=errors, estimator=estimator))
+        path.write_text(RECIPE.format(env=library, config=config, timeout=timeout, errors=errors, estimator=estimator,
+                                      isolate=isolate))
         return path
     return call
 
@@ -106,6 +109,59 @@ def test_a_hanging_step_is_survived(recipe, run, tmp_path):
 def test_failures_over_the_budget_say_so(recipe, run, tmp_path):
     done = run("train", recipe("fault: hang, at: step, after: 3", timeout=1, errors=1), "--run-dir", tmp_path / "run")
     assert done.returncode == 1 and "more failures than `rollout.env_errors` allows (1)" in done.stderr.splitlines()[-1]
+
+
+# Faults of a step in a process of its own, each once in the run, and the words that name it. Those without words cost nothing.
+ISOLATED = {
+    "hang": "`step` did not return within 1 s",
+    "segv": "`step` died by SIGSEGV",
+    "abort": "`step` died by SIGABRT",
+    "double_free": "`step` died by SIGABRT",
+    "exit3": "`step` left with exit code 3",
+    "_exit": "`step` left with exit code 0",
+    "syscall": "`step` left with exit code 0",
+    "allocate": "at its memory limit",
+    "close_all": "`step` closed its connection to nestor",
+    "nan_reward": "the reward NaN",
+    "huge_reward": "the reward 1e300",
+    "huge_text": "over 4 MiB of text",
+    "not_utf8": "not UTF-8",
+    "stdout": None,
+    "chdir": None,
+    "slow": None,
+}
+
+
+def test_isolated_faults_cost_an_episode_each(recipe, run, tmp_path):
+    """A run trains through all of them. Each is named with plugin, task, seed and step, and counted."""
+    made = run("train", recipe("fault: none", isolate="process"), "--set", "iterations=0", "--run-dir", tmp_path / "made")
+    assert made.returncode == 0, made.stderr
+    once = tmp_path / "once"
+    once.mkdir()
+    for fault in ISOLATED:
+        (once / fault).touch()
+    # Each instance counts its own steps: those of the rehearsal before the run have no fault.
+    path = recipe(f"once: {once}, at: step, after: 8", timeout=5, errors=len(ISOLATED), isolate="process")
+    path.write_text(re.sub("  new: .*", f"  path: {tmp_path}/made/model", path.read_text()))
+    sets = ["iterations=12", "rollout.tasks=4", "rollout.group_size=4", "env.memory_gib=0.1"]
+    done = run("train", path, *[word for key in sets for word in ("--set", key)], "--run-dir", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    assert not list(once.iterdir()), "faults that never happened"
+    failures = [line for line in done.stderr.splitlines() if "(failure " in line]
+    named = {fault: words for fault, words in ISOLATED.items() if words}
+    for fault, words in named.items():
+        assert any(words in line for line in failures), (fault, done.stderr)
+    assert len(failures) == len(named), done.stderr
+    assert all(re.search(r"plugin faults: task \d+ of split \w+, seed \d+, step \d", line) for line in failures), done.stderr
+    rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert sum(row["env/errors"] for row in rows) == len(named), rows
+    assert "plugin faults printed: " in done.stderr and "more lines, which are not shown" in done.stderr
+
+
+def test_an_isolated_open_that_fails_ends_the_run(recipe, run, tmp_path):
+    for fault, words in [("hang", "`open` did not return within 1 s"), ("segv", "`open` died by SIGSEGV"), ("exit3", "`open` left with exit code 3")]:
+        done = run("train", recipe(f"fault: {fault}, at: open", timeout=1, isolate="process"), "--run-dir", tmp_path / fault)
+        assert done.returncode == 1 and "plugin faults" in done.stderr and words in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize("at, after", [("open", 0), ("step", 5), ("step", TRAINED_STEPS + 5), ("score", 0)])

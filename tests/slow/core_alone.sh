@@ -6,8 +6,8 @@ scripts/setup.sh
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
 git ls-files -z | xargs -0 cp --parents -t "$copy"
-rm -r "$copy/plugins/estimators" "$copy/plugins/environments"
-sed -i 's|, "plugins/estimators/\*", "plugins/environments/\*"||' "$copy/Cargo.toml"
+rm -r "$copy/plugins/estimators" "$copy/plugins/environments" "$copy/plugins/openenv"
+sed -i 's|, "plugins/estimators/\*", "plugins/environments/\*", "plugins/openenv"||' "$copy/Cargo.toml"
 ln -s "$PWD/.venv" "$copy/.venv"
 cp -a target "$copy/target"    # compiled dependencies
 rm -f "$copy"/target/release/libnestor_*.so

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::input_error;
 use crate::rows::Rows;
-use crate::{Kind, Plugins};
+use crate::{Asked, Kind, Plugins};
 use nestor_recipe::PluginChoice;
 
 /// Scores the steps recorded in a file and returns `{"advantages": [[…per token…], …], "returns": [[…], …]}`, one list
@@ -26,6 +26,14 @@ pub fn advantage(plugins: &Plugins, estimator: &str, config: &str, rows: &Path) 
     let columns = recorded.columns().map_err(|e| input_error!("{}: {e:#}", rows.display()))?;
     if estimator.needs().values && columns.values.is_none() {
         return Err(input_error!("{}: plugin {} needs `values` in every row", rows.display(), estimator.id()));
+    }
+    let lacks = |one: &&Asked| !one.optional && columns.named.iter().all(|(column, _)| *column != one.column);
+    if let Some(Asked { column, .. }) = estimator.asked().iter().find(lacks) {
+        return Err(input_error!(
+            "{}: plugin {} needs the column `{column}` in every row",
+            rows.display(),
+            estimator.id()
+        ));
     }
     let mut rows = into_rows(columns);
     estimator.score(&mut rows)?;
@@ -62,6 +70,7 @@ fn into_rows(columns: Columns) -> Rows {
         token_offsets: columns.token_offsets,
         token_rewards: columns.token_rewards,
         values: columns.values,
+        columns: columns.named.into_iter().map(|(column, values)| (column.to_string(), values)).collect(),
         ..Rows::default()
     }
 }

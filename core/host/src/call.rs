@@ -9,6 +9,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::input_error;
 
+/// A fault in the plugin itself, which it has caught.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Panicked(String);
+
 /// A handle of a plugin, not null.
 #[derive(Debug, Clone, Copy)]
 pub struct Handle(*mut c_void);
@@ -253,7 +258,8 @@ impl Answer {
         let message = if message.is_empty() { "failed without a message".to_string() } else { message };
         match self.code {
             ffi::INPUT => Err(input_error!("{message}")),
-            ffi::FAILED | ffi::PANIC => Err(anyhow!(message)),
+            ffi::FAILED => Err(anyhow!(message)),
+            ffi::PANIC => Err(Panicked(message).into()),
             code => Err(anyhow!("{message} (with the unknown code {code})")),
         }
     }

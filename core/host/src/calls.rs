@@ -244,6 +244,12 @@ pub fn of_all_threads() -> impl Iterator<Item = Call> {
     taken.filter_map(|slot| slot.call().map(|(_, call)| call))
 }
 
+/// The calls of all threads, each with a number that no other call has.
+pub fn numbered() -> impl Iterator<Item = ((usize, u64), Call)> {
+    let slots = TABLE.iter().enumerate().filter(|(_, slot)| slot.taken.load(Ordering::Relaxed));
+    slots.filter_map(|(at, slot)| slot.call().map(|(count, call)| ((at, count), call)))
+}
+
 /// The names of the plugins that this process opened. Safe in a signal handler.
 pub fn opened() -> impl Iterator<Item = &'static str> {
     let names = TEXTS.iter().zip(&OPENED).filter(|(_, opened)| opened.load(Ordering::Relaxed));

@@ -12,16 +12,29 @@ use crate::library::EnvironmentTables;
 pub enum EnvironmentCall {
     // Those of the shared part.
     PromptTemplate,
-    Tasks { split: String },
+    Tasks {
+        split: String,
+    },
     Spawn,
     CloseWorld,
     // Those of an instance.
-    Reset { split: String, task: u64, seed: u64 },
-    Step { response: String },
+    Reset {
+        split: String,
+        task: u64,
+        seed: u64,
+    },
+    /// The response is UTF-8, but for the kit, which tries other bytes.
+    Step {
+        response: Vec<u8>,
+    },
     NextAction,
-    Response { action: String },
+    Response {
+        action: String,
+    },
     Save,
-    Load { state: Vec<u8> },
+    Load {
+        state: Vec<u8>,
+    },
     Close,
 }
 
@@ -68,7 +81,7 @@ impl EnvironmentCall {
                     (functions.reset)(handle.pointer(), text(split), *task, *seed, sink, out)
                 }),
                 Self::Step { response } => call(ffi::Step::default(), step, |sink, out| {
-                    (functions.step)(handle.pointer(), text(response), sink, out)
+                    (functions.step)(handle.pointer(), ffi::Str::new(response), sink, out)
                 }),
                 Self::NextAction => match tables.expert {
                     Some(expert) => call_for_texts(|sink| (expert.next_action)(handle.pointer(), sink)),

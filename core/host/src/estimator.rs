@@ -15,6 +15,14 @@ use crate::observation::metrics;
 use crate::supervise::{Limits, Supervisor};
 use crate::{PluginFile, Rows, terminal};
 
+/// The estimator wrote behind the end of an array.
+#[derive(Debug, thiserror::Error)]
+#[error("plugin {plugin} wrote behind the end of the {name}; it has one number per token")]
+pub(crate) struct WroteTooFar {
+    plugin: &'static str,
+    name: String,
+}
+
 /// An open estimator.
 pub struct Estimator {
     id: &'static str,
@@ -233,11 +241,8 @@ impl Estimator {
     fn without_margin(&self, mut numbers: Vec<f32>, tokens: usize, name: &str) -> Result<Vec<f32>> {
         ensure!(numbers.len() == tokens + MARGIN, "plugin {} gave {name} of another length", self.id);
         let margin = numbers.split_off(tokens);
-        ensure!(
-            margin.iter().all(|x| x.to_bits() == UNTOUCHED),
-            "plugin {} wrote behind the end of the {name}; it has one number per token",
-            self.id
-        );
+        let untouched = margin.iter().all(|x| x.to_bits() == UNTOUCHED);
+        ensure!(untouched, WroteTooFar { plugin: self.id, name: name.to_string() });
         Ok(numbers)
     }
 

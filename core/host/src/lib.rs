@@ -2,7 +2,7 @@
 //! no libtorch, so that plugins can be checked and run without the trainer.
 //!
 //! [`Plugins`] finds components by id or file, [`SharedEnv`] and [`Env`] play an environment, [`Estimator`] scores rows,
-//! [`advantage`] scores recorded ones. `plugins/sdk/nestor_plugin.h` defines the border.
+//! [`advantage`] scores recorded ones, [`kit`] checks a file. `plugins/sdk/nestor_plugin.h` defines the border.
 //!
 //! A plugin that is not bundled runs in processes of its own (`isolate`). A call inside this process is recorded (`calls`),
 //! waited for with a limit (`supervise`), and named if the process dies or leaves in it (`crash`, `leave`).
@@ -10,11 +10,13 @@
 pub mod advantage;
 mod call;
 mod calls;
+mod child;
 mod crash;
 mod environment_call;
 mod estimator;
 mod estimator_call;
 mod isolate;
+pub mod kit;
 mod leave;
 mod library;
 mod observation;

@@ -201,8 +201,8 @@ impl SharedEnv {
 /// A copy of the state of an episode.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Snapshot {
-    position: Option<Position>,
-    state: Vec<u8>,
+    pub(crate) position: Option<Position>,
+    pub(crate) state: Vec<u8>,
 }
 
 /// Plays one episode at a time; a reset starts the next one.
@@ -235,24 +235,36 @@ impl Drop for Env {
 impl Env {
     /// Starts a task.
     pub fn reset(&mut self, split: &str, task: u64, seed: u64) -> Result<Observation> {
-        self.position = Some(Position { split: Name::of(split), task, seed, steps: 0 });
-        self.call(Request::Reset { split: split.to_string(), task, seed })
-            .and_then(|(texts, out)| of_reset(texts, out.step()?))
+        self.reset_unchecked(split, task, seed)
+            .and_then(|(texts, out)| of_reset(texts, out))
             .with_context(|| self.under(Function::Reset).to_string())
+    }
+
+    /// As [`Env::reset`], with all that the plugin gave and no check of it.
+    pub(crate) fn reset_unchecked(&mut self, split: &str, task: u64, seed: u64) -> Result<(Texts, ffi::Step)> {
+        self.position = Some(Position { split: Name::of(split), task, seed, steps: 0 });
+        let (texts, out) = self.call(Request::Reset { split: split.to_string(), task, seed })?;
+        Ok((texts, out.step()?))
     }
 
     /// Plays one response.
     pub fn step(&mut self, response: &str) -> Result<Observation> {
         let seen = self
-            .playing()
-            .and_then(|()| self.call(Request::Step { response: response.to_string() }))
-            .and_then(|(texts, out)| of_step(texts, out.step()?))
+            .step_unchecked(response.as_bytes())
+            .and_then(|(texts, out)| of_step(texts, out))
             .with_context(|| self.under(Function::Step).to_string())?;
         self.check_outcome(&seen);
         if let Some(position) = &mut self.position {
             position.steps += 1;
         }
         Ok(seen)
+    }
+
+    /// As [`Env::step`], with bytes that need not be text, all that the plugin gave, and no check of it.
+    pub(crate) fn step_unchecked(&mut self, response: &[u8]) -> Result<(Texts, ffi::Step)> {
+        self.playing()?;
+        let (texts, out) = self.call(Request::Step { response: response.to_vec() })?;
+        Ok((texts, out.step()?))
     }
 
     /// The expert's next action. It must be one of the `admissible` ones, unless there is no list.

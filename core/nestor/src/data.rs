@@ -1,8 +1,11 @@
 //! The plain structs that cross modules: [`Step`] and [`Episode`] of the rollout, [`Rows`] for the estimator,
 //! [`Sequence`] and [`Batch`] for the update, and [`PluginFile`] for the run's record.
 
+use std::collections::BTreeMap;
+
 pub use nestor_host::{PluginFile, Rows};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 /// One environment step: one prompt, one response, one reward.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -32,6 +35,9 @@ pub struct Step {
     pub terminated: bool,
     /// The episode was cut here: step limit, full conversation, or a limit of the environment.
     pub truncated: bool,
+    /// The environment's info after the response.
+    #[serde(with = "json_text")]
+    pub info: Map<String, Value>,
 }
 
 /// One play of a task from reset to done.
@@ -49,12 +55,38 @@ pub struct Episode {
     pub won: bool,
     /// The environment's name for the kind of task, where it distinguishes kinds.
     pub task_type: Option<String>,
+    /// Key of the state after the last step; empty where the environment gives none.
+    pub last_anchor: Vec<u8>,
+    /// The environment's own numbers, the last one of each name.
+    pub metrics: BTreeMap<String, f64>,
 }
 
 impl Episode {
     /// Undiscounted sum of the environment's rewards.
     pub fn episode_return(&self) -> f64 {
         self.steps.iter().map(|s| s.reward).sum()
+    }
+
+    /// Key of the state after each step.
+    pub fn next_anchors(&self) -> impl Iterator<Item = &[u8]> {
+        let following = self.steps.iter().skip(1).map(|step| &step.anchor[..]);
+        following.chain([&self.last_anchor[..]]).take(self.steps.len())
+    }
+}
+
+/// JSON as a text, for formats without types, such as postcard.
+mod json_text {
+    use serde::de::Error as _;
+    use serde::ser::Error as _;
+    use serde::{Deserialize, Deserializer, Serializer};
+    use serde_json::{Map, Value};
+
+    pub fn serialize<S: Serializer>(object: &Map<String, Value>, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&serde_json::to_string(object).map_err(S::Error::custom)?)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Map<String, Value>, D::Error> {
+        serde_json::from_str(&String::deserialize(deserializer)?).map_err(D::Error::custom)
     }
 }
 
@@ -82,5 +114,10 @@ impl Batch {
     /// The denominators of the ratios: recomputed log-probs, or else those of the engine.
     pub fn old_logprobs(&self) -> &[f32] {
         self.recomputed.as_deref().unwrap_or(&self.rows.logprobs)
+    }
+
+    /// Number of response tokens.
+    pub fn response_tokens(&self) -> usize {
+        self.rows.token_offsets.last().map_or(0, |&end| end as usize)
     }
 }

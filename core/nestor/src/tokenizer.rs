@@ -225,6 +225,11 @@ impl Tokenizer {
         &self.eos
     }
 
+    /// True if both give every token the same id.
+    pub fn has_ids_of(&self, other: &Self) -> bool {
+        self.inner.get_vocab(true) == other.inner.get_vocab(true)
+    }
+
     /// One more than the largest id: the embedding rows the tokenizer needs.
     pub fn vocab_size(&self) -> usize {
         self.inner.get_vocab(true).values().max().map_or(0, |&id| id as usize + 1)

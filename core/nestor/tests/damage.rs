@@ -118,7 +118,8 @@ fn a_damaged_recipe_gives_one_message_with_its_place() -> Result<()> {
         let read: Result<Recipe> = load_with(&file, &[], &|path| Ok((path.into(), text.clone())));
         if let Ok(recipe) = &read {
             let env = refusal(plugins.environment(&recipe.env.choice()), &what);
-            plugins_refused += usize::from(env.or(refusal(plugins.estimator(&recipe.estimator), &what)).is_some());
+            plugins_refused +=
+                usize::from(env.or(refusal(plugins.estimator(&recipe.estimator.choice()), &what)).is_some());
         }
         let Some(text_of_error) = refusal(read, &what) else { continue };
         let first = text_of_error.split_once(" problems: (1) ").map_or(&*text_of_error, |(_, first)| first);

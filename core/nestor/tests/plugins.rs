@@ -11,7 +11,7 @@ use nestor::data::Rows;
 use nestor::error::InputError;
 use nestor::plugin::advantage::advantage;
 use nestor::plugin::{Kind, Plugins};
-use nestor::recipe::PluginChoice;
+use nestor::recipe::{Isolation, PluginChoice};
 use serde_json::{Value, json};
 use support::{example_plugins, workspace};
 
@@ -20,7 +20,8 @@ fn plugins() -> Plugins {
 }
 
 fn choice(plugin: impl ToString, config: Value) -> PluginChoice {
-    PluginChoice { plugin: plugin.to_string(), config }
+    // Here, since these tests are of the border inside a process.
+    PluginChoice { isolate: Some(Isolation::None), ..PluginChoice::new(plugin.to_string(), config) }
 }
 
 /// The message, and true for an input error.

@@ -106,6 +106,8 @@ pub(super) const FIXED: &[&str] = &[
     "env.plugin",
     "estimator.config",
     "estimator.plugin",
+    "estimator.teacher",
+    "estimator.teacher.path",
     "model.lora",
     "model.lora.alpha",
     "model.lora.rank",

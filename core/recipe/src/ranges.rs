@@ -32,7 +32,11 @@ pub(super) fn problems(recipe: &Recipe) -> Vec<Problem> {
         plugin_config("env.config", &r.env.config),
         plugin_limits("env", &r.env.choice()),
         plugin_config("estimator.config", &r.estimator.config),
-        plugin_limits("estimator", &r.estimator),
+        plugin_limits("estimator", &r.estimator.choice()),
+        r.estimator
+            .teacher
+            .as_ref()
+            .and_then(|teacher| least("estimator.teacher.path", teacher.path.len(), 1, "must name a model folder")),
         played,
         (r.rollout.thinking.is_some() && r.model.new.is_some()).then(|| ("rollout.thinking".into(), thinking.into())),
         updated,

@@ -149,6 +149,11 @@ impl<'a> Changes<'a> {
         self.allowed.iter().any(|allowed| TASKS.iter().any(|key| is_within(allowed, key)))
     }
 
+    /// True if the user allows another estimator than the one that the run began with.
+    pub fn allow_other_estimator(&self) -> bool {
+        self.allowed.iter().any(|allowed| is_within("estimator.plugin", allowed))
+    }
+
     /// True if later evaluations do not compare with earlier ones.
     pub fn change_evaluation(&self) -> bool {
         self.changes.iter().any(|change| change.is_of(EVALUATION))

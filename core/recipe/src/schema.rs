@@ -31,7 +31,7 @@ pub struct Recipe {
     /// The environment plugin.
     pub env: EnvChoice,
     /// The advantage estimator plugin.
-    pub estimator: PluginChoice,
+    pub estimator: EstimatorChoice,
     /// Playing of episodes.
     pub rollout: Rollout,
     /// Update of the policy.
@@ -236,6 +236,51 @@ impl EnvChoice {
         let Self { plugin, config, isolate, timeout_s, memory_gib, cpu_s, sha256 } = self.clone();
         PluginChoice { plugin, config, isolate, timeout_s: Some(timeout_s), memory_gib, cpu_s, sha256 }
     }
+}
+
+/// An estimator plugin by id or file, its own configuration, the limits of its calls and its process, and its teacher.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EstimatorChoice {
+    /// Id of an installed plugin, or path of a plugin file.
+    pub plugin: String,
+    /// The plugin's own keys, which the plugin checks.
+    #[serde(default = "empty_map")]
+    pub config: serde_json::Value,
+    /// The process that the plugin runs in; by default `none` for bundled plugins and `process` for all others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isolate: Option<Isolation>,
+    /// Seconds that one call may take; by default `env.timeout_s`. A longer call ends the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_s: Option<u64>,
+    /// GiB of data that the plugin's process may hold, with `isolate: process`; 0 sets no limit.
+    #[serde(default = "default_memory_gib")]
+    pub memory_gib: f64,
+    /// Seconds of CPU time that one call may use, with `isolate: process`; by default there is no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_s: Option<u64>,
+    /// SHA-256 of the plugin file in hexadecimal. A file with another one is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<String>,
+    /// A second, frozen model, for an estimator that asks for its log-probs (column `teacher_logprobs`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub teacher: Option<Teacher>,
+}
+
+impl EstimatorChoice {
+    /// The choice in the form that both kinds of plugins have.
+    pub fn choice(&self) -> PluginChoice {
+        let Self { plugin, config, isolate, timeout_s, memory_gib, cpu_s, sha256, teacher: _ } = self.clone();
+        PluginChoice { plugin, config, isolate, timeout_s, memory_gib, cpu_s, sha256 }
+    }
+}
+
+/// A frozen model that scores the policy's responses.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Teacher {
+    /// A model folder in Hugging Face form, with the policy's tokenizer.
+    pub path: String,
 }
 
 /// Playing of episodes.

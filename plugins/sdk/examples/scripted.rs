@@ -109,6 +109,7 @@ impl Instance for Play {
         let mut seen = self.observation();
         seen.info.insert("won".into(), json!(reward >= 1.0));
         // Every second response counts as badly formed, so that penalties differ even if returns do not.
+        seen.metrics.insert("outcome".into(), reward);
         Ok(Observation { reward, terminated: true, valid: response.len().is_multiple_of(2), ..seen })
     }
 }

@@ -3,8 +3,8 @@
 //! A plugin author implements [`Environment`] and [`Instance`] (and [`Expert`] or [`Snapshot`]), or [`Estimator`] (and
 //! [`Parts`], [`Columns`] or [`State`]), and writes one [`export!`]. No plugin needs `unsafe`: this crate catches panics,
 //! parses configs, and carries text and arrays across. [`parse`] reads the usual tagged responses. [`stats`] has the group
-//! statistics that estimators share. [`recorded`] defines the form in which steps are recorded for tests and for
-//! `nestor advantage`.
+//! statistics that estimators share, [`difflib`] a similarity of texts. [`recorded`] defines the form in which steps are
+//! recorded for tests and for `nestor advantage`.
 //!
 //! This crate is the only dependency that a plugin needs. It re-exports anyhow, serde, serde_json and schemars. A derive
 //! then names the crate that its code refers to:
@@ -26,6 +26,7 @@
 
 mod column;
 mod config;
+pub mod difflib;
 mod environment;
 mod estimator;
 mod export;

@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
+use anyhow::{Result, ensure};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -118,6 +119,35 @@ pub fn episode_advantages(rows: &Rows<'_>, norm: Norm, weighting: Weighting) -> 
         }
     }
     advantages
+}
+
+/// The discounted return R of each step, R_t = r_t + gamma R_t+1, less the step's own penalty (Eq. 5 of the GiGPO paper).
+/// Copies are outside the recursion and take their source's return. The penalty is subtracted after discounting, so that it
+/// never reaches earlier steps.
+pub fn step_returns(rows: &Rows<'_>, gamma: f64) -> Result<Vec<f64>> {
+    let mut by_episode: HashMap<u32, Vec<usize>> = HashMap::new();
+    for row in (0..rows.len()).filter(|&row| rows.duplicate_of[row] < 0) {
+        by_episode.entry(rows.episode[row]).or_default().push(row);
+    }
+    let mut returns = vec![0.0; rows.len()];
+    for steps in by_episode.values_mut() {
+        steps.sort_unstable_by_key(|&row| rows.step[row]);
+        let mut next = 0.0;
+        for &row in steps.iter().rev() {
+            next = rows.reward[row] + gamma * next;
+            returns[row] = next;
+        }
+    }
+    for row in 0..rows.len() {
+        if let Ok(source) = usize::try_from(rows.duplicate_of[row]) {
+            ensure!(source < rows.len(), "row {row} is a copy of row {source}, which does not exist");
+            returns[row] = returns[source];
+        }
+    }
+    for (value, penalty) in returns.iter_mut().zip(rows.penalty) {
+        *value -= penalty;
+    }
+    Ok(returns)
 }
 
 /// Whitens the values of all tokens to mean 0 and variance 1: (x - mean) / sqrt(var + 1e-8), the variance with n - 1.

@@ -128,17 +128,20 @@ impl EpisodeState {
             step.truncated = !seen.terminated && (seen.truncated || taken >= max_steps);
         }
         self.look(seen);
-        Ok(self.episode.steps.last().is_some_and(|s| s.terminated || s.truncated))
+        let Some(step) = self.episode.steps.last_mut() else { return Ok(false) };
+        step.info = std::mem::take(&mut self.now.info);
+        Ok(step.terminated || step.truncated)
     }
 
     /// Makes an observation the current one.
-    fn look(&mut self, seen: Observation) {
+    fn look(&mut self, mut seen: Observation) {
         self.episode.won = won(&seen);
         if let Some(Value::String(kind)) = seen.info.get("task_type")
             && !kind.is_empty()
         {
             self.episode.task_type = Some(kind.clone());
         }
+        self.episode.metrics.extend(std::mem::take(&mut seen.metrics));
         self.now = seen;
     }
 
@@ -151,7 +154,7 @@ impl EpisodeState {
 
     /// The record of the episode.
     pub fn finish(self) -> Episode {
-        self.episode
+        Episode { last_anchor: self.now.anchor, ..self.episode }
     }
 }
 
@@ -175,5 +178,32 @@ mod tests {
         playing.look(seen(json!({ "task_type": "pick" })));
         playing.look(seen(json!({ "task_type": "" })));
         assert_eq!(playing.finish().task_type.as_deref(), Some("pick"));
+    }
+
+    #[test]
+    fn the_last_anchor_info_and_metrics_are_recorded() -> Result<()> {
+        let seen = |anchor: &str, score: f64, terminated: bool| Observation {
+            anchor: anchor.into(),
+            info: json!({ "score": score }).as_object().expect("a map").clone(),
+            metrics: [("score".to_string(), score)].into(),
+            terminated,
+            ..Observation::default()
+        };
+        let mut playing = EpisodeState::new(EpisodePlan { group: 0, episode: 0, task: 0, seed: 0 });
+        playing.begin(seen("a", 1.0, false));
+        for (anchor, score, terminated) in [("b", 2.0, false), ("c", 3.0, true)] {
+            playing.respond((vec![1], vec![2], vec![0.0]), String::new());
+            assert_eq!(playing.observe(seen(anchor, score, terminated), 9)?, terminated);
+        }
+        let episode = playing.finish();
+        assert_eq!(episode.next_anchors().collect::<Vec<_>>(), [b"b", b"c"]);
+        assert_eq!(
+            episode.steps.iter().map(|step| step.info["score"].as_f64()).collect::<Vec<_>>(),
+            [Some(2.0), Some(3.0)]
+        );
+        assert_eq!(episode.metrics["score"], 3.0);
+        // Episodes travel between ranks and into checkpoints in this form.
+        assert_eq!(postcard::from_bytes::<Episode>(&postcard::to_stdvec(&episode)?)?, episode);
+        Ok(())
     }
 }

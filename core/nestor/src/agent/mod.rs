@@ -10,11 +10,13 @@ mod pool;
 mod queue;
 mod prompt;
 mod pack;
+mod columns;
 mod rehearsal;
 mod report;
 mod tasks;
 pub mod play;
 
+pub use self::columns::{RunColumns, episode_columns};
 pub use self::episode_state::EpisodeState;
 pub use self::expert::{check_expert, texts};
 pub use self::pack::pack;

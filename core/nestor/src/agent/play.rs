@@ -42,7 +42,7 @@ pub struct PlayArgs {
 /// Plays one episode until it ends or there are no more responses.
 pub fn play(plugins: &Plugins, args: &PlayArgs, out: &mut impl Write) -> Result<()> {
     let config = args.config.as_deref().map_or(Ok(json!({})), read_config)?;
-    let shared_env = plugins.environment(&PluginChoice { plugin: args.plugin.clone(), config })?;
+    let shared_env = plugins.environment(&PluginChoice::new(&args.plugin, config))?;
     for warning in plugins.shadow_warnings([shared_env.file()])? {
         terminal::warn(&format!("warning: {warning}"));
     }
@@ -79,7 +79,8 @@ pub fn play(plugins: &Plugins, args: &PlayArgs, out: &mut impl Write) -> Result<
 }
 
 /// The environment's configuration. JSON is YAML, so one reader suffices.
-fn read_config(path: &Path) -> Result<Value> {
+/// A plugin's config from a YAML or JSON file, given by `--config`.
+pub fn read_config(path: &Path) -> Result<Value> {
     let text = fs::read_to_string(path).map_err(|e| input_error!("--config {}: {e}", path.display()))?;
     if text.trim().is_empty() {
         return Ok(json!({}));

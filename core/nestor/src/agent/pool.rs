@@ -3,6 +3,9 @@
 //!
 //! A thread whose call into the plugin takes too long is left behind with its environment, and another thread takes its
 //! place. Nothing here waits for such a thread, whether the pool is drained or dropped.
+//!
+//! A call into a plugin in a process of its own ends by itself when it takes too long. Until then it costs no other
+//! environment a thread: one that has waited for [`SPARE`] answers yet, but another one works in its place.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,6 +22,9 @@ use super::queue::Queue;
 use crate::error::Stopped;
 use crate::plugin::{Call, Env, GRACE, POLL, SharedEnv, Slot, leave_behind, own_slot, supervise_this_thread};
 use crate::track::terminal;
+
+/// Time after which a thread that waits for another process gets a replacement.
+const SPARE: Duration = Duration::from_millis(20);
 
 /// The answer to one piece of work.
 pub struct Answer<T> {
@@ -63,6 +69,8 @@ struct Thread {
 pub struct Pool<T> {
     shared_env: SharedEnv,
     threads: Vec<Thread>,
+    /// Threads that wait for another process. They answer, and then end.
+    waiting: Vec<Thread>,
     jobs: Arc<Queue<Job<T>>>,
     sender: Sender<(u64, Result<(Env, T)>)>,
     answers: Receiver<(u64, Result<(Env, T)>)>,
@@ -80,6 +88,7 @@ impl<T: Send + 'static> Pool<T> {
         let mut pool = Self {
             shared_env: shared_env.clone(),
             threads: Vec::new(),
+            waiting: Vec::new(),
             jobs: Arc::default(),
             sender,
             answers,
@@ -133,10 +142,11 @@ impl<T: Send + 'static> Pool<T> {
     pub fn collect(&mut self, at_least_one: bool, patience: Duration) -> Result<Vec<Answer<T>>> {
         let mut answers = Vec::new();
         let mut begin = Instant::now();
+        let look = if self.shared_env.is_isolated() { SPARE } else { POLL };
         while !self.under_way.is_empty() {
             let waits = at_least_one && answers.is_empty();
-            let left = if waits { POLL } else { patience.saturating_sub(begin.elapsed()) };
-            match self.answers.recv_timeout(left.min(POLL)) {
+            let left = if waits { look } else { patience.saturating_sub(begin.elapsed()) };
+            match self.answers.recv_timeout(left.min(look)) {
                 Ok((number, outcome)) => {
                     // Work that was given up may be answered all the same.
                     let Some(index) = self.under_way.remove(&number) else { continue };
@@ -150,7 +160,7 @@ impl<T: Send + 'static> Pool<T> {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => bail!("all environment threads have ended"),
             }
-            if self.looked.elapsed() >= POLL {
+            if self.looked.elapsed() >= look {
                 answers.extend(self.overdue()?);
             }
         }
@@ -160,6 +170,8 @@ impl<T: Send + 'static> Pool<T> {
     /// Errors in place of the answers of threads whose call takes too long. Other threads take their place.
     fn overdue(&mut self) -> Result<Vec<Answer<T>>> {
         self.looked = Instant::now();
+        self.waiting.retain(|thread| !thread.handle.is_finished());
+        let isolated = self.shared_env.is_isolated();
         let limits = self.shared_env.limits().clone();
         let mut answers = Vec::new();
         for at in 0..self.threads.len() {
@@ -169,6 +181,13 @@ impl<T: Send + 'static> Pool<T> {
                 continue;
             };
             match thread.seen {
+                // Each waiting thread has an environment, so there are at most as many as there are of these.
+                Some((seen, since)) if seen == count && isolated => {
+                    if since.elapsed() >= SPARE {
+                        let waiting = self.replace(at)?;
+                        self.waiting.push(waiting);
+                    }
+                }
                 Some((seen, since)) if seen == count => {
                     if since.elapsed() >= limits.timeout {
                         // The call is of this work, since it is still under way.
@@ -184,17 +203,17 @@ impl<T: Send + 'static> Pool<T> {
 
     fn give_up(&mut self, at: usize, number: u64, call: &Call) -> Result<Option<Answer<T>>> {
         self.replace(at)?;
+        leave_behind();
         let error = self.shared_env.limits().exceeded(call).context(call.to_string());
         Ok(self.under_way.remove(&number).map(|index| Answer { index, outcome: Err(error) }))
     }
 
-    /// Leaves a thread behind and starts another one.
-    fn replace(&mut self, at: usize) -> Result<()> {
+    /// Starts another thread in place of one that ends after its work. Returns that one.
+    fn replace(&mut self, at: usize) -> Result<Thread> {
         let fresh = self.start()?;
         let old = std::mem::replace(&mut self.threads[at], fresh);
         old.state.retired.store(true, Ordering::Release);
-        leave_behind();
-        Ok(())
+        Ok(old)
     }
 
     /// Drops all work: what no thread has begun, and the answers of the rest. Waits a moment for calls that return, and
@@ -213,6 +232,7 @@ impl<T: Send + 'static> Pool<T> {
         for at in 0..self.threads.len() {
             if self.under_way.remove(&self.threads[at].state.job.load(Ordering::Acquire)).is_some() {
                 self.replace(at)?;
+                leave_behind();
             }
         }
         self.under_way.clear();
@@ -224,7 +244,7 @@ impl<T> Drop for Pool<T> {
     fn drop(&mut self) {
         self.jobs.close();
         let begin = Instant::now();
-        for Thread { handle, .. } in self.threads.drain(..) {
+        for Thread { handle, .. } in self.threads.drain(..).chain(self.waiting.drain(..)) {
             while !handle.is_finished() && begin.elapsed() < GRACE {
                 std::thread::sleep(Duration::from_millis(1));
             }

@@ -117,6 +117,7 @@ impl Scored<'_> {
             "logprobs": step.logprobs.iter().map(|&l| (f64::from(l) * 1e4).round() / 1e4).collect::<Vec<_>>(),
             "advantage": self.advantage(row),
             "parts": parts,
+            "info": step.info,
         })
     }
 

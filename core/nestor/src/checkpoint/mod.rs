@@ -2,7 +2,8 @@
 //!
 //! `checkpoints/iteration-000020/` holds `policy.safetensors` (float32 master weights under their Hugging Face names),
 //! `exp_avg.safetensors`, `exp_avg_sq.safetensors`, the same three of a critic (`critic…`), `state.json` (counters,
-//! task cursor, KL coefficient), and the model's configuration and tokenizer. `manifest.json` is written last: size and
+//! task cursor, KL coefficient), the state of an estimator that remembers (`estimator.state`), and the model's configuration
+//! and tokenizer. `manifest.json` is written last: size and
 //! SHA-256 of each file, and a SHA-256 of that list. The directory is written under a temporary name, flushed to disk
 //! and renamed. The links `latest` and `best` name two of them.
 //!
@@ -54,6 +55,8 @@ use moment::REFERENCE;
 
 /// The file of an interrupted update.
 const INTERRUPTED: &str = "halfway.postcard";
+/// The file of the estimator's state.
+const ESTIMATOR: &str = "estimator.state";
 /// The file of a warm start under way.
 const WARM_START: &str = "warm-start.postcard";
 const STATE: &str = "state.json";
@@ -81,6 +84,8 @@ pub struct Contents<'a> {
     pub model_files: &'a Path,
     /// Work between two iterations' ends, which the resumed run finishes.
     pub unfinished: Option<Unfinished>,
+    /// The estimator's state, at rank 0, where the estimator has one.
+    pub estimator: Option<&'a [u8]>,
 }
 
 /// Unfinished work, as bytes.
@@ -135,7 +140,7 @@ impl<'a> Contents<'a> {
             sets.extend(moments(CRITIC, critic));
         }
         let adapter_config = policy.model.adapters.as_ref().map(|adapters| adapters.peft_config(model_files));
-        Self { sets, adapter_config, model_files, unfinished }
+        Self { sets, adapter_config, model_files, unfinished, estimator: None }
     }
 
     /// Writes the files that rank 0 alone writes.
@@ -146,7 +151,8 @@ impl<'a> Contents<'a> {
         tokenizer::copy_files(self.model_files, dir)?;
         let config = dir.join(CONFIG);
         fs::copy(self.model_files.join(CONFIG), &config).with_context(|| format!("writing {}", config.display()))?;
-        if let Some((name, bytes)) = self.unfinished.as_ref().map(Unfinished::file) {
+        let states = self.estimator.map(|bytes| (ESTIMATOR, bytes));
+        for (name, bytes) in self.unfinished.as_ref().map(Unfinished::file).into_iter().chain(states) {
             let path = dir.join(name);
             fs::write(&path, bytes).with_context(|| format!("writing {}", path.display()))?;
         }
@@ -327,15 +333,15 @@ impl Checkpoints {
 
     /// The unfinished work of an undamaged checkpoint.
     pub fn unfinished(path: &Path) -> Result<Option<Unfinished>> {
-        let read = |name| {
-            let file = path.join(name);
-            let bytes = file.exists().then(|| fs::read(&file)).transpose();
-            bytes.with_context(|| format!("reading {}", file.display()))
-        };
-        if let Some(bytes) = read(WARM_START)? {
+        if let Some(bytes) = read_optional(path, WARM_START)? {
             return Ok(Some(Unfinished::WarmStart(bytes)));
         }
-        Ok(read(INTERRUPTED)?.map(Unfinished::Update))
+        Ok(read_optional(path, INTERRUPTED)?.map(Unfinished::Update))
+    }
+
+    /// The estimator's state in an undamaged checkpoint; none where the estimator had none.
+    pub fn estimator_state(path: &Path) -> Result<Option<Vec<u8>>> {
+        read_optional(path, ESTIMATOR)
     }
 
     /// Fills this rank's shards of one set of tensors from an undamaged checkpoint.
@@ -359,6 +365,13 @@ impl Checkpoints {
     fn reference_dir(&self) -> PathBuf {
         self.dir.join(REFERENCE)
     }
+}
+
+/// The bytes of a file of a checkpoint; none where it has no such file.
+fn read_optional(dir: &Path, name: &str) -> Result<Option<Vec<u8>>> {
+    let file = dir.join(name);
+    let bytes = file.exists().then(|| fs::read(&file)).transpose();
+    bytes.with_context(|| format!("reading {}", file.display()))
 }
 
 /// True if a directory is a complete checkpoint.

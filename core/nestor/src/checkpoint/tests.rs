@@ -140,6 +140,7 @@ fn save(
             adapter_config: Some(json!({ "r": 3, "lora_alpha": 6 })),
             model_files: &run.join("model"),
             unfinished: None,
+            estimator: Some(b"state"),
         };
         let (moment, retention) = (Moment::iteration(iteration), Retention { keep: 2, best: None });
         Checkpoints::new(run).save(comm, moment, &saved, &json!({ "iteration": iteration }), &retention)
@@ -320,7 +321,13 @@ fn ranks_fail_together_and_leave_the_checkpoint_before() {
         let tensors = shards(comm, 0, layouts);
         let name = if comm.rank() == 1 { "no/such/folder" } else { name };
         let sets = vec![TensorSet { name, layouts, shards: tensors }];
-        let saved = Contents { sets, adapter_config: None, model_files: &run.path().join("model"), unfinished: None };
+        let saved = Contents {
+            sets,
+            adapter_config: None,
+            model_files: &run.path().join("model"),
+            unfinished: None,
+            estimator: None,
+        };
         let retention = Retention { keep: 1, best: None };
         let saved = Checkpoints::new(run.path()).save(comm, Moment::iteration(2), &saved, &json!({}), &retention);
         let error = saved.expect_err("one rank failed");
@@ -341,7 +348,8 @@ fn save_among(run: &Path, moment: Moment, best: Option<Moment>) -> Vec<String> {
     let all = layouts();
     let (name, layouts) = &all[0];
     let sets = vec![TensorSet { name, layouts, shards: shards(&SOLO, 0, layouts) }];
-    let saved = Contents { sets, adapter_config: None, model_files: &run.join("model"), unfinished: None };
+    let saved =
+        Contents { sets, adapter_config: None, model_files: &run.join("model"), unfinished: None, estimator: None };
     let retention = Retention { keep: 2, best };
     Checkpoints::new(run).save(&SOLO, moment, &saved, &json!({}), &retention).expect("saved");
     let described = |path: PathBuf| {

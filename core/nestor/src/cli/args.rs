@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use nestor_scaffold::NewArgs;
 use nestor_torch::Backend;
 
+use super::check::PluginCheck;
 use crate::agent::play::PlayArgs;
 use crate::bench::{IterationArgs, RolloutArgs};
 use crate::model::Compute;
@@ -404,6 +405,9 @@ pub enum PluginCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Check that a plugin file keeps the rules and can be trained with: exit code 0, or 1 if a check failed
+    #[command(after_help = "Example:\n  nestor plugin check target/release/libnestor_numberline.so --episodes 500")]
+    Check(PluginCheck),
     /// Describe a plugin: its file, config keys, extensions, and the columns that it asks for
     #[command(after_help = "Example:\n  nestor plugin show gigpo")]
     Show {

@@ -1,6 +1,7 @@
 //! The command line: it parses arguments, calls one function and prints the result. No logic.
 
 mod args;
+mod check;
 
 use std::ffi::OsString;
 use std::io::{ErrorKind, Write};
@@ -209,6 +210,7 @@ fn run(command: Command) -> Result<ExitCode> {
             print_line(&format!("wrote {project}; its README.md has the next commands"))?;
         }
         Command::Plugin(PluginCommand::List { json }) => list_plugins(json)?,
+        Command::Plugin(PluginCommand::Check(args)) => return check::check(args),
         Command::Plugin(PluginCommand::Show { plugin, json }) => {
             let shown = Plugins::discover()?.show(&plugin)?;
             let text = || shown.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n").trim_end().to_string();

@@ -264,6 +264,8 @@ pub struct IterationSetup<'a> {
     pub update: UpdateSetup<'a>,
     /// True if there is a frozen reference.
     pub reference: bool,
+    /// The frozen teacher's network, if there is one.
+    pub teacher: Option<&'a Config>,
     /// True if a critic is trained.
     pub critic: bool,
     /// Requests that one rank decodes at once.
@@ -292,6 +294,9 @@ pub fn iteration_memory(setup: &IterationSetup) -> Memory {
             None => update.frozen(&UnitSizes::new(update.config, update.ranks)),
         };
         memory.push("reference", [bytes; 3]);
+    }
+    if let Some(teacher) = setup.teacher {
+        memory.push("teacher", [update.frozen(&UnitSizes::new(teacher, update.ranks)); 3]);
     }
     if setup.critic {
         let config = Config { output: Output::Value, ..update.config.clone() };

@@ -24,6 +24,7 @@ pub use self::time::{Collective, Iteration, PlannedPhase, PlannedWork};
 use crate::engine::PAGE;
 use crate::input_error;
 use crate::model::{Config, config::SHAPES, kind};
+use crate::plugin::Column;
 use crate::preflight::{Conditions, Findings, preflight};
 use crate::recipe::{self, DeviceChoice, OldLogprobs, Recipe, Sharding, all_of};
 
@@ -129,6 +130,8 @@ pub struct Fit {
 struct Planner {
     recipe: Recipe,
     config: Config,
+    /// The teacher's network.
+    teacher: Option<Config>,
     hardware: Hardware,
     per_node: u64,
     workload: PlannedWork,
@@ -151,15 +154,18 @@ pub fn plan(args: &PlanArgs) -> Result<Plan> {
     let elsewhere = args.shape.is_some().then_some(&config);
     let conditions =
         Conditions { ranks: ranks as usize, root: true, dir: None, made: None, elsewhere, stop: Arc::default() };
-    let Findings { problems, warnings, .. } = preflight(&recipe, &conditions);
+    let Findings { problems, warnings, estimator, teacher, .. } = preflight(&recipe, &conditions);
     if let Some(error) = all_of(problems) {
         return Err(error);
     }
     let gpu = args.gpu.unwrap_or(if recipe.device == DeviceChoice::Cpu { Gpu::Cpu } else { Gpu::H100 });
-    let workload = workload(&recipe, args)?;
+    let asked = estimator.iter().flat_map(|estimator| estimator.asked());
+    let asks_policy = asked.into_iter().any(|one| matches!(one.column, Column::Entropy | Column::Hidden { .. }));
+    let workload = workload(&recipe, args, asks_policy)?;
     let planner = Planner {
         hardware: gpu.hardware(kind(recipe.dtype)),
         config,
+        teacher,
         per_node: args.gpus_per_node,
         workload,
         recipe,
@@ -203,8 +209,8 @@ fn network(recipe: &Recipe, shape: Option<&str>) -> Result<(Config, String)> {
 }
 
 /// The work of an iteration. The default means are close to the published ALFWorld run: 34 of 50 steps, prompts of 521 of
-/// 2048 tokens, responses of 81 of 512.
-fn workload(recipe: &Recipe, args: &PlanArgs) -> Result<PlannedWork> {
+/// 2048 tokens, responses of 81 of 512. `asks_policy`: the estimator asks for columns that a pass of the policy gives.
+fn workload(recipe: &Recipe, args: &PlanArgs, asks_policy: bool) -> Result<PlannedWork> {
     let (r, u) = (&recipe.rollout, &recipe.update);
     let mean = |flag: &str, given: Option<f64>, share: f64, most: f64| match given {
         None => Ok((share * most).max(1.0)),
@@ -222,7 +228,9 @@ fn workload(recipe: &Recipe, args: &PlanArgs) -> Result<PlannedWork> {
         epochs: u64::from(u.epochs),
         micro_batch_tokens: u.micro_batch_tokens as u64,
         slots: r.slots as u64,
-        logprob_passes: u64::from(u.old_logprobs == OldLogprobs::Recompute) + u64::from(has_reference(recipe)),
+        // One pass gives recomputed log-probs and columns.
+        logprob_passes: u64::from(u.old_logprobs == OldLogprobs::Recompute || asks_policy)
+            + u64::from(has_reference(recipe)),
         critic: recipe.critic.is_some(),
     };
     if workload.transcript {
@@ -316,6 +324,7 @@ impl Planner {
         let memory = iteration_memory(&IterationSetup {
             update: self.update_setup(ranks, sharding),
             reference: has_reference(&self.recipe),
+            teacher: self.teacher.as_ref(),
             critic: self.recipe.critic.is_some(),
             slots: self.workload.slots.min(episodes),
             longest,
@@ -331,6 +340,7 @@ impl Planner {
     fn iteration(&self, fit: &Fit) -> Iteration {
         TimeSetup {
             update: self.update_setup(fit.ranks, fit.sharding),
+            teacher: self.teacher.as_ref(),
             recomputed: fit.memory.recomputed,
             workload: self.workload,
             hardware: self.hardware,

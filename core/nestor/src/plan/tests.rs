@@ -28,6 +28,7 @@ fn iteration(update: UpdateSetup) -> IterationSetup {
     IterationSetup {
         update,
         reference: true,
+        teacher: None,
         critic: false,
         slots: 32,
         longest: 2048,
@@ -166,6 +167,9 @@ fn adapters_have_small_optimisers_and_share_their_base() {
     };
     assert_eq!(reference(Some(&lora)), 4 * 28 * 64 * columns);
     assert_eq!(reference(None), bytes(&with, "frozen base of the adapters"));
+    // A teacher shares nothing, and is frozen as a whole reference is.
+    let teacher = IterationSetup { teacher: Some(&config), ..iteration(update(&config, 4, Sharding::Full)) };
+    assert_eq!(bytes(&iteration_memory(&teacher), "teacher"), bytes(&iteration_memory(&teacher), "reference"));
 }
 
 /// Two peers over links of 450 GB/s hide the gathers of a block from F (W - 1) / W / 450e9 tokens a micro-batch on,
@@ -191,7 +195,7 @@ fn communication_hides_where_the_rates_say() {
         let hardware = Hardware { latency, ..Gpu::H100.hardware(Kind::BFloat16) };
         let update = update(&config, ranks, Sharding::Full);
         let cluster = Cluster { ranks, per_node: 8 };
-        TimeSetup { update, recomputed: 28, workload, hardware, cluster }.iteration()
+        TimeSetup { update, teacher: None, recomputed: 28, workload, hardware, cluster }.iteration()
     };
     assert!((on(8, [0.0; 3]).hidden_from / 620.0 - 1.0).abs() < 0.01, "{}", on(8, [0.0; 3]).hidden_from);
     let slower = on(8, [8.4e-6, 3.4e-6, 14e-6]);

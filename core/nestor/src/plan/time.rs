@@ -145,6 +145,8 @@ impl Iteration {
 pub struct TimeSetup<'a> {
     /// The network and its sharding; its `ranks` are those of the cluster.
     pub update: UpdateSetup<'a>,
+    /// The frozen teacher's network, if there is one.
+    pub teacher: Option<&'a Config>,
     /// Blocks that the backward pass recomputes.
     pub recomputed: u64,
     pub workload: PlannedWork,
@@ -227,6 +229,10 @@ impl TimeSetup<'_> {
             // Every step once, whatever the epochs.
             let passes = w.logprob_passes as f64 * steps / w.epochs as f64 * micro;
             phase("log-probs", plus([0.0; 3], pass, passes));
+        }
+        if let Some(teacher) = self.teacher {
+            let pass = self.costs(teacher, sequences).forward();
+            phase("teacher", plus([0.0; 3], pass, steps / w.epochs as f64 * micro));
         }
         if w.critic {
             let config = Config { output: Output::Value, ..self.update.config.clone() };
@@ -386,6 +392,13 @@ impl TimeSetup<'_> {
             let (bytes, calls) = self.refreshed(config);
             let what = if policy { "weights after each step" } else { "the critic's after each step" };
             add("all_gather", what, steps * calls, steps * share(bytes));
+        }
+        if let (Some(teacher), true) = (self.teacher, self.update.gathers()) {
+            let units = UnitSizes::new(teacher, self.cluster.ranks);
+            let (outer, block, blocks) = (units.outer(), units.block(), teacher.num_hidden_layers as u64);
+            let passes = micro / w.epochs;
+            let (calls, bytes) = (2 * slices(outer) + blocks * slices(block), b * (2 * outer + blocks * block));
+            add("all_gather", "units of the teacher", passes * calls, passes * share(bytes));
         }
         let networks = 1 + u64::from(w.critic);
         add("all_gather", "episodes", 1, share(w.host_bytes()));

@@ -15,7 +15,7 @@ use tch::{Kind, Tensor, no_grad};
 
 use super::backward::{HeadInputs, accumulate_gradients, states};
 use super::batching::{advance, balanced_micro_batches, remaining_mini_batches};
-use super::logprobs::ragged_column;
+use super::logprobs::shared_numbers;
 use super::loss::TokenWeights;
 use super::network::Network;
 use super::packing::Packed;
@@ -133,7 +133,8 @@ fn value_head(critic: &Model, outer: &OuterWeights, states: &Tensor, tape: &mut 
 
 /// A critic's values of every state of a batch, as the column `values` of [`Rows`]; the ranks share the work.
 pub fn ragged_values(ranks: &Ranks, critic: &Model, batch: &Batch, micro_batch_tokens: usize) -> Result<Vec<f32>> {
-    ragged_column(ranks, critic, batch, micro_batch_tokens, |sequences, column| {
+    let size = batch.response_tokens() + batch.rows.len();
+    shared_numbers(ranks, critic, batch, micro_batch_tokens, size, |sequences, column| {
         let packed = Packed::with_values(sequences, &batch.rows, critic.device());
         packed.put(&values(critic, &packed)?, column);
         Ok(())

@@ -20,7 +20,7 @@ use super::packing::Packed;
 use crate::model::Model;
 use crate::model::qwen2::OuterWeights;
 use crate::recipe::Recompute;
-use crate::shard::GradientSums;
+use crate::shard::{GradientSums, UnitReader};
 
 /// Bytes of the logits in memory at once. If those of all states fit they are computed once, and stay until the loss's
 /// gradient overwrites them; else the backward pass computes each chunk again.
@@ -71,9 +71,20 @@ pub struct PassOptions {
 pub fn token_stats(model: &Model, packed: &Packed, temperature: f64) -> Result<TokenStats> {
     let mut reader = model.reader();
     let states = states(model, packed, &mut reader)?;
+    stats_of_states(model, &mut reader, &states, packed, temperature)
+}
+
+/// The same from the states that are read (N, E), before the final norm.
+pub fn stats_of_states(
+    model: &Model,
+    reader: &mut UnitReader,
+    states: &Tensor,
+    packed: &Packed,
+    temperature: f64,
+) -> Result<TokenStats> {
     no_grad(|| {
-        let outer = model.outer_weights(&mut reader, false)?;
-        let states = model.final_norm(&outer, &states);
+        let outer = model.outer_weights(reader, false)?;
+        let states = model.final_norm(&outer, states);
         Ok(LogitChunk::all(model, &outer, &states, &packed.targets, temperature).1)
     })
 }

@@ -29,24 +29,24 @@ pub fn ragged_logprobs(
     micro_batch_tokens: usize,
     temperature: f64,
 ) -> Result<Vec<f32>> {
-    ragged_column(ranks, model, batch, micro_batch_tokens, |sequences, column| {
+    shared_numbers(ranks, model, batch, micro_batch_tokens, batch.response_tokens(), |sequences, column| {
         let packed = Packed::new(sequences, &batch.rows, model.device());
         packed.put(&token_stats(model, &packed, temperature)?.logprobs, column);
         Ok(())
     })
-    .map(|column| column[..response_tokens(batch)].to_vec())
 }
 
-/// A ragged column with an entry for each response token and each row. The ranks fill it micro-batch by micro-batch, and
-/// all get all of it. A signal ends it between two micro-batches.
-pub fn ragged_column(
+/// Numbers of a batch, `size` of them. The ranks fill them micro-batch by micro-batch, and all get all of them. A signal ends
+/// it between two micro-batches.
+pub fn shared_numbers(
     ranks: &Ranks,
     model: &Model,
     batch: &Batch,
     micro_batch_tokens: usize,
+    size: usize,
     fill: impl Fn(&[&Sequence], &mut [f32]) -> Result<()>,
 ) -> Result<Vec<f32>> {
-    let mut column = vec![0f32; response_tokens(batch) + batch.rows.len()];
+    let mut column = vec![0f32; size];
     let all: Vec<usize> = (0..batch.sequences.len()).collect();
     let micro_batches = balanced_micro_batches(ranks, batch, &all, micro_batch_tokens);
     ranks.progress.set_total(micro_batches.iter().flatten().map(Vec::len).sum());
@@ -69,11 +69,6 @@ pub fn ragged_column(
         sum.to_device(Device::Cpu).copy_data(&mut column, count);
     }
     Ok(column)
-}
-
-/// Number of response tokens of a batch.
-fn response_tokens(batch: &Batch) -> usize {
-    batch.rows.token_offsets.last().map_or(0, |&end| end as usize)
 }
 
 /// Scores the rows of a tokens file (`{"rows": [[ids…], …]}`): `{"logprobs": [[…one number fewer than ids…], …]}`.

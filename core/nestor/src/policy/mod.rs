@@ -4,6 +4,7 @@ pub mod critic;
 pub mod update;
 pub mod kl_reward;
 pub mod loss;
+pub mod columns;
 pub mod logprobs;
 pub mod network;
 pub mod batching;

@@ -175,7 +175,7 @@ fn loss_scale(model: &Model) -> Option<LossScale> {
 }
 
 /// Reduces whole weights to what this rank holds: a shard of each unit, or all of it, padded to be gathered.
-fn shard(model: Model, ranks: &Ranks) -> Result<Model> {
+pub fn shard(model: Model, ranks: &Ranks) -> Result<Model> {
     if ranks.is_alone() {
         return Ok(model);
     }

@@ -3,6 +3,7 @@
 //! `nestor train` starts with them, `nestor train --check` prints their result, and `nestor plan` refuses what they refuse.
 //! All problems are reported together. Nothing is written.
 
+mod columns;
 mod disk;
 mod model;
 
@@ -60,6 +61,8 @@ pub struct Findings {
     /// Number of tasks of an evaluation, and of its split.
     pub eval_tasks: Option<(u64, u64)>,
     pub config: Option<Config>,
+    /// The teacher's configuration.
+    pub teacher: Option<Config>,
     pub tokenizer: Option<Tokenizer>,
     /// The first prompt of the first iteration.
     pub prompt: Option<RehearsedPrompt>,
@@ -132,6 +135,7 @@ pub fn preflight(recipe: &Recipe, conditions: &Conditions) -> Findings {
     }
     plugins(recipe, conditions, &mut findings);
     model::check(recipe, conditions, &mut findings);
+    columns::check(recipe, conditions, &mut findings);
     if conditions.root {
         let rehearsed = rehearse(recipe, &findings);
         findings.prompt = findings.take(rehearsed).flatten();
@@ -178,7 +182,8 @@ fn idle_ranks(recipe: &Recipe, ranks: usize) -> Vec<String> {
 
 /// Opens both plugins with their configs, and counts the tasks of both splits.
 fn plugins(recipe: &Recipe, conditions: &Conditions, findings: &mut Findings) {
-    let limits = Limits { timeout: Duration::from_secs(recipe.env.timeout_s), stop: conditions.stop.clone() };
+    let (timeout, stop) = (Duration::from_secs(recipe.env.timeout_s), conditions.stop.clone());
+    let limits = Limits { timeout, stop, ..Limits::default() };
     let Some(plugins) = findings.take(Plugins::discover()) else { return };
     let plugins = plugins.with_limits(limits);
     open(recipe, conditions, &plugins, findings);
@@ -186,7 +191,7 @@ fn plugins(recipe: &Recipe, conditions: &Conditions, findings: &mut Findings) {
 }
 
 fn open(recipe: &Recipe, conditions: &Conditions, plugins: &Plugins, findings: &mut Findings) {
-    let opened = plugins.estimator(&recipe.estimator).context("recipe key `estimator`");
+    let opened = plugins.estimator(&recipe.estimator.choice()).context("recipe key `estimator`");
     let installed = plugins.find(Kind::Estimator, &recipe.estimator.plugin).is_ok();
     if let Some(estimator) = findings.take_here(opened, conditions.elsewhere.is_none() || installed) {
         let shadowed = findings.take(plugins.shadow_warnings([estimator.file()]));

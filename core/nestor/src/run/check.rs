@@ -55,7 +55,7 @@ pub fn check(recipe: &mut Recipe, name: &str, args: &TrainArgs, ranks: &Ranks, c
         ready.tokenizer = None; // not a new one, and already in its folder
     }
     recipe.env.config = ready.plugins.with_defaults(Kind::Environment, &recipe.env.choice())?.config;
-    recipe.estimator = ready.plugins.with_defaults(Kind::Estimator, &recipe.estimator)?;
+    recipe.estimator.config = ready.plugins.with_defaults(Kind::Estimator, &recipe.estimator.choice())?.config;
     identity::compare(comm, recipe, files(&ready))?;
 
     let mut claim = None;

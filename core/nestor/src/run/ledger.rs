@@ -159,6 +159,10 @@ pub struct Ledger {
     pub tasks: TaskCursor,
     /// Coefficient of KL in the reward after the iteration under way; becomes the state's with the cursor.
     pub kl_coefficient: Option<KlCoefficient>,
+    /// The estimator's state that checkpoints record, at rank 0; none where the estimator has none.
+    pub estimator: Option<Vec<u8>>,
+    /// The estimator's state after the iteration under way; becomes the recorded one with the cursor.
+    pub scored: Option<Vec<u8>>,
     /// Until the first evaluation is recorded.
     pub warm_start: Option<ImitationState>,
     /// The next iteration, once its update has begun.

@@ -2,7 +2,9 @@
 
 mod alarms;
 mod check;
+mod columns;
 mod directory;
+mod estimator_state;
 mod group_filter;
 mod identity;
 mod ledger;
@@ -21,10 +23,10 @@ use anyhow::{Context, Result};
 use rand_chacha::rand_core::Rng;
 use serde::{Deserialize, Serialize};
 
-use crate::agent::{PlaySettings, Player, Scored, pack, plan_from};
+use crate::agent::{PlaySettings, Player, RunColumns, Scored, episode_columns, pack, plan_from};
 use crate::checkpoint::Contents;
 use crate::data::{Batch, Episode};
-use crate::dist::{agree, exchange, from_root};
+use crate::dist::{agree, exchange};
 use crate::engine::{Counters as Generated, NoiseKey, noise};
 use crate::error::{InputError, message};
 use crate::eval::evaluate;
@@ -32,14 +34,12 @@ use crate::model::Model;
 use crate::plugin::Estimator;
 use crate::policy::Network;
 use crate::policy::batching::all_mini_batches;
-use crate::policy::critic::{self, CriticReport, ragged_values};
-use crate::policy::kl_reward::subtract_kl;
-use crate::policy::logprobs::ragged_logprobs;
+use crate::policy::critic::{self, CriticReport};
 use crate::policy::update::{self, UpdateReport, UpdateSettings, learning_rate};
-use crate::recipe::{Critic, OldLogprobs, Recipe};
+use crate::recipe::{Critic, Recipe};
 use crate::shard::Ranks;
 use crate::track::{Event, Metrics, Phases, Status, Tracker};
-use alarms::{Alarms, check_rows};
+use alarms::Alarms;
 use directory::RunDir;
 pub use directory::{RECIPE, check_empty, make_first_free, remove_empty, to_resume};
 use group_filter::Selection;
@@ -92,6 +92,8 @@ struct Learner {
     critic: Option<Network>,
     /// The policy before reinforcement learning, frozen.
     reference: Option<Model>,
+    /// The model of `estimator.teacher`, frozen.
+    teacher: Option<Model>,
 }
 
 /// The measurements of the iteration under way, and where they are written.
@@ -136,62 +138,21 @@ impl Run {
             selection.report(&mut self.meter.metrics);
         }
         self.count_env_errors()?;
-        Ok(selection.into_episodes())
+        let episodes = selection.into_episodes();
+        report::environment(&mut self.meter.metrics, &episodes)?;
+        Ok(episodes)
     }
 
-    /// Packs episodes into a batch: sequences to train on, and one row per step.
-    pub fn pack(&mut self, episodes: &[Episode]) -> Result<Batch> {
+    /// Packs episodes into a batch: sequences to train on, and one row per step with the columns that the estimator asks for
+    /// and that need no network.
+    pub fn pack(&mut self, iteration: u64, episodes: &[Episode]) -> Result<Batch> {
         self.meter.phases.start("pack");
-        let batch = pack(episodes, &self.recipe.rollout);
+        let rollout = &self.recipe.rollout;
+        let mut batch = pack(episodes, rollout);
+        let run = RunColumns { split: &rollout.split, iteration };
+        batch.rows.columns = episode_columns(self.estimator.asked(), episodes, run);
         self.count_generation(&batch)?;
         Ok(batch)
-    }
-
-    /// Adds the columns that the recipe asks for: log-probs recomputed before the update, log-probs of the reference,
-    /// values of the critic. Then subtracts KL from the rewards.
-    pub fn reference(&mut self, batch: &mut Batch) -> Result<()> {
-        let Self { recipe, ranks, learner: Learner { policy, critic, reference }, meter, ledger, .. } = self;
-        let update = &recipe.update;
-        let (tokens, temperature) = (update.micro_batch_tokens, recipe.rollout.temperature);
-        if update.old_logprobs == OldLogprobs::Recompute {
-            meter.phases.start("old_logprobs");
-            let _bar = ranks.progress.phase("old log-probs", "sequences");
-            batch.recomputed = Some(ragged_logprobs(ranks, &policy.model, batch, tokens, temperature)?);
-            meter.speed.count(forward_flops(&policy.model.config, batch));
-        }
-        if let Some(reference) = reference {
-            meter.phases.start("reference");
-            let _bar = ranks.progress.phase("reference", "sequences");
-            batch.rows.ref_logprobs = Some(ragged_logprobs(ranks, reference, batch, tokens, temperature)?);
-            meter.speed.count(forward_flops(&reference.config, batch));
-        }
-        if let Some(critic) = critic {
-            meter.phases.start("values");
-            let _bar = ranks.progress.phase("values", "sequences");
-            batch.rows.values = Some(ragged_values(ranks, &critic.model, batch, tokens)?);
-            meter.speed.count(forward_flops(&critic.model.config, batch));
-        }
-        ledger.kl_coefficient = ledger.state.kl_coefficient;
-        if let (Some(section), Some(coefficient)) = (&update.kl_in_reward, &mut ledger.kl_coefficient) {
-            let kl = subtract_kl(batch, section, *coefficient);
-            meter.metrics.set("reward/kl", kl);
-            meter.metrics.set("reward/kl_coef", coefficient.0);
-            coefficient.update(section, kl, batch.rows.len());
-        }
-        Ok(())
-    }
-
-    /// Calls the estimator, which computes advantages and returns. Rank 0 computes them for all, since it has the full
-    /// batch.
-    pub fn score(&mut self, batch: &mut Batch) -> Result<()> {
-        self.meter.phases.start("advantage");
-        let rows = &mut batch.rows;
-        (rows.advantages, rows.returns) = from_root(&*self.ranks.comm, || {
-            check_rows(rows)?;
-            self.estimator.score(rows)?;
-            Ok((std::mem::take(&mut rows.advantages), std::mem::take(&mut rows.returns)))
-        })?;
-        Ok(())
     }
 
     /// Updates the critic, then the policy, on a scored batch.
@@ -199,6 +160,7 @@ impl Run {
         // From here on a signal interrupts the iteration instead of discarding it.
         let ledger = &mut self.ledger;
         (ledger.state.tasks, ledger.state.kl_coefficient) = (ledger.tasks.clone(), ledger.kl_coefficient);
+        ledger.estimator = ledger.scored.take();
         let reports = UpdateReports::default();
         ledger.update = Some(StartedUpdate { episodes: episodes.to_vec(), batch: batch.clone(), reports });
         self.finish_update(iteration, batch)
@@ -412,7 +374,9 @@ impl Run {
         let critic = critic.as_ref().filter(|_| ledger.warm_start.is_none());
         ledger.state.policy = OptimizerCounters::of(policy);
         ledger.state.critic = critic.map(OptimizerCounters::of);
-        let contents = Contents::new(policy, critic, &self.model_files, ledger.unfinished(&row)?);
+        let estimator = ledger.estimator.as_deref();
+        let contents =
+            Contents { estimator, ..Contents::new(policy, critic, &self.model_files, ledger.unfinished(&row)?) };
         let retention = ledger.retention(self.recipe.checkpoint.keep);
         ledger.checkpoints.save(&*self.ranks.comm, moment, &contents, &ledger.state, &retention)?;
         ledger.saved = Some(moment);

@@ -1,7 +1,8 @@
 //! Metrics of an iteration's episodes, rows and update.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
+use anyhow::{Context, Result};
 use nestor_torch::cuda::{self, DeviceMemory};
 use nestor_torch::fused::free_bytes;
 use tch::Device;
@@ -45,6 +46,22 @@ pub fn episodes(metrics: &mut Metrics, episodes: &[Episode], eos: &[u32]) {
     metrics.set("response/length", mean(steps().map(|s| s.response.len() as f64)));
     let clipped = steps().map(|s| f64::from(u8::from(!s.response.last().is_some_and(|id| eos.contains(id)))));
     metrics.set("response/clipped_ratio", mean(clipped));
+}
+
+/// The environment's own numbers: the mean over the episodes that have one of the name.
+pub fn environment(metrics: &mut Metrics, episodes: &[Episode]) -> Result<()> {
+    let mut all: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    for (name, value) in episodes.iter().flat_map(|episode| &episode.metrics) {
+        all.entry(name).or_default().push(*value);
+    }
+    let mut set = |(name, values): (&str, Vec<f64>)| metrics.set_of_plugin("env", name, mean(values.into_iter()));
+    all.into_iter().try_for_each(&mut set).context("recipe key `env.plugin`")
+}
+
+/// The estimator's own numbers.
+pub fn estimator(metrics: &mut Metrics, own: BTreeMap<String, f64>) -> Result<()> {
+    let mut set = |(name, value): (String, f64)| metrics.set_of_plugin("estimator", &name, value);
+    own.into_iter().try_for_each(&mut set).context("recipe key `estimator.plugin`")
 }
 
 /// Metrics of the advantages, and of the groups of steps taken in the same state.
@@ -166,6 +183,25 @@ fn policy(metrics: &mut Metrics, report: &UpdateReport) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_plugins_numbers_are_means_over_episodes_under_names_of_their_own() -> Result<()> {
+        let episode = |metrics: &[(&str, f64)]| Episode {
+            metrics: metrics.iter().map(|(name, value)| (name.to_string(), *value)).collect(),
+            ..Episode::default()
+        };
+        let mut metrics = Metrics::new();
+        environment(
+            &mut metrics,
+            &[episode(&[("keys", 1.0), ("doors", 5.0)]), episode(&[("keys", 4.0)]), episode(&[])],
+        )?;
+        assert_eq!([metrics.get("env/keys"), metrics.get("env/doors")], [Some(2.5), Some(5.0)]);
+        let error = environment(&mut metrics, &[episode(&[("errors", 1.0)])]).expect_err("a name of Nestor's own");
+        assert!(format!("{error:#}").contains("env/errors"), "{error:#}");
+        estimator(&mut metrics, BTreeMap::from([("errors".to_string(), 2.0)]))?;
+        assert_eq!(metrics.get("estimator/errors"), Some(2.0));
+        Ok(())
+    }
 
     #[test]
     fn a_gpus_counts_become_metrics_of_the_row() {

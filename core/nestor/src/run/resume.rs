@@ -25,6 +25,8 @@ pub struct Resumption {
     pub changes: Vec<String>,
     /// The user allows other training tasks than those that the run began with.
     allow_other_tasks: bool,
+    /// The user allows another estimator than the one that the run began with.
+    pub allow_other_estimator: bool,
     /// Later evaluations do not compare with earlier ones.
     change_evaluation: bool,
 }
@@ -52,7 +54,7 @@ fn accept(recipe: &Recipe, plugins: &Plugins, dir: &Path, args: &TrainArgs, chec
         before.env.config = plugins.with_defaults(Kind::Environment, &before.env.choice())?.config;
     }
     if before.estimator.plugin == recipe.estimator.plugin {
-        before.estimator = plugins.with_defaults(Kind::Estimator, &before.estimator)?;
+        before.estimator.config = plugins.with_defaults(Kind::Estimator, &before.estimator.choice())?.config;
     }
     let changes = Changes::new(&before, recipe, &args.allow_change)?;
     let update = matches!(Checkpoints::unfinished(&checkpoint)?, Some(Unfinished::Update(_)));
@@ -63,6 +65,7 @@ fn accept(recipe: &Recipe, plugins: &Plugins, dir: &Path, args: &TrainArgs, chec
         checkpoint,
         changes: changes.changes.iter().map(ToString::to_string).collect(),
         allow_other_tasks: changes.allow_other_tasks(),
+        allow_other_estimator: changes.allow_other_estimator(),
         change_evaluation: changes.change_evaluation(),
     })
 }
@@ -148,7 +151,13 @@ eval: {tasks: 1}
 
     fn resumption(allow_other_tasks: bool) -> Resumption {
         let checkpoint = "run/checkpoints/iteration-000003+000002".into();
-        Resumption { checkpoint, changes: Vec::new(), allow_other_tasks, change_evaluation: false }
+        Resumption {
+            checkpoint,
+            changes: Vec::new(),
+            allow_other_tasks,
+            allow_other_estimator: false,
+            change_evaluation: false,
+        }
     }
 
     #[test]

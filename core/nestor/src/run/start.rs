@@ -9,18 +9,19 @@ use tch::{Device, Kind};
 
 use super::alarms::Alarms;
 use super::check::{Checked, check, files, needs_reference};
+use super::columns::load_teacher;
 use super::ledger::{Ledger, SaveClock, State, UnderWay};
 use super::record::{rebuilt, write_recipe};
 use super::resume::Resumption;
 use super::speed::Speed;
-use super::{Learner, Meter, Run, TrainArgs, signals, stream_seed};
+use super::{Learner, Meter, Run, TrainArgs, estimator_state, signals, stream_seed};
 use crate::agent::{Player, PlayerOptions, TaskCursor};
 use crate::checkpoint::Checkpoints;
 use crate::data::PluginFile;
 use crate::dist::{self, Rendezvous, from_root};
 use crate::engine::noise;
 use crate::input_error;
-use crate::model::{Config, StoredType, device_name, kind, new, prepare, weights};
+use crate::model::{Config, Model, StoredType, device_name, kind, new, prepare, weights};
 use crate::policy::Network;
 use crate::policy::kl_reward::KlCoefficient;
 use crate::preflight::{Ready, check_sharding, new_tokenizer};
@@ -48,7 +49,10 @@ struct Origin {
     model_files: PathBuf,
     policy: Network,
     critic: Option<Network>,
+    teacher: Option<Model>,
     state: State,
+    /// The estimator's state, at rank 0.
+    estimator: Option<Vec<u8>>,
     under_way: UnderWay,
 }
 
@@ -66,9 +70,11 @@ impl Run {
             Some(resumption) => restore(&recipe, &checked, resumption, &ranks)?,
             None => create(&recipe, &checked, &ranks)?,
         };
-        let plugins = checked.plugins().to_vec();
-        warnings.extend(rebuilt(&origin.state.plugins, &plugins));
-        origin.state.plugins = plugins;
+        let before = std::mem::replace(&mut origin.state.plugins, checked.plugins().to_vec());
+        warnings.extend(rebuilt(&before, &origin.state.plugins));
+        origin.teacher = load_teacher(&recipe, &ranks)?;
+        origin.estimator =
+            estimator_state::begin(&*ranks.comm, &checked.ready.estimator, resumption.as_ref(), &before)?;
         let mut run = Self::assemble(recipe, checked, origin, ranks, phases, console)?;
         drop(starting);
         run.introduce(resumption.as_ref(), &warnings)?;
@@ -85,7 +91,7 @@ impl Run {
         console: Console,
     ) -> Result<Self> {
         let Checked { dir, claim, ready, resumption } = checked;
-        let Origin { model_files, policy, critic, mut state, under_way } = origin;
+        let Origin { model_files, policy, critic, teacher, mut state, estimator, under_way } = origin;
         let player = Player::new(PlayerOptions {
             tokenizer: Tokenizer::load(&model_files)?,
             shared_env: ready.shared_env.clone(),
@@ -109,6 +115,8 @@ impl Run {
         let mut ledger = Ledger {
             tasks: state.tasks.clone(),
             kl_coefficient: state.kl_coefficient,
+            estimator,
+            scored: None,
             warm_start,
             update,
             checkpoints: Checkpoints::new(&dir),
@@ -120,7 +128,7 @@ impl Run {
             ledger.saved = Some(ledger.moment());
             ranks.notice.saved(&resumption.checkpoint);
         }
-        let learner = Learner { policy, critic, reference: None };
+        let learner = Learner { policy, critic, reference: None, teacher };
         let mut meter = Meter { phases, speed, metrics: Metrics::new(), tracker, alarms: Alarms::default() };
         meter.resume_row(row);
         let estimator = ready.estimator;
@@ -264,7 +272,7 @@ fn restore(recipe: &Recipe, checked: &Checked, resumption: &Resumption, ranks: &
              another run"
         ));
     }
-    Ok(Origin { model_files, policy, critic, state, under_way })
+    Ok(Origin { model_files, policy, critic, teacher: None, state, estimator: None, under_way })
 }
 
 /// The networks and the state of a new run. The critic is made after the warm start.
@@ -274,7 +282,7 @@ fn create(recipe: &Recipe, checked: &Checked, ranks: &Ranks) -> Result<Origin> {
     let state = State::new(TaskCursor::new(checked.ready.tasks, recipe.seed), start_model);
     let warm_start = ImitationState::new(TaskCursor::new(checked.ready.tasks, warm_start_seed(recipe)));
     let under_way = UnderWay { warm_start: Some(warm_start), ..UnderWay::default() };
-    Ok(Origin { model_files, policy, critic: None, state, under_way })
+    Ok(Origin { model_files, policy, critic: None, teacher: None, state, estimator: None, under_way })
 }
 
 /// Seed of the warm start's tasks, environments and noise.

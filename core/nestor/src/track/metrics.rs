@@ -1,8 +1,9 @@
 //! The table of metric names, and the values of one iteration.
 
-use serde::{Deserialize, Serialize};
-
 use std::fmt::Write;
+
+use anyhow::{Result, ensure};
+use serde::{Deserialize, Serialize};
 
 /// An entry of the table of metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +37,8 @@ pub const METRICS: &[Metric] = table! {
     "episode/truncated", "share", "training episodes cut by a limit", "cut / episodes";
     "episode/valid_action_ratio", "share", "steps whose response the environment could parse", "valid / steps";
     "env/errors", "count", "failures of the environment that the run survived (`rollout.env_errors`), including evaluation", "sum over ranks";
+    "env/<name>", "", "the environment's own number of this name (`NESTOR_METRICS`), the last one of each training episode", "mean over the episodes that have it";
+    "estimator/<name>", "", "the estimator's own number of this name (`NESTOR_METRICS`)", "";
     "prompt/length", "tokens", "length of prompts; in a transcript, of the tokens that a step adds", "mean over steps";
     "prompt/length_max", "tokens", "longest prompt; in a transcript, the most tokens that a step adds", "max over steps";
     "response/length", "tokens", "length of responses", "mean over steps";
@@ -128,6 +131,17 @@ impl Metrics {
             Some((_, slot)) => *slot = value,
             None => self.0.push((name, value)),
         }
+    }
+
+    /// Sets a plugin's own number, as FAMILY/NAME. Refuses a name of Nestor's own.
+    pub fn set_of_plugin(&mut self, family: &str, name: &str, value: f64) -> Result<()> {
+        let full = format!("{family}/{name}");
+        ensure!(
+            METRICS.iter().all(|metric| metric.name != full),
+            "the plugin's metric `{name}` would be {full}, which is a metric of Nestor's own; rename it in the plugin"
+        );
+        self.set(full, value);
+        Ok(())
     }
 
     pub fn get(&self, name: &str) -> Option<f64> {

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use nestor::model::{Architecture, Config, Model};
 use nestor::plugin::{Plugins, SharedEnv};
-use nestor::recipe::PluginChoice;
+use nestor::recipe::{Isolation, PluginChoice};
 use serde_json::json;
 use tch::{Device, Kind};
 
@@ -71,7 +71,8 @@ pub fn rust_files(dir: &Path) -> Vec<PathBuf> {
 /// The SDK's toy environment; its own limit of steps is 9.
 pub fn toy() -> SharedEnv {
     let file = example_plugins().join("libtoy.so");
-    let choice = PluginChoice { plugin: file.display().to_string(), config: json!({ "max_steps": 9 }) };
+    let choice = PluginChoice::new(file.display().to_string(), json!({ "max_steps": 9 }));
+    let choice = PluginChoice { isolate: Some(Isolation::None), ..choice };
     Plugins::default().environment(&choice).expect("the toy environment")
 }
 

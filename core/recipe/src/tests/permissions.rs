@@ -46,6 +46,7 @@ const CHANGES: &str = "
 - update.short_mini_batch=reference                     - update.shuffle=true
 > critic=null               > dtype=float32             > env.config.range=11        > env.config.new=1
 > env.config={range:10}     > estimator.config.gamma=1  > estimator.config={gamma:1} > model.lora.alpha=3
+> estimator.teacher.path=x  > estimator.teacher=null
 > model.lora.rank=3         > model.lora=null           > model.new.heads=8          > model.new.hidden_size=32
 > model.new.initializer_range=0.1                       > model.new.intermediate_size=64
 > model.new.kv_heads=4      > model.new.layers=1        > model.new.vocab_size=600   > rollout.group_size=4
@@ -83,6 +84,7 @@ fn a_resume_prints_refuses_or_allows_every_change() -> Result<()> {
         "model.lora={rank: 2, alpha: 4}",
         "rollout.dynamic_sampling={rounds: 3}",
         "update.kl_in_reward={adaptive: {}}",
+        "estimator.teacher={path: teacher}",
     ];
     let path = folder.write("r.yaml", &format!("{WHOLE}{SECTIONS}"));
     let before = folder.load(&path, &sets)?;

@@ -19,11 +19,11 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 use engine::{Game, Play as GamePlay};
 pub use expert::next_command;
-use games::{Chosen, Games, Generator};
+use games::{Games, Generator};
 use generate::{Package, Size};
-use nestor_plugin::{Environment, Expert, Instance, Observation, Start};
+use nestor_plugin::{Environment, Expert, Instance, Observation, Snapshot, Start};
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use task_type::TaskType;
 
@@ -158,12 +158,21 @@ struct Episode {
     play: GamePlay,
     /// Task type and name of the game.
     labels: Map<String, Value>,
-    steps: u32,
+    way: Way,
     over: bool,
 }
 
+/// The task and the commands of an episode, which make its state.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Way {
+    split: String,
+    task: u64,
+    commands: Vec<String>,
+}
+
 impl Episode {
-    fn start(chosen: &Chosen) -> Result<Episode> {
+    fn start(world: &AlfWorld, split: &str, task: u64) -> Result<Episode> {
+        let chosen = world.games.choose(split, task)?;
         let game = Game::new(&chosen.file).with_context(|| chosen.place.clone())?;
         let play = game.play().with_context(|| chosen.place.clone())?;
         let mut labels = Map::new();
@@ -171,7 +180,20 @@ impl Episode {
             labels.insert("task_type".into(), task_type.name().into());
         }
         labels.insert("game".into(), chosen.name.clone().into());
-        Ok(Episode { game, play, labels, steps: 0, over: false })
+        let way = Way { split: split.into(), task, commands: Vec::new() };
+        Ok(Episode { game, play, labels, way, over: false })
+    }
+
+    /// Plays a command.
+    fn step(&mut self, world: &AlfWorld, command: String) -> Result<Observation> {
+        let text = self.play.step(&self.game, &command)?;
+        self.way.commands.push(command.clone());
+        let mut seen = self.observe(text)?;
+        seen.action = command;
+        seen.reward = if seen.terminated { REWARD } else { 0.0 };
+        seen.truncated = !seen.terminated && self.way.commands.len() >= world.max_steps as usize;
+        self.over = seen.terminated || seen.truncated;
+        Ok(seen)
     }
 
     fn observe(&self, text: String) -> Result<Observation> {
@@ -203,7 +225,7 @@ impl Instance for Play {
 
     fn reset(&mut self, world: &AlfWorld, start: Start<'_>) -> Result<Observation> {
         self.episode = None;
-        let episode = Episode::start(&world.games.choose(start.split, start.task)?)?;
+        let episode = Episode::start(world, start.split, start.task)?;
         let first = episode.observe(episode.game.intro.clone())?;
         ensure!(!first.terminated, "{}: the game is won before it begins", episode.labels["game"]);
         self.episode = Some(episode);
@@ -218,15 +240,7 @@ impl Instance for Play {
             let read = nestor_plugin::parse::think_action(response, TAIL);
             (read.text, read.valid)
         };
-        let text = episode.play.step(&episode.game, &action)?;
-        episode.steps += 1;
-        let mut seen = episode.observe(text)?;
-        seen.action = action;
-        seen.valid = valid;
-        seen.reward = if seen.terminated { REWARD } else { 0.0 };
-        seen.truncated = !seen.terminated && episode.steps >= world.max_steps;
-        episode.over = seen.terminated || seen.truncated;
-        Ok(seen)
+        Ok(Observation { valid, ..episode.step(world, action)? })
     }
 }
 
@@ -238,6 +252,24 @@ impl Expert for Play {
 
     fn response(&self, world: &AlfWorld, action: &str) -> Result<String> {
         Ok(if world.raw_commands { action.into() } else { format!("<think></think><action>{action}</action>") })
+    }
+}
+
+impl Snapshot for Play {
+    fn save(&self, _world: &AlfWorld) -> Result<Vec<u8>> {
+        Ok(serde_json::to_vec(&self.episode.as_ref().context("not reset yet")?.way)?)
+    }
+
+    /// Plays the saved commands again.
+    fn load(&mut self, world: &AlfWorld, state: &[u8]) -> Result<()> {
+        let way: Way = serde_json::from_slice(state).context("this is no saved state of alfworld")?;
+        let mut episode = Episode::start(world, &way.split, way.task)?;
+        for command in way.commands {
+            ensure!(!episode.over, "the saved state has commands after the end of its episode");
+            episode.step(world, command)?;
+        }
+        self.episode = Some(episode);
+        Ok(())
     }
 }
 
@@ -257,4 +289,4 @@ pub fn walkthrough(game: &Game) -> Result<Vec<String>> {
     Ok(commands)
 }
 
-nestor_plugin::export! { environments: [AlfWorld + expert] }
+nestor_plugin::export! { environments: [AlfWorld + expert + snapshot] }

@@ -11,11 +11,11 @@ mod parse;
 mod tests;
 
 use anyhow::{Context, Result, bail, ensure};
-use nestor_plugin::{Environment, Expert, Instance, Observation, Start};
+use nestor_plugin::{Environment, Expert, Instance, Observation, Snapshot, Start};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// The keys of `env.config`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -124,7 +124,7 @@ pub struct Play {
     game: Option<Game>,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Game {
     target: u32,
     current: u32,
@@ -216,4 +216,18 @@ impl Expert for Play {
     }
 }
 
-nestor_plugin::export! { environments: [NumberLine + expert] }
+impl Snapshot for Play {
+    fn save(&self, _world: &NumberLine) -> Result<Vec<u8>> {
+        Ok(serde_json::to_vec(&self.game)?)
+    }
+
+    fn load(&mut self, world: &NumberLine, state: &[u8]) -> Result<()> {
+        let game: Option<Game> = serde_json::from_slice(state).context("this is no saved state of numberline")?;
+        let fits = game.is_none_or(|game| game.current.max(game.target) <= world.max);
+        ensure!(fits, "the saved state is of a longer line: this one goes from 0 to {}", world.max);
+        self.game = game;
+        Ok(())
+    }
+}
+
+nestor_plugin::export! { environments: [NumberLine + expert + snapshot] }

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail, ensure};
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// Most boxes that a board may have.
 pub const MAX_BOXES: usize = 8;
@@ -20,7 +20,9 @@ pub enum Cell {
     Target,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A move of the player.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Direction {
     Up,
     Down,

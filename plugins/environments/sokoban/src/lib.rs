@@ -20,9 +20,9 @@ use board::{Board, Direction, GivenBoard, MAX_BOXES, State};
 use expert::Expert;
 use game::Game;
 use generate::{Shape, Split, generate};
-use nestor_plugin::{Environment, Instance, Observation, Start};
+use nestor_plugin::{Environment, Instance, Observation, Snapshot, Start};
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// The keys of `env.config`.
@@ -159,6 +159,15 @@ impl Environment for Sokoban {
 pub struct Play {
     game: Option<Game>,
     expert: Expert,
+    way: Way,
+}
+
+/// The task and the moves of an episode, which make its state.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Way {
+    split: String,
+    task: u64,
+    moves: Vec<Direction>,
 }
 
 /// Returns the game if it can continue.
@@ -191,7 +200,8 @@ impl Instance for Play {
         let (board, state) = world.start(start.split, start.task)?;
         let game = Game::new(board, state, world.max_steps);
         let observation = observe(&game);
-        (self.game, self.expert) = (Some(game), Expert::default());
+        let way = Way { split: start.split.into(), task: start.task, moves: Vec::new() };
+        *self = Play { game: Some(game), expert: Expert::default(), way };
         Ok(observation)
     }
 
@@ -203,6 +213,7 @@ impl Instance for Play {
         let (after, mut observation) = (game.state, observe(game));
         if let Some(direction) = reading.direction {
             self.expert.moved(&before, direction, &after);
+            self.way.moves.push(direction);
         }
         observation.action = reading.action.into();
         observation.reward = outcome.reward;
@@ -226,4 +237,23 @@ impl nestor_plugin::Expert for Play {
     }
 }
 
-nestor_plugin::export! { environments: [Sokoban + expert] }
+impl Snapshot for Play {
+    fn save(&self, _world: &Sokoban) -> Result<Vec<u8>> {
+        ensure!(self.game.is_some(), "not reset yet");
+        Ok(serde_json::to_vec(&self.way)?)
+    }
+
+    fn load(&mut self, world: &Sokoban, state: &[u8]) -> Result<()> {
+        let way: Way = serde_json::from_slice(state).context("this is no saved state of sokoban")?;
+        let (board, start) = world.start(&way.split, way.task)?;
+        let mut game = Game::new(board, start, world.max_steps);
+        for &direction in &way.moves {
+            ensure!(!game.is_over(), "the saved state has moves after the end of its episode");
+            game.step(Some(direction));
+        }
+        *self = Play { game: Some(game), expert: Expert::default(), way };
+        Ok(())
+    }
+}
+
+nestor_plugin::export! { environments: [Sokoban + expert + snapshot] }

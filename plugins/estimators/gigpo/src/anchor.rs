@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use nestor_plugin::Bytes;
 use nestor_plugin::stats::group_by;
 
-use crate::difflib::Text;
+use nestor_plugin::difflib::Text;
 
 /// Returns the rows of a group by state, in order of first appearance. With a threshold, a row joins the first state
 /// whose first row is similar enough (so the order of rows matters), else it starts a new one. Without a threshold,

@@ -18,8 +18,8 @@
 //!
 //! - A: `Gigpo::advantages` below;
 //! - AE: `episode_advantages` in the SDK (plugins/sdk/src/stats.rs), because GRPO shares it;
-//! - AS: `Gigpo::steps` below, with the groups C from `anchor::states` (anchor.rs, and difflib.rs for `similarity`);
-//! - R: `step_returns` below;
+//! - AS: `Gigpo::steps` below, with the groups C from `anchor::states` (anchor.rs, and the SDK for `similarity`);
+//! - R: `step_returns` in the SDK;
 //! - the division, or none: `Summary::advantage` in the SDK, on both levels.
 //!
 //! The default of `norm` is `none` here and `std` in grpo. Each is the default of the reference implementation: its
@@ -29,13 +29,10 @@
 #![forbid(unsafe_code)]
 
 mod anchor;
-mod difflib;
 mod permuted;
 
-use std::collections::HashMap;
-
 use anyhow::{Context, Result, ensure};
-use nestor_plugin::stats::{Norm, Summary, Weighting, episode_advantages, group_by};
+use nestor_plugin::stats::{Norm, Summary, Weighting, episode_advantages, group_by, step_returns};
 use nestor_plugin::{Estimator, Needs, Parts, Rows, Scores};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -161,34 +158,6 @@ impl Gigpo {
         }
         Ok(Steps { advantages, returns, state: number })
     }
-}
-
-/// Computes R of every row (Eq. 5). Copies are outside the recursion and take their source's return. The penalty is
-/// subtracted after discounting, so that it never reaches earlier steps.
-fn step_returns(rows: &Rows<'_>, gamma: f64) -> Result<Vec<f64>> {
-    let mut by_episode: HashMap<u32, Vec<usize>> = HashMap::new();
-    for row in (0..rows.len()).filter(|&row| rows.duplicate_of[row] < 0) {
-        by_episode.entry(rows.episode[row]).or_default().push(row);
-    }
-    let mut returns = vec![0.0; rows.len()];
-    for steps in by_episode.values_mut() {
-        steps.sort_unstable_by_key(|&row| rows.step[row]);
-        let mut next = 0.0;
-        for &row in steps.iter().rev() {
-            next = rows.reward[row] + gamma * next;
-            returns[row] = next;
-        }
-    }
-    for row in 0..rows.len() {
-        if let Ok(source) = usize::try_from(rows.duplicate_of[row]) {
-            ensure!(source < rows.len(), "row {row} is a copy of row {source}, which does not exist");
-            returns[row] = returns[source];
-        }
-    }
-    for (value, penalty) in returns.iter_mut().zip(rows.penalty) {
-        *value -= penalty;
-    }
-    Ok(returns)
 }
 
 nestor_plugin::export! { estimators: [Gigpo + parts, Permuted] }

@@ -8,8 +8,8 @@ use nestor_plugin::{Estimator, Parts, parse_config};
 use serde_json::{Value, json};
 
 use super::Gigpo;
-use super::difflib::Text;
 use super::permuted::Permuted;
+use nestor_plugin::difflib::Text;
 
 #[test]
 fn all_reference_cases() {
@@ -42,15 +42,13 @@ fn equal_returns_give_zero_where_float32_does_not() {
             traj: i.to_string(),
             anchor: "s".into(),
             reward: case["value"].as_f64().unwrap(),
-            episode_reward: case["value"].as_f64().unwrap(),
+            episode_reward: case["value"].as_f64(),
             valid: true,
             resp_len: 1,
-            dup_of: None,
-            values: None,
-            token_rewards: None,
+            ..RecordedRow::default()
         };
         let rows = (0..case["n"].as_u64().unwrap()).map(row).collect();
-        let columns = Recorded { rows, gamma: None, penalty_coef: 0.0 }.columns().unwrap();
+        let columns = Recorded { rows, ..Recorded::default() }.columns().unwrap();
         for norm in ["std", "none"] {
             assert!(score(&columns, &json!({ "norm": norm })).iter().all(|&a| a == 0.0), "{case}");
         }
@@ -196,12 +194,10 @@ fn random_batch(seed: u64) -> Columns {
                     traj: traj.to_string(),
                     anchor: random.below(3).to_string(),
                     reward: *reward,
-                    episode_reward: rewards.iter().sum(),
+                    episode_reward: Some(rewards.iter().sum()),
                     valid: random.below(4) > 0,
                     resp_len: 1 + random.below(3) as u32,
-                    dup_of: None,
-                    values: None,
-                    token_rewards: None,
+                    ..RecordedRow::default()
                 });
             }
         }
@@ -212,7 +208,7 @@ fn random_batch(seed: u64) -> Columns {
             rows.push(RecordedRow { dup_of: Some(source), ..rows[source].clone() });
         }
     }
-    Recorded { rows, gamma: None, penalty_coef: 0.1 }.columns().unwrap()
+    Recorded { rows, penalty_coef: 0.1, ..Recorded::default() }.columns().unwrap()
 }
 
 /// The same rows in another order.

@@ -18,21 +18,17 @@ fn score(columns: &Columns, config: &Value) -> (Vec<f32>, Vec<f32>) {
 
 fn row(traj: &str, token_rewards: Vec<f64>, values: Vec<f32>) -> RecordedRow {
     RecordedRow {
-        group: 0,
         traj: traj.into(),
-        anchor: String::new(),
-        reward: 0.0,
-        episode_reward: 0.0,
         valid: true,
         resp_len: token_rewards.len() as u32,
-        dup_of: None,
         values: Some(values),
         token_rewards: Some(token_rewards),
+        ..RecordedRow::default()
     }
 }
 
 fn columns(rows: Vec<RecordedRow>) -> Columns {
-    Recorded { rows, gamma: None, penalty_coef: 0.0 }.columns().expect("sound rows")
+    Recorded { rows, ..Recorded::default() }.columns().expect("sound rows")
 }
 
 fn numbers(row: &Value) -> Vec<f64> {

@@ -29,7 +29,8 @@ impl Cases {
 pub fn score<E: Estimator>(columns: &Columns, config: &Value) -> Vec<f32> {
     let tokens = columns.token_rewards.len();
     let (mut advantages, mut returns) = (vec![f32::NAN; tokens], vec![f32::NAN; tokens]);
-    let rows = columns.view();
+    let asked = columns.asked();
+    let rows = columns.view_with(&asked);
     parse_config(&config.to_string())
         .and_then(E::open)
         .and_then(|mut e| e.score(&rows, &mut Scores::new(&mut advantages, &mut returns)))
@@ -40,6 +41,31 @@ pub fn score<E: Estimator>(columns: &Columns, config: &Value) -> Vec<f32> {
         tokens[0]
     };
     (0..rows.len()).map(one_value).collect()
+}
+
+/// Compares an estimator with every run of its method in a file in the form of `tests/fixtures/estimator_family.json`, to
+/// 1e-6 of 1 + |x|: that reference works in float64. `config` turns a run's parameters into the estimator's. Returns the
+/// number of rows compared.
+pub fn compare_family<E: Estimator>(file: &Cases, method: &str, config: impl Fn(&Value) -> Value) -> usize {
+    let list = |value: &Value| value.as_array().unwrap_or_else(|| panic!("{method}: no list")).clone();
+    let mut compared = 0;
+    for result in list(&file.value["methods"][method]) {
+        let cases = list(&file.value["cases"]);
+        let case = cases.iter().find(|case| case["id"] == result["case"]).unwrap_or_else(|| panic!("{result}"));
+        let recorded: Recorded = serde_json::from_value(case.clone()).unwrap_or_else(|e| panic!("{e}"));
+        let columns = recorded.columns().unwrap_or_else(|e| panic!("{e:#}"));
+        for run in list(&result["runs"]) {
+            let got = score::<E>(&columns, &config(&run["params"]));
+            let want: Vec<f64> = list(&run["adv_f64"]).iter().filter_map(Value::as_f64).collect();
+            assert_eq!(got.len(), want.len(), "rows");
+            for (row, (&got, &want)) in got.iter().zip(&want).enumerate() {
+                let close = (f64::from(got) - want).abs() <= 1e-6 * (1.0 + want.abs());
+                assert!(close, "{} {}, row {row}: {got}, the reference has {want}", case["id"], run["params"]);
+            }
+            compared += got.len();
+        }
+    }
+    compared
 }
 
 /// Compares an estimator with `expected["adv"]`, one number per row, to 1e-4 of 1 + |x|: the reference works in

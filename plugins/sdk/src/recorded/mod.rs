@@ -1,16 +1,18 @@
 //! Recorded steps: the JSON form that `nestor advantage` reads and that tests keep, and its conversion to columns.
 
 pub mod cases;
+mod named;
 
 use std::collections::HashMap;
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
-use crate::{Bytes, Rows};
+use crate::{Bytes, Column, Rows, Values, View};
+pub use named::NamedCells;
 
 /// The recorded steps of one iteration.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 pub struct Recorded {
     /// The steps; those of one episode in the order played.
     pub rows: Vec<RecordedRow>,
@@ -20,10 +22,16 @@ pub struct Recorded {
     /// The penalty of an invalid response.
     #[serde(default)]
     pub penalty_coef: f64,
+    /// The split of the tasks (column `split`).
+    #[serde(default)]
+    pub split: Option<String>,
+    /// Number of the iteration (column `iteration`).
+    #[serde(default)]
+    pub iteration: Option<u64>,
 }
 
 /// One recorded step.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 pub struct RecordedRow {
     /// Number of the group.
     pub group: u32,
@@ -33,8 +41,9 @@ pub struct RecordedRow {
     pub anchor: String,
     /// The environment's reward of the step.
     pub reward: f64,
-    /// Undiscounted sum of the episode's rewards.
-    pub episode_reward: f64,
+    /// Undiscounted sum of the episode's rewards. If omitted, it is computed from its rows.
+    #[serde(default)]
+    pub episode_reward: Option<f64>,
     /// The response had the right form.
     pub valid: bool,
     /// Number of response tokens.
@@ -49,6 +58,9 @@ pub struct RecordedRow {
     /// of an invalid response.
     #[serde(default)]
     pub token_rewards: Option<Vec<f64>>,
+    /// Cells of the columns that estimators ask for by name.
+    #[serde(flatten)]
+    pub named: NamedCells,
 }
 
 /// Owned columns; [`Columns::view`] borrows them as [`Rows`].
@@ -74,11 +86,22 @@ pub struct Columns {
     pub values: Option<Vec<f32>>,
     pub logprobs: Option<Vec<f32>>,
     pub ref_logprobs: Option<Vec<f32>>,
+    pub named: Vec<(Column, Values)>,
 }
 
 impl Columns {
-    /// Borrows the columns.
+    /// Borrows the columns that the file has beside the usual ones, for [`Columns::view_with`].
+    pub fn asked(&self) -> Vec<(Column, Option<View<'_>>)> {
+        self.named.iter().map(|(column, values)| (column.clone(), Some(values.view()))).collect()
+    }
+
+    /// Borrows the usual columns.
     pub fn view(&self) -> Rows<'_> {
+        self.view_with(&[])
+    }
+
+    /// Borrows the usual columns and those that were asked for.
+    pub fn view_with<'a>(&'a self, asked: &'a [(Column, Option<View<'a>>)]) -> Rows<'a> {
         Rows {
             group: &self.group,
             episode: &self.episode,
@@ -98,7 +121,7 @@ impl Columns {
             values: self.values.as_deref(),
             logprobs: self.logprobs.as_deref(),
             ref_logprobs: self.ref_logprobs.as_deref(),
-            asked: &[],
+            asked,
         }
     }
 }
@@ -108,6 +131,7 @@ impl Recorded {
     /// counts as its terminal one.
     pub fn columns(&self) -> Result<Columns> {
         let mut out = Columns { anchor_offsets: vec![0], token_offsets: vec![0], ..Columns::default() };
+        let sums = self.episode_rewards();
         let mut episodes: HashMap<(u32, &str), u32> = HashMap::new();
         let mut steps: Vec<u32> = Vec::new();
         for (i, row) in self.rows.iter().enumerate() {
@@ -134,7 +158,7 @@ impl Recorded {
                 Some(rewards) => out.token_rewards.extend(rewards),
                 None => {
                     out.token_rewards.extend(std::iter::repeat_n(0.0, row.resp_len as usize - 1));
-                    out.token_rewards.push(row.episode_reward - penalty);
+                    out.token_rewards.push(row.episode_reward.unwrap_or(sums[&(row.group, &*row.traj)]) - penalty);
                 }
             }
             out.token_offsets.push(out.token_rewards.len() as u64);
@@ -149,7 +173,17 @@ impl Recorded {
         }
         out.terminated =
             out.episode.iter().zip(&out.step).map(|(&e, &s)| u8::from(s + 1 == steps[e as usize])).collect();
+        out.named = named::columns(self)?;
         Ok(out)
+    }
+
+    /// The sum of the rewards of each episode, without copies.
+    fn episode_rewards(&self) -> HashMap<(u32, &str), f64> {
+        let mut sums = HashMap::new();
+        for row in &self.rows {
+            *sums.entry((row.group, &*row.traj)).or_insert(0.0) += if row.dup_of.is_none() { row.reward } else { 0.0 };
+        }
+        sums
     }
 
     /// Checks the rules that serde cannot.

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 
 /// A text prepared for comparisons.
+#[derive(Debug)]
 pub struct Text {
     chars: Vec<char>,
     /// Number of occurrences of each character.
@@ -16,6 +17,7 @@ pub struct Text {
 }
 
 impl Text {
+    /// Prepares a text.
     pub fn new(text: &str) -> Self {
         let chars: Vec<char> = text.chars().collect();
         let mut positions: HashMap<char, Vec<usize>> = HashMap::new();

@@ -1,0 +1,157 @@
+//! The columns of rows that need a forward pass of the policy, before its update: log-probs, entropies, hidden states.
+//!
+//! One pass gives all of them. An entropy of the engine would be that of its own kernels, which sample at most a few tokens
+//! at a time; this pass has the update's arithmetic, and costs nothing where `update.old_logprobs` makes it anyway.
+
+use anyhow::Result;
+use nestor_torch::upload;
+use tch::{Device, Kind, Tensor, no_grad};
+
+use super::lm_head::{TokenStats, stats_of_states, token_stats};
+use super::logprobs::shared_numbers;
+use super::packing::Packed;
+use crate::data::{Batch, Rows, Sequence};
+use crate::model::Model;
+use crate::model::linear::Tape;
+use crate::model::qwen2::BlockInput;
+use crate::plugin::Column;
+use crate::shard::Ranks;
+
+/// Mean hidden states: after a block, over the last tokens before a response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HiddenMean {
+    /// Number of the block, from 0.
+    pub block: usize,
+    pub tokens: usize,
+}
+
+impl HiddenMean {
+    /// The mean that a column names in a network of this many blocks; none for other columns, and for a block that the
+    /// network does not have.
+    pub fn of(column: &Column, blocks: usize) -> Option<Self> {
+        let Column::Hidden { layer, tokens } = *column else { return None };
+        let block = if layer < 0 { blocks as i64 + i64::from(layer) } else { i64::from(layer) };
+        let block = usize::try_from(block).ok().filter(|&block| block < blocks)?;
+        Some(Self { block, tokens: tokens as usize })
+    }
+}
+
+/// The results of a pass over a batch, at every rank.
+#[derive(Debug)]
+pub struct PolicyColumns {
+    /// Log-probs of the response tokens, (R).
+    pub logprobs: Vec<f32>,
+    /// Entropies of their distributions, (R).
+    pub entropy: Vec<f32>,
+    /// (B, E) each, in the order asked for.
+    pub hidden: Vec<Vec<f32>>,
+}
+
+/// Computes the columns at the sampling temperature; the ranks share the work.
+pub fn policy_columns(
+    ranks: &Ranks,
+    model: &Model,
+    batch: &Batch,
+    micro_batch_tokens: usize,
+    temperature: f64,
+    hidden: &[HiddenMean],
+) -> Result<PolicyColumns> {
+    let (tokens, states) = (batch.response_tokens(), batch.rows.len() * model.config.hidden_size as usize);
+    let size = 2 * tokens + hidden.len() * states;
+    let mut numbers = shared_numbers(ranks, model, batch, micro_batch_tokens, size, |sequences, numbers| {
+        let packed = Packed::new(sequences, &batch.rows, model.device());
+        let (logprobs, rest) = numbers.split_at_mut(tokens);
+        let (entropy, rest) = rest.split_at_mut(tokens);
+        let stats = match hidden {
+            [] => token_stats(model, &packed, temperature)?,
+            _ => {
+                let (stats, means) = stats_and_hidden(model, sequences, &batch.rows, &packed, temperature, hidden)?;
+                for (mean, column) in means.iter().zip(rest.chunks_mut(states.max(1))) {
+                    put_rows(mean, sequences, column)?;
+                }
+                stats
+            }
+        };
+        packed.put(&stats.logprobs, logprobs);
+        packed.put(&stats.entropy, entropy);
+        Ok(())
+    })?;
+    let rest = numbers.split_off(2 * tokens);
+    let entropy = numbers.split_off(tokens);
+    let hidden = (0..hidden.len()).map(|i| rest[i * states..(i + 1) * states].to_vec()).collect();
+    Ok(PolicyColumns { logprobs: numbers, entropy, hidden })
+}
+
+/// The token statistics of a micro-batch, and its mean hidden states (rows, E), float32. The last block computes all states,
+/// not only those that predict a token.
+fn stats_and_hidden(
+    model: &Model,
+    sequences: &[&Sequence],
+    rows: &Rows,
+    packed: &Packed,
+    temperature: f64,
+    hidden: &[HiddenMean],
+) -> Result<(TokenStats, Vec<Tensor>)> {
+    let mut reader = model.reader();
+    let spans = Spans::of(sequences, rows);
+    let mut means: Vec<Tensor> = hidden.iter().map(|_| Tensor::new()).collect();
+    let states = no_grad(|| {
+        let rope = model.rope(&packed.packing.positions);
+        let mut x = model.embed(&model.outer_weights(&mut reader, false)?, &packed.tokens);
+        for block in 0..model.blocks() {
+            let weights = model.block_weights(&mut reader, block, false)?;
+            reader.prefetch(model.unit_after(block))?;
+            let input = BlockInput { x: &x, rope: &rope, read: None };
+            let attend = |q: &Tensor, k: &Tensor, v: &Tensor| model.ops.attend([q, k, v], &packed.packing.sequences);
+            x = model.block(&weights, input, &mut Tape::off(), attend);
+            for (mean, asked) in means.iter_mut().zip(hidden).filter(|(_, asked)| asked.block == block) {
+                *mean = spans.mean(&x, asked.tokens);
+            }
+        }
+        anyhow::Ok(model.ops.rows(&x, &packed.predictors))
+    })?;
+    Ok((stats_of_states(model, &mut reader, &states, packed, temperature)?, means))
+}
+
+/// Where the responses of packed sequences begin.
+struct Spans {
+    /// First token of the response's sequence, and first token of the response, on the packed axis.
+    starts: Vec<(usize, usize)>,
+}
+
+impl Spans {
+    fn of(sequences: &[&Sequence], rows: &Rows) -> Self {
+        let (mut starts, mut first) = (Vec::new(), 0);
+        for sequence in sequences {
+            starts.extend(sequence.rows.iter().map(|&row| (first, first + rows.span_start[row as usize] as usize)));
+            first += sequence.tokens.len();
+        }
+        Self { starts }
+    }
+
+    /// Means of states (T, E) over the last tokens before each response, as far as its sequence has them: (rows, E).
+    fn mean(&self, x: &Tensor, tokens: usize) -> Tensor {
+        let (mut from, mut to, mut shares) = (Vec::new(), Vec::new(), Vec::new());
+        for (row, &(first, response)) in self.starts.iter().enumerate() {
+            let begin = response.saturating_sub(tokens).max(first);
+            from.extend((begin..response).map(|token| token as i64));
+            to.extend(std::iter::repeat_n(row as i64, response - begin));
+            shares.extend(std::iter::repeat_n(1.0 / (response - begin) as f32, response - begin));
+        }
+        let device = x.device();
+        let chosen = x.index_select(0, &upload(&from, device)).to_kind(Kind::Float);
+        let chosen = chosen * upload(&shares, device).unsqueeze(1);
+        let sum = Tensor::zeros([self.starts.len() as i64, x.size()[1]], (Kind::Float, device));
+        sum.index_add(0, &upload(&to, device), &chosen)
+    }
+}
+
+/// Writes states (rows, E) to the places of their rows in a column (B, E).
+fn put_rows(states: &Tensor, sequences: &[&Sequence], column: &mut [f32]) -> Result<()> {
+    let numbers = Vec::<f32>::try_from(states.to_device(Device::Cpu).flatten(0, 1))?;
+    let size = states.size()[1] as usize;
+    for (row, state) in sequences.iter().flat_map(|sequence| &sequence.rows).zip(numbers.chunks(size)) {
+        column[*row as usize * size..][..size].copy_from_slice(state);
+    }
+    Ok(())
+}

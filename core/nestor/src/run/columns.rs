@@ -1,0 +1,132 @@
+//! The columns that networks and the estimator add to a batch.
+
+use anyhow::{Context, Result};
+
+use super::Run;
+use super::alarms::check_rows;
+use super::report;
+use super::speed::forward_flops;
+use crate::data::Batch;
+use crate::dist::from_root;
+use crate::model::{Model, weights};
+use crate::plugin::{Asked, Column, Values};
+use crate::policy::columns::{HiddenMean, PolicyColumns, policy_columns};
+use crate::policy::critic::ragged_values;
+use crate::policy::kl_reward::subtract_kl;
+use crate::policy::logprobs::ragged_logprobs;
+use crate::policy::network::shard;
+use crate::recipe::{OldLogprobs, Recipe};
+use crate::shard::Ranks;
+
+impl Run {
+    /// Adds the columns that the recipe or the estimator asks for: log-probs recomputed before the update, entropies, hidden
+    /// states, log-probs of reference and teacher, values of the critic. Then subtracts KL from the rewards.
+    pub fn reference(&mut self, batch: &mut Batch) -> Result<()> {
+        self.policy_columns(batch)?;
+        let Self { recipe, ranks, learner, meter, ledger, .. } = self;
+        let update = &recipe.update;
+        let (tokens, temperature) = (update.micro_batch_tokens, recipe.rollout.temperature);
+        if let Some(reference) = &learner.reference {
+            meter.phases.start("reference");
+            let _bar = ranks.progress.phase("reference", "sequences");
+            batch.rows.ref_logprobs = Some(ragged_logprobs(ranks, reference, batch, tokens, temperature)?);
+            meter.speed.count(forward_flops(&reference.config, batch));
+        }
+        if let Some(teacher) = &learner.teacher {
+            meter.phases.start("teacher");
+            let _bar = ranks.progress.phase("teacher", "sequences");
+            let logprobs = ragged_logprobs(ranks, teacher, batch, tokens, temperature)?;
+            batch.rows.columns.insert(Column::TeacherLogprobs.to_string(), Values::F32(logprobs));
+            meter.speed.count(forward_flops(&teacher.config, batch));
+        }
+        if let Some(critic) = &learner.critic {
+            meter.phases.start("values");
+            let _bar = ranks.progress.phase("values", "sequences");
+            batch.rows.values = Some(ragged_values(ranks, &critic.model, batch, tokens)?);
+            meter.speed.count(forward_flops(&critic.model.config, batch));
+        }
+        ledger.kl_coefficient = ledger.state.kl_coefficient;
+        if let (Some(section), Some(coefficient)) = (&update.kl_in_reward, &mut ledger.kl_coefficient) {
+            let kl = subtract_kl(batch, section, *coefficient);
+            meter.metrics.set("reward/kl", kl);
+            meter.metrics.set("reward/kl_coef", coefficient.0);
+            coefficient.update(section, kl, batch.rows.len());
+        }
+        Ok(())
+    }
+
+    /// One pass of the policy for recomputed log-probs and the columns that need one. None where nobody asks.
+    fn policy_columns(&mut self, batch: &mut Batch) -> Result<()> {
+        let Self { recipe, ranks, learner, meter, estimator, .. } = self;
+        let model = &learner.policy.model;
+        let recomputes = recipe.update.old_logprobs == OldLogprobs::Recompute;
+        let asked = PolicyAsked::of(estimator.asked(), model.blocks());
+        if !recomputes && asked.is_empty() {
+            return Ok(());
+        }
+        let (phase, title) = if recomputes { ("old_logprobs", "old log-probs") } else { ("columns", "columns") };
+        meter.phases.start(phase);
+        let _bar = ranks.progress.phase(title, "sequences");
+        let (tokens, temperature) = (recipe.update.micro_batch_tokens, recipe.rollout.temperature);
+        let logprobs = if asked.is_empty() {
+            ragged_logprobs(ranks, model, batch, tokens, temperature)?
+        } else {
+            let means: Vec<HiddenMean> = asked.hidden.iter().map(|(_, mean)| *mean).collect();
+            let PolicyColumns { logprobs, entropy, hidden } =
+                policy_columns(ranks, model, batch, tokens, temperature, &means)?;
+            let columns = &mut batch.rows.columns;
+            if asked.entropy {
+                columns.insert(Column::Entropy.to_string(), Values::F32(entropy));
+            }
+            columns.extend(asked.hidden.into_iter().map(|(name, _)| name).zip(hidden.into_iter().map(Values::F32)));
+            logprobs
+        };
+        batch.recomputed = recomputes.then_some(logprobs);
+        meter.speed.count(forward_flops(&model.config, batch));
+        Ok(())
+    }
+
+    /// Calls the estimator, which computes advantages and returns. Rank 0 computes them for all, since it has the full
+    /// batch.
+    pub fn score(&mut self, batch: &mut Batch) -> Result<()> {
+        let Self { ranks, estimator, meter, ledger, .. } = self;
+        meter.phases.start("advantage");
+        let (rows, metrics) = (&mut batch.rows, &mut meter.metrics);
+        (rows.advantages, rows.returns) = from_root(&*ranks.comm, || {
+            check_rows(rows)?;
+            report::estimator(metrics, estimator.score(rows)?)?;
+            ledger.scored = estimator.has_state().then(|| estimator.save()).transpose()?;
+            Ok((std::mem::take(&mut rows.advantages), std::mem::take(&mut rows.returns)))
+        })?;
+        Ok(())
+    }
+}
+
+/// The asked columns that need a pass of the policy.
+struct PolicyAsked {
+    entropy: bool,
+    /// With the names of their columns.
+    hidden: Vec<(String, HiddenMean)>,
+}
+
+impl PolicyAsked {
+    fn of(asked: &[Asked], blocks: usize) -> Self {
+        let hidden = |one: &Asked| Some((one.column.to_string(), HiddenMean::of(&one.column, blocks)?));
+        Self {
+            entropy: asked.iter().any(|one| one.column == Column::Entropy),
+            hidden: asked.iter().filter_map(hidden).collect(),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        !self.entropy && self.hidden.is_empty()
+    }
+}
+
+/// Loads the model of `estimator.teacher`, sharded as the reference is.
+pub fn load_teacher(recipe: &Recipe, ranks: &Ranks) -> Result<Option<Model>> {
+    let Some(teacher) = &recipe.estimator.teacher else { return Ok(None) };
+    let load =
+        || shard(weights::load(teacher.path.as_ref(), crate::model::kind(recipe.dtype), ranks.comm.device())?, ranks);
+    load().map(Some).context("recipe key `estimator.teacher.path`")
+}

@@ -1,0 +1,224 @@
+//! Reads a server's observation by the config's paths. Nothing here does input or output.
+
+use anyhow::{Context, Result, bail, ensure};
+use nestor_plugin::Observation;
+use serde_json::{Map, Value};
+
+use crate::config::{Config, Paths};
+use crate::wire::{Answer, start};
+
+/// The most fields that an error lists.
+const SHOWN: usize = 20;
+
+/// A path into the observation: names of fields and numbers of list entries, separated by dots. A negative number counts
+/// from the end of the list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Path(String);
+
+impl Path {
+    fn parse(key: &str, path: &str) -> Result<Self> {
+        let fits = path.split('.').all(|part| !part.is_empty()) && !path.contains(char::is_control);
+        ensure!(fits, "config key `{key}`: `{path}` is not a path; write it like metadata.won or messages.-1.content");
+        Ok(Self(path.to_string()))
+    }
+
+    /// Returns the value; none where a part is missing.
+    fn find<'a>(&self, fields: &'a Map<String, Value>) -> Option<&'a Value> {
+        let mut parts = self.0.split('.');
+        let first = fields.get(parts.next()?)?;
+        parts.try_fold(first, |value, part| match value {
+            Value::Object(fields) => fields.get(part),
+            Value::Array(list) => list.get(match part.strip_prefix('-') {
+                Some(back) => list.len().checked_sub(back.parse().ok()?)?,
+                None => part.parse().ok()?,
+            }),
+            _ => None,
+        })
+    }
+
+    fn missing(&self, key: &str, fields: &Map<String, Value>) -> anyhow::Error {
+        let known: Vec<String> = fields.keys().take(SHOWN).map(|name| start(name)).collect();
+        let known: Vec<&str> = known.iter().map(String::as_str).collect();
+        anyhow::anyhow!(
+            "config key `{key}`: the observation has no `{}`{}",
+            self.0,
+            nestor_plugin::suggest(self.0.split('.').next().unwrap_or_default(), &known)
+        )
+    }
+}
+
+/// The rule for a won episode.
+#[derive(Debug, Clone)]
+enum Rule {
+    Path(Path),
+    Reward(f64),
+}
+
+/// The paths of a config.
+#[derive(Debug, Clone)]
+pub struct View {
+    text: Vec<Path>,
+    /// An observation without any of the paths of `text` is an error.
+    strict: bool,
+    task: Option<Path>,
+    admissible: Option<Path>,
+    anchor: Vec<Path>,
+    info: Vec<(String, Path)>,
+    expert: Option<Path>,
+    won: Rule,
+}
+
+/// An observation, and the expert's next action in its state.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Seen {
+    /// The observation. Its `action` is empty and `valid` is true.
+    pub observation: Observation,
+    /// The expert's next action, where the server names one.
+    pub expert: Option<String>,
+}
+
+impl Seen {
+    /// True if a policy could not tell the two apart. Recorded values may differ: some servers put times there.
+    pub fn equals(&self, other: &Self) -> bool {
+        let (a, b) = (&self.observation, &other.observation);
+        (&a.text, &a.task, &a.admissible, &a.anchor) == (&b.text, &b.task, &b.admissible, &b.anchor)
+            && (a.reward, a.terminated) == (b.reward, b.terminated)
+    }
+}
+
+impl View {
+    /// Parses the paths of a config.
+    pub fn new(config: &Config) -> Result<Self> {
+        let one = |key: &str, path: &Option<String>| path.as_ref().map(|path| Path::parse(key, path)).transpose();
+        let many = |key: &str, paths: &Option<Paths>| {
+            let list = paths.as_ref().map_or(&[][..], Paths::list);
+            ensure!(paths.is_none() || !list.is_empty(), "config key `{key}` is an empty list; leave it out");
+            list.iter().map(|path| Path::parse(key, path)).collect::<Result<Vec<_>>>()
+        };
+        let info = config.info.iter().map(|(name, path)| {
+            ensure!(name != "won", "config key `info` sets `won`; use config key `won`");
+            Ok((name.clone(), Path::parse("info", path)?))
+        });
+        let mut text = many("text", &config.text)?;
+        if config.text.is_none() && config.tool.is_some() {
+            text = ["result.content.0.text", "error.message"].map(|path| Path(path.into())).into();
+        }
+        Ok(Self {
+            text,
+            strict: config.text.is_some(),
+            task: one("task", &config.task)?,
+            admissible: one("admissible", &config.admissible)?,
+            anchor: many("anchor", &config.anchor)?,
+            info: info.collect::<Result<_>>()?,
+            expert: one("expert", &config.expert)?,
+            won: match one("won.path", &config.won.path)? {
+                Some(path) => Rule::Path(path),
+                None => Rule::Reward(config.won.reward_at_least.unwrap_or(1.0)),
+            },
+        })
+    }
+
+    /// True if the config names a path to the expert's next action.
+    pub fn has_expert(&self) -> bool {
+        self.expert.is_some()
+    }
+
+    /// Reads the answer to a reset.
+    pub fn first(&self, answer: &Answer) -> Result<Seen> {
+        let fields = &answer.observation;
+        for (key, path) in [("task", &self.task), ("admissible", &self.admissible)] {
+            if let Some(path) = path {
+                path.find(fields).ok_or_else(|| path.missing(key, fields))?;
+            }
+        }
+        let mut seen = self.next(answer)?;
+        // The reward of a reset has no step to count for.
+        seen.observation.reward = 0.0;
+        Ok(seen)
+    }
+
+    /// Reads the answer to a step. Values other than text and anchor may be missing.
+    pub fn next(&self, answer: &Answer) -> Result<Seen> {
+        let fields = &answer.observation;
+        let text = self.text(fields)?;
+        let anchor = match self.lines(&self.anchor, fields) {
+            Some(anchor) => anchor,
+            None if self.anchor.is_empty() => text.clone(),
+            None if answer.done => String::new(),
+            None => return Err(self.anchor[0].missing("anchor", fields)),
+        };
+        let found = |path: &Option<Path>| path.as_ref().and_then(|path| path.find(fields)).filter(|v| !v.is_null());
+        let mut info: Map<String, Value> =
+            self.info.iter().filter_map(|(name, path)| Some((name.clone(), path.find(fields)?.clone()))).collect();
+        info.insert("won".into(), self.won(answer)?.into());
+        let observation = Observation {
+            text,
+            task: found(&self.task).map(shown).unwrap_or_default(),
+            admissible: found(&self.admissible).map(actions).transpose()?.unwrap_or_default(),
+            anchor: anchor.into_bytes(),
+            reward: answer.reward,
+            terminated: answer.done,
+            valid: true,
+            info,
+            ..Observation::default()
+        };
+        Ok(Seen { observation, expert: found(&self.expert).map(shown) })
+    }
+
+    fn text(&self, fields: &Map<String, Value>) -> Result<String> {
+        match self.lines(&self.text, fields) {
+            Some(text) => Ok(text),
+            None if self.strict => Err(self.text[0].missing("text", fields)),
+            None => Ok(default_text(fields)),
+        }
+    }
+
+    /// The values of paths, one per line; none where all are missing.
+    fn lines(&self, paths: &[Path], fields: &Map<String, Value>) -> Option<String> {
+        let found: Vec<&Value> = paths.iter().filter_map(|path| path.find(fields)).collect();
+        let lines: Vec<String> = found.iter().filter(|value| !value.is_null()).map(|value| shown(value)).collect();
+        (!found.is_empty()).then(|| lines.join("\n"))
+    }
+
+    fn won(&self, answer: &Answer) -> Result<bool> {
+        match &self.won {
+            Rule::Reward(least) => Ok(answer.done && answer.reward >= *least),
+            Rule::Path(path) => match path.find(&answer.observation) {
+                None if answer.done => Err(path.missing("won.path", &answer.observation)),
+                None | Some(Value::Null) => Ok(false),
+                Some(Value::Bool(won)) => Ok(*won),
+                Some(Value::Number(number)) => Ok(number.as_f64().is_some_and(|number| number > 0.0)),
+                Some(other) => bail!(
+                    "config key `won.path`: `{}` is {}, neither true, false nor a number",
+                    path.0,
+                    start(&other.to_string())
+                ),
+            },
+        }
+    }
+}
+
+/// The text of an observation whose config names none.
+fn default_text(fields: &Map<String, Value>) -> String {
+    if let Some(Value::String(text)) = fields.get("text") {
+        return text.clone();
+    }
+    let mut texts = fields.values().filter_map(Value::as_str);
+    match (texts.next(), texts.next()) {
+        (Some(text), None) => text.to_string(),
+        _ => Value::Object(fields.clone()).to_string(),
+    }
+}
+
+/// A value as text: a text as it is, anything else as JSON.
+fn shown(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// The admissible actions in a value.
+fn actions(value: &Value) -> Result<Vec<String>> {
+    let list = value
+        .as_array()
+        .with_context(|| format!("config key `admissible`: the value is {}, not a list", start(&value.to_string())))?;
+    Ok(list.iter().map(shown).collect())
+}

@@ -189,8 +189,9 @@ typedef struct nestor_parts {
     int32_t (*fill)(void *estimator, const nestor_rows *rows, nestor_sink *sink, double *parts);
 } nestor_parts;
 
-/* Extension "nestor.estimator.state/1", since 1.2: functions is a nestor_state. The host saves the state into each
- * checkpoint, after a score, and loads it at most once, before the first score of a resumed run. */
+/* Extension "nestor.estimator.state/1", since 1.2: functions is a nestor_state. The host calls save
+ * before the first and after each score, keeps the newest state in each checkpoint, and calls load at most once, before the
+ * first score of a resumed run. */
 #define NESTOR_ESTIMATOR_STATE "nestor.estimator.state/1"
 
 /* Extension "nestor.rows.columns/1", since 1.2: columns that an estimator asks for by name. The host computes what is asked

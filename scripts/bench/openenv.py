@@ -8,6 +8,7 @@ Prints median and 99th percentile in milliseconds for three pairs of client and 
 client's own cost), the plugin with a real OpenEnv server, and a bare client of the Python package `websockets` with that server.
 STEPS (default 100) counts the steps of each instance. It takes some seconds.
 """
+import contextlib
 import json
 import socket
 import subprocess
@@ -54,7 +55,11 @@ def plugin(url, steps):
 
 def bare(port, steps):
     """The same messages from a bare client, each answer parsed."""
-    sockets = [connect(f"ws://127.0.0.1:{port}/ws") for _ in range(INSTANCES)]
+    with contextlib.ExitStack() as stack:
+        return timed_steps([stack.enter_context(connect(f"ws://127.0.0.1:{port}/ws")) for _ in range(INSTANCES)], steps)
+
+
+def timed_steps(sockets, steps):
 
     def ask(ws, kind, data):
         ws.send(json.dumps({"type": kind, "data": data}))
@@ -69,8 +74,6 @@ def bare(port, steps):
             begin = time.perf_counter()
             ask(ws, "step", {"text": "go to shelf 1"})
             seconds.append(time.perf_counter() - begin)
-    for ws in sockets:
-        ws.close()
     seconds.sort()
     return {"steps": len(seconds), "median_s": seconds[len(seconds) // 2], "p99_s": seconds[len(seconds) * 99 // 100]}
 

@@ -27,14 +27,13 @@ rollout: {{tasks: 8, group_size: 4, slots: 32}}
 
 
 class Server:
-    """Runs the server, and starts it again when it dies."""
+    """Runs the server, and starts it again when it dies for the first time."""
 
     def __init__(self, folder, steps):
         self.port, self.counts, self.starts, self.ends = free_port(), folder / "counts", 0, False
         self.folder = folder
         self.start(steps)
         self.thread = threading.Thread(target=self.watch)
-        self.thread.start()
 
     def start(self, steps):
         script = Path(__file__).with_name("openenv_server.py")
@@ -44,7 +43,8 @@ class Server:
         self.starts += 1
 
     def watch(self):
-        while self.process.wait() is not None and not self.ends:
+        self.process.wait()
+        if not self.ends:
             self.start(0)
 
     def wait(self):
@@ -57,34 +57,45 @@ class Server:
                 time.sleep(0.1)
         raise AssertionError((self.folder / "server.log").read_text())
 
-    def close(self):
+    def __enter__(self):
+        self.wait()
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
         self.ends = True
         self.process.kill()
         self.thread.join()
+        self.process.kill()  # one that was started meanwhile
+        self.process.wait()
 
 
-def train(run, root, folder, steps):
-    """Trains on a server that dies once, in its `steps`-th step with all sessions open. Returns the rows of the metrics without
-    what differs between equal runs, and the server."""
-    folder.mkdir()
-    server = Server(folder, steps)
-    try:
-        server.wait()
-        recipe = folder / "recipe.yaml"
-        recipe.write_text(RECIPE.format(root=root, port=server.port))
-        done = run("train", recipe, "--run-dir", folder / "run")
-    finally:
-        server.close()
+def train(run, root, folder, server):
+    """Trains, and returns the recipe and the rows of the metrics without what differs between equal runs."""
+    recipe = folder / "recipe.yaml"
+    recipe.write_text(RECIPE.format(root=root, port=server.port))
+    done = run("train", recipe, "--run-dir", folder / "run")
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in row.items() if not name.startswith(MEASURED + RECONNECTS)} for row in rows], server
+    return recipe, [{name: row[name] for name in row if not name.startswith(MEASURED + RECONNECTS)} for row in rows]
 
 
 def test_a_run_survives_the_restart_of_its_server(run, root, tmp_path):
-    quiet, server = train(run, root, tmp_path / "quiet", 0)
-    assert server.starts == 1 and [row["iteration"] for row in quiet] == [0, 1, 2]
-    assert max(map(int, server.counts.read_text().split())) == SESSIONS
+    quiet, disturbed = tmp_path / "quiet", tmp_path / "disturbed"
+    quiet.mkdir()
+    disturbed.mkdir()
+    with Server(quiet, 0) as server:
+        recipe, rows = train(run, root, quiet, server)
+        assert server.starts == 1 and [row["iteration"] for row in rows] == [0, 1, 2]
+        assert max(map(int, server.counts.read_text().split())) == SESSIONS
+        # The config decides whether there is an expert, and only a run that imitates needs one.
+        model = f"model={{path: {quiet}/run/model}}"
+        check = ["train", recipe, "--check", "--set", "env.config.expert=null"]
+        done = run(*check, "--set", model, "--set", "warm_start=null")
+        assert done.returncode == 0, done.stderr
+        done = run(*check)
+        assert done.returncode == 2 and "name the path to the expert's next action by config key `expert`" in done.stderr
     # Each of the 32 episodes has its first step by then, and some their second: all are continued in new sessions.
-    disturbed, server = train(run, root, tmp_path / "disturbed", 40)
-    assert server.starts == 2
-    assert disturbed == quiet
+    with Server(disturbed, 40) as server:
+        assert train(run, root, disturbed, server)[1] == rows
+        assert server.starts == 2

@@ -132,30 +132,47 @@ ISOLATED = {
 }
 
 
-def test_isolated_faults_cost_an_episode_each(recipe, run, tmp_path):
-    """A run trains through all of them. Each is named with plugin, task, seed and step, and counted."""
+@pytest.fixture
+def trained(recipe, run, tmp_path):
+    """Trains a made model with an isolated environment. Each instance counts its own steps: with `after: 8`, those of the
+    rehearsal before the run have no fault."""
     made = run("train", recipe("fault: none", isolate="process"), "--set", "iterations=0", "--run-dir", tmp_path / "made")
     assert made.returncode == 0, made.stderr
+
+    def call(config, timeout, errors, **sets):
+        path = recipe(f"{config}, at: step, after: 8", timeout=timeout, errors=errors, isolate="process")
+        path.write_text(re.sub("  new: .*", f"  path: {tmp_path}/made/model", path.read_text()))
+        words = [word for key, value in sets.items() for word in ("--set", f"{key.replace('__', '.')}={value}")]
+        done = run("train", path, *words, "--run-dir", tmp_path / "run")
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+    return call
+
+
+def test_isolated_faults_cost_an_episode_each(trained, tmp_path):
+    """A run trains through all of them. Each is named with plugin, task, seed and step, and counted."""
     once = tmp_path / "once"
     once.mkdir()
     for fault in ISOLATED:
         (once / fault).touch()
-    # Each instance counts its own steps: those of the rehearsal before the run have no fault.
-    path = recipe(f"once: {once}, at: step, after: 8", timeout=5, errors=len(ISOLATED), isolate="process")
-    path.write_text(re.sub("  new: .*", f"  path: {tmp_path}/made/model", path.read_text()))
-    sets = ["iterations=12", "rollout.tasks=4", "rollout.group_size=4", "env.memory_gib=0.1"]
-    done = run("train", path, *[word for key in sets for word in ("--set", key)], "--run-dir", tmp_path / "run")
-    assert done.returncode == 0, done.stderr
+    said = trained(f"once: {once}", 5, len(ISOLATED), iterations=12, rollout__tasks=4, rollout__group_size=4, env__memory_gib=0.1)
     assert not list(once.iterdir()), "faults that never happened"
-    failures = [line for line in done.stderr.splitlines() if "(failure " in line]
+    failures = [line for line in said.splitlines() if "(failure " in line]
     named = {fault: words for fault, words in ISOLATED.items() if words}
     for fault, words in named.items():
-        assert any(words in line for line in failures), (fault, done.stderr)
-    assert len(failures) == len(named), done.stderr
-    assert all(re.search(r"plugin faults: task \d+ of split \w+, seed \d+, step \d", line) for line in failures), done.stderr
+        assert any(words in line for line in failures), (fault, said)
+    assert len(failures) == len(named), said
+    assert all(re.search(r"plugin faults: task \d+ of split \w+, seed \d+, step \d", line) for line in failures), said
     rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert sum(row["env/errors"] for row in rows) == len(named), rows
-    assert "plugin faults printed: " in done.stderr and "more lines, which are not shown" in done.stderr
+    assert "plugin faults printed: " in said and "more lines, which are not shown" in said
+
+
+def test_an_isolated_call_that_waits_takes_no_thread_from_others(trained, tmp_path):
+    """Four steps that wait for each other return with one environment thread."""
+    (tmp_path / "met").mkdir()
+    said = trained(f"fault: meet, folder: {tmp_path / 'met'}", 60, 0, iterations=6, rollout__group_size=4, rollout__env_threads=1, eval__tasks=4)
+    assert len(list((tmp_path / "met").iterdir())) == 4, said
 
 
 def test_an_isolated_open_that_fails_ends_the_run(recipe, run, tmp_path):

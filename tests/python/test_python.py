@@ -63,7 +63,7 @@ def test_faults_are_one_message(root, run, tmp_path):
                    "--seed", 7, cwd=root)
 
     done = play({"class": "cases:Wlak"})
-    assert done.returncode == 2 and "error: plugin python: open: `cases:Wlak`: " in done.stderr and "Walk" in done.stderr
+    assert done.returncode == 2 and "error: plugin python: `cases:Wlak`: " in done.stderr and "Walk" in done.stderr
     done = play({"class": "cases:Echo"}, "<action>exit</action>")
     assert done.returncode == 1 and "task 2" in done.stderr and "seed 7" in done.stderr, done.stderr
     assert "the worker ended with exit code 7 during `step`" in done.stderr, done.stderr

@@ -27,7 +27,7 @@ def outcome(run_dir):
     """Final parameters and moments as bytes, and the metrics that are not times."""
     last = sorted((run_dir / "checkpoints").glob("iteration-*"))[-1]
     assert last.name == "iteration-000004"
-    files = {path.name: path.read_bytes() for path in [*last.glob("*.safetensors"), *last.glob("*.state"), last / "state.json"]}
+    files = {path.name: path.read_bytes() for path in [*last.glob("*.safetensors"), *last.glob("*.bin"), last / "state.json"]}
     assert {"policy.safetensors", "exp_avg.safetensors", "exp_avg_sq.safetensors"} <= files.keys()
     rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     return files, [{k: v for k, v in row.items() if not k.startswith(MEASURED)} for row in rows]
@@ -177,14 +177,13 @@ def test_an_estimator_that_remembers_killed_and_resumed(outside, run, root, tmp_
     recipe, plugin = root / "recipes/smoke/gigpo.yaml", tmp_path / "libestimator.so"
     shutil.copy(outside("running_baseline"), plugin)
     # Few tasks, so that every iteration compares with earlier ones.
-    settings = [*SETTINGS, f"estimator={{plugin: {plugin}, config: {{}}}}", "env.config.max=2", "env.config.held_out=2"]
+    settings = [*SETTINGS, f"estimator={{plugin: {plugin}, config: {{}}}}", "env.config.max=2", "env.config.held_out=2", "eval.tasks=2"]
     assert train(run, recipe, tmp_path / "whole", settings=settings).returncode == 0
     files, rows = outcome(tmp_path / "whole")
     assert len({row["estimator/baseline_mean"] for row in rows[1:]}) == 4
-    baselines = json.loads(files["estimator.state"])
+    baselines = json.loads(files["estimator-state.bin"])
     assert max(baseline["iterations"] for baseline in baselines.values()) > 1, baselines
-    for failpoint in ("mid-rollout:70", "before-rename:4"):
-        kill_and_resume(run, recipe, tmp_path / failpoint[:11], failpoint, settings, (files, rows))
+    kill_and_resume(run, recipe, tmp_path / "killed", "mid-rollout:70", settings, (files, rows))
     # A stop inside an update comes after the score that changed the state; one in a rollout discards its iteration.
     for failpoint in ("mid-mini-batch:4", "mid-rollout:150"):
         run_dir = tmp_path / failpoint.replace(":", "-")
@@ -192,25 +191,21 @@ def test_an_estimator_that_remembers_killed_and_resumed(outside, run, root, tmp_
         assert train(run, recipe, run_dir, "--resume", settings=settings).returncode == 0
         assert outcome(run_dir) == (files, rows), failpoint
     manifest = json.loads((tmp_path / "whole/checkpoints/latest/manifest.json").read_text())
-    assert "estimator.state" in manifest["files"]
+    assert "estimator-state.bin" in manifest["files"]
     saved_by = json.loads(files["state.json"])["plugins"][1]
     assert saved_by["id"] == "running_baseline" and saved_by["border"] and len(saved_by["sha256"]) == 64, saved_by
 
-    more = [*settings, "iterations=5"]
-    def refused(built):
-        shutil.copy(built, plugin)
-        done = train(run, recipe, tmp_path / "whole", "--resume", settings=more)
-        assert done.returncode == 2, done.stderr
-        return done.stderr
-    # Another estimator under the path of the recipe.
-    assert "holds the state of estimator `running_baseline`, not of `adastep`" in refused(outside("adastep"))
-    done = train(run, recipe, tmp_path / "without", settings=[*settings, "iterations=1"])
-    assert done.returncode == 0, done.stderr  # plays with adastep, which has no state
-    shutil.copy(outside("running_baseline"), plugin)
-    done = train(run, recipe, tmp_path / "without", "--resume", settings=more)
-    assert done.returncode == 2 and "holds no state of estimator `running_baseline`" in done.stderr, done.stderr
-    allowed = train(run, recipe, tmp_path / "without", "--resume", "--allow-change", "estimator.plugin", settings=more)
-    assert allowed.returncode == 0, allowed.stderr
+    # Another estimator under the path of the recipe, and the first one after one without a state.
+    def resume(built, name, *allowed):
+        shutil.copy(outside(built), plugin)
+        words = [word for key in ("estimator.config", *allowed) for word in ("--allow-change", key)]
+        return train(run, recipe, tmp_path / name, "--resume", *words, settings=[*settings, "iterations=5"])
+    other = resume("adastep", "whole")
+    assert other.returncode == 2 and "holds the state of estimator `running_baseline`, not of `adastep`" in other.stderr, other.stderr
+    assert train(run, recipe, tmp_path / "without", settings=[*settings, "iterations=1"]).returncode == 0
+    without = resume("running_baseline", "without")
+    assert without.returncode == 2 and "holds no state of estimator `running_baseline`" in without.stderr, without.stderr
+    assert resume("running_baseline", "without", "estimator.plugin").returncode == 0
 
 
 def test_a_transcript_killed_and_resumed(run, root, tmp_path):

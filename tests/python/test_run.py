@@ -106,6 +106,8 @@ def test_every_metric_of_the_table_is_written(finished, run, root, tmp_path):
     missing = [k.pattern for k in table(root) if not any(k.fullmatch(name) for name in emitted)]
     # An estimator's own numbers are in test_columns.py.
     assert [name for name in missing if not name.startswith(("memory/device_", "estimator/"))] == []
+    # No pass for columns or a teacher without an estimator that asks for them.
+    assert not emitted & {"time/columns_s", "time/teacher_s"}
     # The environment's own number is the return of its one step.
     rows = read_rows(tmp_path / "run")[1:]
     assert [row["env/outcome"] for row in rows] == pytest.approx([row["episode/return"] for row in rows])

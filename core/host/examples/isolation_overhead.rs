@@ -113,10 +113,10 @@ fn throughput(plugin: &Path) -> Result<()> {
     let (mut alone, mut beside) = (Vec::new(), Vec::new());
     let caught = AtomicU64::new(0);
     std::thread::scope(|scope| {
-        let mut envs = envs.into_iter();
+        let (mut envs, stop, count) = (envs.into_iter(), &stop, &count);
         for _ in 0..2 {
             let mut mine: Vec<Env> = envs.by_ref().take(INSTANCES / 2).collect();
-            scope.spawn(|| {
+            scope.spawn(move || {
                 supervise_this_thread();
                 while !stop.load(Ordering::Relaxed) {
                     for env in &mut mine {

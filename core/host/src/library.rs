@@ -12,7 +12,6 @@ use sha2::{Digest, Sha256};
 use crate::calls::{Call, Function, Name, recorded};
 
 use crate::input_error;
-use crate::isolate::frame::Abilities;
 use crate::trust;
 
 /// Most components of one file.
@@ -73,6 +72,17 @@ pub struct PluginFile {
     pub sha256: String,
     /// The least version of the plugin border that it needs, such as `1.0`.
     pub border: String,
+}
+
+/// What a component can do, and the version of the border that its file was built for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Abilities {
+    pub border: (u32, u32),
+    pub expert: bool,
+    pub snapshots: bool,
+    pub parts: bool,
+    pub columns: bool,
+    pub state: bool,
 }
 
 /// A component of a plugin file, checked.

@@ -105,6 +105,9 @@ fn plugin_keys() -> Result<String> {
     let mut bundled = Vec::new();
     for (kind, folder) in folders {
         let mut ids = support::bundled_plugins(folder);
+        if kind == Kind::Environment {
+            ids.extend(support::bridges());
+        }
         ids.sort();
         bundled.extend(ids.into_iter().map(|id| (kind, folder, id)));
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 /// The keys of `env.config`.
@@ -40,7 +40,7 @@ pub struct Config {
     /// Send the whole response as the action, instead of the text between `<action>` and `</action>`.
     #[serde(default)]
     pub raw: bool,
-    /// Path, or paths, into the observation to the text that the policy sees. The default is the field `text`, else the
+    /// The text that the policy sees, by a path into the observation. The default is the field `text`, else the
     /// only text field, else the whole observation as JSON.
     #[serde(default)]
     pub text: Option<Paths>,
@@ -50,7 +50,7 @@ pub struct Config {
     /// Path to the list of admissible actions; no list if omitted.
     #[serde(default)]
     pub admissible: Option<String>,
-    /// Path, or paths, to the key of the state; the text if omitted.
+    /// The key of the state; the text if omitted.
     #[serde(default)]
     pub anchor: Option<Paths>,
     /// Names and paths of values that are recorded with the episode; `task_type` names the kind of task.
@@ -80,7 +80,7 @@ pub struct Config {
 }
 
 /// Number of tasks of each split.
-#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Tasks {
     /// Tasks of split `train`.
@@ -96,7 +96,7 @@ impl Default for Tasks {
 }
 
 /// Number of each split's first task.
-#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct First {
     /// First task of split `train`.
@@ -112,7 +112,7 @@ impl Default for First {
 }
 
 /// The source of a field of the reset.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
     /// The number of the task.
@@ -144,7 +144,7 @@ impl Paths {
 }
 
 /// The rule for a won episode.
-#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Won {
     /// Path to a value that is true, or a number above 0, if the episode is won.

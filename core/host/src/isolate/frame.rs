@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::call::Answer;
 use crate::environment_call::EnvironmentCall;
 use crate::estimator_call::EstimatorCall;
-use crate::library::Kind;
+use crate::library::{Abilities, Kind};
 use crate::observation::{of_reset, of_step};
 
 /// Version of these messages with that of the program, so that a `nestor-host` of another build is noticed.
@@ -60,17 +60,6 @@ pub enum Reply {
     /// How a copy ended, as `waitpid` says it; none if it had to be killed.
     Ended(Option<i32>),
     Answer(Answer),
-}
-
-/// What a component can do, and the version of the border that its file was built for.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Abilities {
-    pub border: (u32, u32),
-    pub expert: bool,
-    pub snapshots: bool,
-    pub parts: bool,
-    pub columns: bool,
-    pub state: bool,
 }
 
 /// A message as it is on the socket: a byte that says what it is, and the rest.

@@ -12,7 +12,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
 use super::channel::{Channel, Received};
-use super::frame::{Abilities, Load, Reply, Request, VERSION, decode, encode};
+use super::frame::{Load, Reply, Request, VERSION, decode, encode};
 use super::program::{self, Program};
 use super::status::{Bounds, Ending};
 use crate::Stopped;
@@ -21,7 +21,7 @@ use crate::calls::{Call, Function, Name, recorded};
 use crate::environment_call::EnvironmentCall;
 use crate::estimator_call::EstimatorCall;
 use crate::input_error;
-use crate::library::Kind;
+use crate::library::{Abilities, Kind};
 use crate::supervise::{GRACE, Limits, POLL};
 use nestor_plugin::ffi;
 

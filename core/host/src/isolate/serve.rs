@@ -9,13 +9,13 @@ use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::{ForkResult, Pid, fork, getpid};
 
 use super::channel::{Channel, Received, receive};
-use super::frame::{Abilities, INLINE, Load, Packet, Reply, Request, VERSION, decode, encode};
+use super::frame::{INLINE, Load, Packet, Reply, Request, VERSION, decode, encode};
 use super::guard;
 use super::status::LOST;
 use crate::call::{Answer, Handle, open};
 use crate::environment_call::EnvironmentCall;
 use crate::leave;
-use crate::library::{self, Functions};
+use crate::library::{self, Abilities, Functions};
 
 /// Serves the socket that is this process's standard input, and does not return but for an error.
 pub fn serve() -> Result<()> {
@@ -73,6 +73,9 @@ impl Host {
                 Err(_) => leave::now(LOST),
             };
             let reply = decode(&body).and_then(|request| self.reply(request, descriptors));
+            // What the plugin printed through C's buffers is shown now, and by no copy again.
+            // SAFETY: null names all of them.
+            unsafe { libc::fflush(std::ptr::null_mut()) };
             let sent = match reply {
                 Ok(Some(reply)) => encode(&reply).is_ok_and(|body| self.channel.send(&body, &[]).is_ok()),
                 Ok(None) => true,

@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::Result;
 use nestor_plugin::ffi;
 
-use super::frame::Abilities;
 use super::process::{Process, Start};
 use crate::call::{Out, Texts};
 use crate::calls::{Call, Function};
 use crate::environment_call::EnvironmentCall;
+use crate::library::Abilities;
 use crate::shared_env::lacks;
 
 /// An open environment.

@@ -2,7 +2,7 @@
 //!
 //! `checkpoints/iteration-000020/` holds `policy.safetensors` (float32 master weights under their Hugging Face names),
 //! `exp_avg.safetensors`, `exp_avg_sq.safetensors`, the same three of a critic (`critic…`), `state.json` (counters,
-//! task cursor, KL coefficient), the state of an estimator that remembers (`estimator.state`), and the model's configuration
+//! task cursor, KL coefficient), the state of an estimator that remembers (`estimator-state.bin`), and the model's configuration
 //! and tokenizer. `manifest.json` is written last: size and
 //! SHA-256 of each file, and a SHA-256 of that list. The directory is written under a temporary name, flushed to disk
 //! and renamed. The links `latest` and `best` name two of them.
@@ -56,7 +56,7 @@ use moment::REFERENCE;
 /// The file of an interrupted update.
 const INTERRUPTED: &str = "halfway.postcard";
 /// The file of the estimator's state.
-const ESTIMATOR: &str = "estimator.state";
+const ESTIMATOR: &str = "estimator-state.bin";
 /// The file of a warm start under way.
 const WARM_START: &str = "warm-start.postcard";
 const STATE: &str = "state.json";

@@ -113,7 +113,7 @@ fn stats_and_hidden(
     Ok((stats_of_states(model, &mut reader, &states, packed, temperature)?, means))
 }
 
-/// Where the responses of packed sequences begin.
+/// Starts of the responses of packed sequences.
 struct Spans {
     /// First token of the response's sequence, and first token of the response, on the packed axis.
     starts: Vec<(usize, usize)>,

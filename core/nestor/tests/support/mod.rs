@@ -61,6 +61,12 @@ pub fn bundled_plugins(folder: &str) -> Vec<String> {
     entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect()
 }
 
+/// The names of the folders in plugins that hold one environment each, for other people's environments.
+pub fn bridges() -> Vec<String> {
+    let is_there = |name: &&str| workspace().join("plugins").join(name).exists();
+    ["openenv", "python"].into_iter().filter(is_there).map(str::to_string).collect()
+}
+
 /// The Rust files below a folder.
 pub fn rust_files(dir: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir).expect("a folder").map(|entry| entry.expect("an entry").path());

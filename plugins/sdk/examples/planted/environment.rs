@@ -214,8 +214,8 @@ impl Expert for Walk {
         Ok(if up { "up" } else { "down" }.into())
     }
 
-    fn response(&self, _world: &Planted, action: &str) -> String {
-        format!("<think></think><action>{action}</action>")
+    fn response(&self, _world: &Planted, action: &str) -> Result<String> {
+        Ok(format!("<think></think><action>{action}</action>"))
     }
 }
 

@@ -1,15 +1,12 @@
 """Plugins from outside the workspace train: an environment with a Cargo.lock of its own, the estimators that `nestor plugin new`
-writes in Rust and C, and an environment in C. The estimators of examples/ equal their
-reference. The environments that `plugin new` writes are trained by the commands of docs/plugins.md."""
+writes in Rust and C, and an environment in C. The estimators of examples/ equal their reference. The
+environments that `plugin new` writes are trained by the commands of docs/plugins.md."""
 import json
 import math
-import re
 import subprocess
 import tomllib
 
 import pytest
-
-ESTIMATORS = ["adastep", "graphgpo", "running_baseline"]
 
 RECIPE = """\
 iterations: 2
@@ -36,11 +33,6 @@ def train(run, tmp_path, name, **values):
     assert all(math.isfinite(row["loss/policy"]) for row in rows[1:])
 
 
-def packages(lock):
-    """Names and versions of the crates of a registry."""
-    return set(re.findall(r'name = "([^"]+)"\nversion = "([^"]+)"\nsource', lock.read_text()))
-
-
 def test_plugins_outside_the_workspace_train(root, run, tmp_path):
     target, example = root / "target/outside", root / "examples/environments/keydoor"
 
@@ -52,8 +44,6 @@ def test_plugins_outside_the_workspace_train(root, run, tmp_path):
         assert done.returncode == 0, done.stderr
         return tmp_path / name
 
-    newer = packages(example / "Cargo.lock") - packages(root / "Cargo.lock")
-    assert not newer, f"{newer}: copy Cargo.lock to {example} and build there, so that cargo finds all crates in its cache"
     build(example, "--locked")
     build(new("group_mean", "rust", "--sdk", root / "plugins/sdk"))
     built = target / "release"
@@ -69,7 +59,7 @@ def test_plugins_outside_the_workspace_train(root, run, tmp_path):
     assert again.returncode == 2 and again.stderr.startswith(f"error: {tmp_path}/c_mean is there already"), again.stderr
 
 
-@pytest.mark.parametrize("name", ESTIMATORS[:2])
+@pytest.mark.parametrize("name", ["adastep", "graphgpo"])
 def test_an_estimator_outside_equals_the_reference(name, root):
     """The crate's own test compares it with tests/fixtures/estimator_family.json."""
     command = ["cargo", "test", "--quiet", "--release", "--offline", "--locked", "--target-dir", root / "target/outside"]
@@ -95,9 +85,9 @@ def test_recorded_rows_with_columns_are_scored(root, outside, run, run_json, tmp
 
 def test_the_examples_lock_what_the_workspace_locks(root):
     """So that they build without a network wherever the workspace does."""
-    def versions(folder):
-        lock = tomllib.loads((folder / "Cargo.lock").read_text())
-        return {(package["name"], package["version"]) for package in lock["package"] if "source" in package}
-    for name in ESTIMATORS:
-        own = root / "examples/estimators" / name
-        assert versions(own) <= versions(root), f"copy Cargo.lock to {own} and run cargo build --offline there"
+    def versions(lock):
+        return {(package["name"], package["version"]) for package in tomllib.loads(lock.read_text())["package"] if "source" in package}
+    locks = sorted(root.glob("examples/*/*/Cargo.lock"))
+    assert locks
+    for lock in locks:
+        assert versions(lock) <= versions(root / "Cargo.lock"), f"copy Cargo.lock to {lock.parent} and run cargo build --offline there"

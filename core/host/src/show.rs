@@ -52,7 +52,8 @@ impl Plugins {
         self.named(plugin)?.into_iter().map(describe).collect()
     }
 
-    fn named(&self, plugin: &str) -> Result<Vec<Found>> {
+    /// The components that an id, a file, or a file with an id names.
+    pub fn named(&self, plugin: &str) -> Result<Vec<Found>> {
         if let Some((path, id)) = file_and_id(plugin) {
             let all = self.described(&path, true)?.map_err(|why| input_error!("{why}"))?;
             let ids: Vec<&str> = all.iter().map(|one| one.id.as_str()).collect();

@@ -1,4 +1,4 @@
-//! nestor_plugin.h is strict C99 and C++, and the Rust structs have its layout, field by field.
+//! The headers are strict C99 and C++, and the Rust structs have its layout, field by field.
 
 #![allow(clippy::unwrap_used)] // a test may fail so
 
@@ -182,6 +182,13 @@ fn the_c_example_is_strict_c99() {
     let dir = tempfile::tempdir().unwrap();
     let strict = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-fPIC", "-shared", "-o"];
     run(compiler().args(strict).arg(dir.path().join("counts.so")).arg(example));
+}
+
+#[test]
+fn the_headers_are_cpp_too() {
+    let header = Path::new(env!("CARGO_MANIFEST_DIR")).join("nestor_helpers.h"); // it includes nestor_plugin.h
+    let strict = ["-x", "c++", "-std=c++17", "-Wall", "-Wextra", "-Werror", "-pedantic", "-fsyntax-only"];
+    run(Command::new("c++").args(strict).arg(header));
 }
 
 fn compiler() -> Command {

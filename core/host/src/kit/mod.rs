@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 
 use crate::library::{Found, Kind};
 use crate::supervise::Limits;
-use crate::{file_and_id, fill_defaults, input_error, probe};
+use crate::{Plugins, file_and_id, fill_defaults, input_error, probe};
 
 pub use report::{Line, Report, Section, Status};
 
@@ -157,12 +157,13 @@ impl Clock {
 }
 
 impl Kit {
-    /// Checks a file, given by its path or as `path#id`. A file that cannot be used is an input error.
+    /// Checks a file, given by its path, as `path#id` or by an id. A file that cannot be used is an input error.
     pub fn check(&self, file: &Path) -> Result<Report> {
         let named = file.to_string_lossy();
         let (path, id) = match file_and_id(&named) {
             Some((path, id)) => (path, id),
-            None => (file.to_path_buf(), None),
+            None if file.exists() => (file.to_path_buf(), None),
+            None => (Plugins::discover()?.named(&named)?.swap_remove(0).path, Some(&*named)),
         };
         let wanted = id.or(self.component.as_deref());
         let limits = Limits { timeout: self.budget.call, ..Limits::default() };

@@ -14,7 +14,7 @@ use crate::agent::play::read_config;
 
 #[derive(Args)]
 pub struct PluginCheck {
-    /// The plugin file; `file.so#id` for one of its components
+    /// The plugin: a file, `file.so#id` for one of its components, or an id
     pub file: PathBuf,
     /// The configuration of its components, YAML or JSON
     #[arg(long, value_name = "FILE")]

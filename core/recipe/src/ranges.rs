@@ -151,6 +151,7 @@ fn plugin_limits(section: &str, choice: &PluginChoice) -> Option<Problem> {
     let hash = choice.sha256.as_ref().filter(|hash| !pinned(hash));
     None.or_else(|| seconds(&path("timeout_s"), choice.timeout_s?))
         .or_else(|| {
+            let memory = choice.memory_gib?;
             range(&path("memory_gib"), memory, memory == 0.0 || memory >= LEAST_GIB, "0 (off), or at least 0.0625")
         })
         .or_else(|| seconds(&path("cpu_s"), choice.cpu_s?))

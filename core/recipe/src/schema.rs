@@ -257,9 +257,9 @@ pub struct EstimatorChoice {
     /// Seconds that one call may take; by default `env.timeout_s`. A longer call ends the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_s: Option<u64>,
-    /// GiB of data that the plugin's process may hold, with `isolate: process`; 0 sets no limit.
-    #[serde(default = "default_memory_gib")]
-    pub memory_gib: f64,
+    /// GiB of data that the plugin's process may hold, with `isolate: process`; 8 by default, and 0 sets no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_gib: Option<f64>,
     /// Seconds of CPU time that one call may use, with `isolate: process`; by default there is no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_s: Option<u64>,

@@ -16,7 +16,7 @@ fn root(path: &str) -> PathBuf {
 }
 
 fn choice(file: &Path, config: Value) -> PluginChoice {
-    PluginChoice::new(&file.display().to_string(), config)
+    PluginChoice::new(file.display().to_string(), config)
 }
 
 /// Compiles a source with the headers of a folder.

@@ -330,11 +330,11 @@ fn every_column_crosses_the_border() {
     let columns = "Rows { group: [0, 0, 1], episode: [0, 1, 2], step: [0, 0, 4], sequence: [7, 8, 9], \
                    span_start: [3, 4, 5], span_length: [2, 1, 2], reward: [1.0, 0.0, 0.5], \
                    penalty: [0.0, 0.125, 0.25], valid: [1, 0, 0], terminated: [1, 1, 0], truncated: [0, 0, 1], \
-                   anchors: Some(Anchors { data: [97, 255], offsets: [0, 1, 1, 2] }), duplicate_of: [-1, -1, 0], \
+                   anchors: Some(Bytes { data: [97, 255], offsets: [0, 1, 1, 2] }), duplicate_of: [-1, -1, 0], \
                    token_offsets: [0, 2, 3, 5], token_rewards: [0.0, 1.0, 0.0, 0.0, 0.5], \
                    values: Some([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]), \
                    logprobs: Some([-1.0, -2.0, -3.0, -4.0, -5.0]), \
-                   ref_logprobs: Some([-1.5, -2.5, -3.5, -4.5, -5.5]) }";
+                   ref_logprobs: Some([-1.5, -2.5, -3.5, -4.5, -5.5]), asked: [] }";
     assert_eq!(refusal(echo.score(&mut rows)).0, format!("plugin faulty: score of 3 rows: {columns}"));
 }
 

@@ -236,7 +236,7 @@ fn every_damage_is_found_before_a_tensor_is_used() {
         newest(&dir, "");
         let mut files: Vec<_> = fs::read_dir(&dir).expect("listed").flatten().map(|entry| entry.path()).collect();
         files.sort();
-        assert_eq!(files.len(), 4 * world + 7, "{files:?}");
+        assert_eq!(files.len(), 4 * world + 8, "{files:?}");
         let mut damages = 0;
         let mut refused = |what: &str, seen: bool| {
             assert!(seen, "{what} was not seen");

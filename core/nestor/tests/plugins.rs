@@ -171,9 +171,7 @@ fn files_that_are_not_plugins_of_this_border() {
     std::fs::copy(changed(dir.path(), "old", "p.abi_major = 9"), dir.path().join("libnestor_old.so")).unwrap();
     let found = Plugins::in_dir(dir.path()).unwrap();
     assert!(found.refused().unwrap().len() >= 5);
-    assert!(
-        refusal(found.environment(&choice("old", json!({})))).0.contains("libnestor_old.so needs version 9.0")
-    );
+    assert!(refusal(found.environment(&choice("old", json!({})))).0.contains("libnestor_old.so needs version 9.0"));
 }
 
 #[test]

@@ -140,7 +140,7 @@ fn save(
             adapter_config: Some(json!({ "r": 3, "lora_alpha": 6 })),
             model_files: &run.join("model"),
             unfinished: None,
-            estimator: Some(b"state"),
+            estimator: Some(&[7; 64]),
         };
         let (moment, retention) = (Moment::iteration(iteration), Retention { keep: 2, best: None });
         Checkpoints::new(run).save(comm, moment, &saved, &json!({ "iteration": iteration }), &retention)

@@ -35,7 +35,7 @@ pub struct Estimator {
     asked: Vec<Asked>,
 }
 
-/// Where the estimator is open.
+/// The process that has the estimator open.
 enum Place {
     Here { tables: EstimatorTables, handle: Handle, supervisor: Supervisor },
     Elsewhere(Process),

@@ -74,7 +74,7 @@ pub struct PluginFile {
     pub border: String,
 }
 
-/// What a component can do, and the version of the border that its file was built for.
+/// The abilities of a component, and the version of the border that its file was built for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Abilities {
     pub border: (u32, u32),
@@ -158,7 +158,7 @@ impl Component {
         all.into_iter().filter(|(_, has)| *has).map(|(id, _)| id.to_string()).collect()
     }
 
-    /// What it can do.
+    /// Its abilities.
     pub fn abilities(&self) -> Abilities {
         let none = Abilities { border: self.border, ..Abilities::default() };
         match self.functions {

@@ -37,7 +37,7 @@ struct Inner {
     gave_up: AtomicBool,
 }
 
-/// Where the environment is open.
+/// The process that has the environment open.
 enum Place {
     Here { tables: EnvironmentTables, handle: Handle, supervisor: Supervisor },
     Elsewhere(World),
@@ -212,7 +212,7 @@ pub struct Env {
     position: Option<Position>,
 }
 
-/// Where an instance is.
+/// The process of an instance.
 enum EnvPlace {
     Here(Handle),
     Elsewhere(Process),

@@ -18,7 +18,7 @@ pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "/1");
 /// Longest body inside a message. A longer one is in the shared file.
 pub const INLINE: usize = 16 << 10;
 
-/// What the trainer asks for.
+/// A request of the trainer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Request {
     /// Comes first.
@@ -57,7 +57,7 @@ pub enum Reply {
     Refused(String),
     /// Process id of the copy; none if the process cannot be copied.
     Forked(Option<i32>),
-    /// How a copy ended, as `waitpid` says it; none if it had to be killed.
+    /// The end of a copy, as `waitpid` says it; none if it had to be killed.
     Ended(Option<i32>),
     Answer(Answer),
 }

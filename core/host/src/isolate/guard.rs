@@ -1,4 +1,4 @@
-//! What a process sets up before it runs a plugin: a session and descriptors of its own, its limits, and a last word to the
+//! The set-up of a process before it runs a plugin: a session and descriptors of its own, its limits, and a last word to the
 //! trainer when a signal ends it.
 
 use std::ffi::c_int;
@@ -58,7 +58,7 @@ pub fn limit_memory(bytes: u64) -> Result<()> {
     setrlimit(Resource::RLIMIT_DATA, bytes, bytes).context("cannot limit the memory")
 }
 
-/// Lets this process use so many seconds of CPU time from here on.
+/// Lets this process use this number of seconds of CPU time from here on.
 pub fn limit_cpu(seconds: u64) -> Result<()> {
     let used = getrusage(UsageWho::RUSAGE_SELF).context("cannot read the CPU time")?;
     let so_far = (used.user_time().tv_sec() + used.system_time().tv_sec()) as u64;
@@ -110,7 +110,7 @@ extern "C" fn handle(signal: c_int) {
 /// Bytes of data of this process, 0 if unknown. Safe in a signal handler.
 fn data() -> u64 {
     let mut text = [0u8; 256];
-    // SAFETY: these functions are safe in a signal handler; the buffer is as long as they are told.
+    // SAFETY: these functions are safe in a signal handler; the buffer has the length that they get.
     let (length, page) = unsafe {
         let file = libc::open(c"/proc/self/statm".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
         let length = libc::read(file, text.as_mut_ptr().cast(), text.len());

@@ -1,4 +1,4 @@
-//! What a plugin's processes print: the trainer shows it as warnings, a few lines at a time.
+//! Output of a plugin's processes: the trainer shows it as warnings, a few lines at a time.
 
 use std::io::{BufRead, BufReader, Read};
 use std::time::{Duration, Instant};

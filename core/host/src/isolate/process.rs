@@ -57,7 +57,7 @@ pub struct Process {
     over: AtomicBool,
 }
 
-/// Who can end a process and ask how it ended: its parent.
+/// The parent of a process, which can end it and ask how it ended.
 enum Owner {
     Trainer(Mutex<Program>),
     Process { parent: Arc<Process>, pid: i32 },

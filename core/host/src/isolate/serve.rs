@@ -56,7 +56,7 @@ struct Host {
     channel: Channel,
     functions: Functions,
     cpu: Option<u64>,
-    /// What `open` gave: the shared part of an environment, or an estimator.
+    /// The handle that `open` gave: the shared part of an environment, or an estimator.
     shared: Option<Handle>,
     /// An instance of the environment.
     own: Option<Handle>,
@@ -73,7 +73,7 @@ impl Host {
                 Err(_) => leave::now(LOST),
             };
             let reply = decode(&body).and_then(|request| self.reply(request, descriptors));
-            // What the plugin printed through C's buffers is shown now, and by no copy again.
+            // Shows the text in the buffers of C now, so that no copy shows it again.
             // SAFETY: null names all of them.
             unsafe { libc::fflush(std::ptr::null_mut()) };
             let sent = match reply {

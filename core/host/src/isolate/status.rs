@@ -1,4 +1,4 @@
-//! How a process ended, in words.
+//! The end of a process in words.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -10,7 +10,7 @@ pub const LOST: i32 = 121;
 
 const GIB: f64 = (1u64 << 30) as f64;
 
-/// What is known of a process that ended.
+/// The facts about a process that ended.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Ending {
     /// As `waitpid` says it; none if the process was killed because it would not end, or is unknown.

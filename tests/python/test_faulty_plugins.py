@@ -109,4 +109,4 @@ def test_a_plugin_of_another_border(faulty, root, run, tmp_path):
     source.write_text(FOREIGN)
     subprocess.run(["cc", "-shared", "-fPIC", "-I", root / "plugins/sdk", source, "-o", library], check=True)
     code, message = failure(run, tmp_path, estimator=f"{{plugin: {library}}}")
-    assert code == 2 and "libother.so" in message and "version 9.1" in message
+    assert code == 2 and "libother.so" in message and "version 9.0" in message

@@ -94,7 +94,7 @@ def test_a_run_survives_the_restart_of_its_server(run, root, tmp_path):
         done = run(*check, "--set", model, "--set", "warm_start=null")
         assert done.returncode == 0, done.stderr
         done = run(*check)
-        assert done.returncode == 2 and "name the path to the expert's next action by config key `expert`" in done.stderr
+        assert done.returncode == 2 and "environment `openenv` has no expert" in done.stderr
     # Each of the 32 episodes has its first step by then, and some their second: all are continued in new sessions.
     with Server(disturbed, 40) as server:
         assert train(run, root, disturbed, server)[1] == rows

@@ -181,7 +181,7 @@ def test_a_full_disk_leaves_the_older_checkpoint(train, smoke, disk):
     size = lambda folder: sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     one = size(smoke / "checkpoints/iteration-000001")
     others = size(smoke) - size(smoke / "checkpoints") + size(smoke / "checkpoints/reference")
-    small = disk((others + 3 * one + one // 2) // 1024)
+    small = disk((others + 3 * one + 4 * one // 5) // 1024)
     if not small.mounted:
         small.kilobytes = (smoke / "checkpoints/iteration-000001/policy.safetensors").stat().st_size // 1024 - 1
     run_dir, sets = small.path / "run", ("iterations=4", "checkpoint.every=1", "checkpoint.keep=9")

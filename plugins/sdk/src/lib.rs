@@ -34,6 +34,7 @@ pub mod ffi;
 mod guard;
 pub mod parse;
 pub mod recorded;
+mod rows;
 pub mod stats;
 
 pub use anyhow;
@@ -44,9 +45,10 @@ pub use environment::Functions as EnvironmentFunctions;
 pub use environment::{Environment, Expert, Instance, Observation, Snapshot, Start};
 #[doc(hidden)]
 pub use estimator::Functions as EstimatorFunctions;
-pub use estimator::{Columns, Estimator, Needs, Parts, Rows, Scores, State};
+pub use estimator::{Columns, Estimator, Needs, Parts, Scores, State};
 #[doc(hidden)]
 pub use export::{describe, environment_component, estimator_component, extension, table};
+pub use rows::Rows;
 pub use schemars;
 pub use serde;
 pub use serde_json;

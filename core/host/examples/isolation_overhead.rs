@@ -1,5 +1,6 @@
 //! Measures the cost of a call with an echo environment and 64 instances: direct, in this process, and in processes of their
-//! own. Then how much throughput the others lose while one instance hangs and one crashes again and again.
+//! own. Then how much throughput the others lose while one instance hangs and one crashes again and again, and how long it
+//! takes until such a fault is named.
 //!
 //!     cargo run --release -p nestor-host --example isolation_overhead
 
@@ -21,6 +22,8 @@ const STEPS: usize = 400;
 /// Length of one measurement of throughput, and their number with and without faults, in turn.
 const WINDOW: Duration = Duration::from_secs(2);
 const ROUNDS: usize = 5;
+/// Time that a call may take.
+const DEADLINE: Duration = Duration::from_secs(1);
 const RESPONSE: &str = "<action>up</action>";
 
 fn main() -> Result<()> {
@@ -45,7 +48,7 @@ fn compile(dir: &Path) -> Result<PathBuf> {
 
 fn open(plugin: &Path, isolation: Isolation, config: Value) -> Result<SharedEnv> {
     let choice = PluginChoice::new(plugin.display().to_string(), config);
-    let limits = Limits { timeout: Duration::from_secs(1), ..Limits::default() };
+    let limits = Limits { timeout: DEADLINE, ..Limits::default() };
     Plugins::default().with_limits(limits).environment(&PluginChoice { isolate: Some(isolation), ..choice })
 }
 
@@ -111,10 +114,11 @@ fn throughput(plugin: &Path) -> Result<()> {
     let envs = (0..INSTANCES).map(|_| instance(&healthy)).collect::<Result<Vec<_>>>()?;
     let (count, stop, faulty) = (AtomicU64::new(0), AtomicBool::new(false), AtomicBool::new(false));
     let (mut alone, mut beside) = (Vec::new(), Vec::new());
-    let caught = AtomicU64::new(0);
+    let (caught, longest) = (AtomicU64::new(0), AtomicU64::new(0));
     let (count, stop, faulty, caught) = (&count, &stop, &faulty, &caught);
     std::thread::scope(|scope| {
         let (mut envs, stop, count) = (envs.into_iter(), &stop, &count);
+        let (caught, longest, faulty) = (&caught, &longest, &faulty);
         for _ in 0..2 {
             let mut mine: Vec<Env> = envs.by_ref().take(INSTANCES / 2).collect();
             scope.spawn(move || {
@@ -135,7 +139,9 @@ fn throughput(plugin: &Path) -> Result<()> {
                     // A run asks for a step some times a second.
                     std::thread::sleep(Duration::from_millis(100));
                     if faulty.load(Ordering::Relaxed) {
+                        let begin = Instant::now();
                         let played = instance(shared).and_then(|mut env| env.step(RESPONSE));
+                        longest.fetch_max(begin.elapsed().as_millis() as u64, Ordering::Relaxed);
                         caught.fetch_add(u64::from(played.is_err()), Ordering::Relaxed);
                     }
                 }
@@ -161,5 +167,7 @@ fn throughput(plugin: &Path) -> Result<()> {
     println!("  alone                                    {alone:9.0}");
     println!("  beside one that hangs and one that dies  {beside:9.0}  ({:+.1} %)", (beside / alone - 1.0) * 100.0);
     println!("  faults named meanwhile                   {:9}", caught.load(Ordering::Relaxed));
+    let longest = longest.load(Ordering::Relaxed);
+    println!("  longest time to a named fault, in ms     {longest:9}  (deadline {} ms)", DEADLINE.as_millis());
     Ok(())
 }

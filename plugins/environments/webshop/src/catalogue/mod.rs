@@ -1,0 +1,4 @@
+//! The catalogue of products.
+
+pub mod files;
+pub mod product;

@@ -37,8 +37,21 @@ pub struct Product<'a> {
     pub instruction: Option<&'a str>,
     /// The attributes that it asks for.
     pub instruction_attributes: Vec<&'a str>,
+    /// Instructions that people wrote.
+    pub human: Vec<HumanWords<'a>>,
     /// Lowest and highest price in dollars; equal unless the price is a range.
     pub price_range: (f64, f64),
     /// The nouns of the title, if the file has them.
     pub nouns: Option<Vec<&'a str>>,
+}
+
+/// An instruction that a person wrote.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+pub struct HumanWords<'a> {
+    /// The instruction.
+    pub instruction: &'a str,
+    /// The attributes that it asks for.
+    pub attributes: Vec<&'a str>,
+    /// The values of options that it asks for.
+    pub options: Vec<&'a str>,
 }

@@ -1,5 +1,8 @@
 //! A goal: an instruction, and the product that it describes.
 
+pub mod list;
+pub mod own;
+
 use std::fmt;
 
 use serde::de::{MapAccess, SeqAccess, Visitor};
@@ -10,6 +13,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub struct Goal {
     /// The product that the instruction describes.
     pub asin: String,
+    /// Its category in one word.
+    #[serde(default)]
+    pub category: String,
     /// Its query.
     pub query: String,
     /// Its title.

@@ -1,3 +1,25 @@
 //! Full-text search that ranks documents as Lucene does.
+//!
+//! A [`Builder`] takes texts and writes an index; an [`Index`] answers queries, in memory or from a mapped file. Documents,
+//! ranking and scores are those of Anserini 0.14.3 (Lucene 8.11) with its defaults: English analysis, BM25 with k1 = 0.9 and
+//! b = 0.4, lengths in one byte, ties in the order of ids.
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod analysis;
+mod bm25;
+mod builder;
+mod format;
+mod hits;
+mod index;
+mod search;
+mod stem;
+mod unicode;
+
+pub use builder::Builder;
+pub use hits::Hit;
+pub use index::Index;
+
+#[cfg(test)]
+mod tests;

@@ -32,6 +32,8 @@ mod estimator;
 mod export;
 pub mod ffi;
 mod guard;
+#[cfg(feature = "mapped")]
+pub mod mapped;
 pub mod parse;
 pub mod recorded;
 mod rows;

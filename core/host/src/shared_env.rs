@@ -232,6 +232,16 @@ impl Drop for Env {
     }
 }
 
+/// True if an action is an entry of the list of admissible ones, such as `left`, or one that an entry with a placeholder
+/// describes, such as `search[<your query>]`.
+fn admits(entry: &str, action: &str) -> bool {
+    let placeholder = entry.split_once('<').and_then(|(before, rest)| Some((before, rest.split_once('>')?.1)));
+    let fills = |(before, after): (&str, &str)| {
+        action.strip_prefix(before).is_some_and(|rest| rest.len() > after.len() && rest.ends_with(after))
+    };
+    entry == action || placeholder.is_some_and(fills)
+}
+
 impl Env {
     /// Starts a task.
     pub fn reset(&mut self, split: &str, task: u64, seed: u64) -> Result<Observation> {
@@ -267,14 +277,15 @@ impl Env {
         Ok((texts, out.step()?))
     }
 
-    /// The expert's next action. It must be one of the `admissible` ones, unless there is no list.
+    /// The expert's next action. It must be one of the `admissible` ones, unless there is no list. Part of an entry in angle
+    /// brackets stands for any text.
     pub fn expert_action(&mut self, admissible: &[String]) -> Result<String> {
         self.playing()
             .and_then(|()| self.expert())
             .and_then(|()| self.call(Request::NextAction))
             .and_then(|(mut texts, _)| {
                 let action = texts.required(ffi::ACTION, "expert action", "NESTOR_ACTION")?;
-                let fits = admissible.is_empty() || admissible.contains(&action);
+                let fits = admissible.is_empty() || admissible.iter().any(|entry| admits(entry, &action));
                 ensure!(fits, "the expert's action {action:?} is not one of the admissible actions");
                 Ok(action)
             })
@@ -351,5 +362,19 @@ impl Env {
             (EnvPlace::Elsewhere(process), _) => process.environment(call, request),
             (EnvPlace::Here(_), Place::Elsewhere(_)) => unreachable!("an instance is where its environment is"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_placeholder_admits_any_text_in_its_place() {
+        assert!(admits("left", "left") && !admits("left", "right") && !admits("left", "lef"));
+        let search = "search[<your query>]";
+        assert!(admits(search, "search[red shoes]") && admits(search, search));
+        assert!(!admits(search, "search[]") && !admits(search, "search[red") && !admits(search, "click[red]"));
+        assert!(admits("click[< prev]", "click[< prev]") && !admits("click[< prev]", "click[x]"));
     }
 }

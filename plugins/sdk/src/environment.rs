@@ -60,7 +60,8 @@ pub trait Instance: Send + 'static {
 
 /// An instance with an expert (extension `nestor.env.expert/1`), which the warm start imitates.
 pub trait Expert: Instance {
-    /// Returns the expert's next action, one of the admissible actions.
+    /// Returns the expert's next action, one of the admissible actions. A part of these in angle brackets, as in
+    /// `search[<your query>]`, stands for any text.
     fn next_action(&mut self, world: &Self::World) -> anyhow::Result<String>;
     /// Returns a complete, valid response that carries the action.
     fn response(&self, world: &Self::World, action: &str) -> anyhow::Result<String>;

@@ -6,7 +6,7 @@ use crate::catalogue::Catalogue;
 use crate::catalogue::product::Product;
 use crate::goal::{Goal, Options};
 use crate::pages::PER_PAGE;
-use crate::reward::same_option;
+use crate::reward::fulfils;
 use crate::session::{HITS, Session};
 
 /// The way to the goal's product.
@@ -94,7 +94,7 @@ fn wanted<'a>(product: &Product<'a>, goal: &Goal) -> Vec<(&'a str, &'a str)> {
         Options::Values(values) => values
             .iter()
             .filter_map(|wish| {
-                all().find(|(_, value)| value == wish).or_else(|| all().find(|(_, it)| same_option(it, wish)))
+                all().find(|(_, value)| value == wish).or_else(|| all().find(|(_, it)| fulfils(it, wish)))
             })
             .collect(),
     }

@@ -13,9 +13,10 @@ mod expert;
 pub mod generate;
 pub mod goal;
 pub mod pages;
-pub mod purchases;
 pub mod reward;
 pub mod session;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -169,7 +170,7 @@ impl Environment for WebShop {
     fn open(config: Config) -> Result<WebShop> {
         let mut catalogue = match (&config.data, &config.generate) {
             (Some(data), None) => open_catalogue(data, config.full, config.index.as_deref())?,
-            (None, Some(spec)) => Catalogue::generate(spec).context("generate")?,
+            (None, Some(spec)) => Catalogue::generate(spec.clone()).context("generate")?,
             (Some(_), Some(_)) => bail!("data and generate exclude each other: remove one"),
             (None, None) => {
                 bail!("set `data` to the folder with items_shuffle_1000.json, or `generate` for an invented shop")

@@ -4,14 +4,14 @@ use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{Args, Parser};
 use indicatif::{ProgressBar, ProgressStyle};
 use nestor_webshop::catalogue::index;
 use nestor_webshop::catalogue::load::Files;
 use nestor_webshop::generate::{self, Size, Spec};
-use nestor_webshop::reward::token_set_ratio;
-use nestor_webshop::{bench, open_catalogue, purchases};
+use nestor_webshop::reward::{score_lines, token_set_ratio};
+use nestor_webshop::{bench, open_catalogue};
 use serde_json::json;
 
 /// WebShop's catalogues: makes, indexes, searches and measures them
@@ -148,7 +148,7 @@ fn bar(length: u64, unit: &str) -> Result<ProgressBar> {
 fn catalogue(args: &CatalogueArgs) -> Result<()> {
     let spec = Spec { products: args.products, seed: args.seed, size: args.size };
     let bar = bar(args.products, "{human_pos} of {human_len} products")?;
-    generate::write(&args.folder, &spec, &mut |products| bar.inc(products))?;
+    generate::write(&args.folder, &spec, |products| bar.set_position(products))?;
     bar.finish_and_clear();
     print(&args.folder.display().to_string())
 }
@@ -181,12 +181,12 @@ fn reward(args: &RewardArgs) -> Result<()> {
     if let Some(prices) = &args.prices {
         catalogue = catalogue.with_prices(prices)?;
     }
-    let mut out = BufWriter::new(std::io::stdout().lock());
-    for (number, line) in std::io::stdin().lines().enumerate() {
-        let parts = purchases::score(&catalogue, &line?).with_context(|| format!("line {}", number + 1))?;
-        writeln!(out, "{}", json!(parts))?;
-    }
-    Ok(out.flush()?)
+    let find = |asin: &str| {
+        let number = catalogue.store.find(asin)?;
+        let product = number.map(|number| catalogue.store.product(number)).transpose()?;
+        Ok(product.map(|product| (catalogue.price(&product), product)))
+    };
+    score_lines(std::io::stdin().lock(), BufWriter::new(std::io::stdout().lock()), find)
 }
 
 fn measure(args: &BenchArgs) -> Result<()> {

@@ -36,11 +36,9 @@ impl Catalogue {
     }
 
     /// Generates a catalogue in memory.
-    pub fn generate(spec: &Spec) -> Result<Catalogue> {
+    pub fn generate(spec: Spec) -> Result<Catalogue> {
         let mut loader = Loader::new(Vec::new());
-        let generator = Generator::new(spec);
-        for number in 0..spec.products {
-            let made = generator.product(number);
+        for made in Generator::new(spec)?.products() {
             loader.add(&made.item, Some(&made.instruction), &made.human)?;
         }
         Self::loaded(loader)

@@ -1,0 +1,244 @@
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use super::*;
+
+/// `tests/fixtures/webshop` holds files and traces of the original engine with Lucene. Its tagger of nouns was a stand-in.
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../tests/fixtures/webshop")
+}
+
+fn read(path: impl AsRef<Path>) -> Value {
+    serde_json::from_str(&fs::read_to_string(fixtures().join(path)).unwrap()).unwrap()
+}
+
+fn open(config: Value) -> Result<WebShop> {
+    WebShop::open(nestor_plugin::parse_config(&config.to_string())?)
+}
+
+/// The shop of the fixtures with its goals and prices, and further keys.
+fn shop(more: Value) -> WebShop {
+    let at = |name: &str| fixtures().join(name);
+    let mut config = json!({"data": at("data"), "goals": at("goals.json"), "prices": at("prices.json")});
+    config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    open(config).unwrap()
+}
+
+fn start(split: &str, task: u64) -> Start<'_> {
+    Start { split, task, seed: 0 }
+}
+
+#[test]
+fn recorded_traces_step_by_step() {
+    for entry in fs::read_dir(fixtures().join("traces")).unwrap() {
+        let path = entry.unwrap().path();
+        let trace = read(&path);
+        let world = shop(json!({"goal": trace["goal_index"], "raw_commands": true, "max_steps": 1000}));
+        let mut play = world.spawn().unwrap();
+        let mut last = Observation::default();
+        for step in trace["steps"].as_array().unwrap() {
+            last = match step["action"].as_str() {
+                None => play.reset(&world, start("eval", 0)).unwrap(),
+                Some(action) => play.step(&world, action).unwrap(),
+            };
+            let place = format!("{}, {}", path.display(), step["action"]);
+            assert_eq!(step["observation"], last.text, "{place}");
+            assert_eq!(step["available_actions"], last.info["available_actions"], "{place}");
+            assert_eq!(step["done"], last.terminated, "{place}");
+            assert!((step["reward"].as_f64().unwrap() - last.metrics["task_score"]).abs() < 1e-6, "{place}");
+        }
+        for (name, part) in trace["reward_info"].as_object().into_iter().flatten() {
+            let same = match part.as_f64() {
+                Some(number) => (number - last.info[name].as_f64().unwrap()).abs() < 1e-6,
+                None => *part == last.info[name],
+            };
+            assert!(same, "{}: {name} is {}, not {part}", path.display(), last.info[name]);
+        }
+        if last.terminated {
+            assert_eq!((&trace["asin"], &trace["options"]), (&last.info["bought"], &last.info["options"]));
+        }
+    }
+}
+
+#[test]
+fn the_expert_buys_what_each_goal_asks_for() {
+    let world = shop(json!({"held_out": 0}));
+    let mut play = world.spawn().unwrap();
+    let goals = world.tasks("train").unwrap();
+    let mut won = 0;
+    for task in 0..goals {
+        let mut seen = play.reset(&world, start("train", task)).unwrap();
+        while !seen.terminated && !seen.truncated {
+            let action = play.next_action(&world).unwrap();
+            let response = play.response(&world, &action).unwrap();
+            seen = play.step(&world, &response).unwrap();
+            assert!(seen.valid && seen.action == action);
+        }
+        won += u64::from(seen.reward == REWARD);
+    }
+    assert!(won * 100 >= goals * 95, "{won} of {goals}");
+}
+
+#[test]
+fn own_goals_and_prices_do_not_depend_on_the_order_of_the_files() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["items_ins_v2.json", "items_human_ins.json"] {
+        fs::copy(fixtures().join("data").join(name), folder.path().join(name)).unwrap();
+    }
+    let mut items = read("data/items_shuffle.json");
+    items.as_array_mut().unwrap().reverse();
+    fs::write(folder.path().join("items_shuffle.json"), items.to_string()).unwrap();
+    for human in [false, true] {
+        let worlds = [fixtures().join("data"), folder.path().into()]
+            .map(|data| open(json!({"data": data, "human_goals": human})).unwrap());
+        let goals = worlds.each_ref().map(|world| {
+            (0..world.tasks("eval").unwrap()).map(|task| world.choose("eval", task).unwrap().1).collect::<Vec<_>>()
+        });
+        assert_eq!(goals[0], goals[1]);
+        assert!(!goals[0].is_empty());
+    }
+}
+
+/// The text of a goal and its range of prices, as the original's exported goals have them.
+#[test]
+fn own_synthetic_goals_have_the_form_of_exported_ones() {
+    let listed = read("goals.json");
+    let world = shop(json!({}));
+    let own = Goals::Own { human: false };
+    assert_eq!(own.len(&world.catalogue), listed.as_array().unwrap().len() as u64);
+    let form = |goal: &Goal| {
+        let text = goal.instruction_text.split(", and price lower").next().unwrap().to_owned();
+        (text, goal.asin.clone(), goal.attributes.clone(), goal.goal_options.clone(), goal.query.clone())
+    };
+    let mut ours: Vec<_> = (0..own.len(&world.catalogue)).map(|n| own.get(&world.catalogue, n).unwrap()).collect();
+    let mut theirs: Vec<Goal> = serde_json::from_value(listed).unwrap();
+    for goals in [&mut ours, &mut theirs] {
+        goals.sort_by_key(|goal| (goal.asin.clone(), goal.instruction_text.clone()));
+    }
+    let (ours, theirs): (Vec<_>, Vec<_>) = (ours.iter().map(form).collect(), theirs.iter().map(form).collect());
+    assert_eq!(ours, theirs);
+}
+
+#[test]
+fn an_index_plays_as_the_files_do_and_is_refused_when_it_is_stale_or_cut() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path();
+    for file in fs::read_dir(fixtures().join("data")).unwrap() {
+        let file = file.unwrap().path();
+        fs::copy(&file, data.join(file.file_name().unwrap())).unwrap();
+    }
+    let config = || json!({"data": data, "raw_commands": true});
+    let files = Files::find(data, false).unwrap();
+    let episode = |world: &WebShop| {
+        let mut play = world.spawn().unwrap();
+        let first = play.reset(world, start("train", 3)).unwrap();
+        let found = play.step(world, "search[red shoes]").unwrap();
+        let click = found.admissible.last().unwrap().clone();
+        [first, found, play.step(world, &click).unwrap(), play.step(world, "click[buy now]").unwrap()]
+    };
+    let in_memory = episode(&open(config()).unwrap());
+    let at = index::beside(data, &files);
+    index::build(&files, &at, &mut |_| ()).unwrap();
+    assert!(episode(&open(config()).unwrap()) == in_memory);
+
+    let refusal = || format!("{:#}", open(config()).err().expect("the index is refused"));
+    for name in ["products.bin", "search.bin"] {
+        let whole = fs::read(at.join(name)).unwrap();
+        for length in [0, 1, whole.len() / 2, whole.len() - 1] {
+            fs::write(at.join(name), &whole[..length]).unwrap();
+            assert!(refusal().contains("make the index again"), "{}", refusal());
+        }
+        fs::write(at.join(name), whole).unwrap();
+    }
+    let items = fs::read_to_string(&files.items).unwrap();
+    fs::write(&files.items, items.replace("Kitto", "Other")).unwrap();
+    assert!(refusal().contains("not the one that the index was made of"), "{}", refusal());
+    // A copy with the same bytes belongs to the index.
+    fs::write(&files.items, items).unwrap();
+    open(config()).unwrap();
+}
+
+#[test]
+fn bad_input_has_one_clear_message() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+    let item = |more: &str| format!(r#"[{{"asin": "B000000001", "name": "A", "customization_options": {{}}{more}}}]"#);
+    let instruction =
+        r#"{"B000000001": {"attributes": ["a"], "instruction": "find", "instruction_attributes": ["a"]}}"#;
+    write("items_human_ins.json", "{}");
+    let refusal = |config: Value| format!("{:#}", open(config).err().expect("refused"));
+    let data = json!({"data": folder.path()});
+    assert!(refusal(data.clone()).contains("no items_shuffle_1000.json or items_shuffle.json"));
+    write("items_shuffle.json", &item(""));
+    assert!(refusal(data.clone()).contains("items_ins_v2.json: the file is missing"));
+    write("items_ins_v2.json", instruction);
+    let cases = [
+        (
+            "[{\"asin\": \"B000000001\"}, {\"asin\": 3}]",
+            "items_shuffle.json: invalid type: integer `3`, expected a string at line 1",
+        ),
+        ("[{\"asin\": \"B000000001\"}", "EOF while parsing a list at line 1 column 23"),
+        ("{}", "expected a list of products"),
+        ("[]", "items_shuffle.json: the catalogue is empty"),
+        (&item(r#", "pricing": "cheap""#), "product 0 (`B000000001`): the price `cheap`"),
+        (&item(r#", "customization_options": 3"#), "items_shuffle.json"),
+    ];
+    for (items, message) in cases {
+        write("items_shuffle.json", items);
+        assert!(refusal(data.clone()).contains(message), "{}", refusal(data));
+    }
+    write("items_shuffle.json", &item(""));
+    write("items_ins_v2.json", "{}");
+    assert!(refusal(data.clone()).contains("there are no goals"));
+    write("items_ins_v2.json", instruction);
+    let goals = |goals: &str| {
+        write("goals.json", goals);
+        refusal(json!({"data": folder.path(), "goals": folder.path().join("goals.json")}))
+    };
+    let goal = |asin: &str, attributes: &str| {
+        format!(
+            r#"[{{"asin": "{asin}", "query": "", "name": "", "product_category": "", "instruction_text": "x",
+                "attributes": {attributes}, "price_upper": 10, "goal_options": {{}}}}]"#
+        )
+    };
+    assert!(goals(&goal("B999", "[\"a\"]")).contains("goals.json: goal 0: the catalogue has no product `B999`"));
+    assert!(goals(&goal("B000000001", "[]")).contains("goal 0: the goal has no attributes"));
+    assert!(goals("[{]").contains("goals.json: key must be a string at line 1 column 3"));
+    write("prices.json", "{}");
+    let prices = refusal(json!({"data": folder.path(), "prices": folder.path().join("prices.json")}));
+    assert!(prices.contains("prices.json: product B000000001 has no price"), "{prices}");
+    assert!(refusal(json!({"data": folder.path(), "goal": 1})).contains("goal 1: there are 1 goals"));
+    assert!(refusal(json!({"data": folder.path(), "held_out": 1})).contains("leave some to train on"));
+}
+
+/// Odd actions change nothing, or are answered as the engine would.
+#[test]
+fn odd_actions_are_no_action() {
+    let world = shop(json!({"raw_commands": true, "max_steps": 100}));
+    let mut play = world.spawn().unwrap();
+    let first = play.reset(&world, start("train", 0)).unwrap();
+    let long = format!("click[{}]", "x".repeat(100_000));
+    for action in ["", "buy", "click[]", "click[search]", "search[", "\u{0}", "\u{1b}[2J", "click[\u{202e}]", &long] {
+        let seen = play.step(&world, action).unwrap();
+        assert_eq!(seen.text, first.text, "{action:?}");
+    }
+    let found = play.step(&world, &format!("search[{}]", "red shoes ".repeat(10_000))).unwrap();
+    assert!(found.text.contains("Page 1"));
+}
+
+#[test]
+fn the_policy_reads_the_page_without_the_instruction() {
+    let world = shop(json!({}));
+    let mut play = world.spawn().unwrap();
+    let first = play.reset(&world, start("train", 0)).unwrap();
+    assert_eq!((first.text.as_str(), first.anchor.as_slice()), ("'Search'", b"'Search'".as_slice()));
+    assert_eq!(first.admissible, ["search[<your query>]", "click[search]"]);
+    let found = play.step(&world, "<think></think><action>Search[Dress]</action>").unwrap();
+    assert!(found.text.starts_with("'Back to Search' [SEP] 'Page 1 (Total results: "), "{}", found.text);
+    assert_eq!((found.action.as_str(), found.valid), ("search[dress]", true));
+    assert!(!found.text.contains(&first.task));
+    let odd = play.step(&world, "no tags in this long answer").unwrap();
+    assert_eq!((odd.action.as_str(), odd.valid, odd.anchor), (" in this long answer", false, found.anchor));
+}

@@ -4,4 +4,5 @@
 #![forbid(unsafe_code)]
 
 pub mod catalogue;
+pub mod generate;
 pub mod goal;

@@ -9,6 +9,10 @@ use crate::unicode::{is_picture, is_unspaced};
 
 /// Lucene cuts longer words, counted in UTF-16 units.
 const LONGEST: usize = 255;
+/// The Arabic decimal point, which counts as a digit.
+const ARABIC_POINT: char = '\u{66b}';
+/// Draws a key around the character before it.
+const KEYCAP: char = '\u{20e3}';
 
 /// Turns text into terms. It keeps its buffers from one text to the next.
 #[derive(Default)]
@@ -129,12 +133,13 @@ fn is_word(segment: &str) -> bool {
     let letter = |c: char| {
         c.is_alphabetic() && c.general_category_group() != GeneralCategoryGroup::Mark
             || c.is_numeric() && c.general_category() == GeneralCategory::DecimalNumber
+            || c == ARABIC_POINT
     };
-    let flag = |c: char| ('\u{1f1e6}'..='\u{1f1ff}').contains(&c);
+    let flag = |c: &char| ('\u{1f1e6}'..='\u{1f1ff}').contains(c);
     segment.chars().any(letter)
         || segment.starts_with(|c| is_unspaced(c) || is_picture(c))
-        || segment.contains('\u{20e3}')
-        || segment.chars().filter(|&c| flag(c)).count() == 2
+        || segment.starts_with(['#', '*']) && segment.contains(KEYCAP)
+        || segment.chars().filter(flag).count() == 2
 }
 
 /// Returns the start of `text`, up to `most` UTF-16 units.
@@ -184,4 +189,56 @@ fn is_stop_word(word: &[u8]) -> bool {
             | b"will"
             | b"with"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Texts and the terms that Anserini 0.14.3's `DefaultEnglishAnalyzer` makes of them.
+    const CASES: [(&str, &str); 11] = [
+        ("Men's, women’s and boys＇ running-shoes: the TOYS' box's", "men women boi run shoe toi box"),
+        ("is it as no such thing this into", "thing"),
+        ("3.5 1,000 9:30 v1.2.3 a.b a:b 5;6 c++ e.g. o'neil's", "3.5 1,000 9 30 v1.2.3 a.b a:b 5;6 c e.g o'neil"),
+        ("a_b __init__ ___ 6'2\" AT&T", "a_b __init__ 6'2 t"),
+        ("café Ünïted İSTANBUL ΣΊΣΥΦΟΣ ½ cup 5² 1½ m٫", "café ünïted istanbul σίσυφοσ cup 5 1 m٫"),
+        (
+            "日本語 ひらがな カタカナー 한국어 조선 กำลังไทย ກຳລັງ",
+            "日 本 語 ひ ら が な カタカナー 한국어 조선 กำลังไทย ກຳລັງ",
+        ),
+        ("👍🏽 👨‍👩‍👧 🇩🇪 🇩 1️⃣ #️⃣ ★ ™ →", "👍🏽 👨‍👩‍👧 🇩🇪 1️⃣ #️⃣ ★ ™"),
+        // Porter's own examples, a few for each step.
+        (
+            "caresses ponies ties caress cats feed agreed plastered conflated troubled sized hopping falling failing filing sky",
+            "caress poni ti caress cat feed agre plaster conflat troubl size hop fall fail file sky",
+        ),
+        (
+            "relational rational conformabli archaeologi vietnamization hopefulness triplicate formative goodness",
+            "relat ration conform archaeolog vietnam hope triplic form good",
+        ),
+        (
+            "allowance replacement adjustment dependent adoption communism bowdlerize ion",
+            "allow replac adjust depend adopt commun bowdler ion",
+        ),
+        ("probate rate cease controll roll ys yyy éé aééed", "probat rate ceas control roll ys yyi éé aé"),
+    ];
+
+    fn analyzed(text: &str) -> Vec<String> {
+        let mut terms = Vec::new();
+        Analyzer::default().analyze(text, |term| terms.push(term.to_owned()));
+        terms
+    }
+
+    #[test]
+    fn terms_are_lucene_s() {
+        for (text, terms) in CASES {
+            assert_eq!(analyzed(text).join(" "), terms, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_long_word_is_cut_where_lucene_cuts_it() {
+        let (x, ab) = ("x".repeat(255), "ab".repeat(127));
+        assert_eq!(analyzed(&format!("{x}xing {ab}'cd {x}é")), [&x, "xing", &ab, "cd", &x, "é"]);
+    }
 }

@@ -14,6 +14,9 @@ use crate::search::{Query, TermPostings};
 /// Lucene refuses a query with more different terms.
 const MOST_TERMS: usize = 1024;
 
+/// The end of the messages about bytes that contradict each other.
+pub const DAMAGED: &str = "of the search index is damaged: build the index again";
+
 /// A search index over numbered documents. Any number of threads can search it at the same time.
 pub struct Index {
     bytes: Bytes,
@@ -49,8 +52,8 @@ impl Index {
     /// # Errors
     /// A file that cannot be read, is no index, is an older or newer one, or is cut.
     pub fn open(path: &Path) -> Result<Self> {
-        Self::new(Bytes::Mapped(Mapped::open(path)?))
-            .with_context(|| format!("{}: no search index to use; build it again", path.display()))
+        let index = Mapped::open(path).and_then(|bytes| Self::new(Bytes::Mapped(bytes)));
+        index.with_context(|| format!("{}: no search index to use; build it again", path.display()))
     }
 
     fn new(bytes: Bytes) -> Result<Self> {
@@ -136,6 +139,3 @@ impl Index {
         })
     }
 }
-
-/// The end of the messages about bytes that contradict each other.
-pub const DAMAGED: &str = "of the search index is damaged: build the index again";

@@ -4,7 +4,7 @@
 //! [`Parts`], [`Columns`] or [`State`]), and writes one [`export!`]. No plugin needs `unsafe`: this crate catches panics,
 //! parses configs, and carries text and arrays across. [`parse`] reads the usual tagged responses. [`stats`] has the group
 //! statistics that estimators share, [`difflib`] a similarity of texts. [`recorded`] defines the form in which steps are
-//! recorded for tests and for `nestor advantage`.
+//! recorded for tests and for `nestor advantage`. `mapped`, behind the feature of that name, reads large files in place.
 //!
 //! This crate is the only dependency that a plugin needs. It re-exports anyhow, serde, serde_json and schemars. A derive
 //! then names the crate that its code refers to:

@@ -6,7 +6,8 @@ import subprocess
 import pytest
 from conftest import PATIENCE
 
-PUBLISHED = ["gigpo_qwen2.5_1.5b", "grpo_qwen2.5_1.5b", "rloo_qwen2.5_1.5b", "ppo_qwen2.5_1.5b", "gigpo_qwen2.5_7b"]
+PUBLISHED = ["gigpo_qwen2.5_1.5b", "grpo_qwen2.5_1.5b", "rloo_qwen2.5_1.5b", "ppo_qwen2.5_1.5b", "dapo_qwen2.5_1.5b", "gspo_qwen2.5_1.5b",
+             "gigpo_dynamic_qwen2.5_1.5b", "gigpo_qwen2.5_7b"]
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +136,7 @@ def test_published_recipes_pass_the_check(name, root, run_json, games, random_mo
     verdict = run_json("train", root / f"recipes/alfworld/{name}.yaml", "--set", f"model.path={random_model}", "--set",
                        f"env.config.games={games}", "--check", "--json", "--run-dir", tmp_path / "run")
     assert verdict["passes"] and verdict["eval_tasks"] == 6 and 0 < verdict["prompt"]["tokens"] <= 2048
+    # The first observation of a game contains the task.
     assert "Your task is to: " in verdict["prompt"]["text"] and not (tmp_path / "run").exists()
 
 

@@ -6,11 +6,11 @@ ROOMS = ("cabinet", "drawer", "shelf", "countertop", "microwave", "fridge", "gar
 THINGS = ("mug", "apple", "knife", "plate", "egg", "tomato", "spoon", "bread", "lettuce", "pan", "kettle", "cup", "soapbottle")
 TYPES = ("pick_and_place", "pick_heat_then_place", "pick_cool_then_place", "look_at_obj_in_light")
 RULES = (
-    "You are an expert agent operating in a household. Your task is to: {task}.\n"
-    "Prior to this step you have taken {taken} steps. Below are the most recent observations and the actions you took:\n"
-    "{history}\nYou are now at step {step} and your current observation is: {observation}\n"
-    "Your admissible actions of the current situation are:\n{actions}\n"
-    "Now it is your turn to act. Think step by step about the situation within <think> </think>, then give one admissible "
+    "You are a robot in a house, and you act by text commands. Task: {task}.\n"
+    "Steps taken so far: {taken}. The latest observations and what you did then:\n"
+    "{history}\nStep {step}. The observation now: {observation}\n"
+    "Your possible actions are:\n{actions}\n"
+    "Think step by step about the situation within <think> </think>. Then choose the best one of these actions and give exactly one "
     "action within <action> </action>.\n"
 )
 

@@ -1,7 +1,8 @@
 //! The YAML of a run: structs, merging, and errors with file, line and column.
 //!
-//! [`load`] reads a recipe in four steps: it parses the file with the location of every key (`tree`), lays the result on
-//! the recipe that it `extends`, applies `--set` arguments, and checks the form (`check`) and the range (`ranges`) of every key.
+//! [`load`] reads a recipe in five steps: it parses the file with the location of every key (`tree`), lays the result on
+//! the recipe that it `extends`, applies `--set` arguments, reads the file of a prompt template (`template_file`), and checks
+//! the form (`check`) and the range (`ranges`) of every key.
 
 mod check;
 mod error;
@@ -13,6 +14,7 @@ mod ranges;
 mod recompute;
 mod resume;
 mod schema;
+mod template_file;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -54,6 +56,7 @@ pub fn load(path: &Path, sets: &[String]) -> Result<Recipe> {
 pub fn load_with(path: &Path, sets: &[String], read_text: ReadText) -> Result<Recipe> {
     let mut root = read_file(path, None, read_text, &mut Vec::new())?;
     tree::set_all(&mut root, sets)?;
+    template_file::read(&mut root, read_text)?;
     let mut recipe: Recipe = check::read(&root, &Location::start_of(&path.display().to_string()), ranges::problems)?;
     let history = &mut recipe.rollout.history;
     history.length.get_or_insert(if history.mode == HistoryMode::Transcript { 0 } else { DEFAULT_HISTORY });
@@ -150,6 +153,7 @@ fn read_file(path: &Path, from: Option<&Location>, read_text: ReadText, open: &m
     let Node::Map(mut map) = tree::parse(&text, &start)? else {
         return Err(input_error!("{start}: a recipe is a map of keys, such as `iterations: 100`"));
     };
+    template_file::locate(&mut map, path.parent().unwrap_or(Path::new("")));
     let extends = map.iter().position(|entry| entry.key == "extends").map(|index| map.remove(index));
     let mut node = Node::Map(map);
     if let Some(extends) = extends {

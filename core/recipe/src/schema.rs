@@ -193,6 +193,7 @@ pub struct Rollout {
     pub history: History,
     /// Prompt template (minijinja) in place of the environment's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::template_file::schema")]
     pub template: Option<String>,
     /// Makes the chat template ask the model to think first, or not; by default the template decides. The template must
     /// have the switch `enable_thinking`, as Qwen3's does.

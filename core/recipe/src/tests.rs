@@ -6,6 +6,7 @@ use super::*;
 use crate::InputError;
 
 mod permissions;
+mod template_file;
 
 /// Every section, every required key; line numbers matter to the tests below.
 const WHOLE: &str = "\

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use nestor_prompts::ImportArgs;
 use nestor_scaffold::NewArgs;
 use nestor_torch::Backend;
 
@@ -53,6 +54,11 @@ pub enum Command {
     /// Play an environment by hand or from a file
     #[command(after_help = "Example:\n  nestor play numberline --task 3 --actions docs/examples/actions.jsonl")]
     Play(PlayArgs),
+    /// Turn the prompts of another project, verl-agent, into templates for `rollout.template`, checked against known sums
+    #[command(
+        after_help = "Example:\n  nestor import-prompts docs/examples/prompts --sums docs/examples/prompts/sums.json --out runs/prompts"
+    )]
+    ImportPrompts(ImportArgs),
     /// Run an advantage estimator on recorded steps
     #[command(after_help = "Example:\n  nestor advantage gigpo --rows docs/examples/rows.json")]
     Advantage(Advantage),

@@ -160,6 +160,11 @@ fn run(command: Command) -> Result<ExitCode> {
         }
         Command::View(args) => print_line(&view(&args)?.to_string())?,
         Command::Play(args) => play(&Plugins::discover()?, &args, &mut terminal::out())?,
+        Command::ImportPrompts(args) => {
+            let report = nestor_prompts::import(&args)?;
+            print(args.json, &serde_json::to_value(&report)?, || report.to_string().trim_end().to_string())?;
+            report.refusal().map_or(Ok(()), Err)?;
+        }
         Command::Advantage(args) => {
             let scores = advantage(&Plugins::discover()?, &args.estimator, &args.config, &args.rows)?;
             print(args.json, &scores, || rows(&scores["advantages"]))?;

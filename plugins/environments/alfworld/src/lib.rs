@@ -1,6 +1,6 @@
 //! ALFWorld's text games, read from their own game files (`game.tw-pddl`) and played without Python: a household robot
 //! finds, carries, cleans, heats, cools and places objects. Shridhar et al. 2021, arXiv 2010.03768; the rules of play
-//! (prompt, answers, reward, step limit) are those of the GiGPO paper's reference implementation.
+//! (answers, reward, step limit) are those of the GiGPO paper's reference implementation. The prompt is our own.
 //!
 //! Tasks are games in the order of their paths. The seed of a reset has no effect: nothing in a game is random.
 

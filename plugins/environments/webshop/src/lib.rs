@@ -5,3 +5,4 @@
 
 pub mod catalogue;
 pub mod goal;
+pub mod reward;

@@ -217,8 +217,8 @@ mod tests {
             "relat ration conform archaeolog vietnam hope triplic form good",
         ),
         (
-            "allowance replacement adjustment dependent adoption activism bowdlerize ion",
-            "allow replac adjust depend adopt activ bowdler ion",
+            "allowance replacement adjustment dependent adoption homologous bowdlerize ion",
+            "allow replac adjust depend adopt homolog bowdler ion",
         ),
         ("probate rate cease enroll roll ys yyy éé aééed", "probat rate ceas enrol roll ys yyi éé aé"),
     ];

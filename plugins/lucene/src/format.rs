@@ -41,7 +41,7 @@ pub enum Section {
     High,
 }
 
-/// Where a term starts in three sections; the next term's starts are its ends.
+/// The starts of a term in three sections; the next term's starts are its ends.
 #[derive(Debug, Clone, Copy)]
 pub struct Term {
     /// Byte in the words.

@@ -61,7 +61,9 @@ pub struct Built {
 /// Makes an index. `progress` learns how many bytes of the products were read.
 pub fn build(files: &Files, folder: &Path, progress: &mut dyn FnMut(u64)) -> Result<Built> {
     let place = || folder.display().to_string();
-    let partial = folder.with_added_extension("partial");
+    let mut partial = folder.as_os_str().to_owned();
+    partial.push(".partial");
+    let partial = PathBuf::from(partial);
     if partial.exists() {
         std::fs::remove_dir_all(&partial).with_context(|| partial.display().to_string())?;
     }

@@ -212,7 +212,7 @@ fn consistent(seen: &Observation) {
     assert_eq!(actions["has_search_bar"], seen.text.starts_with("WebShop [SEP] "));
     let page = seen.text.to_lowercase();
     for text in clickables {
-        let text = text.as_str().expect("a text");
+        let text = text.as_str().expect("a text").to_lowercase();
         assert!(page.contains(text.trim()), "{text:?} is not on the page: {page}");
     }
 }

@@ -158,8 +158,11 @@ impl Page {
     /// Adds the text of an HTML node. An empty one has no node; the parser keeps white space as one blank or, with a line
     /// break in it, as a line break, which is no field.
     fn node(&mut self, text: &str) {
+        if text.is_empty() {
+            return;
+        }
         let blank = text.bytes().all(|byte| matches!(byte, b' ' | b'\n' | b'\t' | b'\x0c' | b'\r'));
-        if !text.is_empty() && !(blank && text.contains('\n')) {
+        if !(blank && text.contains('\n')) {
             self.fields.push(strip(text).to_owned());
         }
     }

@@ -74,7 +74,9 @@ fn replaceable(folder: &Path) -> Result<()> {
 /// Makes an index. `progress` learns how many bytes of the products were read.
 pub fn build(files: &Files, folder: &Path, progress: &mut dyn FnMut(u64)) -> Result<Built> {
     let place = || folder.display().to_string();
-    let partial = folder.with_added_extension("partial");
+    let mut partial = folder.as_os_str().to_owned();
+    partial.push(".partial");
+    let partial = PathBuf::from(partial);
     replaceable(folder)?;
     replaceable(&partial)?;
     if partial.exists() {

@@ -50,7 +50,8 @@ def test_all_sums_are_equal_and_a_run_renders_what_python_formats(root, referenc
     folder, sums, prompts = reference
     out = tmp_path / "prompts"
     report = run_json("import-prompts", folder, "--sums", sums, "--out", out, "--json")
-    assert {entry["name"]: entry["sha256"] for entry in report["templates"]} == {name: sha256(text) for name, text in prompts.items()}
+    found = {entry["name"]: entry["sha256"] for entry in report["templates"]}
+    assert found == {name: sha256(text) for name, text in prompts.items()}
     assert {entry["state"] for entry in report["templates"]} == {"equal"}
     unchecked = {entry["name"] for entry in report["templates"] if entry["rendering"] == "unchecked"}
     assert all(entry["rendering"] in ("equal", "unchecked") for entry in report["templates"])

@@ -8,7 +8,8 @@ from conftest import PATIENCE
 # The recipes, with the number of goals that each evaluates on.
 SMALL = {"gigpo_std": 256, "gigpo": 256, "grpo": 128, "rloo": 128, "ppo": 128, "dapo": 128, "gigpo_dynamic": 128, "gspo": 128}
 LARGE = {"gigpo_std": 256, "gigpo": 256, "grpo": 128, "rloo": 128, "ppo": 128}
-EVAL_TASKS = {f"{name}_qwen2.5_1.5b": goals for name, goals in SMALL.items()} | {f"{name}_qwen2.5_7b": goals for name, goals in LARGE.items()}
+SIZES = {"1.5b": SMALL, "7b": LARGE}
+EVAL_TASKS = {f"{name}_qwen2.5_{size}": goals for size, recipes in SIZES.items() for name, goals in recipes.items()}
 # The 7B recipes repeat those of 1.5B with another model; one adds adapters.
 STARTED = [*(name for name in EVAL_TASKS if name.endswith("1.5b")), "gigpo_qwen2.5_7b"]
 
@@ -39,7 +40,8 @@ def random_model(root, run, catalogue, tmp_path_factory):
     sets = {**tiny(1), "env.config.data": catalogue, "iterations": 0, "eval.tasks": 1}
     done = run("train", root / "recipes/webshop/gigpo_qwen2.5_1.5b.yaml", *as_arguments(sets), "--run-dir", folder / "run")
     assert done.returncode == 0, done.stderr
-    done = run("model", "new", folder / "tiny", "--shape", "tiny", "--layers", 2, "--tokenizer", folder / "run/model/tokenizer.json")
+    tokenizer = folder / "run/model/tokenizer.json"
+    done = run("model", "new", folder / "tiny", "--shape", "tiny", "--layers", 2, "--tokenizer", tokenizer)
     assert done.returncode == 0, done.stderr
     return folder / "tiny"
 

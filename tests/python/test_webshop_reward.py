@@ -11,8 +11,8 @@ from thefuzz import fuzz
 CHOICES = 2000
 # Texts with a meaning of their own for one of the rules: colours, Latin-1, escapes, special lower case, blanks, category signs.
 ODD = ["red", "tan", "dark blue", "grey/gray", "naïve", "café au lait", "İstanbul", "ΟΔΟΣ", "日本 lamp", "it's", 'a "b" c',
-       "a'b\"c", "back\\slash", "line\nbreak", "tab\tulator", "\x1b[0m", "soft\xadhyphen", "no\xa0break", "zero\u200bwidth", "\u2028", "\U000e0001", "🙂",
-       "under_score", "", " ", "’", "x", "›", " › ", "\x1f", "new", "A", "the", "2-Pack", "x1b", "n", "u200b"]
+       "a'b\"c", "back\\slash", "line\nbreak", "tab\tulator", "\x1b[0m", "soft\xadhyphen", "no\xa0break", "zero\u200bwidth", "\u2028",
+       "\U000e0001", "🙂", "under_score", "", " ", "’", "x", "›", " › ", "\x1f", "new", "A", "the", "2-Pack", "x1b", "n", "u200b"]
 NO_NOUNS = set("a an and are as at be but by can for from has have in into is it its new no nor not of on onto or our per s so t "
                "than that the their these this those to via was we which will with without you your".split())
 

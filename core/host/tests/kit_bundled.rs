@@ -32,6 +32,10 @@ fn bundled_plugins_pass() {
                     let generate = json!({ "size": "small", "package": package, "train": 20, "eval": 20 });
                     check(&file, json!({ "generate": generate }), &["train", "eval_in_distribution"], &[])
                 }
+                "webshop" => {
+                    let generate = json!({ "size": "small", "products": 60 });
+                    check(&file, json!({ "generate": generate }), &both, &[])
+                }
                 // gigpo_permuted deals advantages to rows at random: it depends on their order by design.
                 "gigpo" => {
                     let failures = check(&file, json!({}), &both, &[]);

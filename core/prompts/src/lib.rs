@@ -111,7 +111,7 @@ impl Sums {
         let text = read(file)?;
         serde_json::from_str(&text).map_err(|error| {
             input_error!(
-                "{}: {error}; sums are written as {{\"templates\": [{{\"file\", \"name\", \"sha256\"}}, …], \"inputs\": {{…}}}}",
+                "{}: {error}; a file of sums has `templates`, a list of `file`, `name` and `sha256`, and `inputs`",
                 file.display()
             )
         })

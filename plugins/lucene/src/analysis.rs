@@ -209,18 +209,18 @@ mod tests {
         ("👍🏽 👨‍👩‍👧 🇩🇪 🇩 1️⃣ #️⃣ ★ ™ →", "👍🏽 👨‍👩‍👧 🇩🇪 1️⃣ #️⃣ ★ ™"),
         // Porter's own examples, a few for each step.
         (
-            "caresses ponies ties caress cats feed agreed plastered conflated troubled sized hopping falling failing filing sky",
-            "caress poni ti caress cat feed agre plaster conflat troubl size hop fall fail file sky",
+            "caresses ponies ties caress cats feed decreed plastered conflated troubled sized hopping falling failing filing sky",
+            "caress poni ti caress cat feed decre plaster conflat troubl size hop fall fail file sky",
         ),
         (
             "relational rational conformabli archaeologi vietnamization hopefulness triplicate formative goodness",
             "relat ration conform archaeolog vietnam hope triplic form good",
         ),
         (
-            "allowance replacement adjustment dependent adoption communism bowdlerize ion",
-            "allow replac adjust depend adopt commun bowdler ion",
+            "allowance replacement adjustment dependent adoption homologous bowdlerize ion",
+            "allow replac adjust depend adopt homolog bowdler ion",
         ),
-        ("probate rate cease controll roll ys yyy éé aééed", "probat rate ceas control roll ys yyi éé aé"),
+        ("probate rate cease enroll roll ys yyy éé aééed", "probat rate ceas enrol roll ys yyi éé aé"),
     ];
 
     fn analyzed(text: &str) -> Vec<String> {

@@ -41,7 +41,7 @@ pub enum Section {
     High,
 }
 
-/// Where a term starts in three sections; the next term's starts are its ends.
+/// The starts of a term in three sections; the next term's starts are its ends.
 #[derive(Debug, Clone, Copy)]
 pub struct Term {
     /// Byte in the words.
@@ -168,8 +168,10 @@ impl Header {
         let header = Self { documents, filled, tokens, sections };
         let counts = [(Section::Lengths, 1), (Section::Ranks, 4)];
         let fit = counts.iter().all(|&(section, size)| sections[section as usize] == u64::from(documents) * size);
+        // Scoring relies on it: no part of a score is then negative.
+        let sane = filled <= documents && u64::from(filled) <= tokens;
         let sum = sections.iter().try_fold(HEADER as u64, |sum, length| sum.checked_add(*length));
-        ensure!(fit && sum == Some(total), "the sections of the search index do not fit its header");
+        ensure!(sane && fit && sum == Some(total), "the sections of the search index do not fit its header");
         Ok(header)
     }
 

@@ -11,8 +11,8 @@ use crate::format::{Block, HIGH, WINDOW, WINDOW_BITS};
 use crate::hits::{Best, Hit};
 use crate::index::DAMAGED;
 
-/// Bounds and scores are f64 sums of up to 1,024 parts in different orders. This covers their rounding.
-const SLACK: f64 = 1.0 + 1e-9;
+/// A document under this share of a score cannot reach it: it covers the rounding to f32, and that of sums in other orders.
+const SHARE: f64 = 1.0 - 1e-6;
 /// The sum of no parts. A part is at least +0, and adding +0 makes this +0: the sign tells a document without terms.
 const UNTOUCHED: f64 = -0.0;
 
@@ -76,8 +76,8 @@ impl Query<'_> {
 
     /// Scores one window.
     fn window(&self, window: u32, parts: &[Part<'_>], sums: &mut Sums, best: &mut Best) -> Result<()> {
-        let threshold = best.threshold();
-        let needed = parts.iter().position(|part| !reaches(part.rest, threshold)).unwrap_or(parts.len());
+        let least = f64::from(best.threshold()) * SHARE;
+        let needed = parts.iter().position(|part| part.rest < least).unwrap_or(parts.len());
         let (needed, light) = parts.split_at(needed);
         if needed.is_empty() {
             return Ok(());
@@ -92,33 +92,38 @@ impl Query<'_> {
             }
         }
         for term in light {
-            sums.keep(|score| reaches(score + term.rest, threshold));
-            if sums.count > term.postings.len() / 8 {
-                for &posting in term.postings {
-                    let posting = u16::from_le_bytes(posting);
-                    if sums.has(posting >> 4) {
-                        let (place, part) = self.part(term, posting, first, lengths)?;
-                        sums.scores[place] += f64::from(part);
-                    }
-                }
-            } else {
-                for at in 0..sums.count {
-                    let place = sums.touched[at];
-                    let after = term.postings.partition_point(|&posting| u16::from_le_bytes(posting) >> 4 < place);
-                    if let Some(posting) = term.postings.get(after).map(|&posting| u16::from_le_bytes(posting))
-                        && posting >> 4 == place
-                    {
-                        let (place, part) = self.part(term, posting, first, lengths)?;
-                        sums.scores[place] += f64::from(part);
-                    }
-                }
-            }
+            sums.keep(least - term.rest);
+            self.add_to_kept(term, first, lengths, sums)?;
         }
-        sums.keep(|score| score as f32 >= threshold);
+        sums.keep(least);
         for (place, score) in sums.drain() {
             let document = first + place;
             let rank = self.ranks.get(document).with_context(|| format!("rank {document} {DAMAGED}"))?;
             best.push(Hit { document: document as u32, score: score as f32 }, u32::from_le_bytes(*rank));
+        }
+        Ok(())
+    }
+
+    /// Adds a term to the documents that are left.
+    fn add_to_kept(&self, term: &Part<'_>, first: usize, lengths: &[u8], sums: &mut Sums) -> Result<()> {
+        // A walk over all postings costs less than many searches among them.
+        if sums.count > term.postings.len() / 8 {
+            for &posting in term.postings {
+                let posting = u16::from_le_bytes(posting);
+                if sums.has(posting >> 4) {
+                    let (place, part) = self.part(term, posting, first, lengths)?;
+                    sums.scores[place] += f64::from(part);
+                }
+            }
+            return Ok(());
+        }
+        for &place in &sums.touched[..sums.count] {
+            let after = term.postings.partition_point(|&posting| u16::from_le_bytes(posting) >> 4 < place);
+            let posting = term.postings.get(after).map(|&posting| u16::from_le_bytes(posting));
+            if let Some(posting) = posting.filter(|posting| posting >> 4 == place) {
+                let (place, part) = self.part(term, posting, first, lengths)?;
+                sums.scores[place] += f64::from(part);
+            }
         }
         Ok(())
     }
@@ -183,18 +188,16 @@ impl Sums {
         self.scores[usize::from(place) % WINDOW].is_sign_positive()
     }
 
-    /// Forgets the documents whose sum fails the test.
-    fn keep(&mut self, test: impl Fn(f64) -> bool) {
+    /// Forgets the documents whose sum is under `least`.
+    fn keep(&mut self, least: f64) {
         let mut kept = 0;
         for at in 0..self.count {
             let place = self.touched[at];
             let score = &mut self.scores[usize::from(place) % WINDOW];
             self.touched[kept] = place;
-            if test(*score) {
-                kept += 1;
-            } else {
-                *score = UNTOUCHED;
-            }
+            let stays = *score >= least;
+            kept += usize::from(stays);
+            *score = if stays { *score } else { UNTOUCHED };
         }
         self.count = kept;
     }
@@ -208,10 +211,6 @@ impl Sums {
             (place, std::mem::replace(&mut scores[place], UNTOUCHED))
         })
     }
-}
-
-fn reaches(bound: f64, threshold: f32) -> bool {
-    (bound * SLACK) as f32 >= threshold
 }
 
 #[cold]

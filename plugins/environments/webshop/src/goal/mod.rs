@@ -82,9 +82,13 @@ impl<'de> Visitor<'de> for OptionsVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Options, A::Error> {
-        let mut pairs = Vec::new();
-        while let Some(pair) = map.next_entry()? {
-            pairs.push(pair);
+        let mut pairs: Vec<(String, String)> = Vec::new();
+        // Of two values for a name the last one counts, as in Python.
+        while let Some((name, value)) = map.next_entry()? {
+            match pairs.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, old)) => *old = value,
+                None => pairs.push((name, value)),
+            }
         }
         Ok(Options::Named(pairs))
     }

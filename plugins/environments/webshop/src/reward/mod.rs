@@ -1,7 +1,7 @@
 //! The reward of a purchase: how well the product, the chosen options and the price fit a goal.
 //!
 //! It follows the original engine (`web_agent_site/engine/goal.py`) value for value, with one exception: that engine finds
-//! nouns with a model, and [`nouns()`] says what stands in for it.
+//! nouns with a model, and [`nouns()`] says what replaces it.
 
 mod color;
 mod fuzz;

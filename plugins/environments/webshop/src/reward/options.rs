@@ -1,4 +1,4 @@
-//! How many of a goal's options were chosen.
+//! The number of a goal's options that were chosen.
 
 use std::borrow::Cow;
 use std::fmt::Write;

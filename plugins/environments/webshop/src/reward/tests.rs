@@ -36,7 +36,7 @@ fn token_set_ratio_equals_thefuzz() {
     }
 }
 
-/// What the reward reads of a product.
+/// A product with the fields that the reward reads.
 fn product<'a>(item: &'a Item, attributes: &'a [String]) -> Product<'a> {
     Product {
         card: Card { asin: &item.asin, title: item.name.as_deref().unwrap(), price_tag: "" },

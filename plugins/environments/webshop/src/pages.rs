@@ -23,7 +23,7 @@ pub struct Page {
     fields: Vec<String>,
     /// Number of fields before those that [`Page::body`] has: title, `Instruction:`, and the instruction.
     head: usize,
-    /// Where an agent may act; none after the purchase.
+    /// The actions that it offers; none after the purchase.
     pub actions: Option<Actions>,
 }
 

@@ -170,7 +170,10 @@ impl Environment for WebShop {
     fn open(config: Config) -> Result<WebShop> {
         let mut catalogue = match (&config.data, &config.generate) {
             (Some(data), None) => open_catalogue(data, config.full, config.index.as_deref())?,
-            (None, Some(spec)) => Catalogue::generate(spec.clone()).context("generate")?,
+            (None, Some(spec)) => {
+                ensure!(!config.full && config.index.is_none(), "full and index belong to data, not to generate");
+                Catalogue::generate(spec.clone()).context("generate")?
+            }
             (Some(_), Some(_)) => bail!("data and generate exclude each other: remove one"),
             (None, None) => {
                 bail!("set `data` to the folder with items_shuffle_1000.json, or `generate` for an invented shop")
@@ -180,6 +183,7 @@ impl Environment for WebShop {
             catalogue = catalogue.with_prices(prices)?;
         }
         let goals = match &config.goals {
+            Some(_) if config.human_goals => bail!("goals and human_goals exclude each other: remove one"),
             Some(path) => Goals::read(path, &catalogue)?,
             None => Goals::Own { human: config.human_goals },
         };

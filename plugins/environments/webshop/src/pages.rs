@@ -1,6 +1,6 @@
 //! Pages of the shop as lists of fields: the texts that the original engine finds in its HTML, in their order.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
 
 use anyhow::Result;
@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::catalogue::Catalogue;
+use crate::catalogue::convert::decimal;
 use crate::catalogue::product::Product;
 
 /// Joins the fields of a page.
@@ -22,7 +23,7 @@ pub struct Page {
     fields: Vec<String>,
     /// Number of fields before those that [`Page::body`] has: title, `Instruction:`, and the instruction.
     head: usize,
-    /// Where an agent may act; none after the purchase.
+    /// The actions that it offers; none after the purchase.
     pub actions: Option<Actions>,
 }
 
@@ -101,8 +102,9 @@ impl Page {
         page.node(&format!("Price: {}", product.card.price_tag));
         page.node("Rating: N.A.");
         clickables.extend(page.buttons(&["Description", "Features", "Reviews", "Buy Now"]));
+        let (buttons, mut seen) = (clickables.len(), HashSet::new());
         for value in product.options.iter().flat_map(|(_, values)| values) {
-            if !clickables.iter().any(|it| it == value) {
+            if seen.insert(value) && !clickables[..buttons].iter().any(|it| it == value) {
                 clickables.push((*value).to_owned());
             }
         }
@@ -130,7 +132,7 @@ impl Page {
 
     /// The page after the purchase, with what was bought and the score.
     pub fn done(asin: &str, options: &[(String, String)], score: f64) -> Page {
-        let (options, score) = (options_in_html(options), format!("{score:?}"));
+        let (options, score) = (options_in_html(options), decimal(score));
         let fields = [
             ["Thank you for shopping with us!", "Your code:", "None", "(Paste it in your MTurk interface.)"].as_slice(),
             &["Purchased", "asin", asin, "options", &options, "attrs", "None", "category", "None"],

@@ -230,4 +230,14 @@ mod tests {
             assert_eq!(parse(text), parts, "{text}");
         }
     }
+
+    proptest::proptest! {
+        #![proptest_config(proptest::prelude::ProptestConfig::with_cases(2000))]
+        #[test]
+        fn any_text_as_the_regular_expression_reads_it(text in r"[a\[\]\r\né ]{0,12}") {
+            let found = regex::Regex::new(r"^(.+)\[(.+)\]").unwrap();
+            let parts = found.captures(&text).map(|parts| parts.extract()).map(|(_, [name, argument])| (name, argument));
+            assert_eq!(parse(&text), parts, "{text:?}");
+        }
+    }
 }

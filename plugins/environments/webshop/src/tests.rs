@@ -3,6 +3,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
+use super::goal::Options;
 use super::*;
 
 /// `tests/fixtures/webshop` holds files and traces of the original engine with Lucene. Its tagger of nouns was a stand-in.
@@ -182,7 +183,7 @@ fn bad_input_has_one_clear_message() {
         ("[{\"asin\": \"B000000001\"}", "EOF while parsing a list at line 1 column 23"),
         ("{}", "expected a list of products"),
         ("[]", "items_shuffle.json: the catalogue is empty"),
-        (&item(r#", "pricing": "cheap""#), "product 0 (`B000000001`): the price `cheap`"),
+        (&item(r#", "pricing": "cheap""#), "product 0 (\"B000000001\"): the price \"cheap\" is no"),
         (&item(r#", "customization_options": 3"#), "items_shuffle.json"),
     ];
     for (items, message) in cases {
@@ -241,4 +242,55 @@ fn the_policy_reads_the_page_without_the_instruction() {
     assert!(!found.text.contains(&first.task));
     let odd = play.step(&world, "no tags in this long answer").unwrap();
     assert_eq!((odd.action.as_str(), odd.valid, odd.anchor), (" in this long answer", false, found.anchor));
+}
+
+/// Plays the first 1,000 goals of a generated shop, and returns each with its last observation.
+fn play_1000(policy: impl Fn(&WebShop, &mut Play, &Observation, u64) -> String) -> Vec<(Goal, Observation)> {
+    let world = open(json!({"generate": {"products": 1000}, "held_out": 1000, "raw_commands": true})).unwrap();
+    let mut play = world.spawn().unwrap();
+    let episode = |task| {
+        let mut seen = play.reset(&world, start("eval", task)).unwrap();
+        for step in 0.. {
+            if seen.terminated || seen.truncated {
+                break;
+            }
+            let action = policy(&world, &mut play, &seen, draw::hash("a test's policy", &[&format!("{task}/{step}")]));
+            seen = play.step(&world, &action).unwrap();
+        }
+        (world.choose("eval", task).unwrap().1, seen)
+    };
+    (0..1000).map(episode).collect()
+}
+
+fn mean_score(episodes: &[(Goal, Observation)]) -> f64 {
+    episodes.iter().map(|(_, seen)| seen.metrics["task_score"]).sum::<f64>() / episodes.len() as f64
+}
+
+/// A value is taken for the first colour inside it (`tan` in `standard`), which the goal's words do not resemble.
+#[test]
+fn the_expert_loses_few_generated_goals_and_only_those_with_a_colour_in_an_option() {
+    let episodes = play_1000(|world, play, _, _| play.next_action(world).unwrap());
+    let lost: Vec<_> = episodes.iter().filter(|(_, seen)| seen.reward != REWARD).collect();
+    println!("{} of 1,000 goals lost, mean score {:.3}", lost.len(), mean_score(&episodes));
+    assert!(lost.len() <= 50, "{}", lost.len());
+    for (goal, seen) in lost {
+        let Options::Named(wanted) = &goal.goal_options else { panic!("a synthetic goal names its options") };
+        let coloured: Vec<_> = wanted.iter().filter(|(_, value)| reward::normalize_color(value) != value).collect();
+        println!("{coloured:?}");
+        let right =
+            [("bought", json!(goal.asin)), ("r_type", json!(1.0)), ("r_att", json!(1.0)), ("r_price", json!(true))];
+        let right = right.iter().all(|(name, value)| seen.info[*name] == *value);
+        assert!(right && !coloured.is_empty(), "{}: {:?}", goal.instruction_text, seen.info);
+    }
+}
+
+#[test]
+fn doing_nothing_and_buying_at_random_score_next_to_nothing() {
+    assert_eq!(mean_score(&play_1000(|_, _, _, _| String::new())), 0.0);
+    let episodes = play_1000(|world, _, seen, dice| match seen.admissible[0].as_str() {
+        "search[<your query>]" => format!("search[{}]", world.choose("train", dice % 1000).unwrap().1.query),
+        _ => seen.admissible[(dice % seen.admissible.len() as u64) as usize].clone(),
+    });
+    let bought = episodes.iter().filter(|(_, seen)| seen.terminated).count();
+    assert!(bought > 400 && mean_score(&episodes) < 0.1, "{bought} bought, mean score {}", mean_score(&episodes));
 }

@@ -14,6 +14,9 @@ use nestor_webshop::reward::{score_lines, token_set_ratio};
 use nestor_webshop::{bench, open_catalogue};
 use serde_json::json;
 
+/// Characters of an error message that are printed.
+const MESSAGE: usize = 2000;
+
 /// WebShop's catalogues: makes, indexes, searches and measures them
 #[derive(Parser)]
 #[command(name = "nestor-webshop", version, arg_required_else_help = true)]
@@ -46,7 +49,7 @@ struct Data {
     /// Take the full files where the folder has those of 1,000 products too
     #[arg(long)]
     full: bool,
-    /// Folder of the index, by default nestor_index in the folder of the files
+    /// Folder of the index, by default nestor_index (or nestor_index_1000 for the files of 1,000 products) beside the files
     #[arg(long, value_name = "DIR")]
     index: Option<PathBuf>,
 }
@@ -126,7 +129,10 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            // A message may quote a file, which may contain anything.
+            let text = format!("{error:#}");
+            let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MESSAGE).collect();
+            eprintln!("error: {line}");
             ExitCode::from(2)
         }
     }
@@ -172,6 +178,9 @@ fn search(args: &SearchArgs) -> Result<()> {
     if args.json {
         let pairs: Vec<_> = found.iter().map(|(card, score)| json!([card.asin, score])).collect();
         return print(&json!(pairs).to_string());
+    }
+    if found.is_empty() {
+        eprintln!("no product has a word of this query");
     }
     found.iter().try_for_each(|(card, score)| print(&format!("{score:9.6}  {}  {}", card.asin, card.title)))
 }

@@ -1,6 +1,6 @@
 //! A product of the files as the shop shows it, by the rules of the original engine's loader.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use nestor_plugin::parse::strip;
 
 use super::files::{Bullets, HumanInstruction, Instruction, Item, OptionValue};
@@ -21,6 +21,9 @@ pub struct Made {
     options: Vec<(String, Vec<String>)>,
 }
 
+/// Buttons whose text has the length of an ASIN, or less. A product with such an ASIN could not be clicked.
+const BUTTONS: [&str; 7] = ["search", "buy now", "next >", "< prev", "features", "reviews", "attributes"];
+
 /// True if the loader takes the item.
 pub fn counts(item: &Item) -> bool {
     item.asin != "nan" && item.asin.chars().count() <= ASIN
@@ -29,11 +32,12 @@ pub fn counts(item: &Item) -> bool {
 impl Made {
     /// Makes the texts.
     pub fn new(item: &Item) -> Result<Made> {
+        ensure!(!BUTTONS.contains(&item.asin.to_lowercase().as_str()), "its ASIN is the text of a button: change it");
         let prices = prices(item.pricing.as_deref().unwrap_or_default())?;
         let (price_tag, price_range) = match prices[..] {
-            [] => (format!("${NO_PRICE:?}"), (NO_PRICE, NO_PRICE)),
-            [price] => (format!("${price:?}"), (price, price)),
-            [low, high, ..] => (format!("${low:?} to ${high:?}"), (low, high)),
+            [] => (format!("${}", decimal(NO_PRICE)), (NO_PRICE, NO_PRICE)),
+            [price] => (format!("${}", decimal(price)), (price, price)),
+            [low, high, ..] => (format!("${} to ${}", decimal(low), decimal(high)), (low, high)),
         };
         let query = strip(&item.query.as_deref().unwrap_or_default().to_lowercase()).to_owned();
         Ok(Made { price_tag, price_range, query, options: options(item)? })
@@ -101,7 +105,22 @@ fn prices(text: &str) -> Result<Vec<f64>> {
     let prices: Option<Vec<f64>> = text.split('$').skip(1).map(read).collect();
     match prices {
         Some(prices) if !prices.is_empty() => Ok(prices),
-        _ => bail!("the price `{text}` is no `$12.31` or `$12.31$20.00`: mend it, or leave it empty for $100"),
+        _ => {
+            let start: String = text.chars().take(30).collect();
+            bail!("the price {start:?} is no \"$12.31\" or \"$12.31$20.00\": mend it, or leave it empty for $100")
+        }
+    }
+}
+
+/// A number as Python prints it.
+pub fn decimal(number: f64) -> String {
+    let text = format!("{number:?}");
+    match text.split_once('e') {
+        None => text,
+        Some((digits, exponent)) => match exponent.strip_prefix('-') {
+            Some(exponent) => format!("{digits}e-{exponent:0>2}"),
+            None => format!("{digits}e+{exponent}"),
+        },
     }
 }
 

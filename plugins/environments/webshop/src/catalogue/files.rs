@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 /// A product of `items_shuffle.json`, with the fields that count. Further fields of the file are ignored.
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
+#[serde(expecting = "a product")]
 pub struct Item {
     /// Amazon's number of the product, such as `B07MQWPFNW`.
     pub asin: String,
@@ -34,7 +35,7 @@ pub struct Item {
 
 /// Features of a product.
 #[derive(Debug, Clone, Deserialize, Serialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "small_description is neither a text nor a list of texts")]
 pub enum Bullets {
     /// One text.
     One(String),
@@ -44,6 +45,7 @@ pub enum Bullets {
 
 /// A value of an option.
 #[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(expecting = "an object with a value")]
 pub struct OptionValue {
     /// The text to click.
     pub value: String,
@@ -51,6 +53,7 @@ pub struct OptionValue {
 
 /// An entry of `items_ins_v2.json`.
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
+#[serde(expecting = "an object with attributes and an instruction")]
 pub struct Instruction {
     /// Attributes of the product.
     pub attributes: Option<Vec<String>>,
@@ -62,6 +65,7 @@ pub struct Instruction {
 
 /// An entry in a list of `items_human_ins.json`.
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
+#[serde(expecting = "an instruction with attributes and options")]
 pub struct HumanInstruction {
     /// The instruction that a person wrote.
     pub instruction: String,

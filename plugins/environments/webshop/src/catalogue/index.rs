@@ -58,12 +58,27 @@ pub struct Built {
     pub human_goals: u64,
 }
 
+/// Refuses a folder with other things than an index, which would be lost.
+fn replaceable(folder: &Path) -> Result<()> {
+    if !folder.exists() {
+        return Ok(());
+    }
+    for entry in folder.read_dir().with_context(|| folder.display().to_string())? {
+        let path = entry.with_context(|| folder.display().to_string())?.path();
+        let ours = [PRODUCTS, SEARCH, ABOUT].iter().any(|name| path == folder.join(name));
+        ensure!(ours, "{} is no part of an index: give a folder of its own for the index", path.display());
+    }
+    Ok(())
+}
+
 /// Makes an index. `progress` learns how many bytes of the products were read.
 pub fn build(files: &Files, folder: &Path, progress: &mut dyn FnMut(u64)) -> Result<Built> {
     let place = || folder.display().to_string();
     let mut partial = folder.as_os_str().to_owned();
     partial.push(".partial");
     let partial = PathBuf::from(partial);
+    replaceable(folder)?;
+    replaceable(&partial)?;
     if partial.exists() {
         std::fs::remove_dir_all(&partial).with_context(|| partial.display().to_string())?;
     }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::fs::File;
-use std::io::{BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
@@ -30,7 +30,7 @@ pub struct Files {
 impl Files {
     /// Finds the files of 1,000 products in a folder, or else those of all products. With `full` the latter alone.
     pub fn find(folder: &Path, full: bool) -> Result<Files> {
-        ensure!(folder.is_dir(), "{}: there is no such folder", folder.display());
+        ensure!(folder.is_dir(), "{}: there is no such folder: give the one with the shop's files", folder.display());
         let human = folder.join("items_human_ins.json");
         for end in if full { &[""] as &[&str] } else { &["_1000", ""] } {
             let items = folder.join(format!("items_shuffle{end}.json"));
@@ -63,12 +63,14 @@ impl Files {
         let mut each = |item: Item| {
             let people = human.get(&item.asin).map_or(none, Vec::as_slice);
             let added = loader.add(&item, instructions.get(&item.asin), people);
-            let place = || format!("{}: product {number} (`{}`)", self.items.display(), item.asin);
+            let place = || format!("{}: product {number} ({:?})", self.items.display(), item.asin);
             failed = added.with_context(place).err();
             number += 1;
             failed.is_none()
         };
-        let mut json = serde_json::Deserializer::from_reader(BufReader::with_capacity(1 << 20, counted));
+        let mut reader = BufReader::with_capacity(1 << 20, counted);
+        refuse_mark(reader.fill_buf().with_context(|| self.items.display().to_string())?, &self.items)?;
+        let mut json = serde_json::Deserializer::from_reader(reader);
         let read = Each(&mut each).deserialize(&mut json).and_then(|()| json.end());
         match failed {
             Some(error) => Err(error),
@@ -80,7 +82,15 @@ impl Files {
 /// Reads all of a JSON file.
 pub fn whole<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<T> {
     let text = std::fs::read(path).with_context(|| path.display().to_string())?;
+    refuse_mark(&text, path)?;
     serde_json::from_slice(&text).with_context(|| path.display().to_string())
+}
+
+/// Some editors of Windows put a mark before the text, which JSON does not have.
+fn refuse_mark(text: &[u8], path: &Path) -> Result<()> {
+    let marked = [&b"\xef\xbb\xbf"[..], b"\xff\xfe", b"\xfe\xff"].iter().any(|mark| text.starts_with(mark));
+    ensure!(!marked, "{}: the file starts with a byte order mark: save it as UTF-8 without one", path.display());
+    Ok(())
 }
 
 /// Takes items, and makes of them the store, the search index, and the lists of goals.

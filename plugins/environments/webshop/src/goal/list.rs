@@ -25,6 +25,7 @@ impl Goals {
     /// Reads an exported list, such as the original engine's `goals`. Each goal must name a product of the catalogue.
     pub fn read(path: &Path, catalogue: &Catalogue) -> Result<Goals> {
         let goals: Vec<Goal> = load::whole(path)?;
+        ensure!(!goals.is_empty(), "{}: the list of goals is empty", path.display());
         for (number, goal) in goals.iter().enumerate() {
             check(goal, catalogue).with_context(|| format!("{}: goal {number}", path.display()))?;
         }
@@ -54,6 +55,8 @@ impl Goals {
                 if *human {
                     own::human(&product, id.which, price)
                 } else {
+                    let count = own::synthetic_count(&product)?;
+                    ensure!(id.which < count, "the catalogue's index is damaged: build it again");
                     Ok(own::synthetic(&product, id.which, price))
                 }
             }

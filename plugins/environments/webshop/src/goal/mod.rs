@@ -10,6 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A goal in the form in which the original engine holds it, and which an exported list has.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(expecting = "a goal")]
 pub struct Goal {
     /// The product that the instruction describes.
     pub asin: String,

@@ -16,6 +16,8 @@ use crate::draw;
 
 /// The highest price where the instruction names none, in dollars.
 const NO_LIMIT: f64 = 1_000_000.0;
+/// The most combinations of one product. A list of options that was damaged could otherwise fill any memory.
+const MOST_COMBINATIONS: u32 = 1_000_000;
 /// The highest limit that an instruction names, in dollars.
 const TOP: u32 = 990;
 
@@ -28,7 +30,10 @@ pub fn synthetic_count(product: &Product<'_>) -> Result<u32> {
         .options
         .iter()
         .try_fold(1_u32, |count, (_, values)| count.checked_mul(u32::try_from(values.len()).ok()?));
-    count.context("it has more combinations of options than 4 billion")
+    let count = count.filter(|&count| count <= MOST_COMBINATIONS);
+    count.with_context(|| {
+        format!("its options have more than {MOST_COMBINATIONS} combinations, each of which is a goal: remove values")
+    })
 }
 
 /// The combination with this number: a value for each option, in the order of their names. The last option varies first.

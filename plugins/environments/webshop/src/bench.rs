@@ -67,7 +67,7 @@ pub fn run(open: impl FnOnce() -> Result<Catalogue>, plan: &Plan) -> Result<Figu
     let clock = Instant::now();
     let catalogue = open()?;
     let open_s = clock.elapsed().as_secs_f64();
-    let config = Config { raw_commands: true, max_steps: 15, ..Config::default() };
+    let config = Config { raw_commands: true, max_steps: Some(15), ..Config::default() };
     let world = WebShop::with(catalogue, Goals::Own { human: false }, &config)?;
     let tasks = world.tasks("train")?;
     let start = |task: u64| Start { split: "train", task: task % tasks, seed: 0 };

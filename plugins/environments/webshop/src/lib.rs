@@ -68,9 +68,9 @@ pub struct Config {
     /// The number of goals for split `eval`, the first of the list. If omitted: 500, or half of a list of fewer than 1,000.
     #[serde(default)]
     pub held_out: Option<u64>,
-    /// Steps after which an episode is cut.
-    #[serde(default = "default_max_steps")]
-    pub max_steps: u32,
+    /// Steps after which an episode is cut. If omitted: 15, or no limit with raw_commands.
+    #[serde(default)]
+    pub max_steps: Option<u32>,
     /// Take each response as the action itself (`click[buy now]`) instead of a tagged answer. The observation is then the
     /// page's whole text, and `info` has `available_actions`.
     #[serde(default)]
@@ -78,10 +78,7 @@ pub struct Config {
 }
 
 /// Steps of an episode in the reference implementation.
-fn default_max_steps() -> u32 {
-    15
-}
-
+const MAX_STEPS: u32 = 15;
 /// Reward of a purchase with score 1.
 const REWARD: f64 = 10.0;
 /// In a response without tags, this many characters at the end count as its action.
@@ -115,7 +112,7 @@ impl WebShop {
 
     /// Makes the world of a catalogue and a list of goals.
     fn with(catalogue: Catalogue, goals: Goals, config: &Config) -> Result<WebShop> {
-        ensure!(config.max_steps > 0, "max_steps must be at least 1");
+        ensure!(config.max_steps != Some(0), "max_steps must be at least 1");
         let count = goals.len(&catalogue);
         ensure!(count > 0, "there are no goals: no product has an instruction with attributes");
         if let Some(goal) = config.goal {
@@ -123,7 +120,8 @@ impl WebShop {
         }
         let held_out = config.held_out.unwrap_or_else(|| held_out(count));
         ensure!(held_out < count, "held_out is {held_out}, but there are {count} goals: leave some to train on");
-        let &Config { goal, max_steps, raw_commands, .. } = config;
+        let &Config { goal, raw_commands, .. } = config;
+        let max_steps = config.max_steps.unwrap_or(if raw_commands { u32::MAX } else { MAX_STEPS });
         Ok(WebShop { catalogue, goals, goal, held_out, max_steps, raw_commands })
     }
 }

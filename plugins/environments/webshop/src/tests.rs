@@ -36,7 +36,7 @@ fn recorded_traces_step_by_step() {
     for entry in fs::read_dir(fixtures().join("traces")).unwrap() {
         let path = entry.unwrap().path();
         let trace = read(&path);
-        let world = shop(json!({"goal": trace["goal_index"], "raw_commands": true, "max_steps": 1000}));
+        let world = shop(json!({"goal": trace["goal_index"], "raw_commands": true}));
         let mut play = world.spawn().unwrap();
         let mut last = Observation::default();
         for step in trace["steps"].as_array().unwrap() {
@@ -217,7 +217,7 @@ fn bad_input_has_one_clear_message() {
 /// Odd actions change nothing, or are answered as the engine would.
 #[test]
 fn odd_actions_are_no_action() {
-    let world = shop(json!({"raw_commands": true, "max_steps": 100}));
+    let world = shop(json!({"raw_commands": true}));
     let mut play = world.spawn().unwrap();
     let first = play.reset(&world, start("train", 0)).unwrap();
     let long = format!("click[{}]", "x".repeat(100_000));

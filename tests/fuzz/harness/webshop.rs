@@ -19,7 +19,7 @@ use tempfile::TempDir;
 pub fn files(data: &[u8]) {
     let folder = tempfile::tempdir().expect("a folder");
     let mut config =
-        Config { data: Some(folder.path().into()), raw_commands: true, max_steps: 15, ..Config::default() };
+        Config { data: Some(folder.path().into()), raw_commands: true, max_steps: Some(15), ..Config::default() };
     let write = |name: &str, bytes: &[u8]| {
         let path = folder.path().join(name);
         fs::write(&path, bytes).expect("a file");
@@ -111,7 +111,7 @@ pub fn actions(data: &[u8]) {
     static SHOPS: LazyLock<[WebShop; 3]> = LazyLock::new(|| {
         let shop = |size, raw_commands| {
             let generate = Some(Spec { products: 60, seed: 1, size });
-            WebShop::open(Config { generate, raw_commands, max_steps: 40, ..Config::default() }).expect("a shop")
+            WebShop::open(Config { generate, raw_commands, max_steps: Some(40), ..Config::default() }).expect("a shop")
         };
         [shop(Size::Small, true), shop(Size::Real, true), shop(Size::Real, false)]
     });
@@ -189,8 +189,13 @@ pub fn index(data: &[u8]) {
     let about = Path::new("nestor_index").join("index.json");
     fs::copy(source.path().join(about), folder.path().join("index.json")).expect("a file");
     let (data_folder, at) = (source.path().into(), folder.path().into());
-    let config =
-        Config { data: Some(data_folder), index: Some(at), raw_commands: true, max_steps: 15, ..Config::default() };
+    let config = Config {
+        data: Some(data_folder),
+        index: Some(at),
+        raw_commands: true,
+        max_steps: Some(15),
+        ..Config::default()
+    };
     match WebShop::open(config) {
         Ok(world) => play_some(&world, data),
         Err(error) => told(&error),

@@ -246,7 +246,8 @@ fn the_policy_reads_the_page_without_the_instruction() {
 
 /// Plays the first 1,000 goals of a generated shop, and returns each with its last observation.
 fn play_1000(policy: impl Fn(&WebShop, &mut Play, &Observation, u64) -> String) -> Vec<(Goal, Observation)> {
-    let world = open(json!({"generate": {"products": 1000}, "held_out": 1000, "raw_commands": true})).unwrap();
+    let world =
+        open(json!({"generate": {"products": 1000}, "held_out": 1000, "max_steps": 15, "raw_commands": true})).unwrap();
     let mut play = world.spawn().unwrap();
     let episode = |task| {
         let mut seen = play.reset(&world, start("eval", task)).unwrap();

@@ -22,6 +22,9 @@ pub const WINDOW: usize = 1 << WINDOW_BITS;
 /// The least frequency that does not fit into a posting.
 pub const HIGH: u32 = 1 << (16 - WINDOW_BITS);
 
+/// The end of the messages about bytes that contradict each other.
+pub const DAMAGED: &str = "of the search index is damaged: build the index again";
+
 /// The parts of an index, in their order.
 #[derive(Debug, Clone, Copy)]
 pub enum Section {

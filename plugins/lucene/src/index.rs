@@ -7,15 +7,12 @@ use nestor_plugin::mapped::Mapped;
 
 use crate::analysis::Analyzer;
 use crate::bm25;
-use crate::format::{Block, Header, Section, Term};
+use crate::format::{Block, DAMAGED, Header, Section, Term};
 use crate::hits::{Hit, adjust_ties};
 use crate::search::{Query, TermPostings};
 
 /// Lucene refuses a query with more different terms.
 const MOST_TERMS: usize = 1024;
-
-/// The end of the messages about bytes that contradict each other.
-pub const DAMAGED: &str = "of the search index is damaged: build the index again";
 
 /// A search index over numbered documents. Any number of threads can search it at the same time.
 pub struct Index {

@@ -7,9 +7,8 @@
 use anyhow::{Context, Result, ensure};
 
 use crate::bm25::part;
-use crate::format::{Block, HIGH, WINDOW, WINDOW_BITS};
+use crate::format::{Block, DAMAGED, HIGH, WINDOW, WINDOW_BITS};
 use crate::hits::{Best, Hit};
-use crate::index::DAMAGED;
 
 /// A document under this share of a score cannot reach it: it covers the rounding to f32, and that of sums in other orders.
 const SHARE: f64 = 1.0 - 1e-6;

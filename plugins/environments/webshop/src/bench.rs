@@ -10,7 +10,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use serde::Serialize;
 
 use crate::catalogue::Catalogue;
-use crate::goal::list::Goals;
+use crate::goals::Goals;
 use crate::session::HITS;
 use crate::{Config, WebShop};
 

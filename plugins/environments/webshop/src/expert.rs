@@ -3,9 +3,9 @@
 use anyhow::Result;
 
 use crate::catalogue::Catalogue;
-use crate::catalogue::product::Product;
 use crate::goal::{Goal, Options};
 use crate::pages::PER_PAGE;
+use crate::product::Product;
 use crate::reward::fulfils;
 use crate::session::{HITS, Session};
 

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::catalogue::Catalogue;
 use crate::catalogue::convert::decimal;
-use crate::catalogue::product::Product;
+use crate::product::Product;
 
 /// Joins the fields of a page.
 pub const SEPARATOR: &str = " [SEP] ";

@@ -1,9 +1,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use nestor_plugin::{Expert, Instance, Observation, Start};
 use serde_json::{Value, json};
 
 use super::goal::Options;
+use super::play::REWARD;
 use super::*;
 
 /// `tests/fixtures/webshop` holds files and traces of the original engine with Lucene. Its tagger of nouns was a stand-in.

@@ -3,8 +3,8 @@
 use anyhow::{Context, Result, bail, ensure};
 use nestor_plugin::parse::strip;
 
-use super::files::{Bullets, HumanInstruction, Instruction, Item, OptionValue};
-use super::product::{Card, HumanWords, Product};
+use crate::files::{Bullets, HumanInstruction, Instruction, Item, OptionValue};
+use crate::product::{Card, HumanWords, Product};
 
 /// The price of a product without one, in dollars.
 const NO_PRICE: f64 = 100.0;

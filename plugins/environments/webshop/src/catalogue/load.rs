@@ -11,9 +11,9 @@ use serde::de::{DeserializeSeed, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::convert::{Made, contents, counts};
-use super::files::{HumanInstruction, HumanInstructions, Instruction, Instructions, Item};
 use super::store::{GoalId, StoreWriter};
 use crate::draw;
+use crate::files::{HumanInstruction, HumanInstructions, Instruction, Instructions, Item};
 use crate::goal::own;
 
 /// The three files of a catalogue.

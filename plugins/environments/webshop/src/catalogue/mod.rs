@@ -1,10 +1,8 @@
 //! The catalogue: products, their search index, their prices.
 
 pub mod convert;
-pub mod files;
 pub mod index;
 pub mod load;
-pub mod product;
 pub mod store;
 
 use std::collections::HashMap;
@@ -14,8 +12,8 @@ use anyhow::{Context, Result, ensure};
 
 use crate::draw;
 use crate::generate::{Generator, Spec};
+use crate::product::Product;
 use load::{Files, Loader};
-use product::Product;
 use store::{Bytes, Store};
 
 /// Products that can be searched and bought.

@@ -14,7 +14,7 @@ use std::ops::{Deref, Range};
 use anyhow::{Context, Result, bail, ensure};
 use nestor_plugin::mapped::Mapped;
 
-use super::product::{Card, Product};
+use crate::product::{Card, Product};
 
 /// A goal of the store: the product's number, and the number of the goal among those of the product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -24,7 +24,7 @@ use clap::ValueEnum;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::catalogue::files::{HumanInstruction, Instruction, Item};
+use crate::files::{HumanInstruction, Instruction, Item};
 use dice::{Dice, Part};
 use shop::Shop;
 use tables::{Kind, list};
@@ -56,6 +56,15 @@ pub enum Size {
     /// As in the real data: 49 kinds of product, up to three options, long texts.
     #[default]
     Real,
+}
+
+impl Size {
+    fn shop(self) -> &'static Shop {
+        match self {
+            Size::Small => &tables::small::SHOP,
+            Size::Real => &tables::real::SHOP,
+        }
+    }
 }
 
 /// A generated product, with its entries in the three files.
@@ -97,7 +106,7 @@ impl Generator {
         );
         // An odd factor, so that neighbouring seeds give ASINs far apart.
         let key = (spec.seed.wrapping_mul(2) + spec.size as u64).wrapping_mul(0xD6E8_FEB8_6659_FD93);
-        Ok(Generator { shop: Shop::new(spec.size), key, spec })
+        Ok(Generator { shop: spec.size.shop(), key, spec })
     }
 
     /// Describes the catalogue.

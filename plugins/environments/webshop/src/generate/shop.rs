@@ -2,8 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use super::Size;
-use super::tables::{Department, Kind, real, small};
+use super::tables::{Department, Kind};
 
 /// Tables, sentences and habits of a shop.
 pub struct Shop {
@@ -77,14 +76,6 @@ pub struct Habits {
 }
 
 impl Shop {
-    /// The shop of a size.
-    pub fn new(size: Size) -> &'static Shop {
-        match size {
-            Size::Small => &small::SHOP,
-            Size::Real => &real::SHOP,
-        }
-    }
-
     /// All kinds of product, each with its category.
     pub fn kinds(&self) -> impl Iterator<Item = (&'static str, &'static Kind)> {
         self.departments.iter().flat_map(|department| department.kinds.iter().map(|kind| (department.category, kind)))

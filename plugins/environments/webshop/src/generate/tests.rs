@@ -1,10 +1,9 @@
 use std::collections::{BTreeSet, HashSet};
 use std::fs;
 
-use super::shop::Shop;
 use super::tables::list;
 use super::{Generated, Generator, MOST_PRODUCTS, Size, Spec, asin, write};
-use crate::catalogue::files::{Bullets, HumanInstructions, Instructions, Item, OptionValue};
+use crate::files::{Bullets, HumanInstructions, Instructions, Item, OptionValue};
 
 const SIZES: [Size; 2] = [Size::Small, Size::Real];
 
@@ -96,7 +95,7 @@ fn the_original_loader_accepts_every_product() {
 #[test]
 fn every_value_can_be_clicked() {
     let buttons = ["back to search", "< prev", "next >", "description", "features", "reviews", "buy now", "search"];
-    for (_, kind) in SIZES.into_iter().flat_map(|size| Shop::new(size).kinds()) {
+    for (_, kind) in SIZES.into_iter().flat_map(|size| size.shop().kinds()) {
         let mut seen: HashSet<&str> = buttons.into();
         for value in kind.options.iter().flat_map(|(_, values)| list(values)) {
             assert!(seen.insert(value) && !value.contains(['[', ']']), "{}: {value}", kind.query);

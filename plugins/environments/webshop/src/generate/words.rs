@@ -4,7 +4,7 @@ use super::Core;
 use super::dice::Dice;
 use super::offer::Options;
 use super::shop::Shop;
-use crate::catalogue::files::{Bullets, HumanInstruction, Instruction};
+use crate::files::{Bullets, HumanInstruction, Instruction};
 
 /// The texts that a shop shows of a product.
 pub struct Texts {

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 
 use super::{Generated, Generator, Spec};
-use crate::catalogue::files::Item;
+use crate::files::Item;
 
 /// Writes `items_shuffle.json`, `items_ins_v2.json` and `items_human_ins.json` into a folder, which it makes. Memory
 /// does not grow with the catalogue. `progress` receives the number of products written, after each of them.

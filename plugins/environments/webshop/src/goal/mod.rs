@@ -1,6 +1,5 @@
 //! A goal: an instruction, and the product that it describes.
 
-pub mod list;
 pub mod own;
 
 use std::fmt;

@@ -11,8 +11,8 @@ use std::fmt::Write;
 use anyhow::{Context, Result};
 
 use super::{Goal, Options};
-use crate::catalogue::product::Product;
 use crate::draw;
+use crate::product::Product;
 
 /// The highest price where the instruction names none, in dollars.
 const NO_LIMIT: f64 = 1_000_000.0;

@@ -7,8 +7,8 @@ use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
 use super::{Purchase, score};
-use crate::catalogue::product::Product;
 use crate::goal::Goal;
+use crate::product::Product;
 
 /// A line of input.
 #[derive(Deserialize)]

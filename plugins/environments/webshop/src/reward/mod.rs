@@ -21,8 +21,8 @@ pub use lines::score_lines;
 pub use nouns::nouns;
 pub use options::fulfils;
 
-use crate::catalogue::product::Product;
 use crate::goal::Goal;
+use crate::product::Product;
 
 /// A product with the options that were chosen.
 #[derive(Debug, Clone, Copy)]

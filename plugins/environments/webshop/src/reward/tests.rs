@@ -11,9 +11,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use super::*;
-use crate::catalogue::files::{Bullets, Instructions, Item};
-use crate::catalogue::product::Card;
+use crate::files::{Bullets, Instructions, Item};
 use crate::goal::Options;
+use crate::product::Card;
 
 fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../tests/fixtures/webshop")

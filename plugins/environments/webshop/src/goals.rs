@@ -4,8 +4,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Goal, own};
 use crate::catalogue::{Catalogue, load};
+use crate::goal::{Goal, own};
 
 /// Goals that the reference implementation keeps for its evaluation: the first ones.
 const HELD_OUT: u64 = 500;

@@ -1,0 +1,50 @@
+//! The configuration of the environment.
+
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use crate::generate::Spec;
+
+/// The keys of `env.config`.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Folder of the shop's files: `items_shuffle_1000.json` and `items_ins_v2_1000.json`, or the full `items_shuffle.json`
+    /// and `items_ins_v2.json`, and `items_human_ins.json`.
+    #[serde(default)]
+    pub data: Option<PathBuf>,
+    /// Take the full files where the folder has those of 1,000 products too.
+    #[serde(default)]
+    pub full: bool,
+    /// Folder of the index that `nestor-webshop index` made; by default `nestor_index` or `nestor_index_1000` in `data`, if
+    /// it is there. A catalogue of over 256 MiB needs one.
+    #[serde(default)]
+    pub index: Option<PathBuf>,
+    /// Play in a generated shop instead of files.
+    #[serde(default)]
+    pub generate: Option<Spec>,
+    /// An exported list of goals (JSON). Without it the goals follow from the catalogue.
+    #[serde(default)]
+    pub goals: Option<PathBuf>,
+    /// Prices by ASIN (JSON). Without it a product with a range of prices has one that depends on its ASIN.
+    #[serde(default)]
+    pub prices: Option<PathBuf>,
+    /// Take the goals that people wrote instead of synthetic ones.
+    #[serde(default)]
+    pub human_goals: bool,
+    /// Play this goal alone, by its place in the list of goals.
+    #[serde(default)]
+    pub goal: Option<u64>,
+    /// The number of goals for split `eval`, the first of the list. If omitted: 500, or half of a list of fewer than 1,000.
+    #[serde(default)]
+    pub held_out: Option<u64>,
+    /// Steps after which an episode is cut. If omitted: 15, or no limit with raw_commands.
+    #[serde(default)]
+    pub max_steps: Option<u32>,
+    /// Take each response as the action itself (`click[buy now]`) instead of a tagged answer. The observation is then the
+    /// page's whole text, and `info` has `available_actions`.
+    #[serde(default)]
+    pub raw_commands: bool,
+}

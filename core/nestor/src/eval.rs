@@ -1,5 +1,6 @@
 //! Evaluation on a recipe's fixed task list, during training and by `nestor eval`.
 
+use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,6 +33,18 @@ pub struct Evaluation {
     pub mean_return: f64,
     /// Mean number of steps.
     pub mean_length: f64,
+    /// The environment's own numbers, by name: the mean over the episodes that have it.
+    pub environment: BTreeMap<String, f64>,
+}
+
+/// The means of the environment's own numbers over the episodes that have them.
+pub fn environment_means(episodes: &[Episode]) -> BTreeMap<String, f64> {
+    let mut sums: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
+    for (name, value) in episodes.iter().flat_map(|episode| &episode.metrics) {
+        let (sum, count) = sums.entry(name).or_default();
+        (*sum, *count) = (*sum + value, *count + 1.0);
+    }
+    sums.into_iter().map(|(name, (sum, count))| (name.to_owned(), sum / count)).collect()
 }
 
 /// Plays the fixed task list, each task once. Tasks, seeds and noise come from streams of their own, so that training is not affected.
@@ -46,6 +59,7 @@ pub fn evaluate(comm: &dyn Comm, player: &mut Player, model: &Model, eval: &Eval
         success: Success::of(&episodes),
         mean_return: episodes.iter().map(Episode::episode_return).sum::<f64>() / n,
         mean_length: episodes.iter().map(|e| e.steps.len() as f64).sum::<f64>() / n,
+        environment: environment_means(&episodes),
     })
 }
 
@@ -160,10 +174,11 @@ fn count_json(count: Count) -> Map<String, Value> {
 impl EvalReport {
     /// As one JSON object.
     pub fn to_json(&self) -> Value {
-        let Evaluation { success, mean_return, mean_length } = &self.evaluation;
+        let Evaluation { success, mean_return, mean_length, environment } = &self.evaluation;
         let mut report = count_json(success.all);
         report.insert("return".into(), json!(mean_return));
         report.insert("length".into(), json!(mean_length));
+        report.insert("env".into(), json!(environment));
         let by_type = success.by_type.iter().map(|(kind, &count)| (kind.clone(), count_json(count).into()));
         report.insert("by_type".into(), Value::Object(by_type.collect()));
         report.insert("model".into(), json!(self.model));
@@ -184,12 +199,16 @@ impl Display for EvalReport {
                 count.played
             )
         };
-        let Evaluation { success, mean_return, mean_length } = &self.evaluation;
+        let Evaluation { success, mean_return, mean_length, environment } = &self.evaluation;
         write!(f, "success {}", line(success.all))?;
         for (kind, &count) in &success.by_type {
             write!(f, "\n  {kind} {}", line(count))?;
         }
-        write!(f, "\nreturn {mean_return:.3} | length {mean_length:.1} | model {}", self.model.display())
+        write!(f, "\nreturn {mean_return:.3} | length {mean_length:.1} | ")?;
+        for (name, value) in environment {
+            write!(f, "{name} {value:.3} | ")?;
+        }
+        write!(f, "model {}", self.model.display())
     }
 }
 

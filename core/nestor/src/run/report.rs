@@ -10,7 +10,7 @@ use tch::Device;
 use super::UpdateReports;
 use crate::agent::Success;
 use crate::data::{Episode, Rows};
-use crate::eval::Evaluation;
+use crate::eval::{Evaluation, environment_means};
 use crate::policy::critic::{explained_variance, token_values};
 use crate::policy::update::UpdateReport;
 use crate::track::{Metrics, peak_bytes, rss_bytes};
@@ -27,6 +27,9 @@ pub fn evaluation(metrics: &mut Metrics, evaluation: &Evaluation) {
     }
     metrics.set("eval/return", evaluation.mean_return);
     metrics.set("eval/length", evaluation.mean_length);
+    for (name, value) in &evaluation.environment {
+        metrics.set(format!("eval/env/{name}"), *value);
+    }
 }
 
 pub fn episodes(metrics: &mut Metrics, episodes: &[Episode], eos: &[u32]) {
@@ -50,12 +53,8 @@ pub fn episodes(metrics: &mut Metrics, episodes: &[Episode], eos: &[u32]) {
 
 /// The environment's own numbers: the mean over the episodes that have one of the name.
 pub fn environment(metrics: &mut Metrics, episodes: &[Episode]) -> Result<()> {
-    let mut all: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
-    for (name, value) in episodes.iter().flat_map(|episode| &episode.metrics) {
-        all.entry(name).or_default().push(*value);
-    }
-    let mut set = |(name, values): (&str, Vec<f64>)| metrics.set_of_plugin("env", name, mean(values.into_iter()));
-    all.into_iter().try_for_each(&mut set).context("recipe key `env.plugin`")
+    let mut set = |(name, value): (String, f64)| metrics.set_of_plugin("env", &name, value);
+    environment_means(episodes).into_iter().try_for_each(&mut set).context("recipe key `env.plugin`")
 }
 
 /// The estimator's own numbers.

@@ -30,6 +30,7 @@ pub const METRICS: &[Metric] = table! {
     "eval/success/<task_type>", "share", "the same for one kind of task", "won / episodes of the kind";
     "eval/return", "reward", "undiscounted return of evaluation episodes", "mean of sum_t reward_t";
     "eval/length", "steps", "length of evaluation episodes", "mean of steps";
+    "eval/env/<name>", "", "the environment's own number of this name, the last one of each evaluation episode", "mean over the episodes that have it";
     "episode/success", "share", "won episodes among those trained on, without groups that dynamic sampling dropped", "won / episodes";
     "episode/success/<task_type>", "share", "the same for one kind of task", "won / episodes of the kind";
     "episode/return", "reward", "undiscounted return of training episodes, before penalties", "mean of sum_t reward_t";

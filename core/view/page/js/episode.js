@@ -136,14 +136,22 @@ function legend() {
       value === -FULL ? `≤ −${FULL}` : signed(value))));
 }
 
+// An entry such as `search[<your query>]` describes every action with some text in place of the brackets.
+function describes(entry, action) {
+  const [, before, after] = entry.match(/^([^<]*)<[^>]*>(.*)$/s) ?? [];
+  return before !== undefined && action !== null && action.length > before.length + after.length
+    && action.startsWith(before) && action.endsWith(after);
+}
+
 function actionsView(turn) {
   if (turn.admissible === null) {
     return turn.action === null ? null : labelled("Action", "", h("div.actions", null, h("span.action.chosen", null, turn.action)));
   }
-  const known = turn.admissible.includes(turn.action);
-  const chips = turn.admissible.map((action) => (action === turn.action
-    ? h("span.action.chosen", { "aria-label": `${action}, chosen` }, `✓ ${action}`)
-    : h("span.action", null, action)));
+  const fits = turn.admissible.find((entry) => entry === turn.action) ?? turn.admissible.find((entry) => describes(entry, turn.action));
+  const known = fits !== undefined;
+  const chips = turn.admissible.map((entry) => (entry === fits
+    ? h("span.action.chosen", { "aria-label": `${turn.action}, chosen` }, `✓ ${turn.action}`)
+    : h("span.action", null, entry)));
   const note = `${turn.admissible.length} admissible`;
   const odd = known || turn.action === null ? null
     : h("p.odd", null, "Sent, but not admissible: ", h("span.action.chosen.bad", null, turn.action || "(nothing)"));

@@ -77,7 +77,7 @@ impl Episode {
         info.insert("won".into(), self.won().into());
         info.insert("task_score".into(), task_score.into());
         info.insert("goal".into(), self.index.into());
-        if !goal.category.is_empty() {
+        if is_task_type(&goal.category) {
             info.insert("task_type".into(), goal.category.clone().into());
         }
         if let Some((asin, score)) = &self.bought {
@@ -114,6 +114,11 @@ impl Episode {
             ..Observation::default()
         }
     }
+}
+
+/// True if a category can be the kind of a task, as those of the real files can: metrics have its name.
+fn is_task_type(category: &str) -> bool {
+    (1..=128).contains(&category.len()) && !category.contains(|c: char| c == '/' || c.is_control())
 }
 
 /// Returns the episode if it can continue.

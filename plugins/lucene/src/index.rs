@@ -7,6 +7,7 @@ use nestor_plugin::mapped::Mapped;
 
 use crate::analysis::Analyzer;
 use crate::bm25;
+use crate::bytes::Bytes;
 use crate::format::{Block, DAMAGED, Header, Section, Term};
 use crate::hits::{Hit, adjust_ties};
 use crate::search::{Query, TermPostings};
@@ -19,20 +20,6 @@ pub struct Index {
     bytes: Bytes,
     header: Header,
     norms: [f32; 256],
-}
-
-enum Bytes {
-    Owned(Vec<u8>),
-    Mapped(Mapped),
-}
-
-impl Bytes {
-    fn all(&self) -> &[u8] {
-        match self {
-            Bytes::Owned(bytes) => bytes,
-            Bytes::Mapped(bytes) => bytes,
-        }
-    }
 }
 
 impl Index {
@@ -54,7 +41,7 @@ impl Index {
     }
 
     fn new(bytes: Bytes) -> Result<Self> {
-        let header = Header::read(bytes.all())?;
+        let header = Header::read(&bytes)?;
         let norms = bm25::inverse_norms(header.tokens, header.filled);
         Ok(Self { bytes, header, norms })
     }
@@ -96,7 +83,7 @@ impl Index {
     }
 
     fn section(&self, section: Section) -> &[u8] {
-        self.header.section(self.bytes.all(), section)
+        self.header.section(&self.bytes, section)
     }
 
     /// Finds a term; none if no document has it.

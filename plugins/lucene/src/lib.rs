@@ -10,6 +10,7 @@
 mod analysis;
 mod bm25;
 mod builder;
+mod bytes;
 mod format;
 mod hits;
 mod index;
@@ -18,6 +19,7 @@ mod stem;
 mod unicode;
 
 pub use builder::Builder;
+pub use bytes::Bytes;
 pub use hits::Hit;
 pub use index::Index;
 

@@ -124,7 +124,7 @@ pub fn decimal(number: f64) -> String {
     }
 }
 
-/// Options in lower case. Of two options with the same name the values of the second count, in the place of the first.
+/// Options in lower case. If a name occurs twice, the second list of values takes the place of the first.
 fn options(item: &Item) -> Result<Vec<(String, Vec<String>)>> {
     let mut options: Vec<(String, Vec<String>)> = Vec::new();
     for (name, values) in item.customization_options.iter().flatten() {

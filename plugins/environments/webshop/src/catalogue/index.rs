@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use anyhow::{Context, Result, bail, ensure};
+use nestor_lucene::Bytes;
 use nestor_plugin::mapped::Mapped;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::Catalogue;
 use super::load::{Files, Loader, whole};
-use super::store::{Bytes, Store};
+use super::store::Store;
 
 const PRODUCTS: &str = "products.bin";
 const SEARCH: &str = "search.bin";

@@ -14,7 +14,8 @@ use crate::draw;
 use crate::generate::{Generator, Spec};
 use crate::product::Product;
 use load::{Files, Loader};
-use store::{Bytes, Store};
+use nestor_lucene::Bytes;
+use store::Store;
 
 /// Products that can be searched and bought.
 pub struct Catalogue {
@@ -60,7 +61,7 @@ impl Catalogue {
         Ok(self)
     }
 
-    /// A product's price in dollars. Of a range it is a number that depends on the ASIN alone.
+    /// A product's price in dollars. A price range gives a number in it that depends on the ASIN alone.
     pub fn price(&self, product: &Product<'_>) -> f64 {
         if let Some(price) = self.prices.as_ref().and_then(|prices| prices.get(product.card.asin)) {
             return *price;

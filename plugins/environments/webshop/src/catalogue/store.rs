@@ -9,10 +9,10 @@
 //! cut file has none.
 
 use std::io::Write;
-use std::ops::{Deref, Range};
+use std::ops::Range;
 
 use anyhow::{Context, Result, bail, ensure};
-use nestor_plugin::mapped::Mapped;
+use nestor_lucene::Bytes;
 
 use crate::product::{Card, Product};
 
@@ -23,25 +23,6 @@ pub struct GoalId {
     pub product: u32,
     /// A combination of option values, or an instruction that a person wrote.
     pub which: u32,
-}
-
-/// Bytes of this process, or of a file.
-pub enum Bytes {
-    /// In memory.
-    Owned(Vec<u8>),
-    /// A mapped file.
-    Mapped(Mapped),
-}
-
-impl Deref for Bytes {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match self {
-            Bytes::Owned(bytes) => bytes,
-            Bytes::Mapped(map) => map,
-        }
-    }
 }
 
 const MAGIC: [u8; 8] = *b"nestorws";

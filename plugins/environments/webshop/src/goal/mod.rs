@@ -82,7 +82,7 @@ impl<'de> Visitor<'de> for OptionsVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Options, A::Error> {
         let mut pairs: Vec<(String, String)> = Vec::new();
-        // Of two values for a name the last one counts, as in Python.
+        // If a name occurs twice, the last value counts, as in Python.
         while let Some((name, value)) = map.next_entry()? {
             match pairs.iter_mut().find(|(known, _)| *known == name) {
                 Some((_, old)) => *old = value,

@@ -1,6 +1,7 @@
 //! The network: its configuration, its weights in files, and the forward pass of Qwen2 and Qwen3.
 
 pub mod config;
+mod config_json;
 pub mod flops;
 pub mod header;
 pub mod hub;

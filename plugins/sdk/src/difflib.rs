@@ -243,8 +243,12 @@ impl Sketch {
     }
 
     fn shared(&self, other: &Sketch) -> usize {
-        // The sum of minima by that of differences, for which processors have an instruction.
-        let apart: u32 = self.counts.iter().zip(&other.counts).map(|(&a, &b)| u32::from(a.abs_diff(b))).sum();
+        // The sum of minima by that of differences, for which processors have an instruction of 16 bytes.
+        let (ours, theirs) = (self.counts.as_chunks::<16>().0, other.counts.as_chunks::<16>().0);
+        let apart = |(ours, theirs): (&[u8; 16], &[u8; 16])| -> u32 {
+            ours.iter().zip(theirs).map(|(a, b)| u32::from(a.abs_diff(*b))).sum()
+        };
+        let apart: u32 = ours.iter().zip(theirs).map(apart).sum();
         (self.sum + other.sum - apart as usize) / 2 + self.beyond.min(other.beyond)
     }
 }

@@ -3,7 +3,8 @@
 //! A plugin author implements [`Environment`] and [`Instance`] (and [`Expert`] or [`Snapshot`]), or [`Estimator`] (and
 //! [`Parts`], [`Columns`] or [`State`]), and writes one [`export!`]. No plugin needs `unsafe`: this crate catches panics,
 //! parses configs, and carries text and arrays across. [`parse`] reads the usual tagged responses. [`stats`] has the group
-//! statistics that estimators share, [`difflib`] a similarity of texts. [`recorded`] defines the form in which steps are
+//! statistics that estimators share, [`difflib`] a similarity of texts. [`Replayed`] holds an episode whose saved state is its
+//! task and actions. [`recorded`] defines the form in which steps are
 //! recorded for tests and for `nestor advantage`. `mapped`, behind the feature of that name, reads large files in place.
 //!
 //! This crate is the only dependency that a plugin needs. It re-exports anyhow, serde, serde_json and schemars. A derive
@@ -36,6 +37,7 @@ mod guard;
 pub mod mapped;
 pub mod parse;
 pub mod recorded;
+mod replay;
 mod rows;
 pub mod stats;
 
@@ -50,6 +52,7 @@ pub use estimator::Functions as EstimatorFunctions;
 pub use estimator::{Columns, Estimator, Needs, Parts, Scores, State};
 #[doc(hidden)]
 pub use export::{describe, environment_component, estimator_component, extension, table};
+pub use replay::{Replay, Replayed, running};
 pub use rows::Rows;
 pub use schemars;
 pub use serde;

@@ -21,9 +21,9 @@ use engine::{Game, Play as GamePlay};
 pub use expert::next_command;
 use games::{Games, Generator};
 use generate::{Package, Size};
-use nestor_plugin::{Environment, Expert, Instance, Observation, Snapshot, Start};
+use nestor_plugin::{Environment, Expert, Instance, Observation, Replay, Replayed, Snapshot, Start};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Map, Value};
 use task_type::TaskType;
 
@@ -146,13 +146,14 @@ impl Environment for AlfWorld {
     }
 
     fn spawn(&self) -> Result<Play> {
-        Ok(Play { episode: None })
+        Ok(Play::default())
     }
 }
 
-/// One instance: its episode, if it was reset.
+/// One instance.
+#[derive(Default)]
 pub struct Play {
-    episode: Option<Episode>,
+    episode: Replayed<Episode>,
 }
 
 struct Episode {
@@ -160,19 +161,13 @@ struct Episode {
     play: GamePlay,
     /// Task type and name of the game.
     labels: Map<String, Value>,
-    way: Way,
-    over: bool,
+    steps: u32,
 }
 
-/// The task and the commands of an episode, which make its state.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct Way {
-    split: String,
-    task: u64,
-    commands: Vec<String>,
-}
+impl Replay for Episode {
+    type World = AlfWorld;
+    type Action = String;
 
-impl Episode {
     fn start(world: &AlfWorld, split: &str, task: u64) -> Result<Episode> {
         let chosen = world.games.choose(split, task)?;
         let game = Game::new(&chosen.file).with_context(|| chosen.place.clone())?;
@@ -182,22 +177,21 @@ impl Episode {
             labels.insert("task_type".into(), task_type.name().into());
         }
         labels.insert("game".into(), chosen.name.clone().into());
-        let way = Way { split: split.into(), task, commands: Vec::new() };
-        Ok(Episode { game, play, labels, way, over: false })
+        Ok(Episode { game, play, labels, steps: 0 })
     }
 
-    /// Plays a command.
-    fn step(&mut self, world: &AlfWorld, command: String) -> Result<Observation> {
+    fn play(&mut self, world: &AlfWorld, command: String) -> Result<Observation> {
         let text = self.play.step(&self.game, &command)?;
-        self.way.commands.push(command.clone());
+        self.steps += 1;
         let mut seen = self.observe(text)?;
         seen.action = command;
         seen.reward = if seen.terminated { REWARD } else { 0.0 };
-        seen.truncated = !seen.terminated && self.way.commands.len() >= world.max_steps as usize;
-        self.over = seen.terminated || seen.truncated;
+        seen.truncated = !seen.terminated && self.steps >= world.max_steps;
         Ok(seen)
     }
+}
 
+impl Episode {
     fn observe(&self, text: String) -> Result<Observation> {
         let won = self.play.won(&self.game)?;
         let mut info = self.labels.clone();
@@ -215,40 +209,30 @@ impl Episode {
     }
 }
 
-/// Returns the episode if it can continue.
-fn running(episode: &mut Option<Episode>) -> Result<&mut Episode> {
-    let episode = episode.as_mut().context("not reset yet")?;
-    ensure!(!episode.over, "the episode is over: reset before the next step");
-    Ok(episode)
-}
-
 impl Instance for Play {
     type World = AlfWorld;
 
     fn reset(&mut self, world: &AlfWorld, start: Start<'_>) -> Result<Observation> {
-        self.episode = None;
-        let episode = Episode::start(world, start.split, start.task)?;
+        let episode = self.episode.start(world, start)?;
         let first = episode.observe(episode.game.intro.clone())?;
         ensure!(!first.terminated, "{}: the game is won before it begins", episode.labels["game"]);
-        self.episode = Some(episode);
         Ok(first)
     }
 
     fn step(&mut self, world: &AlfWorld, response: &str) -> Result<Observation> {
-        let episode = running(&mut self.episode)?;
         let (action, valid) = if world.raw_commands {
             (nestor_plugin::parse::strip(response).to_owned(), true)
         } else {
             let read = nestor_plugin::parse::think_action(response, TAIL);
             (read.text, read.valid)
         };
-        Ok(Observation { valid, ..episode.step(world, action)? })
+        Ok(Observation { valid, ..self.episode.play(world, action)? })
     }
 }
 
 impl Expert for Play {
     fn next_action(&mut self, _world: &AlfWorld) -> Result<String> {
-        let episode = running(&mut self.episode)?;
+        let episode = self.episode.running()?;
         next_command(&episode.game, &episode.play).with_context(|| episode.labels["game"].to_string())
     }
 
@@ -259,19 +243,11 @@ impl Expert for Play {
 
 impl Snapshot for Play {
     fn save(&self, _world: &AlfWorld) -> Result<Vec<u8>> {
-        Ok(serde_json::to_vec(&self.episode.as_ref().context("not reset yet")?.way)?)
+        self.episode.save()
     }
 
-    /// Plays the saved commands again.
     fn load(&mut self, world: &AlfWorld, state: &[u8]) -> Result<()> {
-        let way: Way = serde_json::from_slice(state).context("this is no saved state of alfworld")?;
-        let mut episode = Episode::start(world, &way.split, way.task)?;
-        for command in way.commands {
-            ensure!(!episode.over, "the saved state has commands after the end of its episode");
-            episode.step(world, command)?;
-        }
-        self.episode = Some(episode);
-        Ok(())
+        self.episode.load(world, state)
     }
 }
 

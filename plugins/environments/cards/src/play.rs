@@ -1,8 +1,7 @@
 //! Plays episodes: responses in, observations out.
 
-use anyhow::{Context, Result, ensure};
-use nestor_plugin::{Expert, Instance, Observation, Snapshot, Start, parse};
-use serde::{Deserialize, Serialize};
+use anyhow::{Context, Result};
+use nestor_plugin::{Expert, Instance, Observation, Replay, Replayed, Snapshot, Start, parse};
 use serde_json::{Map, Value, json};
 
 use crate::Cards;
@@ -86,40 +85,29 @@ impl Game {
     }
 }
 
-/// One instance: its episode, if it was reset.
+/// One instance.
 #[derive(Default)]
 pub struct Play {
-    episode: Option<Episode>,
+    episode: Replayed<Episode>,
 }
 
 struct Episode {
     game: Game,
     plan: Plan,
-    way: Way,
-    over: bool,
 }
 
-/// The task and the actions of an episode, which make its state.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct Way {
-    split: String,
-    task: u64,
-    /// Places in the game's list of actions.
-    actions: Vec<usize>,
-}
+impl Replay for Episode {
+    type World = Cards;
+    /// The place in the game's list of actions.
+    type Action = usize;
 
-impl Episode {
     fn start(world: &Cards, split: &str, task: u64) -> Result<Episode> {
-        let way = Way { split: split.into(), task, actions: Vec::new() };
-        Ok(Episode { game: world.game(split, task)?, plan: Plan::default(), way, over: false })
+        Ok(Episode { game: world.game(split, task)?, plan: Plan::default() })
     }
 
-    /// Plays the action at a place of the game's list.
-    fn step(&mut self, place: usize) -> Result<Observation> {
+    fn play(&mut self, _world: &Cards, place: usize) -> Result<Observation> {
         let action = *self.game.actions().get(place).context("the game has no such action")?;
         let outcome = self.game.step(action);
-        self.over = outcome.terminated || outcome.truncated;
-        self.way.actions.push(place);
         let mut seen = self.game.observe();
         seen.action = action.into();
         seen.reward = outcome.reward;
@@ -130,35 +118,27 @@ impl Episode {
     }
 }
 
-/// Returns the episode if it can continue.
-fn running(episode: &mut Option<Episode>) -> Result<&mut Episode> {
-    let episode = episode.as_mut().context("not reset yet")?;
-    ensure!(!episode.over, "the episode is over: reset before the next step");
-    Ok(episode)
-}
-
 impl Instance for Play {
     type World = Cards;
 
     fn reset(&mut self, world: &Cards, start: Start<'_>) -> Result<Observation> {
-        let episode = self.episode.insert(Episode::start(world, start.split, start.task)?);
-        Ok(episode.game.observe())
+        Ok(self.episode.start(world, start)?.game.observe())
     }
 
     /// A response that names no action, or several, changes nothing.
     fn step(&mut self, world: &Cards, response: &str) -> Result<Observation> {
-        let episode = running(&mut self.episode)?;
+        let game = &self.episode.running()?.game;
         let read = if world.raw_commands { parse::raw_action } else { parse::json_action };
-        match read(episode.game.actions(), response) {
-            Some(place) => episode.step(place),
-            None => Ok(Observation { valid: false, ..episode.game.observe() }),
+        match read(game.actions(), response) {
+            Some(place) => self.episode.play(world, place),
+            None => Ok(Observation { valid: false, ..game.observe() }),
         }
     }
 }
 
 impl Expert for Play {
     fn next_action(&mut self, _world: &Cards) -> Result<String> {
-        let Episode { game, plan, .. } = running(&mut self.episode)?;
+        let Episode { game, plan } = self.episode.running()?;
         let action = match game {
             Game::Points(points) => plan.next_action(points),
             Game::Blackjack(blackjack) => expert::blackjack(blackjack),
@@ -173,18 +153,10 @@ impl Expert for Play {
 
 impl Snapshot for Play {
     fn save(&self, _world: &Cards) -> Result<Vec<u8>> {
-        Ok(serde_json::to_vec(&self.episode.as_ref().context("not reset yet")?.way)?)
+        self.episode.save()
     }
 
-    /// Plays the saved actions again.
     fn load(&mut self, world: &Cards, state: &[u8]) -> Result<()> {
-        let way: Way = serde_json::from_slice(state).context("this is no saved state of cards")?;
-        let mut episode = Episode::start(world, &way.split, way.task)?;
-        for action in way.actions {
-            ensure!(!episode.over, "the saved state has actions after the end of its episode");
-            episode.step(action)?;
-        }
-        self.episode = Some(episode);
-        Ok(())
+        self.episode.load(world, state)
     }
 }

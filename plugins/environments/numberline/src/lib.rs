@@ -10,7 +10,7 @@
 mod tests;
 
 use anyhow::{Context, Result, bail, ensure};
-use nestor_plugin::{Environment, Expert, Instance, Observation, Snapshot, Start, parse};
+use nestor_plugin::{Environment, Expert, Instance, Observation, Snapshot, Start, parse, running};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use schemars::JsonSchema;
@@ -151,14 +151,6 @@ impl Game {
     }
 }
 
-impl Play {
-    fn running(&mut self) -> Result<&mut Game> {
-        let game = self.game.as_mut().context("not reset yet")?;
-        ensure!(!game.over, "the episode is over: reset before the next step");
-        Ok(game)
-    }
-}
-
 impl Instance for Play {
     type World = NumberLine;
 
@@ -175,7 +167,7 @@ impl Instance for Play {
     /// one that does. A response that names no action, or both, changes nothing and does not count towards the step
     /// limit.
     fn step(&mut self, world: &NumberLine, response: &str) -> Result<Observation> {
-        let game = self.running()?;
+        let game = running(&mut self.game, |it| it.over)?;
         let action = if world.raw_commands {
             parse::raw_action(&ACTIONS, response)
         } else {
@@ -206,7 +198,7 @@ impl Instance for Play {
 
 impl Expert for Play {
     fn next_action(&mut self, _world: &NumberLine) -> Result<String> {
-        let game = self.running()?;
+        let game = running(&mut self.game, |it| it.over)?;
         Ok(if game.current > game.target { "-" } else { "+" }.into())
     }
 

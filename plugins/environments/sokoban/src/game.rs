@@ -31,11 +31,6 @@ impl Game {
         Game { board, state: start, steps: 0, max_steps }
     }
 
-    /// Returns true if the game is won or cut.
-    pub fn is_over(&self) -> bool {
-        self.board.is_solved(&self.state) || self.steps >= self.max_steps
-    }
-
     /// Moves. Without a direction the player stays, which costs the same and does not count towards the step limit.
     pub fn step(&mut self, direction: Option<Direction>) -> Outcome {
         let Some(direction) = direction else {

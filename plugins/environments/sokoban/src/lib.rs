@@ -15,14 +15,14 @@ mod solve;
 #[cfg(test)]
 mod tests;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use board::{Board, Direction, GivenBoard, MAX_BOXES, State};
 use expert::Expert;
 use game::Game;
 use generate::{Shape, Split, generate};
-use nestor_plugin::{Environment, Instance, Observation, Snapshot, Start};
+use nestor_plugin::{Environment, Instance, Observation, Replay, Replayed, Snapshot, Start};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::Value;
 
 /// The keys of `env.config`.
@@ -154,27 +154,41 @@ impl Environment for Sokoban {
     }
 }
 
-/// One instance: its board, if it was reset.
+/// One instance.
 #[derive(Default)]
 pub struct Play {
-    game: Option<Game>,
+    episode: Replayed<Episode>,
+}
+
+struct Episode {
+    game: Game,
     expert: Expert,
-    way: Way,
 }
 
-/// The task and the moves of an episode, which make its state.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-struct Way {
-    split: String,
-    task: u64,
-    moves: Vec<Direction>,
-}
+impl Replay for Episode {
+    type World = Sokoban;
+    /// `None` if no direction was read.
+    type Action = Option<Direction>;
 
-/// Returns the game if it can continue.
-fn running(game: &mut Option<Game>) -> Result<&mut Game> {
-    let game = game.as_mut().context("not reset yet")?;
-    ensure!(!game.is_over(), "the episode is over: reset before the next step");
-    Ok(game)
+    fn start(world: &Sokoban, split: &str, task: u64) -> Result<Episode> {
+        let (board, state) = world.start(split, task)?;
+        Ok(Episode { game: Game::new(board, state, world.max_steps), expert: Expert::default() })
+    }
+
+    fn play(&mut self, _world: &Sokoban, direction: Option<Direction>) -> Result<Observation> {
+        let before = self.game.state;
+        let outcome = self.game.step(direction);
+        if let Some(direction) = direction {
+            self.expert.moved(&before, direction, &self.game.state);
+        }
+        let mut seen = observe(&self.game);
+        seen.reward = outcome.reward;
+        seen.terminated = outcome.won;
+        seen.truncated = outcome.truncated;
+        seen.info.insert("won".into(), Value::Bool(outcome.won));
+        seen.info.insert("effective".into(), Value::Bool(outcome.effective));
+        Ok(seen)
+    }
 }
 
 /// Makes the observation of a game.
@@ -197,39 +211,20 @@ impl Instance for Play {
     type World = Sokoban;
 
     fn reset(&mut self, world: &Sokoban, start: Start<'_>) -> Result<Observation> {
-        let (board, state) = world.start(start.split, start.task)?;
-        let game = Game::new(board, state, world.max_steps);
-        let observation = observe(&game);
-        let way = Way { split: start.split.into(), task: start.task, moves: Vec::new() };
-        *self = Play { game: Some(game), expert: Expert::default(), way };
-        Ok(observation)
+        Ok(observe(&self.episode.start(world, start)?.game))
     }
 
     fn step(&mut self, world: &Sokoban, response: &str) -> Result<Observation> {
         let reading = if world.raw_commands { parse::raw(response) } else { parse::tagged(response) };
-        let game = running(&mut self.game)?;
-        let before = game.state;
-        let outcome = game.step(reading.direction);
-        let (after, mut observation) = (game.state, observe(game));
-        if let Some(direction) = reading.direction {
-            self.expert.moved(&before, direction, &after);
-            self.way.moves.push(direction);
-        }
-        observation.action = reading.action.into();
-        observation.reward = outcome.reward;
-        observation.terminated = outcome.won;
-        observation.truncated = outcome.truncated;
-        observation.valid = reading.valid;
-        observation.info.insert("won".into(), Value::Bool(outcome.won));
-        observation.info.insert("effective".into(), Value::Bool(outcome.effective));
-        Ok(observation)
+        let seen = self.episode.play(world, reading.direction)?;
+        Ok(Observation { action: reading.action.into(), valid: reading.valid, ..seen })
     }
 }
 
 impl nestor_plugin::Expert for Play {
     fn next_action(&mut self, _world: &Sokoban) -> Result<String> {
-        let game = running(&mut self.game)?;
-        Ok(self.expert.advise(&game.board, &game.state).name().into())
+        let Episode { game, expert } = self.episode.running()?;
+        Ok(expert.advise(&game.board, &game.state).name().into())
     }
 
     fn response(&self, world: &Sokoban, action: &str) -> Result<String> {
@@ -239,20 +234,11 @@ impl nestor_plugin::Expert for Play {
 
 impl Snapshot for Play {
     fn save(&self, _world: &Sokoban) -> Result<Vec<u8>> {
-        ensure!(self.game.is_some(), "not reset yet");
-        Ok(serde_json::to_vec(&self.way)?)
+        self.episode.save()
     }
 
     fn load(&mut self, world: &Sokoban, state: &[u8]) -> Result<()> {
-        let way: Way = serde_json::from_slice(state).context("this is no saved state of sokoban")?;
-        let (board, start) = world.start(&way.split, way.task)?;
-        let mut game = Game::new(board, start, world.max_steps);
-        for &direction in &way.moves {
-            ensure!(!game.is_over(), "the saved state has moves after the end of its episode");
-            game.step(Some(direction));
-        }
-        *self = Play { game: Some(game), expert: Expert::default(), way };
-        Ok(())
+        self.episode.load(world, state)
     }
 }
 

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context, Result, ensure};
-use nestor_plugin::{Expert, Instance, Observation, Snapshot, Start};
-use serde::{Deserialize, Serialize};
+use anyhow::Result;
+use nestor_plugin::{Expert, Instance, Observation, Replay, Replayed, Snapshot, Start};
 use serde_json::{Map, Value, json};
 
 use crate::WebShop;
@@ -18,10 +17,11 @@ use crate::session::Session;
 pub const REWARD: f64 = 10.0;
 /// In a response without tags, this many characters at the end count as its action.
 const TAIL: usize = 20;
-/// One instance: its episode, if it was reset.
+
+/// One instance.
 #[derive(Default)]
 pub struct Play {
-    episode: Option<Episode>,
+    episode: Replayed<Episode>,
 }
 
 struct Episode {
@@ -31,41 +31,35 @@ struct Episode {
     plan: Option<Plan>,
     /// The purchase: ASIN and score.
     bought: Option<(String, Score)>,
-    way: Way,
-    over: bool,
+    steps: u32,
 }
 
-/// The task and the actions of an episode, which make its state.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct Way {
-    split: String,
-    task: u64,
-    actions: Vec<String>,
-}
+impl Replay for Episode {
+    type World = WebShop;
+    type Action = String;
 
-impl Episode {
     fn start(world: &WebShop, split: &str, task: u64) -> Result<Episode> {
         let (index, goal) = world.choose(split, task)?;
-        let way = Way { split: split.into(), task, actions: Vec::new() };
-        Ok(Episode { session: Session::new(goal), index, plan: None, bought: None, way, over: false })
+        Ok(Episode { session: Session::new(goal), index, plan: None, bought: None, steps: 0 })
     }
 
-    fn step(&mut self, world: &WebShop, action: String) -> Result<Observation> {
+    fn play(&mut self, world: &WebShop, action: String) -> Result<Observation> {
         let bought = self.session.act(&world.catalogue, &action)?;
         if let Some(product) = bought {
             let (asin, score) = score_purchase(&world.catalogue, self.session.goal(), product, self.session.options())?;
             self.session.close(&asin, score.score);
             self.bought = Some((asin, score));
         }
-        self.way.actions.push(action.clone());
+        self.steps += 1;
         let mut seen = self.observe(world);
         seen.action = action;
         seen.reward = if self.won() { REWARD } else { 0.0 };
-        seen.truncated = !seen.terminated && self.way.actions.len() >= world.max_steps as usize;
-        self.over = seen.terminated || seen.truncated;
+        seen.truncated = !seen.terminated && self.steps >= world.max_steps;
         Ok(seen)
     }
+}
 
+impl Episode {
     fn won(&self) -> bool {
         self.bought.as_ref().is_some_and(|(_, score)| score.score == 1.0)
     }
@@ -121,36 +115,27 @@ fn is_task_type(category: &str) -> bool {
     (1..=128).contains(&category.len()) && !category.contains(|c: char| c == '/' || c.is_control())
 }
 
-/// Returns the episode if it can continue.
-fn running(episode: &mut Option<Episode>) -> Result<&mut Episode> {
-    let episode = episode.as_mut().context("not reset yet")?;
-    ensure!(!episode.over, "the episode is over: reset before the next step");
-    Ok(episode)
-}
-
 impl Instance for Play {
     type World = WebShop;
 
     fn reset(&mut self, world: &WebShop, start: Start<'_>) -> Result<Observation> {
-        let episode = self.episode.insert(Episode::start(world, start.split, start.task)?);
-        Ok(episode.observe(world))
+        Ok(self.episode.start(world, start)?.observe(world))
     }
 
     fn step(&mut self, world: &WebShop, response: &str) -> Result<Observation> {
-        let episode = running(&mut self.episode)?;
         let (action, valid) = if world.raw_commands {
             (response.to_owned(), true)
         } else {
             let read = nestor_plugin::parse::think_action(response, TAIL);
             (read.text, read.valid)
         };
-        Ok(Observation { valid, ..episode.step(world, action)? })
+        Ok(Observation { valid, ..self.episode.play(world, action)? })
     }
 }
 
 impl Expert for Play {
     fn next_action(&mut self, world: &WebShop) -> Result<String> {
-        let episode = running(&mut self.episode)?;
+        let episode = self.episode.running()?;
         let plan = match episode.plan.take() {
             Some(plan) => plan,
             None => Plan::new(&world.catalogue, episode.session.goal())?,
@@ -167,19 +152,11 @@ impl Expert for Play {
 
 impl Snapshot for Play {
     fn save(&self, _world: &WebShop) -> Result<Vec<u8>> {
-        Ok(serde_json::to_vec(&self.episode.as_ref().context("not reset yet")?.way)?)
+        self.episode.save()
     }
 
-    /// Plays the saved actions again.
     fn load(&mut self, world: &WebShop, state: &[u8]) -> Result<()> {
-        let way: Way = serde_json::from_slice(state).context("this is no saved state of webshop")?;
-        let mut episode = Episode::start(world, &way.split, way.task)?;
-        for action in way.actions {
-            ensure!(!episode.over, "the saved state has actions after the end of its episode");
-            episode.step(world, action)?;
-        }
-        self.episode = Some(episode);
-        Ok(())
+        self.episode.load(world, state)
     }
 }
 

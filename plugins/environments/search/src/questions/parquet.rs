@@ -2,16 +2,24 @@
 
 use std::any::Any;
 use std::fs::File;
+use std::io::{BufReader, ErrorKind, Read, Seek, SeekFrom};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
+use bytes::Bytes;
 use parquet::basic::Type;
-use parquet::column::reader::ColumnReader;
-use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::column::page::{Page, PageMetadata, PageReader};
+use parquet::column::reader::{ColumnReader, get_column_reader};
+use parquet::errors::ParquetError;
+use parquet::file::reader::{ChunkReader, FileReader, Length, SerializedFileReader};
 use parquet::schema::types::SchemaDescriptor;
 
 use super::columns::{Column, Columns, Row};
+
+/// Most values of a column in a row group. Writers end a row group after a million rows; a page of a few bytes can claim
+/// two thousand million values, for which the crate would take memory.
+const MOST_VALUES: u64 = 1 << 25;
 
 /// A column of texts, or of lists of texts.
 struct Leaf {
@@ -26,7 +34,7 @@ pub fn read(path: &Path, columns: &Columns) -> Result<Vec<Row>> {
     let place = || path.display().to_string();
     let file = File::open(path).with_context(|| format!("cannot read {}", place()))?;
     let read = || {
-        let reader = SerializedFileReader::new(file).context("this is no whole Parquet file")?;
+        let reader = SerializedFileReader::new(Whole(file)).context("this is no whole Parquet file")?;
         rows(&reader, columns)
     };
     let message = |panic: Box<dyn Any + Send>| match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
@@ -39,7 +47,7 @@ pub fn read(path: &Path, columns: &Columns) -> Result<Vec<Row>> {
         .with_context(place)
 }
 
-fn rows(reader: &SerializedFileReader<File>, columns: &Columns) -> Result<Vec<Row>> {
+fn rows(reader: &SerializedFileReader<Whole>, columns: &Columns) -> Result<Vec<Row>> {
     let schema = reader.metadata().file_metadata().schema_descr();
     let find = |column| locate(schema, column, columns);
     let question = find(Column::Question)?.context("no column of questions")?;
@@ -92,12 +100,13 @@ fn locate(schema: &SchemaDescriptor, column: Column, columns: &Columns) -> Resul
 }
 
 /// The texts of each row of a row group. A null is no text.
-fn lists(reader: &SerializedFileReader<File>, group: usize, leaf: &Leaf, first: u64) -> Result<Vec<Vec<String>>> {
+fn lists(reader: &SerializedFileReader<Whole>, group: usize, leaf: &Leaf, first: u64) -> Result<Vec<Vec<String>>> {
     let group = reader.get_row_group(group)?;
     let count = usize::try_from(group.metadata().num_rows()).context("a row group has a negative number of rows")?;
-    let reader = group.get_column_reader(leaf.index).with_context(|| format!("column {}", leaf.name))?;
-    let ColumnReader::ByteArrayColumnReader(mut reader) = reader else { bail!("column {} has no texts", leaf.name) };
+    let pages = group.get_column_page_reader(leaf.index).with_context(|| format!("column {}", leaf.name))?;
     let descriptor = group.metadata().column(leaf.index).column_descr_ptr();
+    let reader = get_column_reader(descriptor.clone(), Box::new(Bounded { pages, values: 0 }));
+    let ColumnReader::ByteArrayColumnReader(mut reader) = reader else { bail!("column {} has no texts", leaf.name) };
     let (mut definitions, mut repetitions, mut values) = (Vec::new(), Vec::new(), Vec::new());
     let (records, _, levels) = reader
         .read_records(count, Some(&mut definitions), Some(&mut repetitions), &mut values)
@@ -121,4 +130,71 @@ fn lists(reader: &SerializedFileReader<File>, group: usize, leaf: &Leaf, first: 
     }
     ensure!(lists.len() == count, "column {} has {} rows of {count}: the file is damaged", leaf.name, lists.len());
     Ok(lists)
+}
+
+/// The pages of a column, of which those of too many values are errors.
+struct Bounded {
+    pages: Box<dyn PageReader>,
+    values: u64,
+}
+
+impl PageReader for Bounded {
+    fn get_next_page(&mut self) -> parquet::errors::Result<Option<Page>> {
+        let page = self.pages.get_next_page()?;
+        if let Some(page) = &page {
+            self.values += u64::from(page.num_values());
+        }
+        if self.values > MOST_VALUES {
+            let values = self.values;
+            return Err(ParquetError::General(format!("a row group claims {values} values: the file is damaged")));
+        }
+        Ok(page)
+    }
+
+    fn peek_next_page(&mut self) -> parquet::errors::Result<Option<PageMetadata>> {
+        self.pages.peek_next_page()
+    }
+
+    fn skip_next_page(&mut self) -> parquet::errors::Result<()> {
+        self.pages.skip_next_page()
+    }
+}
+
+impl Iterator for Bounded {
+    type Item = parquet::errors::Result<Page>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.get_next_page().transpose()
+    }
+}
+
+/// A file whose end is an error. A damaged header may claim a list of two thousand million numbers, and the crate skips
+/// those behind the end of a plain file one by one.
+struct Whole(File);
+
+impl Length for Whole {
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+}
+
+impl ChunkReader for Whole {
+    type T = BufReader<Whole>;
+
+    fn get_read(&self, start: u64) -> parquet::errors::Result<Self::T> {
+        let mut file = self.0.try_clone()?;
+        file.seek(SeekFrom::Start(start))?;
+        Ok(BufReader::new(Whole(file)))
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> parquet::errors::Result<Bytes> {
+        self.0.get_bytes(start, length)
+    }
+}
+
+impl Read for Whole {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let count = self.0.read(buffer)?;
+        if count == 0 && !buffer.is_empty() { Err(ErrorKind::UnexpectedEof.into()) } else { Ok(count) }
+    }
 }

@@ -36,7 +36,9 @@ impl Names {
         while choices.pow(syllables) < entities + entities / 4 {
             syllables += 1;
         }
-        Names { size, syllables, taken: HashSet::with_capacity(entities) }
+        // "Felix" is also made of such syllables.
+        let taken = [&GIVEN[..], &COMPANIES, &WORKS].concat().into_iter().map(str::to_owned).collect();
+        Names { size, syllables, taken }
     }
 
     /// A new name for an entity. Names of size `real` have a second word that other names share.

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILT = ROOT / "target/release"
 HERE = Path(__file__).parent
 # Users call the first ones.
-COMMANDS = ["nestor", "nestor-alfworld", "nestor-retrieve", "nestor-webshop"]
+COMMANDS = ["nestor", "nestor-alfworld", "nestor-retrieve", "nestor-search", "nestor-webshop"]
 PROGRAMS = [*COMMANDS, "nestor-host", "nestor-torch"]
 # From the folder of the programs in the wheel, `site-packages/nestor_rl/bin`, to the torch beside the package.
 RUNPATH = "$ORIGIN/../../torch/lib"

@@ -1,9 +1,11 @@
 """The published search recipes, on generated questions and passages, and with random networks."""
 import http.server
 import json
+import subprocess
 import threading
 
 import pytest
+from measured import MEASURED
 
 RECIPES = ["gigpo_qwen2.5_7b", "gigpo_qwen2.5_3b", "grpo_qwen2.5_7b", "grpo_qwen2.5_3b"]
 SOURCES = ["nq", "hotpotqa", "triviaqa", "popqa", "2wikimultihopqa", "musique", "bamboogle"]
@@ -98,3 +100,24 @@ def test_published_recipes_start(name, root, run, tmp_path):
     metrics = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert metrics[-1]["iteration"] == 1 and "loss/policy" in metrics[-1] and "eval/success" in metrics[0]
     assert {"env/searches", "env/measured_cache_hits", "env/f1"} <= metrics[-1].keys()
+
+
+def test_a_corpus_in_a_file_gives_the_run_of_the_world_in_memory(root, run, tmp_path):
+    """A warm start and an iteration that searches a BM25 index on disk: every number is that of the run that holds the same
+    passages in memory."""
+    size = {"entities": 200, "train": 100, "eval": 40}
+    options = [word for key, value in size.items() for word in (f"--{key}", str(value))]
+    tool = [root / "target/release/nestor-search", "world", tmp_path / "world", "--size", "small", *options]
+    subprocess.run(tool, check=True, stdout=subprocess.DEVNULL)
+    sets = {"iterations": 1, "warm_start.steps": 60, "rollout.tasks": 4, "eval.tasks": 20, "update.mini_batch": 32,
+            "env.config.generate": json.dumps({**size, "size": "small", "choices": True})}
+    runs = {}
+    for name, retriever in [("memory", "null"), ("file", json.dumps({"bm25": {"corpus": str(tmp_path / "world/corpus.jsonl")}}))]:
+        folder = tmp_path / name
+        done = run("train", root / "recipes/search/cpu.yaml", *as_arguments({**sets, "env.config.retriever": retriever}),
+                   "--run-dir", folder)
+        assert done.returncode == 0, done.stderr
+        metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        runs[name] = [{key: value for key, value in row.items() if not key.startswith(MEASURED)} for row in metrics]
+    assert runs["memory"][-1]["env/searches"] > 0 and (tmp_path / "world/corpus.jsonl.bm25").is_dir()
+    assert runs["file"] == runs["memory"]

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context, Result, ensure};
-use nestor_plugin::{Expert, Instance, Observation, Snapshot, Start};
+use anyhow::{Context, Result};
+use nestor_plugin::{Expert, Instance, Observation, Snapshot, Start, running};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, json};
 
@@ -116,20 +116,13 @@ impl Episode {
             anchor: text.clone().into_bytes(),
             text,
             task: self.question.question.clone(),
-            admissible: open.map_or_else(Vec::new, |it| it.list(&self.question.question, &self.way.turns)),
+            admissible: open.map_or_else(Vec::new, |it| it.list(&self.question, &self.way.turns)),
             valid: true,
             info,
             metrics: BTreeMap::from(numbers.map(|(name, number)| (name.to_owned(), number.into()))),
             ..Observation::default()
         }
     }
-}
-
-/// Returns the episode if it can continue.
-fn running(episode: &mut Option<Episode>) -> Result<&mut Episode> {
-    let episode = episode.as_mut().context("not reset yet")?;
-    ensure!(!episode.over, "the episode is over: reset before the next step");
-    Ok(episode)
 }
 
 impl Instance for Play {
@@ -141,14 +134,14 @@ impl Instance for Play {
     }
 
     fn step(&mut self, world: &Search, response: &str) -> Result<Observation> {
-        running(&mut self.episode)?.step(world, response)
+        running(&mut self.episode, |it| it.over)?.step(world, response)
     }
 }
 
 /// The expert of a generated world.
 impl Expert for Play {
     fn next_action(&mut self, _world: &Search) -> Result<String> {
-        let episode = running(&mut self.episode)?;
+        let episode = running(&mut self.episode, |it| it.over)?;
         Ok(expert::act(&episode.question, &episode.way.turns))
     }
 

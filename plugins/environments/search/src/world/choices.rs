@@ -4,6 +4,8 @@ use std::collections::HashSet;
 
 use nestor_retrieve::Passage;
 
+use super::expert;
+use crate::questions::Question;
 use crate::session::Turn;
 
 /// The names of a world's entities.
@@ -24,9 +26,10 @@ impl Choices {
     }
 
     /// The candidates, by the place where their names are first shown: all searches, then the answers. A search that was
-    /// made is none, and the names of the question are no answers.
-    pub fn list(&self, question: &str, history: &[Turn]) -> Vec<String> {
-        let asked = self.names_in(question);
+    /// made is none, and the names of the question are no answers. A search engine may find other passages than the world's:
+    /// the expert's action then comes last.
+    pub fn list(&self, question: &Question, history: &[Turn]) -> Vec<String> {
+        let asked = self.names_in(&question.question);
         let mut names = asked.clone();
         for turn in history {
             for name in self.names_in(&turn.information) {
@@ -38,7 +41,12 @@ impl Choices {
         let searches = names.iter().map(|name| format!("<search>{name}</search>"));
         let new = searches.filter(|search| history.iter().all(|turn| turn.action != *search));
         let answers = names.iter().filter(|name| !asked.contains(name)).map(|name| format!("<answer>{name}</answer>"));
-        new.chain(answers).collect()
+        let mut list: Vec<String> = new.chain(answers).collect();
+        let next = expert::act(question, history);
+        if !list.contains(&next) {
+            list.push(next);
+        }
+        list
     }
 
     /// The names in a text, in their order, each once. The longest name wins where one is a part of another.

@@ -16,6 +16,7 @@ mod relation;
 mod tests;
 
 use anyhow::{Result, ensure};
+use clap::ValueEnum;
 use nestor_retrieve::Passage;
 use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{RngExt, SeedableRng};
@@ -65,7 +66,7 @@ impl Default for WorldConfig {
 }
 
 /// Size of the names and texts of a world.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Size {
     /// Names of one word, passages of three facts, one phrase for each fact and question: for a small network.

@@ -61,6 +61,13 @@ fn titles(world: &World) -> Vec<&str> {
     world.passages.iter().map(|it| it.contents.lines().next().unwrap().trim_matches('"')).collect()
 }
 
+/// This world once had a town called Felix, so that a question about Felix Lurok named two entities.
+#[test]
+fn no_entity_has_a_name_that_others_share() {
+    let world = generate(&config(Size::Real, 207, 8755436207819575949)).unwrap();
+    assert!(!titles(&world).contains(&"Felix"));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -128,14 +135,16 @@ fn choices_are_the_names_that_were_shown_and_have_the_experts_actions() {
     for size in [Size::Small, Size::Real] {
         let it = Searchable::new(&config(size, 300, 5));
         let choices = Choices::new(&it.world.passages);
-        for question in &it.world.train {
+        let elsewhere = it.world.passages[0].contents.clone();
+        for (question, in_vain) in it.world.train.iter().flat_map(|question| [(question, false), (question, true)]) {
             let mut history = Vec::new();
             for step in 0..3 {
-                let (list, action) = (choices.list(&question.question, &history), act(question, &history));
+                let (list, action) = (choices.list(question, &history), act(question, &history));
                 assert!(list.contains(&action), "{action} is none of {list:?}");
+                assert!(in_vain || !action.contains(&question.question), "{action} where the passages have the answer");
                 assert!(step > 0 || list.len() == 1, "{list:?} before the first search");
                 let Some(query) = inside(&action, "search") else { break };
-                let result = it.search(query, 1).join("\n");
+                let result = if in_vain { elsewhere.clone() } else { it.search(query, 1).join("\n") };
                 let information = serde_json::json!({ "result": format!("Doc 1: {result}") });
                 history.push(Turn { action, information: format!("<information>{information}</information>") });
             }

@@ -296,7 +296,7 @@ def test_live_rows_arrive_while_the_run_is_open(writer, tmp_path):
         run.tell("log", 3, {"x": 3})
         assert run.finish(0)["finish"] == "Uploaded"
         assert [row["x"] for row in server.rows("live")] == [0, 1, 2, 3] and server.exit_code("live") == 0
-        assert uploaders(run.dir) == []
+        wait_for(lambda: not uploaders(run.dir), "an uploader outlives its run")
 
         again = writer(server, mode="live", resume=["live", 2])
         again.tell("log", 3, {"x": 30})
@@ -331,7 +331,7 @@ def test_a_broken_server_stalls_nobody(writer, mode):
         done = run.finish(0)
         assert time.monotonic() - start < SLOW / 2
         assert done["finish"].startswith("Left") and done["command"] == f"wandb sync {run.dir}"
-        assert uploaders(run.dir) == []
+        wait_for(lambda: not uploaders(run.dir), "an uploader outlives its run")
     with serve() as server:
         sync(server, run.dir)
         assert len(server.rows(run.id)) == 1000 and server.exit_code(run.id) == 0

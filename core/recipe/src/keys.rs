@@ -112,6 +112,9 @@ impl<'a> Schema<'a> {
             });
             self.collect(&path, target, keys);
             self.collect(&format!("{path}[]"), self.resolve(&target["items"]), keys);
+            for (name, inner) in target["oneOf"].as_array().into_iter().flatten().filter_map(named_section) {
+                self.collect(&format!("{path}.{name}"), self.resolve(inner), keys);
+            }
         }
     }
 
@@ -131,15 +134,19 @@ impl<'a> Schema<'a> {
     /// The meanings of an enumeration's options.
     fn options(&self, schema: &'a Value) -> String {
         let options = schema["oneOf"].as_array().or(schema["anyOf"].as_array()).into_iter().flatten();
-        let texts: Vec<_> = options.map(|o| format!(" {}: {}", self.kind(o), describe(o))).collect();
+        let texts: Vec<_> = options.map(|o| format!(" {}: {}", self.alternative(o), describe(o))).collect();
         if texts.len() > 1 { texts.concat() } else { String::new() }
+    }
+
+    fn alternative(&self, option: &'a Value) -> String {
+        named_section(option).map_or_else(|| self.kind(option), |(name, _)| format!("a section `{name}`"))
     }
 
     /// The values that a schema admits, in words.
     fn kind(&self, schema: &'a Value) -> String {
         let schema = self.resolve(schema);
         if let Some(options) = schema["oneOf"].as_array().or(schema["anyOf"].as_array()) {
-            return alternatives(options.iter().map(|option| self.kind(option)).collect());
+            return alternatives(options.iter().map(|option| self.alternative(option)).collect());
         }
         if let Some(options) = schema["enum"].as_array() {
             return alternatives(options.iter().map(|value| format!("`{}`", bare(value))).collect());
@@ -165,6 +172,14 @@ impl<'a> Schema<'a> {
             _ => "a map".into(),
         }
     }
+}
+
+/// The name and the schema of an alternative that is a section under its one key, as serde writes the variant of an
+/// enumeration with data.
+fn named_section(option: &Value) -> Option<(&str, &Value)> {
+    let properties = option["properties"].as_object().filter(|it| it.len() == 1)?;
+    let (name, inner) = properties.iter().next()?;
+    (option["required"] == serde_json::json!([name])).then_some((name.as_str(), inner))
 }
 
 /// "a", "a or b", "a, b or c".

@@ -111,7 +111,7 @@ impl Event<'_> {
             Self::Error { message } => format!("error: {message}"),
             Self::End { status: Status::Done, run_dir, .. } => {
                 let dir = run_dir.display();
-                format!("done: {dir}\nnext: nestor view {dir} | nestor eval {dir} | nestor export {dir} MODEL")
+                format!("done: {dir}; next: nestor view {dir} | nestor eval {dir} | nestor export {dir} MODEL")
             }
             Self::End { run_dir, .. } => {
                 format!("stopped by a signal; resume with --resume --run-dir {}", run_dir.display())

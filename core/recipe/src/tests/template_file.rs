@@ -47,7 +47,7 @@ fn a_wrong_section_is_named_with_its_place() {
         ("{fil: p.jinja}", ["r.yaml:11:3: `rollout.template` must be text or a section", "{file: prompt.jinja}"]),
         ("{file: p.jinja, more: 1}", ["r.yaml:11:3", "one key `file`"]),
         ("{file: [p.jinja]}", ["r.yaml:11:3", "one key `file`"]),
-        ("[p.jinja]", ["r.yaml:11:3", "`rollout.template` must be text or a section, but is a list of 1"]),
+        ("[p.jinja]", ["r.yaml:11:3", "`rollout.template` must be text or a section `file`, but is a list of 1"]),
     ] {
         let error = folder.error(&with(template), &[]);
         assert!(parts.iter().all(|part| error.contains(part)), "{template}: {error}");

@@ -1,13 +1,21 @@
-//! Compiles the shim against the headers of the libtorch that torch-sys was built with.
+//! Compiles the shim against the headers of the libtorch that torch-sys was built with, and the CUDA kernels with its NVRTC.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+#[path = "build/cubins.rs"]
+mod cubins;
 
 fn main() {
-    println!("cargo:rerun-if-changed=cpp");
+    for source in ["cpp", "cuda", "build.rs", "build"] {
+        println!("cargo:rerun-if-changed={source}");
+    }
     let lib = PathBuf::from(std::env::var("DEP_TCH_LIBTORCH_LIB").expect("torch-sys names libtorch's library folder"));
     let include = lib.join("../include");
     // The CUDA and NCCL headers of that torch are packages beside it.
     let packages = lib.canonicalize().expect("libtorch's library folder is there").join("../../nvidia");
+    let out = PathBuf::from(std::env::var("OUT_DIR").expect("cargo names the output folder"));
+    let cubins = cubins::compile(Path::new("cuda/kernels.cu"), &packages.join("cu13/lib"), &out);
+    cc::Build::new().file(cubins).compile("nestor_cubins");
     cc::Build::new()
         .cpp(true)
         .std("c++17")
@@ -16,11 +24,14 @@ fn main() {
         .define("NDEBUG", None)
         .includes([include.clone(), include.join("torch/csrc/api/include")])
         .includes(["cu13/include", "cu13/include/cccl", "nccl/include"].map(|headers| packages.join(headers)))
-        .include("cpp/gloo_stub")
+        .includes(["cpp/gloo_stub", "cuda"])
         .warnings(false)
         .files(["cpp/ops.cpp", "cpp/cuda.cpp", "cpp/store.cpp", "cpp/group.cpp", "cpp/profile.cpp"])
         .files(["cpp/fused.cpp", "cpp/softmax.cpp", "cpp/attention.cpp", "cpp/products.cpp", "cpp/decode.cpp"])
-        .files(["cpp/generic.cpp", "cpp/cuda_ops.cpp", "cpp/autograd.cpp", "cpp/record.cpp"])
+        .files(["cpp/decode_kernels.cpp", "cpp/decode_self_tests.cpp"])
+        .files(["cpp/generic.cpp", "cpp/cuda_ops.cpp", "cpp/graph.cpp", "cpp/autograd.cpp", "cpp/record.cpp"])
+        .files(["cpp/adamw.cpp", "cpp/head.cpp", "cpp/rotate.cpp", "cpp/silu_mul.cpp"])
+        .files(["cpp/kernels.cpp", "cpp/norm.cpp", "cpp/self_tests.cpp"])
         // Threaded jumps would divide by e^88 on the side, and results too small for a float32 cost 100 cycles each.
         .flags(["-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-fno-thread-jumps", "-Wno-psabi"])
         .compile("nestor_torch");

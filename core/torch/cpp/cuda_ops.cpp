@@ -9,6 +9,7 @@
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
 #include <ATen/ops/repeat_interleave.h>
 
 at::Tensor cuda_rms_norm(const at::Tensor& x, const std::optional<at::Tensor>& weight, double eps) {
@@ -45,6 +46,10 @@ at::Tensor cuda_attention(const at::Tensor& q, const at::Tensor& k, const at::Te
 void cuda_add_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b, double beta) {
   auto out = sum;
   at::addmm_out(out, out, a.t(), b, at::kFloat, beta, /*alpha=*/1);
+}
+
+at::Tensor cuda_logits(const at::Tensor& x, const at::Tensor& weight) {
+  return at::mm(x, weight.t(), at::kFloat);
 }
 
 at::Tensor cuda_upload(const at::Tensor& host, int64_t index) {

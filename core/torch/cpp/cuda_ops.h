@@ -24,5 +24,8 @@ at::Tensor cuda_attention(const at::Tensor& q, const at::Tensor& k, const at::Te
 // sum (n, m) float32 = beta * sum + a (T, n) transposed * b (T, m), without a product in the type of a and b.
 void cuda_add_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b, double beta);
 
+// x (T, E) times weight (V, E) transposed, both float16 or bfloat16: (T, V) float32, rounded once.
+at::Tensor cuda_logits(const at::Tensor& x, const at::Tensor& weight);
+
 // A copy of a host tensor on a GPU, through pinned memory, so that the host does not wait for it.
 at::Tensor cuda_upload(const at::Tensor& host, int64_t index);

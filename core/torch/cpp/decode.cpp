@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "../cuda/exponential.cuh"
 #include "guarded.h"
 #include "lanes.h"
 
@@ -204,8 +205,12 @@ INLINE Drawn draw(const T* logits, int64_t vocabulary, const Draw& want, std::ve
     for (int64_t i = 0; i < CHUNK; i += LANES) total += exponential(load(buffer + i) - base);
     masses[c] = sum(total);
   }
+  // The sums in float64 are fused by name: cuda/sample.cu computes the same bits.
+  auto scale_of = [&](int64_t c) __attribute__((always_inline)) {
+    return exponential_of_difference(static_cast<double>(maxima[c]) - top);
+  };
   double whole = 0.0;
-  for (int64_t c = 0; c < count; ++c) whole += masses[c] * std::exp(static_cast<double>(maxima[c]) - top);
+  for (int64_t c = 0; c < count; ++c) whole = fused(static_cast<double>(masses[c]), scale_of(c), whole);
   if (!std::isfinite(whole) || !std::isfinite(top)) return {0, std::numeric_limits<float>::quiet_NaN()};
 
   int64_t token = 0;
@@ -218,27 +223,24 @@ INLINE Drawn draw(const T* logits, int64_t vocabulary, const Draw& want, std::ve
     token = c * CHUNK + i;
   } else {
     const double threshold = want.uniform * whole;
-    double before = 0.0;
-    int64_t c = 0, last = 0;  // last: the last chunk with mass
-    double at_last = 0.0;
-    for (; c < count; ++c) {
-      const double mass = masses[c] * std::exp(static_cast<double>(maxima[c]) - top);
-      if (mass > 0.0) last = c, at_last = before;
-      if (before + mass > threshold) break;
-      before += mass;
+    double before = 0.0, sum = 0.0;
+    // Rounding may lift the threshold to the whole; the last chunk with mass is then taken.
+    int64_t c = 0;
+    for (int64_t next = 0; next < count && !(sum > threshold); ++next) {
+      const double after = fused(static_cast<double>(masses[next]), scale_of(next), sum);
+      if (after > sum) c = next, before = sum;
+      sum = after;
     }
-    // Rounding may lift the threshold to the whole; the last token with mass is then drawn.
-    if (c == count) c = last, before = at_last;
     read(c);
     int64_t found = -1;
     for (int64_t i = 0; i < CHUNK; i += LANES) {
       float e[LANES];
       store(e, exponential(load(buffer + i) - maxima[c]));
-      const double scale = std::exp(static_cast<double>(maxima[c]) - top);
+      const double scale = scale_of(c);
       for (int k = 0; k < LANES; ++k) {
         if (e[k] <= 0.0f) continue;
         if (found < 0 || before <= threshold) found = i + k;
-        before += e[k] * scale;
+        before = fused(static_cast<double>(e[k]), scale, before);
       }
       if (before > threshold) break;
     }

@@ -3,128 +3,32 @@
 // place, so that all other code of this path is the same on both.
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/_fused_rms_norm.h>
 #include <ATen/ops/addmm.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
-#include <ATen/ops/mul.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
-#include <ATen/ops/silu.h>
-#include <ATen/ops/silu_backward.h>
 #include <ATen/ops/zeros.h>
-#include <ATen/record_function.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 
 #include "cuda_ops.h"
+#include "decode_kernels.h"
 #include "guarded.h"
+#include "recorded.h"
 
 namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
-
-bool needs_grad(const at::Tensor& a) {
-  return at::GradMode::is_enabled() && a.requires_grad();
-}
-
-// ---- x / rms(x) * weight
-
-at::Tensor rms_norm_on_cpu(const at::Tensor& x, const std::optional<at::Tensor>& weight, double eps) {
-  return std::get<0>(at::_fused_rms_norm(x, {x.size(-1)}, weight, eps));
-}
-
-// libtorch composes it of many operations on a CPU; here they are one, as on CUDA.
-struct RmsNormOnCpu : torch::autograd::Function<RmsNormOnCpu> {
-  static Variable forward(AutogradContext* ctx, const Variable& x, const std::optional<Variable>& weight, double eps) {
-    ctx->save_for_backward({x, weight.value_or(Variable())});
-    ctx->saved_data["eps"] = eps;
-    RECORD_FUNCTION("nestor::rms_norm", std::vector<c10::IValue>({x}));
-    at::DisableRecordFunctionGuard unseen;
-    return rms_norm_on_cpu(x, weight, eps);
-  }
-
-  static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const auto saved = ctx->get_saved_variables();
-    RECORD_FUNCTION("nestor::rms_norm_backward", std::vector<c10::IValue>({saved[0]}));
-    at::DisableRecordFunctionGuard unseen;
-    at::AutoGradMode again(true);
-    variable_list inputs{saved[0].detach().requires_grad_(true)};
-    if (saved[1].defined()) inputs.push_back(saved[1].detach().requires_grad_(true));
-    const auto weight = inputs.size() > 1 ? std::optional<Variable>(inputs[1]) : std::nullopt;
-    auto gradients = torch::autograd::grad({rms_norm_on_cpu(inputs[0], weight, ctx->saved_data["eps"].toDouble())}, inputs,
-                                           {grads[0]});
-    gradients.resize(3);
-    return gradients;
-  }
-};
-
-// ---- rotary embedding
-
-// Rotates the pairs (i, i + half) of the first `rotated` heads of x (T, N, D), by the angles of cos and sin (T, 1, D) or, with
-// `sign` -1, back. Copies the other heads.
-at::Tensor rotate(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, int64_t rotated, double sign) {
-  const int64_t half = x.size(2) / 2;
-  auto out = at::empty(x.sizes(), x.options());
-  const auto part = [&](const at::Tensor& whole, int64_t at) { return whole.narrow(1, 0, rotated).narrow(2, at, half); };
-  // Both halves of the tables are equal.
-  const auto c = cos.narrow(2, 0, half), s = sin.narrow(2, 0, half);
-  const auto a = part(x, 0), b = part(x, half);
-  auto to_a = part(out, 0), to_b = part(out, half);
-  at::mul_out(to_a, a, c).addcmul_(b, s, -sign);
-  at::mul_out(to_b, b, c).addcmul_(a, s, sign);
-  const int64_t rest = x.size(1) - rotated;
-  if (rest > 0) out.narrow(1, rotated, rest).copy_(x.narrow(1, rotated, rest));
-  return out;
-}
-
-struct Rotate : torch::autograd::Function<Rotate> {
-  static Variable forward(AutogradContext* ctx, const Variable& x, const Variable& cos, const Variable& sin,
-                          int64_t rotated) {
-    ctx->save_for_backward({cos, sin});
-    ctx->saved_data["rotated"] = rotated;
-    return rotate(x, cos, sin, rotated, 1);
-  }
-
-  static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const auto saved = ctx->get_saved_variables();
-    return {rotate(grads[0], saved[0], saved[1], ctx->saved_data["rotated"].toInt(), -1), Variable(), Variable(),
-            Variable()};
-  }
-};
-
-// ---- silu(gate) * up
-
-at::Tensor silu_mul(const at::Tensor& x) {
-  const int64_t width = x.size(1) / 2;
-  return at::silu(x.narrow(1, 0, width)).mul_(x.narrow(1, width, width));
-}
-
-// Keeps x alone, and writes both halves of the gradient in place: autograd would keep silu(gate) too, and add two tensors
-// that are half zero.
-struct SiluMul : torch::autograd::Function<SiluMul> {
-  static Variable forward(AutogradContext* ctx, const Variable& x) {
-    ctx->save_for_backward({x});
-    return silu_mul(x);
-  }
-
-  static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const auto x = ctx->get_saved_variables()[0];
-    const int64_t width = x.size(1) / 2;
-    const auto gate = x.narrow(1, 0, width), up = x.narrow(1, width, width);
-    auto grad = at::empty_like(x);
-    auto to_gate = grad.narrow(1, 0, width), to_up = grad.narrow(1, width, width);
-    at::silu_out(to_up, gate).mul_(grads[0]);
-    at::silu_backward_out(to_gate, at::mul(grads[0], up), gate);
-    return {grad};
-  }
-};
 
 // ---- attention
 
@@ -158,52 +62,69 @@ struct AttentionOnCpu : torch::autograd::Function<AttentionOnCpu> {
                           Sequences queries, Sequences keys, double scale) {
     ctx->save_for_backward({q, k, v, queries.starts, keys.starts});
     ctx->saved_data["scale"] = scale;
-    RECORD_FUNCTION("nestor::varlen_attention", std::vector<c10::IValue>({q, k, v}));
-    at::DisableRecordFunctionGuard unseen;
-    return attention_on_cpu(q, k, v, queries, keys, scale);
+    return recorded("nestor::varlen_attention", {q, k, v}, [&] {
+      return variable_list{attention_on_cpu(q, k, v, queries, keys, scale)};
+    })[0];
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto saved = ctx->get_saved_variables();
-    RECORD_FUNCTION("nestor::varlen_attention_backward", std::vector<c10::IValue>({saved[0], saved[1], saved[2]}));
-    at::DisableRecordFunctionGuard unseen;
-    at::AutoGradMode again(true);
-    variable_list inputs;
-    for (int i = 0; i < 3; ++i) inputs.push_back(saved[i].detach().requires_grad_(true));
-    const auto out = attention_on_cpu(inputs[0], inputs[1], inputs[2], {saved[3], {}, 0}, {saved[4], {}, 0},
-                                      ctx->saved_data["scale"].toDouble());
-    auto gradients = torch::autograd::grad({out}, inputs, {grads[0]});
+    // CUDA's reads the output again too, which has the size of its gradient.
+    const variable_list reads{saved[0], saved[1], saved[2], grads[0], grads[0]};
+    auto gradients = recorded("nestor::varlen_attention_backward", reads, [&] {
+      at::AutoGradMode again(true);
+      variable_list inputs;
+      for (int i = 0; i < 3; ++i) inputs.push_back(saved[i].detach().requires_grad_(true));
+      const auto out = attention_on_cpu(inputs[0], inputs[1], inputs[2], {saved[3], {}, 0}, {saved[4], {}, 0},
+                                        ctx->saved_data["scale"].toDouble());
+      return torch::autograd::grad({out}, inputs, {grads[0]});
+    });
     gradients.resize(6);
     return gradients;
   }
 };
 
+// One query row of each sequence, whose pages are gathered. Every shape depends on the page table's alone, so that a graph
+// can record it.
+at::Tensor decode_attention(const at::Tensor& q, const at::Tensor& cache, const at::Tensor& page_table,
+                            const at::Tensor& lengths) {
+  if (attends_pages(cache)) return attend_pages(q, cache, page_table, lengths);
+  const int64_t rows = q.size(0), page = cache.size(2), heads = cache.size(3), dim = cache.size(4);
+  const int64_t places = page_table.size(1) * page;
+  const auto seen = cache.index_select(1, page_table.reshape({-1})).view({2, rows, places, heads, dim});
+  const auto part = [&](int64_t half) { return seen.select(0, half).transpose(1, 2); };
+  const auto in_use = at::arange(places, lengths.options()).unsqueeze(0).lt(lengths.unsqueeze(1));
+  // The queries that share keys are rows of one head, so that no keys are repeated.
+  const int64_t sharing = q.size(1) / heads;
+  const auto mask = in_use.view({rows, 1, 1, places}).expand({rows, heads, sharing, places});
+  const auto out = at::scaled_dot_product_attention(q.reshape({rows, heads, sharing, dim}), part(0), part(1), mask);
+  return out.reshape(q.sizes()).masked_fill(lengths.eq(0).view({rows, 1, 1}), 0);
+}
+
+// Entries of the head that are converted at once where no product has a float32 result.
+constexpr int64_t PIECE = int64_t{1} << 22;
+
+at::Tensor logits_on_cpu(const at::Tensor& x, const at::Tensor& weight) {
+  auto out = at::empty({x.size(0), weight.size(0)}, x.options().dtype(at::kFloat));
+  const auto single = x.to(at::kFloat);
+  const int64_t step = std::max<int64_t>(1, PIECE / weight.size(1));
+  for (int64_t from = 0; from < weight.size(0); from += step) {
+    const int64_t rows = std::min(step, weight.size(0) - from);
+    out.narrow(1, from, rows).copy_(at::mm(single, weight.narrow(0, from, rows).to(at::kFloat).t()));
+  }
+  return out;
+}
+
+// x (T, E) times weight (V, E) transposed, in float32.
+at::Tensor logits(const at::Tensor& x, const at::Tensor& weight) {
+  if (x.scalar_type() == at::kFloat) return at::linear(x, weight);
+  if (x.is_cuda()) return cuda_logits(x, weight);
+  return recorded("nestor::logits", {x, weight}, [&] { return variable_list{logits_on_cpu(x, weight)}; })[0];
+}
+
 }  // namespace
 
 extern "C" {
-
-// x / rms(x) over the last dimension, times `weight` unless that is null.
-int nestor_generic_rms_norm(const at::Tensor* x, const at::Tensor* weight, double eps, at::Tensor** y, char* message,
-                            size_t message_size) {
-  return guarded(message, message_size, [&] {
-    const auto by = weight ? std::optional<at::Tensor>(*weight) : std::nullopt;
-    *y = new at::Tensor(x->is_cuda() ? cuda_rms_norm(*x, by, eps) : RmsNormOnCpu::apply(*x, by, eps));
-  });
-}
-
-// Rotates the first `rotated` heads of x (T, N, D), which may be strided, and copies the others: (T, N, D).
-int nestor_generic_rotate(const at::Tensor* x, const at::Tensor* cos, const at::Tensor* sin, int64_t rotated,
-                          at::Tensor** y, char* message, size_t message_size) {
-  return guarded(message, message_size, [&] {
-    *y = new at::Tensor(needs_grad(*x) ? Rotate::apply(*x, *cos, *sin, rotated) : rotate(*x, *cos, *sin, rotated, 1));
-  });
-}
-
-// x (T, 2F), gate before up: (T, F).
-int nestor_generic_silu_mul(const at::Tensor* x, at::Tensor** y, char* message, size_t message_size) {
-  return guarded(message, message_size,
-                 [&] { *y = new at::Tensor(needs_grad(*x) ? SiluMul::apply(*x) : silu_mul(*x)); });
-}
 
 // Causal attention of packed queries to packed keys and values, aligned at the sequences' ends: (T, H, D). `key_used` may be
 // null; without gradients where it is not.
@@ -232,11 +153,25 @@ int nestor_generic_add_product(const at::Tensor* sum, const at::Tensor* a, const
     if (a->is_cuda() && a->scalar_type() != at::kFloat) {
       cuda_add_product(*sum, *a, *b, beta);
     } else {
-      RECORD_FUNCTION("nestor::add_product", std::vector<c10::IValue>({*sum, *a, *b}));
-      at::DisableRecordFunctionGuard unseen;
-      auto out = *sum;
-      at::addmm_out(out, out, a->t().to(at::kFloat), b->to(at::kFloat), beta);
+      recorded("nestor::add_product", first ? variable_list{*a, *b} : variable_list{*sum, *a, *b}, [&] {
+        auto out = *sum;
+        at::addmm_out(out, out, a->t().to(at::kFloat), b->to(at::kFloat), beta);
+        return variable_list{out};
+      });
     }
   });
+}
+
+// Attention of one query row of each sequence, q (B, H, D), to the keys and values that its row of `page_table` (B, N) names
+// in `cache` (2, P, page, K, D), of which it sees the first `lengths` (B): (B, H, D). A length of 0 gives zeros.
+int nestor_decode_attention(const at::Tensor* q, const at::Tensor* cache, const at::Tensor* page_table,
+                            const at::Tensor* lengths, at::Tensor** out, char* message, size_t message_size) {
+  return guarded(message, message_size,
+                 [&] { *out = new at::Tensor(decode_attention(*q, *cache, *page_table, *lengths)); });
+}
+
+// The head's product in float32, from x (T, E) and weight (V, E) of one type: (T, V).
+int nestor_logits(const at::Tensor* x, const at::Tensor* weight, at::Tensor** out, char* message, size_t message_size) {
+  return guarded(message, message_size, [&] { *out = new at::Tensor(logits(*x, *weight)); });
 }
 }

@@ -25,15 +25,20 @@ const std::unordered_set<std::string> IDLE{
     "aten::zeros",    "aten::zeros_like",   "aten::clone",         "aten::_to_copy",       "aten::expand_as",
 };
 
+// Operations that are one kernel on CUDA, and have parts only on a CPU.
+const std::unordered_set<std::string> WHOLE{"aten::addmm", "aten::addmm_", "aten::sum"};
+
 struct Entry {
   std::string name;
   // Elements of the largest tensor that it reads or writes.
   int64_t largest;
+  // The tensors, each as direction, type and sizes: "r BFloat16 4 64;w BFloat16 4 64".
+  std::string tensors;
 };
 
 struct Frame : at::ObserverContext {
-  bool has_parts = false;
-  int64_t largest_input = 0;
+  bool has_parts = false, whole = false;
+  std::vector<at::Tensor> reads;
 };
 
 struct Recorder : c10::MemoryReportingInfoBase {
@@ -48,32 +53,55 @@ struct Recorder : c10::MemoryReportingInfoBase {
 thread_local Recorder* recorder = nullptr;
 
 template <typename Values>
-int64_t largest(const Values& values) {
-  int64_t most = 0;
+void collect(const Values& values, std::vector<at::Tensor>& tensors) {
   for (const auto& value : values) {
-    if (value.isTensor() && value.toTensor().defined()) most = std::max(most, value.toTensor().numel());
+    if (value.isTensor() && value.toTensor().defined()) tensors.push_back(value.toTensor());
+    if (value.isTensorList()) {
+      for (const at::Tensor& tensor : value.toTensorList()) tensors.push_back(tensor);
+    }
   }
-  return most;
 }
 
 std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   auto frame = std::make_unique<Frame>();
-  frame->largest_input = largest(function.inputs());
+  collect(function.inputs(), frame->reads);
+  frame->whole = WHOLE.count(function.name()) > 0;
   if (recorder) recorder->open.push_back(frame.get());
   return frame;
 }
 
+void describe(const char* direction, const at::Tensor& tensor, Entry& entry) {
+  entry.largest = std::max(entry.largest, tensor.numel());
+  entry.tensors += (entry.tensors.empty() ? "" : ";") + std::string(direction) + " " + c10::toString(tensor.scalar_type());
+  for (const int64_t size : tensor.sizes()) entry.tensors += " " + std::to_string(size);
+}
+
 void end(const at::RecordFunction& function, at::ObserverContext* context) {
   if (!recorder || recorder->open.empty() || recorder->open.back() != context) return;
-  const auto [has_parts, largest_input] = std::pair(recorder->open.back()->has_parts, recorder->open.back()->largest_input);
+  const Frame frame = std::move(*recorder->open.back());
   recorder->open.pop_back();
   const std::string name = function.name();
   // An autograd node is a wrapper too.
   const bool idle = IDLE.count(name) || name.find("::") == std::string::npos || name.rfind("autograd::", 0) == 0;
-  if (idle && !has_parts) return;
-  for (auto* outer : recorder->open) outer->has_parts = true;
-  if (idle || has_parts) return;
-  recorder->entries.push_back({name, std::max(largest_input, largest(function.outputs()))});
+  if (idle && !frame.has_parts) return;
+  bool part = false;
+  for (auto* outer : recorder->open) {
+    part |= outer->whole;
+    outer->has_parts |= !outer->whole;
+  }
+  if (idle || frame.has_parts || part) return;
+  std::vector<at::Tensor> writes;
+  collect(function.outputs(), writes);
+  Entry entry{name, 0, ""};
+  // An operation of libtorch also names the tensor that its result goes to, which it reads only where it works in place.
+  const bool in_place = name.back() == '_' && name != "aten::copy_" && name != "aten::zero_" && name != "aten::fill_";
+  const bool reads_all = in_place || name.rfind("nestor::", 0) == 0;
+  for (const auto& tensor : frame.reads) {
+    const bool result = std::any_of(writes.begin(), writes.end(), [&](const auto& it) { return it.is_same(tensor); });
+    if (!result || reads_all) describe("r", tensor, entry);
+  }
+  for (const auto& tensor : writes) describe("w", tensor, entry);
+  recorder->entries.push_back(std::move(entry));
 }
 
 struct Record {
@@ -107,10 +135,11 @@ size_t nestor_record_count(const Record* record) {
   return record->recorder->entries.size();
 }
 
-// The name of an operation, which lives as long as the record, and the elements of its largest tensor.
-const char* nestor_record_entry(const Record* record, size_t index, int64_t* largest) {
+// The name of an operation and its tensors, both of which live as long as the record, and the elements of the largest one.
+const char* nestor_record_entry(const Record* record, size_t index, int64_t* largest, const char** tensors) {
   const auto& entry = record->recorder->entries[index];
   *largest = entry.largest;
+  *tensors = entry.tensors.c_str();
   return entry.name.c_str();
 }
 

@@ -1,11 +1,11 @@
-//! Gradients with respect to tensors whose values are not kept.
+//! Gradients with respect to tensors whose values are not kept, and of products whose values nobody reads.
 
 use std::ffi::{c_char, c_int};
 
 use tch::Tensor;
 use torch_sys::C_tensor;
 
-use super::{TensorPtr, must};
+use super::{TensorPtr, made, must};
 
 #[repr(C)]
 struct RawEdge {
@@ -14,6 +14,13 @@ struct RawEdge {
 
 unsafe extern "C" {
     fn nestor_gradient_edge(tensor: TensorPtr, edge: *mut *mut RawEdge, message: *mut c_char, size: usize) -> c_int;
+    fn nestor_unread_product(
+        x: TensorPtr,
+        weight: TensorPtr,
+        y: *mut *mut C_tensor,
+        message: *mut c_char,
+        size: usize,
+    ) -> c_int;
     fn nestor_gradient_edge_free(edge: *mut RawEdge);
     fn nestor_gradients(
         output: TensorPtr,
@@ -66,4 +73,12 @@ pub fn gradients(output: &Tensor, grad: &Tensor, inputs: &[GradientEdge]) -> Vec
     });
     // SAFETY: on success every place holds a tensor made with `new`.
     made.into_iter().map(|tensor| unsafe { Tensor::from_ptr(tensor) }).collect()
+}
+
+/// x (T, in) times `weight` (out, in) transposed, for a graph in which nobody reads the result (T, out): its gradient with
+/// respect to x is that of the product, its values are zeros.
+pub fn unread_product(x: &Tensor, weight: &Tensor) -> Tensor {
+    // SAFETY: the tensors live through the call.
+    let [y] = made(|y, message, size| unsafe { nestor_unread_product(x.as_ptr(), weight.as_ptr(), y, message, size) });
+    y
 }

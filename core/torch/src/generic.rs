@@ -1,5 +1,6 @@
-//! The network's operations by libtorch's own, on any device: `cpp/generic.cpp`. Those that only CUDA has are in
-//! `cpp/cuda_ops.cpp`; on a CPU public operations take their place.
+//! The network's operations by libtorch's own, on any device: `cpp/generic.cpp` and `cpp/norm.cpp`. Those that only CUDA has
+//! are in `cpp/cuda_ops.cpp`; on a CPU public operations take their place. Own kernels take the place of both where the
+//! device has them: [`crate::kernels`].
 //!
 //! They panic where shapes or types do not fit, as tch's own operations do.
 //!
@@ -18,6 +19,15 @@ unsafe extern "C" {
         weight: TensorPtr,
         eps: f64,
         y: *mut *mut C_tensor,
+        message: *mut c_char,
+        message_size: usize,
+    ) -> c_int;
+    fn nestor_generic_add_norm(
+        x: TensorPtr,
+        y: TensorPtr,
+        weight: TensorPtr,
+        eps: f64,
+        sum_and_norm: *mut *mut C_tensor,
         message: *mut c_char,
         message_size: usize,
     ) -> c_int;
@@ -45,6 +55,22 @@ unsafe extern "C" {
         message: *mut c_char,
         message_size: usize,
     ) -> c_int;
+    fn nestor_decode_attention(
+        q: TensorPtr,
+        cache: TensorPtr,
+        page_table: TensorPtr,
+        lengths: TensorPtr,
+        out: *mut *mut C_tensor,
+        message: *mut c_char,
+        message_size: usize,
+    ) -> c_int;
+    fn nestor_logits(
+        x: TensorPtr,
+        weight: TensorPtr,
+        out: *mut *mut C_tensor,
+        message: *mut c_char,
+        message_size: usize,
+    ) -> c_int;
     fn nestor_generic_add_product(
         sum: TensorPtr,
         a: TensorPtr,
@@ -68,14 +94,27 @@ pub struct Sequences {
 
 /// x / rms(x) * weight over the last dimension: (T, D) with weight (D), or (T, N, D) with weight (N, D).
 pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Tensor {
-    let by = if weight.dim() == 1 { weight.as_ptr() } else { std::ptr::null() };
-    // SAFETY: the tensors live through the call; libtorch checks their shapes.
-    let [y] = made(|y, message, size| unsafe { nestor_generic_rms_norm(x.as_ptr(), by, eps, y, message, size) });
-    if weight.dim() == 1 { y } else { y * weight }
+    let (size, by) = (x.size(), weight.size());
+    assert!(size.len() >= 2 && size[1..] == by[..], "rms_norm needs a weight for {size:?}, got {by:?}");
+    // SAFETY: the tensors live through the call; their shapes fit by the check.
+    let [y] = made(|y, message, n| unsafe { nestor_generic_rms_norm(x.as_ptr(), weight.as_ptr(), eps, y, message, n) });
+    y
 }
 
-/// Applies the rotary embedding, cos and sin (T, 1, D), to the first `rotated` heads of x (T, N, D) and copies the others.
-pub fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor, rotated: i64) -> Tensor {
+/// x + y and its norm, (T, E) each, with weight (E).
+pub fn add_norm(x: &Tensor, y: &Tensor, weight: &Tensor, eps: f64) -> [Tensor; 2] {
+    let (size, by) = (x.size(), weight.size());
+    let fits = size.len() == 2 && size[1..] == by[..] && y.size() == size;
+    assert!(fits, "add_norm needs two of {size:?} and a weight, got {by:?}");
+    // SAFETY: as above.
+    made(|both, message, n| unsafe {
+        nestor_generic_add_norm(x.as_ptr(), y.as_ptr(), weight.as_ptr(), eps, both, message, n)
+    })
+}
+
+/// Applies the rotary embedding, cos and sin (T, 1, D), to the first `rotated` heads of x (T, N, D) and leaves the others.
+/// Takes x by value, because the result may be in its memory: no other tensor of that memory may be read afterwards.
+pub fn rotate(x: Tensor, cos: &Tensor, sin: &Tensor, rotated: i64) -> Tensor {
     let size = x.size();
     let &[t, n, dim] = &size[..] else { panic!("rotate needs (T, N, D), got {size:?}") };
     assert!(0 < rotated && rotated <= n && dim % 2 == 0, "{rotated} heads of {size:?} cannot be rotated");
@@ -136,4 +175,29 @@ pub fn add_product(sum: &Tensor, a: &Tensor, b: &Tensor, first: bool) {
     must(|message, size| unsafe {
         nestor_generic_add_product(sum.as_ptr(), a.as_ptr(), b.as_ptr(), first, message, size)
     });
+}
+
+/// Attention of one query row of each sequence: q (B, H, D), the cache of keys, then values, (2, P, page, K, D), the pages of
+/// each sequence (B, N) int32, and the number of tokens that it sees (B) int32. Gives (B, H, D), zeros where that is 0. No
+/// shape and no wait depends on the lengths, so a graph can record it.
+pub fn decode_attention(q: &Tensor, cache: &Tensor, page_table: &Tensor, lengths: &Tensor) -> Tensor {
+    let (rows, pages, kept) = (q.size(), page_table.size(), cache.size());
+    let fits = rows.len() == 3 && kept.len() == 5 && kept[0] == 2 && kept[4] == rows[2] && rows[1] % kept[3] == 0;
+    assert!(fits && pages.len() == 2 && pages[0] == rows[0], "attention of {rows:?} to {kept:?} by {pages:?}");
+    assert!(lengths.size() == [rows[0]] && [page_table, lengths].iter().all(|t| t.kind() == Kind::Int));
+    // SAFETY: the tensors live through the call. The caller names pages of the cache only, as tch's `embedding` trusts its
+    // indices on CUDA; a CPU checks them.
+    let [out] = made(|out, message, size| unsafe {
+        nestor_decode_attention(q.as_ptr(), cache.as_ptr(), page_table.as_ptr(), lengths.as_ptr(), out, message, size)
+    });
+    out
+}
+
+/// The head's product in float32, x (T, E) with a weight (V, E) of its type: (T, V). On CUDA the product of two bytes an
+/// element has a float32 result of its own; elsewhere the operands are converted.
+pub fn logits(x: &Tensor, weight: &Tensor) -> Tensor {
+    assert!(x.kind() == weight.kind() && x.dim() == 2 && weight.dim() == 2 && x.size()[1] == weight.size()[1]);
+    // SAFETY: the tensors live through the call; libtorch checks every shape again.
+    let [out] = made(|out, message, size| unsafe { nestor_logits(x.as_ptr(), weight.as_ptr(), out, message, size) });
+    out
 }

@@ -51,21 +51,34 @@ impl Ops {
         }
     }
 
+    /// Adds the output of a layer to the residual: x + y, and its norm, (T, E) each, with weight (E).
+    pub fn add_norm(self, x: &Tensor, y: &Tensor, weight: &Tensor, eps: f64) -> [Tensor; 2] {
+        match self {
+            Self::Fused => {
+                let sum = x + y;
+                let norm = fused::rms_norm(&sum, weight, eps);
+                [sum, norm]
+            }
+            Self::Generic => generic::add_norm(x, y, weight, eps),
+        }
+    }
+
     /// Applies the rotary embedding, cos and sin (T, 1, D), to queries and keys of one tensor (T, H + 2K, D), which also has
-    /// the values: (T, H, D), (T, K, D) and (T, K, D).
-    pub fn rotate_qkv(self, x: &Tensor, [cos, sin]: [&Tensor; 2], heads: i64) -> [Tensor; 3] {
+    /// the values: (T, H, D), (T, K, D) and (T, K, D). They may be in the memory of x, which no other tensor may read
+    /// afterwards.
+    pub fn rotate_qkv(self, x: Tensor, [cos, sin]: [&Tensor; 2], heads: i64) -> [Tensor; 3] {
         let kv_heads = (x.size()[1] - heads) / 2;
         match self {
-            Self::Fused => fused::rotate_qkv(x, cos, sin, heads),
+            Self::Fused => fused::rotate_qkv(&x, cos, sin, heads),
             Self::Generic => split(&generic::rotate(x, cos, sin, heads + kv_heads), [heads, kv_heads, kv_heads]),
         }
     }
 
     /// The same for queries and keys alone, (T, H + K, D).
-    pub fn rotate_qk(self, x: &Tensor, [cos, sin]: [&Tensor; 2], heads: i64) -> [Tensor; 2] {
+    pub fn rotate_qk(self, x: Tensor, [cos, sin]: [&Tensor; 2], heads: i64) -> [Tensor; 2] {
         let n = x.size()[1];
         match self {
-            Self::Fused => fused::rotate(x, cos, sin, heads),
+            Self::Fused => fused::rotate(&x, cos, sin, heads),
             Self::Generic => split(&generic::rotate(x, cos, sin, n), [heads, n - heads]),
         }
     }

@@ -14,7 +14,12 @@ unsafe extern "C" {
     fn nestor_record_begin(record: *mut *mut RawRecord, message: *mut c_char, message_size: usize) -> c_int;
     fn nestor_record_live(record: *const RawRecord) -> i64;
     fn nestor_record_count(record: *const RawRecord) -> usize;
-    fn nestor_record_entry(record: *const RawRecord, index: usize, largest: *mut i64) -> *const c_char;
+    fn nestor_record_entry(
+        record: *const RawRecord,
+        index: usize,
+        largest: *mut i64,
+        tensors: *mut *const c_char,
+    ) -> *const c_char;
     fn nestor_record_end(record: *mut RawRecord);
 }
 
@@ -25,6 +30,8 @@ pub struct Operation {
     pub name: String,
     /// Elements of the largest tensor that it read or wrote.
     pub largest: i64,
+    /// The tensors that it read ("r") and wrote ("w"), with types and sizes: `r BFloat16 4 64;w BFloat16 4 64`.
+    pub tensors: String,
 }
 
 /// A record of this thread, from its creation on. A thread has one at a time.
@@ -55,10 +62,13 @@ impl Record {
         // SAFETY: the handle is from `begin`.
         let count = unsafe { nestor_record_count(self.handle) };
         let entry = |index| {
-            let mut largest = 0;
-            // SAFETY: the index is less than the count, and the name is copied before the record changes.
-            let name = unsafe { CStr::from_ptr(nestor_record_entry(self.handle, index, &mut largest)) };
-            Operation { name: name.to_string_lossy().into_owned(), largest }
+            let (mut largest, mut tensors) = (0, std::ptr::null());
+            // SAFETY: the index is less than the count, and both texts are copied before the record changes.
+            let [name, tensors] = unsafe {
+                let name = nestor_record_entry(self.handle, index, &mut largest, &mut tensors);
+                [name, tensors].map(|text| CStr::from_ptr(text).to_string_lossy().into_owned())
+            };
+            Operation { name, largest, tensors }
         };
         (0..count).map(entry).collect()
     }

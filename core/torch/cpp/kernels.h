@@ -1,0 +1,40 @@
+// Own kernels by name (cuda/list.h), on a GPU or, in tests, in the emulator of a block.
+
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+
+// Blocks and threads of a launch, and the bytes of its dynamic shared memory.
+struct Launch {
+  unsigned grid_x;
+  unsigned grid_y = 1;
+  unsigned block = 0;
+  unsigned shared = 0;
+};
+
+// The name of an operation's kernel for this type: `rms_norm_bf16`. Empty for a type without kernels.
+std::string kernel_name(const char* operation, at::ScalarType type);
+
+// True where tensors on this device have this kernel: its cubin is loaded, or the emulator is, and the self-test has not
+// left it out.
+bool has_kernel(const std::string& name, const at::Device& device);
+
+// Starts a kernel on the current stream. `args` points at each argument, in the types of the kernel's parameters.
+void launch_kernel(const std::string& name, const at::Device& device, const Launch& launch, void** args);
+
+template <class... A>
+void launch_kernel(const std::string& name, const at::Device& device, const Launch& launch, A... args) {
+  void* list[] = {&args...};
+  launch_kernel(name, device, launch, static_cast<void**>(list));
+}
+
+// Takes a kernel away from tensors on this device.
+void leave_out_kernel(const std::string& name, const at::Device& device);
+
+// True where tensors on this device may have kernels at all: on CUDA, and on a CPU with the emulator.
+bool has_kernels(const at::Device& device);
+
+// The reason for which a GPU has no kernels; empty where it has.
+std::string kernels_problem(const at::Device& device);

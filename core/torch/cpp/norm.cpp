@@ -1,0 +1,331 @@
+// RMS norm for tensors on any device, with or without a residual: by own kernels where the device has them, else by public
+// operations.
+
+#include "norm.h"
+#include "recorded.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_fused_rms_norm.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/sum.h>
+#include <ATen/record_function.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "cuda_ops.h"
+#include "guarded.h"
+#include "kernels.h"
+#include "self_tests.h"
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Variable;
+using torch::autograd::variable_list;
+
+// ---- by public operations
+
+at::Tensor rms_norm_on_cpu(const at::Tensor& x, const std::optional<at::Tensor>& weight, double eps) {
+  return std::get<0>(at::_fused_rms_norm(x, {x.size(-1)}, weight, eps));
+}
+
+// The tensors that the norm reads.
+variable_list with(const Variable& x, const std::optional<Variable>& weight) {
+  return weight ? variable_list{x, *weight} : variable_list{x};
+}
+
+// libtorch composes it of many operations on a CPU; here they are one, as on CUDA.
+struct RmsNormOnCpu : torch::autograd::Function<RmsNormOnCpu> {
+  static Variable forward(AutogradContext* ctx, const Variable& x, const std::optional<Variable>& weight, double eps) {
+    ctx->save_for_backward({x, weight.value_or(Variable())});
+    ctx->saved_data["eps"] = eps;
+    return recorded("nestor::rms_norm", with(x, weight), [&] {
+      return variable_list{rms_norm_on_cpu(x, weight, eps)};
+    })[0];
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    const auto scale = saved[1].defined() ? std::optional<Variable>(saved[1]) : std::nullopt;
+    variable_list reads = with(saved[0], scale);
+    reads.push_back(grads[0]);
+    auto gradients = recorded("nestor::rms_norm_backward", reads, [&] {
+      at::AutoGradMode again(true);
+      variable_list inputs{saved[0].detach().requires_grad_(true)};
+      if (scale) inputs.push_back(scale->detach().requires_grad_(true));
+      const auto weight = scale ? std::optional<Variable>(inputs[1]) : std::nullopt;
+      return torch::autograd::grad({rms_norm_on_cpu(inputs[0], weight, ctx->saved_data["eps"].toDouble())}, inputs,
+                                   {grads[0]});
+    });
+    gradients.resize(3);
+    return gradients;
+  }
+};
+
+at::Tensor public_rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  // libtorch's norm has one weight for all heads.
+  const auto by = weight.dim() == 1 ? std::optional<at::Tensor>(weight) : std::nullopt;
+  const auto y = x.is_cuda() ? cuda_rms_norm(x, by, eps) : RmsNormOnCpu::apply(x, by, eps);
+  return by ? y : at::mul(y, weight);
+}
+
+// ---- by own kernels
+
+// RmsNormRows in rms_norm.cu.
+struct Rows {
+  int tokens, heads, width, per_row;
+  int64_t stride;
+  float eps;
+};
+
+constexpr int WARP = 32, MOST_THREADS = 512;
+// Vectors of a row that a thread of the backward kernel has, as in rms_norm.cu.
+constexpr int MOST_OF_ROW = 2;
+// Warps of a block whose warps have a row each.
+constexpr int ROWS_TO_BLOCK = 4;
+// Blocks of a backward pass: a few for each multiprocessor. Each leaves a part of the weight's gradient.
+constexpr int BACKWARD_BLOCKS = 256;
+
+struct Shape {
+  Rows rows;
+  int block, groups;
+};
+
+// Elements of 16 bytes.
+int64_t vector_of(const at::Tensor& x) {
+  return 16 / x.element_size();
+}
+
+Shape shape_of(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  const auto heads = static_cast<int>(weight.dim() == 2 ? weight.size(0) : 1);
+  const auto width = static_cast<int>(x.size(-1));
+  const int vectors = static_cast<int>(width / vector_of(x));
+  const bool by_warps = vectors <= WARP * MOST_OF_ROW;
+  const int per_row = by_warps ? WARP : std::min((vectors + WARP - 1) / WARP * WARP, MOST_THREADS);
+  const int block = by_warps ? WARP * ROWS_TO_BLOCK : per_row;
+  return {{static_cast<int>(x.size(0)), heads, width, per_row, x.stride(0), static_cast<float>(eps)}, block, block / per_row};
+}
+
+bool is_aligned(const at::Tensor& x) {
+  return reinterpret_cast<uintptr_t>(x.const_data_ptr()) % 16 == 0;
+}
+
+// True for tokens of dense rows, which may be apart.
+bool is_taken(const at::Tensor& x) {
+  const auto vector = vector_of(x);
+  const bool dense = x.stride(-1) == 1 && (x.dim() == 2 || x.stride(1) == x.size(2));
+  return dense && is_aligned(x) && x.stride(0) % vector == 0 && x.size(-1) % vector == 0 &&
+         x.size(-1) <= MOST_THREADS * MOST_OF_ROW * vector;
+}
+
+bool has_norm(const char* kernel, const at::Tensor& x, const at::Tensor& weight) {
+  if (!has_kernel(kernel_name(kernel, x.scalar_type()), x.device())) return false;
+  const bool fits = x.dim() == weight.dim() + 1 && x.sizes().slice(1) == weight.sizes() && x.numel() > 0;
+  return fits && x.scalar_type() == weight.scalar_type() && is_taken(x) && weight.is_contiguous() && is_aligned(weight);
+}
+
+void* pointer(const at::Tensor& x) {
+  return x.defined() ? x.data_ptr() : nullptr;
+}
+
+// A dense gradient at a multiple of 16 bytes.
+at::Tensor dense(const at::Tensor& grad) {
+  const auto all = grad.contiguous();
+  return is_aligned(all) ? all : all.clone();
+}
+
+}  // namespace
+
+Normed launch_rms_norm(const at::Tensor& x, const at::Tensor& y, const at::Tensor& weight, double eps, bool keep_scales) {
+  const auto [rows, block, groups] = shape_of(x, weight, eps);
+  const auto room = [&] { return at::empty(x.sizes(), x.options()); };
+  const int64_t n = static_cast<int64_t>(rows.tokens) * rows.heads;
+  Normed to{y.defined() ? room() : at::Tensor(), room(),
+            keep_scales ? at::empty({n}, x.options().dtype(at::kFloat)) : at::Tensor()};
+  const Launch launch{static_cast<unsigned>((n + groups - 1) / groups), 1, static_cast<unsigned>(block)};
+  if (y.defined()) {
+    const auto more = dense(y);
+    recorded("nestor::add_norm", {x, more, weight}, [&] {
+      launch_kernel(kernel_name("add_norm", x.scalar_type()), x.device(), launch, pointer(x), pointer(more),
+                    pointer(weight), pointer(to.sum), pointer(to.out), pointer(to.scales), rows);
+      return variable_list{to.sum, to.out, to.scales};
+    });
+  } else {
+    recorded("nestor::rms_norm", {x, weight}, [&] {
+      launch_kernel(kernel_name("rms_norm", x.scalar_type()), x.device(), launch, pointer(x), pointer(weight),
+                    pointer(to.out), pointer(to.scales), rows);
+      return variable_list{to.out, to.scales};
+    });
+  }
+  return to;
+}
+
+NormGradients launch_rms_norm_grad(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& scales,
+                                   const at::Tensor& grad, const at::Tensor& grad_sum, bool weight_too) {
+  const auto [rows, block, groups] = shape_of(x, weight, 0.0);
+  const auto from = dense(grad), more = grad_sum.defined() ? dense(grad_sum) : at::Tensor();
+  const int blocks = std::max(1, std::min(BACKWARD_BLOCKS / rows.heads, (rows.tokens + groups - 1) / groups));
+  NormGradients to{at::empty(x.sizes(), x.options()), {}};
+  at::Tensor partial;
+  if (weight_too) partial = at::empty({blocks * groups, rows.heads, rows.width}, x.options().dtype(at::kFloat));
+  const Launch launch{static_cast<unsigned>(blocks), static_cast<unsigned>(rows.heads), static_cast<unsigned>(block)};
+  variable_list reads{x, weight, scales, from};
+  if (more.defined()) reads.push_back(more);
+  recorded("nestor::rms_norm_backward", reads, [&] {
+    launch_kernel(kernel_name("rms_norm_grad", x.scalar_type()), x.device(), launch, pointer(x), pointer(weight),
+                  pointer(scales), pointer(from), pointer(more), pointer(to.x), pointer(partial), rows);
+    if (weight_too) to.weight = at::sum(partial, {0}).to(weight.scalar_type()).view(weight.sizes());
+    return weight_too ? variable_list{to.x, to.weight} : variable_list{to.x};
+  });
+  return to;
+}
+
+namespace {
+
+struct RmsNorm : torch::autograd::Function<RmsNorm> {
+  static Variable forward(AutogradContext* ctx, const Variable& x, const Variable& weight, double eps) {
+    const auto normed = launch_rms_norm(x, {}, weight, eps, true);
+    ctx->save_for_backward({x, weight, normed.scales});
+    return normed.out;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    const auto to = launch_rms_norm_grad(saved[0], saved[1], saved[2], grads[0], {}, ctx->needs_input_grad(1));
+    return {to.x, to.weight, Variable()};
+  }
+};
+
+struct AddNorm : torch::autograd::Function<AddNorm> {
+  static variable_list forward(AutogradContext* ctx, const Variable& x, const Variable& y, const Variable& weight,
+                               double eps) {
+    ctx->set_materialize_grads(false);
+    const auto normed = launch_rms_norm(x, y, weight, eps, true);
+    ctx->save_for_backward({normed.sum, weight, normed.scales});
+    return {normed.sum, normed.out};
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    if (!grads[1].defined()) return {grads[0], grads[0], Variable(), Variable()};
+    const auto to = launch_rms_norm_grad(saved[0], saved[1], saved[2], grads[1], grads[0], ctx->needs_input_grad(2));
+    return {to.x, to.x, to.weight, Variable()};
+  }
+};
+
+bool any_needs_grad(std::initializer_list<at::Tensor> tensors) {
+  return at::GradMode::is_enabled() &&
+         std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& t) { return t.requires_grad(); });
+}
+
+}  // namespace
+
+// ---- self-tests
+
+namespace {
+
+// Rows for each form of the kernels: a block to a row, and a warp to a row, with a part of a token's heads.
+struct Sample {
+  at::Tensor x, weight;
+};
+std::vector<Sample> samples(at::ScalarType type, const at::Device& device) {
+  const auto heads = sample({5, 6, 64}, type, device);
+  return {{sample({5, 896}, type, device), sample({896}, type, device, 1.0, 2)},
+          {heads.narrow(1, 0, 4), sample({4, 64}, type, device, 1.0, 2)}};
+}
+
+at::Tensor reference(const at::Tensor& x, const at::Tensor& weight) {
+  return public_rms_norm(x.to(at::kFloat), weight.to(at::kFloat), 1e-6);
+}
+
+std::string rms_norm_problem(at::ScalarType type, const at::Device& device) {
+  for (const auto& [x, weight] : samples(type, device)) {
+    const auto why = difference(launch_rms_norm(x, {}, weight, 1e-6, false).out, reference(x, weight));
+    if (!why.empty()) return why;
+  }
+  return "";
+}
+
+std::string add_norm_problem(at::ScalarType type, const at::Device& device) {
+  const auto [x, weight] = samples(type, device)[0];
+  const auto y = sample(x.sizes(), type, device, 1.0, 3), sum = at::add(x, y);
+  const auto normed = launch_rms_norm(x, y, weight, 1e-6, false);
+  const auto why = difference(normed.sum, sum);
+  return why.empty() ? difference(normed.out, reference(sum, weight)) : why;
+}
+
+std::string rms_norm_grad_problem(at::ScalarType type, const at::Device& device) {
+  for (const auto& [x, weight] : samples(type, device)) {
+    const auto grad = sample(x.sizes(), type, device, 1.0, 3), of_sum = sample(x.sizes(), type, device, 1.0, 4);
+    const auto scales = (x.to(at::kFloat).square().mean(-1) + 1e-6).rsqrt().view({-1});
+    const auto got = launch_rms_norm_grad(x, weight, scales, grad, of_sum, true);
+    const at::AutoGradMode on(true);
+    const auto input = x.to(at::kFloat).detach().requires_grad_(true);
+    const auto by = weight.to(at::kFloat).detach().requires_grad_(true);
+    const auto want = torch::autograd::grad({public_rms_norm(input, by, 1e-6)}, {input, by}, {grad.to(at::kFloat)});
+    const at::NoGradGuard off;
+    const auto why = difference(got.x, want[0] + of_sum.to(at::kFloat));
+    if (!why.empty()) return why;
+    const auto of_weight = difference(got.weight, want[1]);
+    if (!of_weight.empty()) return of_weight;
+  }
+  return "";
+}
+
+}  // namespace
+
+std::vector<SelfTest> norm_self_tests() {
+  std::vector<SelfTest> tests;
+  for (auto&& some : {for_each_type("rms_norm", rms_norm_problem), for_each_type("add_norm", add_norm_problem),
+                      for_each_type("rms_norm_grad", rms_norm_grad_problem)}) {
+    tests.insert(tests.end(), some.begin(), some.end());
+  }
+  return tests;
+}
+
+extern "C" {
+
+// x / rms(x) * weight over the last dimension: (T, D) with weight (D), or (T, N, D) with weight (N, D).
+int nestor_generic_rms_norm(const at::Tensor* x, const at::Tensor* weight, double eps, at::Tensor** y, char* message,
+                            size_t message_size) {
+  return guarded(message, message_size, [&] {
+    const bool grad = any_needs_grad({*x, *weight});
+    if (!has_norm("rms_norm", *x, *weight) || (grad && !has_norm("rms_norm_grad", *x, *weight))) {
+      *y = new at::Tensor(public_rms_norm(*x, *weight, eps));
+    } else if (grad) {
+      *y = new at::Tensor(RmsNorm::apply(*x, *weight, eps));
+    } else {
+      *y = new at::Tensor(launch_rms_norm(*x, {}, *weight, eps, false).out);
+    }
+  });
+}
+
+// x + y and its norm, all (T, E), with weight (E).
+int nestor_generic_add_norm(const at::Tensor* x, const at::Tensor* y, const at::Tensor* weight, double eps,
+                            at::Tensor** sum_and_norm, char* message, size_t message_size) {
+  return guarded(message, message_size, [&] {
+    const bool grad = any_needs_grad({*x, *y, *weight});
+    const bool fits = x->sizes() == y->sizes() && x->scalar_type() == y->scalar_type() && x->is_contiguous();
+    at::Tensor sum, norm;
+    if (!fits || !has_norm("add_norm", *x, *weight) || (grad && !has_norm("rms_norm_grad", *x, *weight))) {
+      sum = at::add(*x, *y);
+      norm = public_rms_norm(sum, *weight, eps);
+    } else if (grad) {
+      const auto both = AddNorm::apply(*x, *y, *weight, eps);
+      sum = both[0], norm = both[1];
+    } else {
+      const auto normed = launch_rms_norm(*x, *y, *weight, eps, false);
+      sum = normed.sum, norm = normed.out;
+    }
+    sum_and_norm[0] = new at::Tensor(sum);
+    sum_and_norm[1] = new at::Tensor(norm);
+  });
+}
+}

@@ -1,0 +1,83 @@
+#include "self_tests.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/randn.h>
+
+#include <iterator>
+
+#include "guarded.h"
+#include "kernels.h"
+
+namespace {
+
+constexpr at::ScalarType TYPES[] = {at::kFloat, at::kHalf, at::kBFloat16};
+
+// The tests of all kernels.
+std::vector<SelfTest> all() {
+  std::vector<SelfTest> tests;
+  for (const auto of_file : {adamw_self_tests, decode_self_tests, head_self_tests, norm_self_tests, rotate_self_tests,
+                             silu_mul_self_tests}) {
+    auto more = of_file();
+    std::move(more.begin(), more.end(), std::back_inserter(tests));
+  }
+  return tests;
+}
+
+}  // namespace
+
+std::vector<SelfTest> for_each_type(const char* operation,
+                                    std::string (*problem)(at::ScalarType type, const at::Device& device)) {
+  std::vector<SelfTest> tests;
+  for (const auto type : TYPES) {
+    tests.push_back({kernel_name(operation, type), [=](const at::Device& device) { return problem(type, device); }});
+  }
+  return tests;
+}
+
+at::Tensor sample(at::IntArrayRef sizes, at::ScalarType type, const at::Device& device, double scale, uint64_t seed) {
+  const auto own = at::make_generator<at::CPUGeneratorImpl>(seed);
+  return (at::randn(sizes, own, at::TensorOptions().dtype(at::kFloat)) * scale).to(type).to(device);
+}
+
+std::string difference(const at::Tensor& got, const at::Tensor& want) {
+  if (got.sizes() != want.sizes()) return "its result has another shape";
+  const auto type = got.scalar_type();
+  // A few units of the last place.
+  const double rounding = type == at::kBFloat16 ? 0.016 : type == at::kHalf ? 0.002 : 1e-5;
+  const auto exact = want.to(at::kFloat), off = (got.to(at::kFloat) - exact).abs();
+  // Sums of numbers that cancel are as wrong as the largest of them.
+  const auto allowed = (exact.abs() + exact.square().mean().sqrt()) * rounding + 1e-12;
+  // Not `off > allowed`: a NaN is wrong too.
+  if (off.le(allowed).all().item<bool>()) return "";
+  return "its result differs by up to " + std::to_string(off.max().item<double>());
+}
+
+extern "C" {
+
+// Tests all kernels of this GPU, or with -1 the emulated ones for the CPU, and leaves out those that differ or do not load.
+// Reports each of these.
+int nestor_kernels_self_test(int64_t gpu, void (*report)(void* to, const char* kernel, const char* reason), void* to,
+                             char* message, size_t message_size) {
+  return guarded(message, message_size, [&] {
+    const auto device = gpu < 0 ? at::Device(at::kCPU) : at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(gpu));
+    if (!has_kernels(device)) return;
+    const at::NoGradGuard no_grad;
+    const auto missing = kernels_problem(device);
+    for (const auto& test : all()) {
+      std::string reason = missing.empty() ? "it does not load" : missing;
+      if (has_kernel(test.kernel, device)) {
+        try {
+          reason = test.problem(device);
+        } catch (const c10::Error& error) {
+          reason = error.what_without_backtrace();
+        }
+      }
+      if (reason.empty()) continue;
+      leave_out_kernel(test.kernel, device);
+      report(to, test.kernel.c_str(), reason.c_str());
+    }
+  });
+}
+}

@@ -1,0 +1,209 @@
+// Attention of one query row per request to the keys and values of its pages. A block reads one piece of a request's context
+// once, for all query heads that share its key head; `paged_attention_combine` joins the pieces. The grid depends on the most
+// pieces alone, not on the lengths, so that a captured graph stays right.
+
+#include "device.cuh"
+#include "pages.cuh"
+
+constexpr int PIECE = 256;  // tokens of a block
+constexpr int GROUP = 8;    // query heads that share a reading
+constexpr int ATTENTION_THREADS = 128;
+constexpr int ATTENTION_WARPS = ATTENTION_THREADS / WARP;
+constexpr int ATTENTION_BLOCKS = 4;  // of a multiprocessor, at least: so the compiler may use 128 registers, and spills none
+constexpr int AHEAD = 4;  // vectors that a thread asks for before it uses the first
+
+struct PagedAttention {
+  const int32_t* page_table;  // (R, most_pages)
+  const int32_t* lengths;     // (R): tokens seen, the row's own included
+  float* partial;             // (R, H, pieces, D + 2): sum of weighted values, then the largest score and the sum of weights
+  int64_t pages;              // of the cache
+  int64_t query_stride;       // elements between rows of queries
+  int32_t heads, kv_heads, most_pages;
+  float scale;
+};
+
+// Adds GROUP numbers over LANES neighbouring lanes, and returns the sum that the lane's place selects:
+// place / (LANES / GROUP). Lanes exchange halves of what is left, so 7 exchanges take the place of 8 for each halving.
+template <int LANES>
+DEVICE float sum_scattered(float (&x)[GROUP], int place) {
+  int offset = LANES / 2;
+#pragma unroll
+  for (int width = GROUP / 2; width > 0; width /= 2, offset /= 2) {
+    const bool upper = place & offset;
+#pragma unroll
+    for (int i = 0; i < width; ++i) {
+      const float sent = upper ? x[i] : x[i + width], kept = upper ? x[i + width] : x[i];
+      x[i] = kept + __shfl_xor_sync(ALL_LANES, sent, offset);
+    }
+  }
+#pragma unroll
+  for (; offset > 0; offset /= 2) x[0] += __shfl_xor_sync(ALL_LANES, x[0], offset);
+  return x[0];
+}
+
+// q (R, H, D); keys, then values, (2, P, PAGE, K, D). Block x: request, key head, group of query heads; block y: piece.
+template <class T, int D>
+DEVICE void paged_attention(const T* q, const T* keys, const PagedAttention& a) {
+  constexpr int WIDTH = VECTOR<T>;
+  constexpr int LANES = D / WIDTH;                   // lanes that share a token
+  constexpr int STEP = WARP / LANES;                 // tokens that a warp reads at once
+  constexpr int TOKENS = ATTENTION_THREADS / LANES;  // tokens that the block reads at once
+  SHARED(float, scores, PIECE * GROUP);              // by token, then head
+  SHARED(int32_t, pages, PIECE / PAGE);
+  SHARED(float, largest_by_warp, ATTENTION_WARPS * GROUP);
+  SHARED(float, totals_by_warp, ATTENTION_WARPS * GROUP);
+  SHARED(float, sums, ATTENTION_WARPS * GROUP * D);
+
+  const int sharing = a.heads / a.kv_heads, groups = (sharing + GROUP - 1) / GROUP;
+  const int group = blockIdx.x % groups, kv_head = blockIdx.x / groups % a.kv_heads;
+  const int64_t row = blockIdx.x / (groups * a.kv_heads);
+  const int first = blockIdx.y * PIECE, length = a.lengths[row];
+  if (first >= length) return;
+  const int n = min(length - first, PIECE), count = min(sharing - group * GROUP, GROUP);
+  const int head = kv_head * sharing + group * GROUP;
+
+  const int thread = threadIdx.x, place = lane() % LANES, part = place * WIDTH;
+  if (thread * PAGE < n) pages[thread] = a.page_table[row * a.most_pages + first / PAGE + thread];
+  // The part of token t's key or value that this lane reads. Tokens beyond the length repeat the last one.
+  const auto part_of = [&](int t) {
+    const int seen = min(t, n - 1);
+    const int32_t page = pages[seen / PAGE];
+    return head_of_token(static_cast<int64_t>(page) * PAGE + seen % PAGE, a.kv_heads, kv_head, D) + part;
+  };
+
+  {
+    float query[GROUP][WIDTH];
+#pragma unroll
+    for (int h = 0; h < GROUP; ++h) {
+      // Missing heads repeat the last one.
+      const auto loaded = load_vector(q + row * a.query_stride + (head + min(h, count - 1)) * D + part);
+#pragma unroll
+      for (int i = 0; i < WIDTH; ++i) query[h][i] = to_float(loaded.at[i]) * a.scale;
+    }
+    __syncthreads();
+    for (int from = warp() * STEP * AHEAD; from < n; from += ATTENTION_WARPS * STEP * AHEAD) {
+      const int t = from + lane() / LANES;
+      Vector<T> loaded[AHEAD];
+#pragma unroll
+      for (int u = 0; u < AHEAD; ++u) loaded[u] = load_vector(keys + part_of(t + u * STEP));
+#pragma unroll
+      for (int u = 0; u < AHEAD; ++u) {
+        float dots[GROUP];
+#pragma unroll
+        for (int i = 0; i < WIDTH; ++i) {
+          const float key = to_float(loaded[u].at[i]);
+#pragma unroll
+          for (int h = 0; h < GROUP; ++h) dots[h] = i == 0 ? query[h][i] * key : dots[h] + query[h][i] * key;
+        }
+        const float score = sum_scattered<LANES>(dots, place);
+        const int own = (t + u * STEP) * GROUP + place / (LANES / GROUP);
+        if (t + u * STEP < n && place % (LANES / GROUP) == 0) scores[own] = score;
+      }
+    }
+  }
+  __syncthreads();
+
+  // Each thread has one head and every 16th token.
+  {
+    const int h = thread % GROUP;
+    float largest = -INFINITY, total = 0;
+    for (int i = thread; i < n * GROUP; i += ATTENTION_THREADS) largest = fmaxf(largest, scores[i]);
+#pragma unroll
+    for (int offset = GROUP; offset < WARP; offset *= 2)
+      largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, offset));
+    if (lane() < GROUP) largest_by_warp[warp() * GROUP + h] = largest;
+    __syncthreads();
+#pragma unroll
+    for (int w = 0; w < ATTENTION_WARPS; ++w) largest = fmaxf(largest, largest_by_warp[w * GROUP + h]);
+    for (int i = thread; i < n * GROUP; i += ATTENTION_THREADS) {
+      const float weight = expf(scores[i] - largest);
+      scores[i] = weight;
+      total += weight;
+    }
+#pragma unroll
+    for (int offset = GROUP; offset < WARP; offset *= 2) total += __shfl_xor_sync(ALL_LANES, total, offset);
+    if (lane() < GROUP) totals_by_warp[warp() * GROUP + h] = total;
+  }
+  __syncthreads();
+
+  const T* values = keys + a.pages * PAGE * a.kv_heads * D;
+  float out[GROUP][WIDTH] = {};
+  for (int from = thread / LANES; from < n; from += TOKENS * AHEAD) {
+    Vector<T> loaded[AHEAD];
+#pragma unroll
+    for (int u = 0; u < AHEAD; ++u) loaded[u] = load_vector(values + part_of(from + u * TOKENS));
+#pragma unroll
+    for (int u = 0; u < AHEAD; ++u) {
+      const int t = from + u * TOKENS;
+      if (t >= n) break;
+      const Vector<float> weights[2] = {load_vector(scores + t * GROUP), load_vector(scores + t * GROUP + VECTOR<float>)};
+#pragma unroll
+      for (int i = 0; i < WIDTH; ++i) {
+        const float value = to_float(loaded[u].at[i]);
+#pragma unroll
+        for (int h = 0; h < GROUP; ++h) out[h][i] += weights[h / VECTOR<float>].at[h % VECTOR<float>] * value;
+      }
+    }
+  }
+#pragma unroll
+  for (int h = 0; h < GROUP; ++h) {
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i) {
+#pragma unroll
+      for (int offset = LANES; offset < WARP; offset *= 2) out[h][i] += __shfl_xor_sync(ALL_LANES, out[h][i], offset);
+      if (lane() < LANES) sums[(warp() * GROUP + h) * D + part + i] = out[h][i];
+    }
+  }
+  __syncthreads();
+
+  float* partial = a.partial + ((row * a.heads + head) * gridDim.y + blockIdx.y) * (D + 2);
+  const int64_t by_head = static_cast<int64_t>(gridDim.y) * (D + 2);
+  for (int i = thread; i < count * D; i += ATTENTION_THREADS) {
+    float sum = 0;
+#pragma unroll
+    for (int w = 0; w < ATTENTION_WARPS; ++w) sum += sums[w * GROUP * D + i];
+    partial[i / D * by_head + i % D] = sum;
+  }
+  if (thread < count) {
+    float largest = -INFINITY, total = 0;
+#pragma unroll
+    for (int w = 0; w < ATTENTION_WARPS; ++w) {
+      largest = fmaxf(largest, largest_by_warp[w * GROUP + thread]);
+      total += totals_by_warp[w * GROUP + thread];
+    }
+    partial[thread * by_head + D] = largest;
+    partial[thread * by_head + D + 1] = total;
+  }
+}
+
+// out (R, H, D) from the pieces. Block x: query head; block y: request; a thread for each element. Length 0 gives zeros.
+template <class T>
+DEVICE void paged_attention_combine(const float* partial, const int32_t* lengths, T* out, int32_t most_pieces) {
+  const int dim = blockDim.x, d = threadIdx.x, pieces = (lengths[blockIdx.y] + PIECE - 1) / PIECE;
+  const int64_t at = static_cast<int64_t>(blockIdx.y) * gridDim.x + blockIdx.x;
+  const float* own = partial + at * most_pieces * (dim + 2);
+  float largest = -INFINITY, total = 0, sum = 0;
+  for (int p = 0; p < pieces; ++p) largest = fmaxf(largest, own[p * (dim + 2) + dim]);
+  for (int p = 0; p < pieces; ++p) {
+    const float* piece = own + p * (dim + 2);
+    const float weight = expf(piece[dim] - largest);
+    sum += weight * piece[d];
+    total += weight * piece[dim + 1];
+  }
+  out[at * dim + d] = from_float<T>(pieces > 0 ? sum / total : 0.0f);
+}
+
+#define PAGED_ATTENTION(SUFFIX, T)                                                                          \
+  extern "C" __global__ void __launch_bounds__(ATTENTION_THREADS, ATTENTION_BLOCKS)                         \
+      paged_attention_64_##SUFFIX(const T* q, const T* keys, PagedAttention a) {                            \
+    paged_attention<T, 64>(q, keys, a);                                                                     \
+  }                                                                                                         \
+  extern "C" __global__ void __launch_bounds__(ATTENTION_THREADS, ATTENTION_BLOCKS)                         \
+      paged_attention_128_##SUFFIX(const T* q, const T* keys, PagedAttention a) {                           \
+    paged_attention<T, 128>(q, keys, a);                                                                    \
+  }                                                                                                         \
+  extern "C" __global__ void paged_attention_combine_##SUFFIX(const float* partial, const int32_t* lengths, \
+                                                              T* out, int32_t most_pieces) {                \
+    paged_attention_combine<T>(partial, lengths, out, most_pieces);                                         \
+  }
+FOR_EACH_TYPE(PAGED_ATTENTION)

@@ -1,0 +1,316 @@
+//! The update's kernels in the emulator of a block, against the same operation in float64.
+//!
+//! A result may differ by half a unit in the last place of its type, the rounding, and by some units of float32's last place of
+//! the terms that it is made of. Each comparison says how many. `NESTOR_KERNEL_CASES` is the number of random shapes for each
+//! type, and `NESTOR_KERNEL_SEED` the first seed.
+
+use nestor_torch::head::HeadStatistics;
+use nestor_torch::{AdamW, AdamWState, adamw, generic, kernels};
+use tch::{Device, Kind, Tensor};
+
+mod emulator;
+
+const KINDS: [Kind; 3] = [Kind::Float, Kind::Half, Kind::BFloat16];
+
+/// Random numbers of one case (splitmix64).
+struct Noise(u64);
+
+impl Noise {
+    fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// In 0..n.
+    fn below(&mut self, n: i64) -> i64 {
+        (self.bits() % n as u64) as i64
+    }
+
+    fn uniform(&mut self) -> f64 {
+        (self.bits() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Normal numbers times a scale, rounded to this type.
+    fn normal(&mut self, size: &[i64], scale: f64, kind: Kind) -> Tensor {
+        let n: i64 = size.iter().product();
+        let numbers: Vec<f64> = (0..n)
+            .map(|_| {
+                scale * (-2.0 * (1.0 - self.uniform()).ln()).sqrt() * (std::f64::consts::TAU * self.uniform()).cos()
+            })
+            .collect();
+        Tensor::from_slice(&numbers).view(size).to_kind(kind)
+    }
+
+    /// An edge, or a number below `most`.
+    fn width(&mut self, edges: &[i64], most: i64) -> i64 {
+        if self.below(3) == 0 { edges[self.below(edges.len() as i64) as usize] } else { 1 + self.below(most) }
+    }
+}
+
+/// Runs a test on random cases of each type.
+fn cases(name: &str, kinds: &[Kind], test: impl Fn(&mut Noise, Kind)) {
+    emulator::put_in_place();
+    let number = |variable: &str, default: u64| {
+        std::env::var(variable).map_or(default, |number| number.parse().expect("a number"))
+    };
+    let first = number("NESTOR_KERNEL_SEED", 1);
+    for &kind in kinds {
+        for seed in first..first + number("NESTOR_KERNEL_CASES", 40) {
+            println!("{name} {kind:?}, seed {seed}");
+            test(&mut Noise(seed << 8), kind);
+        }
+    }
+}
+
+/// The unit of the last place of x in a type, float64.
+fn unit(x: &Tensor, kind: Kind) -> Tensor {
+    let (digits, least) = match kind {
+        Kind::Float => (23, -126),
+        Kind::Half => (10, -14),
+        _ => (7, -126),
+    };
+    let exponent = x.abs().clamp_min(f64::from(least).exp2()).log2().floor() - f64::from(digits);
+    exponent.exp2()
+}
+
+/// Fails unless each result is the exact one up to half a unit of its last place and `units` of float32's last place of
+/// `terms`.
+fn assert_rounded(name: &str, got: &Tensor, exact: &Tensor, terms: &Tensor, units: f64) {
+    let kind = got.kind();
+    // Overflow to infinity is the rounding of what is too large.
+    let rounded = exact.to_kind(kind).to_kind(Kind::Double);
+    let off = (got.to_kind(Kind::Double) - exact).abs();
+    let allowed = unit(exact, kind) * 0.5 + terms.abs() * (units * 2f64.powi(-24)) + 1e-42;
+    let right = off.le_tensor(&allowed).logical_or(&got.to_kind(Kind::Double).eq_tensor(&rounded));
+    if right.all().int64_value(&[]) == 1 {
+        return;
+    }
+    let at = right.logical_not().flatten(0, -1).nonzero().int64_value(&[0, 0]);
+    let of = |x: &Tensor| x.expand_as(exact).flatten(0, -1).double_value(&[at]);
+    panic!("{name} at {at}: {} is not {} within {}", of(&got.to_kind(Kind::Double)), of(exact), of(&allowed));
+}
+
+/// A number that is about the largest of a type, or large enough.
+fn most_of(kind: Kind) -> f64 {
+    if kind == Kind::Half { 6e4 } else { 1e30 }
+}
+
+fn f64_of(x: &Tensor) -> Tensor {
+    x.to_kind(Kind::Double)
+}
+
+/// Cos and sin (T, 1, D) with equal halves.
+fn tables(noise: &mut Noise, tokens: i64, dim: i64, kind: Kind) -> [Tensor; 2] {
+    let angles = noise.normal(&[tokens, 1, dim / 2], 3.0, Kind::Double);
+    let angles = Tensor::cat(&[&angles, &angles], 2);
+    [angles.cos(), angles.sin()].map(|table| {
+        // A table begins anywhere.
+        let skip = noise.below(2);
+        let flat =
+            Tensor::cat(&[Tensor::zeros([skip], (Kind::Double, Device::Cpu)), table.flatten(0, -1)], 0).to_kind(kind);
+        flat.narrow(0, skip, tokens * dim).view([tokens, 1, dim])
+    })
+}
+
+#[test]
+fn rotation_in_place_is_rounded_once() {
+    cases("rotate", &KINDS, |noise, kind| {
+        let (tokens, heads) = (1 + noise.below(4), 1 + noise.below(5));
+        let dim = 2 * noise.width(&[1, 4, 8, 16, 32, 64], 70);
+        let rotated = 1 + noise.below(heads);
+        let [cos, sin] = tables(noise, tokens, dim, kind);
+        let whole = noise.normal(&[tokens, heads + 2, dim + 1], 2.0, kind);
+        // With neighbours, which stay as they are, or alone.
+        let x = match noise.below(3) {
+            0 => whole.narrow(1, 1, heads).narrow(2, 0, dim),
+            1 => whole.narrow(2, 0, dim).contiguous().narrow(1, 1, heads),
+            _ => whole.narrow(1, 0, heads).narrow(2, 0, dim).contiguous(),
+        };
+        let (exact, sizes) = (f64_of(&x), [f64_of(&x).abs(), f64_of(&cos).abs(), f64_of(&sin).abs()]);
+        let turned = |x: Tensor, cos: &Tensor, sin: &Tensor| generic::rotate(x, cos, sin, rotated);
+        let want = turned(exact, &f64_of(&cos), &f64_of(&sin));
+        // |a cos| + |b sin| of each element.
+        let first = turned(sizes[0].copy(), &sizes[1], &sizes[2]).abs();
+        let second = turned(sizes[0].copy(), &sizes[1], &sizes[2].neg()).abs();
+        let terms = first.maximum(&second);
+        let (place, before) = (x.data_ptr(), whole.copy());
+        let got = turned(x, &cos, &sin);
+        assert_eq!(got.data_ptr(), place, "in place");
+        assert_rounded("rotate", &got, &want, &terms, 2.0);
+        let same = whole.eq_tensor(&before).sum(Kind::Int64).int64_value(&[]);
+        let changed = tokens * rotated * dim;
+        assert!(same >= whole.numel() as i64 - changed, "an element outside was written");
+    });
+}
+
+/// The gradient is rotated in its own memory where nobody else has it, and leaves it alone elsewhere.
+#[test]
+fn the_gradient_of_a_rotation_disturbs_no_other_gradient() {
+    cases("rotate's gradient", &KINDS, |noise, kind| {
+        let (tokens, heads, dim) = (2, 3, 2 * noise.width(&[8, 16], 20));
+        let [cos, sin] = tables(noise, tokens, dim, kind);
+        let leaf = |x: Tensor| x.set_requires_grad(true);
+        let size = [tokens, heads, dim];
+        let (x, other) = (leaf(noise.normal(&size, 1.0, kind)), leaf(noise.normal(&size, 1.0, kind)));
+        let by = noise.normal(&size, 1.0, kind);
+        let shared = noise.below(2) == 0;
+        let rotated = generic::rotate(&x * 1.0, &cos, &sin, 2);
+        // The sum gives both the same gradient; the product makes one for each.
+        let out = if shared { &rotated + &other } else { &rotated * &other };
+        let got = Tensor::run_backward(&[(&out * &by).sum(Kind::Float)], &[&x, &other], false, false);
+        let given = if shared { by.shallow_clone() } else { &by * &other };
+        let back = generic::rotate(f64_of(&given), &f64_of(&cos), &f64_of(&sin).neg(), 2);
+        let terms = f64_of(&given).abs().amax([2i64].as_slice(), true) * 2.0;
+        assert_rounded("gradient", &got[0], &back.detach(), &terms, 2.0);
+        let of_other = if shared { by } else { &by * &rotated };
+        assert_eq!(got[1], of_other.detach());
+    });
+}
+
+#[test]
+fn silu_mul_and_its_gradient_are_rounded_once() {
+    cases("silu_mul", &KINDS, |noise, kind| {
+        let (rows, width) = (1 + noise.below(4), noise.width(&[1, 7, 8, 256, 2048, 2056], 700));
+        let x = noise.normal(&[rows, 2 * width], 6.0, kind);
+        let most = most_of(kind);
+        for (at, extreme) in [-most, 1e4, -90.0, 0.0].into_iter().enumerate().take(width as usize) {
+            let _ = x.select(1, at as i64).fill_(extreme);
+        }
+        // A gradient with strides of its own.
+        let grad = noise.normal(&[width, rows], 1.0, kind).tr();
+        let of = |x: &Tensor, grad: &Tensor| {
+            let x = x.detach().set_requires_grad(true);
+            let y = generic::silu_mul(&x);
+            let gradient = Tensor::run_backward(&[(&y * grad).sum(Kind::Double)], &[&x], false, false);
+            [y.detach(), gradient[0].shallow_clone()]
+        };
+        let ([y, grad_x], [want_y, want_grad]) = (of(&x, &grad), of(&f64_of(&x), &f64_of(&grad)));
+        assert_rounded("silu_mul", &y, &want_y, &want_y, 8.0);
+        let (up, grad) = (f64_of(&x).narrow(1, width, width), f64_of(&grad));
+        let gate = f64_of(&x).narrow(1, 0, width);
+        // silu' has terms of both signs below -1.
+        let slope = gate.sigmoid() * (gate.abs() * gate.neg().sigmoid() + 1.0);
+        let terms = Tensor::cat(&[(&up * &grad) * slope, want_grad.narrow(1, width, width)], 1);
+        assert_rounded("silu_mul_grad", &grad_x, &want_grad, &terms, 8.0);
+    });
+}
+
+#[test]
+fn head_statistics_and_gradient_are_exact_to_float32() {
+    cases("head", &KINDS, |noise, kind| {
+        let (rows, vocabulary) = (1 + noise.below(3), noise.width(&[1, 2, 9, 4096, 4099, 20_000], 3000));
+        let temperature = [1.0, 0.7, 1.3][noise.below(3) as usize];
+        let scale = [0.1, 3.0, 30.0][noise.below(3) as usize];
+        let logits = noise.normal(&[rows, vocabulary], scale, kind);
+        let targets: Vec<i64> = (0..rows).map(|_| noise.below(vocabulary)).collect();
+        // Impossible tokens, and scores that exceed all others.
+        for extreme in [f64::NEG_INFINITY, -most_of(kind), most_of(kind)] {
+            if noise.below(3) == 0 && vocabulary > 8 {
+                let at = noise.below(vocabulary - 1);
+                let _ = logits.narrow(1, at, 1 + noise.below(40).min(vocabulary - at - 1)).fill_(extreme);
+            }
+        }
+        // A row begins anywhere.
+        let buffer = Tensor::zeros([rows * vocabulary + 9], (kind, Device::Cpu));
+        let place = buffer.narrow(0, noise.below(9), rows * vocabulary).view([rows, vocabulary]);
+        place.shallow_clone().copy_(&logits);
+        let targets = Tensor::from_slice(&targets);
+
+        let z = f64_of(&logits) / temperature;
+        let all = z.log_softmax(-1, Kind::Double);
+        let p = all.exp();
+        let zero = Tensor::zeros([], (Kind::Double, Device::Cpu));
+        let possible = |x: &Tensor| x.where_self(&p.gt(0.0), &zero);
+        let entropy = possible(&(-&p * &all)).sum_dim_intlist([1i64].as_slice(), true, Kind::Double);
+        let pick = |x: &Tensor| x.gather(1, &targets.unsqueeze(1), false);
+        let column = |x: &Tensor| x.unsqueeze(1);
+
+        let head = HeadStatistics::new(&place, &targets, temperature).expect("emulated kernels");
+        // Three numbers of the size of the largest logit are subtracted, and the sum over the vocabulary has a rounding of
+        // its own.
+        let largest = z.amax([1i64].as_slice(), true).abs() + 12.0;
+        let finite = |x: Tensor| x.nan_to_num(0.0, 0.0, 0.0);
+        let terms = finite(pick(&z)).abs() + &largest;
+        assert_rounded("log-prob", &column(&head.logprobs), &pick(&all), &terms, 8.0);
+        assert_rounded("entropy", &column(&head.entropy()), &entropy, &(&largest * 0.0 + 24.0), 8.0);
+
+        let by_logprob = noise.normal(&[rows], 1.0, Kind::Float);
+        let by_entropy = (noise.below(2) == 0).then(|| noise.normal(&[rows], 1.0, Kind::Float));
+        let hot = Tensor::zeros_like(&p).scatter_value(1, &targets.unsqueeze(1), 1.0);
+        let by = f64_of(&column(&by_logprob));
+        let of_entropy = by_entropy.as_ref().map_or(zero.shallow_clone(), |by| f64_of(&column(by)));
+        let want = (&by * (&hot - &p) - possible(&(&of_entropy * &p * (&all + &entropy)))) / temperature;
+        // An error of the log-prob is one of p.
+        let wrong = &largest + possible(&z).abs();
+        let terms =
+            (&by.abs() * &p + possible(&(&of_entropy.abs() * &p * (all.abs() + &entropy + 1.0)))) * wrong + want.abs();
+        let mut gradient = place.shallow_clone();
+        head.backward(&mut gradient, &by_logprob, by_entropy.as_ref());
+        assert_rounded("gradient", &gradient, &want, &terms, 16.0);
+        let outside = f64_of(&buffer).abs().sum(Kind::Double) - f64_of(&place).abs().sum(Kind::Double);
+        assert!(outside.double_value(&[]).abs() < 1e-6 || outside.double_value(&[]).is_nan(), "written outside");
+    });
+}
+
+/// `at::_fused_adamw_` in float64, with the settings that the kernel computes with in float32.
+#[test]
+fn an_adamw_step_is_rounded_once_and_writes_its_copy() {
+    cases("adamw", &KINDS, |noise, kind| {
+        let n = noise.width(&[1, 3, 4, 1024, 5000], 900);
+        let options = AdamW {
+            lr: [1e-6, 1e-3, 0.1][noise.below(3) as usize],
+            beta1: 0.9,
+            beta2: 0.999,
+            weight_decay: [0.0, 0.01][noise.below(2) as usize],
+            eps: 1e-8,
+        };
+        let (divisor, steps) = ([1.0, 3.7][noise.below(2) as usize], 1 + noise.below(2000) as u64);
+        // Flat parameters that begin anywhere.
+        let skip = noise.below(2);
+        let mut float = |scale: f64| noise.normal(&[n + skip], scale, Kind::Float).narrow(0, skip, n);
+        let all = [float(0.05), float(1e-3), float(1e-3), float(1e-3).square()];
+        let copy = Tensor::zeros([n], (kind, Device::Cpu));
+        let step = |[param, grad, first, second]: [Tensor; 4], copy: Option<&Tensor>| {
+            let copies = copy.map(|copy| [copy.shallow_clone()]);
+            let state = AdamWState {
+                params: &[param],
+                grads: &[grad],
+                exp_avgs: &[first],
+                exp_avg_sqs: &[second],
+                copies: copies.as_ref().map(|copies| copies.as_slice()),
+                divisor,
+                steps,
+            };
+            adamw(&state, &options).expect("a step");
+        };
+        let (exact, before) = (all.each_ref().map(f64_of), all.each_ref().map(Tensor::copy));
+        step(exact.each_ref().map(Tensor::shallow_clone), None);
+        step(all.each_ref().map(Tensor::shallow_clone), Some(&copy));
+        let [param, grad, first, second] = &all;
+        // The new first moment's terms may be of both signs.
+        let moment =
+            f64_of(&before[2]).abs() * options.beta1 + f64_of(&before[1]).abs() * ((1.0 - options.beta1) / divisor);
+        let bias = |beta: f64| 1.0 - beta.powi(steps as i32);
+        let over = exact[3].sqrt() / bias(options.beta2).sqrt() + options.eps;
+        let change = &moment * (options.lr / bias(options.beta1)) / over;
+        let decay = f64_of(&before[0]).abs() * (options.lr * options.weight_decay);
+        assert_rounded("parameter", param, &exact[0], &(change + decay), 16.0);
+        assert_rounded("first moment", first, &exact[2], &moment, 4.0);
+        assert_rounded("second moment", second, &exact[3], &exact[3], 8.0);
+        assert!(copy == param.to_kind(kind), "the copy is the parameter in its type");
+        assert!(grad == &before[1], "gradients stay as they are");
+    });
+}
+
+/// Each test above would pass with public operations too.
+#[test]
+fn the_emulator_has_every_kernel_and_all_pass_their_self_test() {
+    emulator::put_in_place();
+    for name in kernels::names() {
+        assert!(kernels::has(&name, Device::Cpu), "{name}");
+    }
+    assert_eq!(kernels::self_test(Device::Cpu).expect("tested"), []);
+}

@@ -40,6 +40,14 @@ def ops(request, monkeypatch):
     return request.param
 
 
+@pytest.fixture
+def own_kernels(monkeypatch):
+    """Runs a test on a CPU with the operations of a GPU and its kernels, which an emulator runs."""
+    library = subprocess.run([ROOT / "scripts/emulator.sh"], capture_output=True, text=True, check=True).stdout.strip()
+    monkeypatch.setenv("NESTOR_OPS", "generic")
+    monkeypatch.setenv("NESTOR_EMULATED_KERNELS", library)
+
+
 @pytest.fixture(scope="session")
 def nestor():
     """The program."""

@@ -115,12 +115,8 @@ def assert_gradients_equal(got, want):
     assert (both[0] - both[1]).norm() <= 1e-5 * both[1].norm()
 
 
-@pytest.mark.parametrize("architecture, shapes, tied, recompute", [
-    *(("qwen2", SINGLE, tied, recompute) for tied in (True, False) for recompute in ("all", "none", 2)),
-    ("qwen2", CONVERSATIONS, True, "all"), ("qwen2", CONVERSATIONS, False, "none"),
-    ("qwen3", SINGLE, True, "all"), ("qwen3", CONVERSATIONS, False, 2),
-])
-def test_gradients_equal_autograd(architecture, shapes, tied, recompute, tmp_path, driver, ops):
+def compare_with_autograd(architecture, shapes, tied, recompute, tmp_path, driver):
+    """Fails unless the program's gradients are those of autograd. Returns a function that computes the program's again."""
     model = make_model(architecture, tied, tmp_path / "model")
     sequences = make_sequences(shapes)
     rows = with_old_and_ref(model, sequences, 0.3, 0.5)
@@ -134,13 +130,40 @@ def test_gradients_equal_autograd(architecture, shapes, tied, recompute, tmp_pat
     batch = tmp_path / "batch.json"
     batch.write_text(json.dumps({"sequences": sequences, "update": update, "temperature": TEMPERATURE}))
     out = tmp_path / "gradients.safetensors"
-    sums = json.loads(driver("gradients", tmp_path / "model", batch, out))
-    got = load_file(out)
 
+    def gradients():
+        sums = json.loads(driver("gradients", tmp_path / "model", batch, out))
+        # Copies, since the next call overwrites the file.
+        return sums, {name: gradient.clone() for name, gradient in load_file(out).items()}
+
+    sums, got = gradients()
     assert sums["policy"] == pytest.approx(policy.item(), abs=1e-5)
     assert sums["kl"] == pytest.approx(kl.item(), abs=1e-5)
     assert sums["entropy"] == pytest.approx(entropy.item(), rel=1e-5)
     assert_gradients_equal(got, want)
+    return gradients
+
+
+@pytest.mark.parametrize("architecture, shapes, tied, recompute", [
+    *(("qwen2", SINGLE, tied, recompute) for tied in (True, False) for recompute in ("all", "none", 2)),
+    ("qwen2", CONVERSATIONS, True, "all"), ("qwen2", CONVERSATIONS, False, "none"),
+    ("qwen3", SINGLE, True, "all"), ("qwen3", CONVERSATIONS, False, 2),
+])
+def test_gradients_equal_autograd(architecture, shapes, tied, recompute, tmp_path, driver, ops):
+    compare_with_autograd(architecture, shapes, tied, recompute, tmp_path, driver)
+
+
+@pytest.mark.parametrize("architecture, tied", [("qwen2", True), ("qwen3", False)])
+def test_own_kernels(architecture, tied, tmp_path, driver, own_kernels, monkeypatch):
+    gradients = compare_with_autograd(architecture, CONVERSATIONS, tied, 2, tmp_path, driver)
+    if architecture == "qwen3":
+        return  # the same kernels
+    sums, want = gradients()
+    # A kernel that writes wrong numbers shows, so each one was used.
+    for kernel in ("rotate", "silu_mul", "silu_mul_grad", "head_statistics", "head_gradient"):
+        monkeypatch.setenv("NESTOR_EMULATOR_DAMAGE", f"{kernel}_f32")
+        damaged_sums, got = gradients()
+        assert damaged_sums != sums or any((got[name] != want[name]).any() for name in want), kernel
 
 
 LONGEST = 16  # rollout.max_response_tokens in the driver

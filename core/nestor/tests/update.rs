@@ -118,6 +118,17 @@ fn a_gradient_that_is_not_finite_changes_nothing_and_ten_in_a_row_are_an_error()
     assert_eq!((policy.skipped_in_a_row, policy.optimizer.steps), (0, 2));
 }
 
+/// An optimiser step writes them itself, and nothing refreshes them afterwards.
+#[test]
+fn compute_weights_are_the_new_master_weights_in_their_type() {
+    let mut policy = Network::new(model_in(Kind::BFloat16), &solo()).unwrap();
+    let before: Vec<Tensor> = policy.model.units.held().iter().map(Tensor::copy).collect();
+    train(&mut policy, &batch(&[3, 5, 4]), &section(json!({ "lr": 0.1 }))).unwrap();
+    let after = policy.model.units.held();
+    let rounded: Vec<Tensor> = policy.optimizer.master_weights.iter().map(|t| t.to_kind(Kind::BFloat16)).collect();
+    assert!(after == rounded && after != before);
+}
+
 #[test]
 fn adapters_start_as_the_base_and_train_only_projections() {
     for kind in [Kind::Float, Kind::BFloat16] {
@@ -263,7 +274,7 @@ fn clipping_and_adamw_equal_pytorch() {
     let options = AdamW { lr: 0.1, beta1: 0.9, beta2: 0.95, weight_decay: 0.02, eps: 1e-8 };
     for (grads, norm, weights) in steps {
         optimizer.grads = split(grads).into();
-        let report = optimizer.step(&options, 1.0, &Solo { device: Device::Cpu }).unwrap();
+        let report = optimizer.step(&options, 1.0, &Solo { device: Device::Cpu }, None).unwrap();
         assert!((report.grad_norm - norm).abs() < 1e-5 && !report.skipped, "{report:?}");
         close("weights", &optimizer.master_weights, weights);
     }

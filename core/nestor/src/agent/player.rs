@@ -102,6 +102,7 @@ impl Player {
             deterministic,
             eos: tokenizer.eos().to_vec(),
             seed,
+            ..EngineOptions::default()
         });
         let template = PromptTemplate::of(&shared_env, &rollout)?;
         let turns = if rollout.is_transcript() { Some(Turns::new(&tokenizer)?) } else { None };

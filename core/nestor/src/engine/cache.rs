@@ -1,6 +1,7 @@
 //! Keys and values of all blocks, page by page. The module `pages` assigns pages to requests.
 
-use nestor_torch::generic::{Sequences, varlen_attention};
+use nestor_torch::decoding::{attends_pages, rotate_into_cache, write_into_cache};
+use nestor_torch::generic::{Sequences, decode_attention, varlen_attention};
 use nestor_torch::ops::Ops;
 use nestor_torch::{PagedCache, Segment};
 use tch::{Device, Kind, Tensor};
@@ -8,6 +9,7 @@ use tch::{Device, Kind, Tensor};
 use super::pages::PAGE;
 use super::scheduler::Chunk;
 use crate::model::Config;
+use crate::model::qwen2::Rope;
 
 /// The page of rows that belong to no request.
 const FILLING: i64 = 0;
@@ -26,6 +28,26 @@ enum BlockCache {
     Paged(PagedCache),
     /// For libtorch's own operations, which attend a copy of the pages: keys, then values, (2, P, PAGE, K, D).
     Plain(Tensor),
+}
+
+/// Cache of one block that a decoding pass reads and writes, and the places of its rows.
+#[derive(Debug, Clone, Copy)]
+pub struct DecodeView<'a> {
+    /// Place of every row, (B) int64.
+    pub places: &'a Tensor,
+    /// Pages of every row's sequence, (B, N) int32.
+    pub page_table: &'a Tensor,
+    /// Tokens that every row sees, itself included, (B) int32; 0 for filling.
+    pub lengths: &'a Tensor,
+}
+
+impl DecodeView<'_> {
+    /// Rotates queries (B, H, D) of decoding rows, where they are, and keys (B, K, D). Writes keys and values to a block's
+    /// cache, and attends the queries to it.
+    pub fn attend(&self, cache: &Tensor, [q, k, v]: [&Tensor; 3], rope: &Rope) -> Tensor {
+        rotate_into_cache([q, k, v], [&rope.cos, &rope.sin], cache, self.places);
+        decode_attention(q, cache, self.page_table, self.lengths)
+    }
 }
 
 impl BlockCache {
@@ -51,6 +73,17 @@ impl Cache {
     /// Frees the memory.
     pub fn clear(&mut self) {
         *self = Self::default();
+    }
+
+    /// The blocks in the plain layout; none in that of pages.
+    pub fn plain(&self) -> Vec<&Tensor> {
+        let mut plain = Vec::with_capacity(self.blocks.len());
+        for block in &self.blocks {
+            if let BlockCache::Plain(cache) = block {
+                plain.push(cache);
+            }
+        }
+        plain
     }
 
     /// Makes room for this many pages. Grows by half at least, to grow seldom, but not beyond `limit`. On a GPU it takes the
@@ -128,6 +161,21 @@ impl CacheView {
     }
 }
 
+impl CacheView {
+    /// For a pass in which every chunk is one row: the pages of each row, filled up to those of the longest, then the
+    /// number of tokens that each row sees. None for other passes.
+    pub fn decoding(&self) -> Option<[Vec<i64>; 2]> {
+        if self.segments.len() != self.places.len() || self.segments.iter().any(|s| s.rows != 1) {
+            return None;
+        }
+        let ends = self.segments.iter().skip(1).map(|s| s.pages).chain([self.pages.len() as i64]);
+        let own = || self.segments.iter().zip(ends.clone()).map(|(s, end)| &self.pages[s.pages as usize..end as usize]);
+        let most = own().map(<[i64]>::len).max()?;
+        let table = own().flat_map(|pages| pages.iter().copied().chain([FILLING].repeat(most - pages.len()))).collect();
+        Some([table, self.segments.iter().map(|s| s.position + 1).collect()])
+    }
+}
+
 /// Starts of queries and keys of sequences with their ends, (n + 1) each, and the used keys (n).
 #[derive(Debug)]
 pub struct SequenceColumns {
@@ -192,11 +240,72 @@ impl Cache {
     pub fn attend_plain(&self, layer: usize, view: &DeviceView, [q, k, v]: [&Tensor; 3]) -> Tensor {
         let BlockCache::Plain(cache) = &self.blocks[layer] else { unreachable!("the cache has the plain layout") };
         let (heads, dim) = (k.size()[1], k.size()[2]);
-        let by_token = |pages: &Tensor| pages.view([2, -1, heads, dim]);
-        for (half, new) in [k, v].into_iter().enumerate() {
-            let _ = by_token(cache).select(0, half as i64).index_copy_(0, &view.places, new);
-        }
-        let seen = by_token(&cache.index_select(1, &view.pages));
+        write_into_cache([k, v], cache, &view.places);
+        let seen = cache.index_select(1, &view.pages).view([2, -1, heads, dim]);
         varlen_attention([q, &seen.select(0, 0), &seen.select(0, 1)], &view.queries, &view.keys)
+    }
+
+    /// Returns true where rows that decode attend to the pages where they are, on any device.
+    pub fn attends_pages(&self) -> bool {
+        matches!(self.blocks.first(), Some(BlockCache::Plain(cache)) if attends_pages(cache))
+    }
+
+    /// As `attend_plain`, for a pass of rows that decode: reads the pages where they are.
+    ///
+    /// # Panics
+    /// When the cache has pages of the fused operations.
+    pub fn attend_decoding(&self, layer: usize, view: DecodeView, qkv: [&Tensor; 3], rope: &Rope) -> Tensor {
+        let BlockCache::Plain(cache) = &self.blocks[layer] else { unreachable!("the cache has the plain layout") };
+        view.attend(cache, qkv, rope)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::pages::PageId;
+
+    #[test]
+    fn decoding_rows_see_what_the_plain_attention_shows_them() {
+        let options = (Kind::Float, Device::Cpu);
+        let config = Config::shape("tiny").expect("a shape");
+        let (heads, kv_heads, dim) = (config.num_attention_heads, config.num_key_value_heads, config.head_dim());
+        tch::manual_seed(1);
+        let tokens = [1u32];
+        let chunk = |position: usize, pages: &[PageId]| Chunk {
+            id: 0,
+            fed: false,
+            tokens: tokens.to_vec(),
+            position,
+            pages: pages.to_vec(),
+            draws: true,
+        };
+        // The first row of a page, its last, and one in the middle of a longer sequence.
+        let chunks = [chunk(PAGE, &[4, 0]), chunk(PAGE - 1, &[2]), chunk(2 * PAGE + 5, &[5, 1, 3])];
+        let rows = chunks.len() as i64;
+        let qkv = [heads, kv_heads, kv_heads].map(|n| Tensor::randn([rows, n, dim], options));
+        let qkv = [&qkv[0], &qkv[1], &qkv[2]];
+
+        let mut cache = Cache::default();
+        cache.reserve(6, 6, &config, options, Ops::Generic);
+        let [BlockCache::Plain(block), ..] = &mut cache.blocks[..] else { panic!("plain") };
+        let _ = block.normal_(0.0, 1.0);
+        let view = CacheView::new(&chunks, chunks.len());
+        let (places, pages) = (Tensor::from_slice(&view.places), Tensor::from_slice(&view.pages));
+        let columns = view.sequences();
+        let plain = columns.on_device(&Tensor::from_slice(&columns.all()), places.shallow_clone(), pages);
+        let half = Tensor::randn([rows, 1, dim / 2], options);
+        let angles = Tensor::cat(&[&half, &half], 2);
+        let rope = Rope { cos: angles.cos(), sin: angles.sin() };
+        let [q, k] = Ops::Generic.rotate_qk(Tensor::cat(&qkv[..2], 1), [&rope.cos, &rope.sin], heads);
+        let want = cache.attend_plain(0, &plain, [&q, &k, qkv[2]]);
+
+        let [page_table, lengths] =
+            view.decoding().expect("rows that decode").map(|n| Tensor::from_slice(&n).to_kind(Kind::Int));
+        let view = DecodeView { places: &places, page_table: &page_table.view([rows, -1]), lengths: &lengths };
+        assert!(cache.attend_decoding(0, view, qkv, &rope).allclose(&want, 1e-5, 1e-5, false));
+
+        let filled = CacheView::new(&chunks, chunks.len() + 1);
+        assert!(filled.decoding().is_none(), "a row without a chunk does not decode");
     }
 }

@@ -1,41 +1,72 @@
 //! A pass of generation over the network of `model`: rows of many requests in one batch, some of which decode, while others
 //! fill the cache with their prompts.
 
+use std::rc::Rc;
+
 use anyhow::Result;
 use nestor_torch::ops::Ops;
 use nestor_torch::upload;
-use tch::{Device, Tensor};
+use tch::{Device, Kind, Tensor};
 
-use super::cache::{Cache, CacheView};
+use super::cache::{Cache, CacheView, DecodeView};
 use super::scheduler::Chunk;
 use crate::model::Model;
-use crate::model::qwen2::{BlockWeights, ForwardInput, OuterWeights, WeightSource};
+use crate::model::qwen2::{BlockWeights, ForwardInput, OuterWeights, Rope, WeightSource};
 
-/// The weights of generation. They borrow the model, so that it cannot change meanwhile. On a CPU they hold a second copy of
-/// all matrices, in the layout that small products are fastest with.
+/// The weights of generation. They borrow the model, so that it cannot change meanwhile. With the generic operations they are
+/// the very tensors of the model. With the fused ones they hold a second copy of all matrices, in the layout that small
+/// products are fastest with.
 pub struct Weights<'a> {
     model: &'a Model,
-    outer: OuterWeights,
-    blocks: Vec<BlockWeights>,
+    held: Rc<HeldWeights>,
+}
+
+/// Tensors of all units.
+pub struct HeldWeights {
+    pub outer: OuterWeights,
+    pub blocks: Vec<BlockWeights>,
+    /// Addresses of all tensors that a pass reads, in a fixed order.
+    pub addresses: Vec<usize>,
 }
 
 impl<'a> Weights<'a> {
-    /// The current weights of a model. Sharded weights are all-gathered, which takes all ranks at once, and freed with this.
+    /// The current weights of a model. Sharded weights are all-gathered, which takes all ranks at once, and freed with this
+    /// and with the recordings that read them.
     pub fn new(model: &'a Model) -> Result<Self> {
         tch::no_grad(|| {
             let mut reader = model.reader();
-            let outer = model.outer_weights(&mut reader, false)?.reorder();
+            let fused = model.ops == Ops::Fused;
+            let outer = model.outer_weights(&mut reader, false)?;
+            let outer = if fused { outer.reorder() } else { outer };
             let mut blocks = Vec::with_capacity(model.blocks());
             for layer in 0..model.blocks() {
-                blocks.push(model.block_weights(&mut reader, layer, false)?.reorder());
+                let block = model.block_weights(&mut reader, layer, false)?;
+                blocks.push(if fused { block.reorder() } else { block });
             }
-            Ok(Self { model, outer, blocks })
+            let tensors = blocks.iter().flat_map(BlockWeights::tensors).chain(outer.tensors());
+            let addresses = tensors.map(|tensor| tensor.data_ptr() as usize).collect();
+            Ok(Self { model, held: Rc::new(HeldWeights { outer, blocks, addresses }) })
         })
     }
 
     pub fn model(&self) -> &Model {
         self.model
     }
+
+    pub fn held(&self) -> &Rc<HeldWeights> {
+        &self.held
+    }
+}
+
+/// Rows of a pass whose tokens are on the device only.
+#[derive(Debug)]
+pub struct Feed<'a> {
+    /// The rows.
+    pub rows: &'a [i64],
+    /// The place of each row's token among `drawn`.
+    pub sources: &'a [i64],
+    /// Tokens that the pass before drew.
+    pub drawn: &'a Tensor,
 }
 
 /// Fixed numbers of rows (deterministic mode); passes are filled up to them.
@@ -47,8 +78,15 @@ pub struct FixedRows {
     pub logits: usize,
 }
 
-/// Computes the chunks, fills the cache, and returns the logits (R, V) after each chunk that draws.
-pub fn forward(weights: &Weights, cache: &Cache, chunks: &[Chunk], fixed: Option<FixedRows>) -> Result<Tensor> {
+/// Computes the chunks, fills the cache, and returns the logits (R, V) after each chunk that draws. `feed` names the rows of
+/// fed chunks, if there are any; only the generic operations take it.
+pub fn forward(
+    weights: &Weights,
+    cache: &Cache,
+    chunks: &[Chunk],
+    fixed: Option<FixedRows>,
+    feed: Option<Feed>,
+) -> Result<Tensor> {
     let (mut tokens, mut positions, mut last) = (Vec::new(), Vec::new(), Vec::new());
     for chunk in chunks {
         tokens.extend(chunk.tokens.iter().map(|&token| i64::from(token)));
@@ -65,29 +103,51 @@ pub fn forward(weights: &Weights, cache: &Cache, chunks: &[Chunk], fixed: Option
         positions.resize(fixed.rows, 0);
     }
     let view = CacheView::new(chunks, tokens.len());
-    let Weights { model, outer, blocks } = weights;
+    let Weights { model, held } = weights;
+    let HeldWeights { outer, blocks, .. } = &**held;
     let device = model.device();
     // The head reads only the rows whose next token is drawn.
-    let run = |tokens: &Tensor, positions: &Tensor, last: &Tensor, attend: &Attend| {
-        let input = ForwardInput { tokens, positions, read: Some(last) };
+    let run = |tokens: &Tensor, rope: &Rope, last: &Tensor, decodes: bool, attend: &Attend| {
+        let input = ForwardInput { tokens, rope, decodes, read: Some(last) };
         model.forward(WeightSource::Held { outer, blocks }, &input, |layer, q, k, v| attend(layer, [q, k, v]))
     };
-    let states = match model.ops {
-        Ops::Fused => {
+    // Rows in fixed numbers keep to one attention: a kernel of their own would round in another way.
+    let decoding = view.decoding().filter(|_| model.ops == Ops::Generic && fixed.is_none() && cache.attends_pages());
+    let states = match (model.ops, decoding) {
+        (Ops::Fused, _) => {
             let [tokens, positions, last] = upload_all([&tokens, &positions, &last], device);
-            run(&tokens, &positions, &last, &|layer, qkv| {
+            run(&tokens, &model.rope(&positions), &last, false, &|layer, qkv| {
                 cache.attend_paged(layer, &view, qkv, layer + 1 == blocks.len())
             })?
         }
-        Ops::Generic => {
+        (Ops::Generic, Some([pages, lengths])) => {
+            let [tokens, positions, last, places, pages, lengths] =
+                upload_all([&tokens, &positions, &last, &view.places, &pages, &lengths], device);
+            // Attention counts in int32.
+            let [page_table, lengths] = [pages, lengths].map(|numbers| numbers.to_kind(Kind::Int));
+            let page_table = page_table.view([lengths.size()[0], -1]);
+            let view = DecodeView { places: &places, page_table: &page_table, lengths: &lengths };
+            let tokens = with_fed(tokens, feed);
+            let rope = model.rope(&positions);
+            run(&tokens, &rope, &last, true, &|layer, qkv| cache.attend_decoding(layer, view, qkv, &rope))?
+        }
+        (Ops::Generic, None) => {
             let columns = view.sequences();
             let [tokens, positions, last, places, pages, numbers] =
                 upload_all([&tokens, &positions, &last, &view.places, &view.pages, &columns.all()], device);
             let view = columns.on_device(&numbers, places, pages);
-            run(&tokens, &positions, &last, &|layer, qkv| cache.attend_plain(layer, &view, qkv))?
+            let tokens = with_fed(tokens, feed);
+            run(&tokens, &model.rope(&positions), &last, false, &|layer, qkv| cache.attend_plain(layer, &view, qkv))?
         }
     };
-    Ok(model.head(outer, &states))
+    Ok(model.logits(outer, &states))
+}
+
+/// The tokens of a pass's rows, those that only the device has included.
+fn with_fed(tokens: Tensor, feed: Option<Feed>) -> Tensor {
+    let Some(Feed { rows, sources, drawn }) = feed else { return tokens };
+    let [rows, sources] = upload_all([rows, sources], tokens.device());
+    tokens.index_copy(0, &rows, &drawn.index_select(0, &sources).to_kind(Kind::Int64))
 }
 
 /// Attention of one block's queries, keys and values.

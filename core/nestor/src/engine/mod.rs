@@ -3,11 +3,16 @@
 //!
 //! The sampling noise does not depend on the schedule, see [`noise`]. The last bits of logits do, because matrix kernels
 //! depend on the number of rows. `deterministic` therefore fixes all row counts, and the order of admission.
+//!
+//! A GPU's passes of decoding rows are recorded, and the host plans one pass ahead of what it has read, see [`ahead`].
 
+pub mod ahead;
+mod buffers;
 mod cache;
 mod forward;
 pub mod noise;
 mod pages;
+mod recorded;
 mod sampler;
 mod scheduler;
 
@@ -15,14 +20,17 @@ use anyhow::{Result, ensure};
 use nestor_torch::ops::Ops;
 use tch::Tensor;
 
+use self::ahead::Ahead;
 use self::cache::Cache;
 pub use self::forward::Weights;
 use self::forward::{FixedRows, forward};
 pub use self::noise::NoiseKey;
 pub use self::pages::PAGE;
+use self::recorded::Recorder;
 pub use self::sampler::Sampling;
 use self::sampler::{Draw, Drawn};
 use self::scheduler::{Chunk, Limits, Scheduler};
+use crate::model::Model;
 
 /// Rows of a pass: bounds its activations, and the time that decoding requests wait for prompts.
 const PASS_ROWS: usize = 1024;
@@ -32,6 +40,24 @@ const FIXED_PROMPT_ROWS: usize = 64;
 /// Most rows of a pass, where they are not fixed.
 pub fn pass_rows(slots: usize) -> usize {
     PASS_ROWS.max(2 * slots)
+}
+
+/// Rows of the tensors of recorded passes with this many slots.
+pub fn recorded_rows(slots: usize) -> usize {
+    buffers::bucket(slots)
+}
+
+/// The form in which decoding rows are computed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Decode {
+    /// Recorded on CUDA, plain elsewhere. `NESTOR_DECODE=recorded` or `NESTOR_DECODE=plain` in the environment chooses one.
+    #[default]
+    Auto,
+    /// Every pass is a forward pass of its own, and its tokens are read before the next one is planned.
+    Plain,
+    /// Passes are recorded once for each number of rows, and planned one ahead. With the generic operations only; a
+    /// deterministic engine stays plain.
+    Recorded,
 }
 
 /// Options of an engine.
@@ -49,6 +75,7 @@ pub struct EngineOptions {
     pub eos: Vec<u32>,
     /// Seed of the sampling noise.
     pub seed: u64,
+    pub decode: Decode,
 }
 
 /// A prompt to continue.
@@ -104,11 +131,20 @@ pub struct Engine {
     pages: usize,
     scheduler: Scheduler,
     cache: Cache,
+    ahead: Ahead,
+    recorder: Recorder,
 }
 
 impl Engine {
     /// An idle engine. Its cache grows on demand.
-    pub fn new(options: EngineOptions) -> Self {
+    pub fn new(mut options: EngineOptions) -> Self {
+        if options.decode == Decode::Auto {
+            options.decode = match std::env::var_os("NESTOR_DECODE") {
+                Some(decode) if decode == "recorded" => Decode::Recorded,
+                Some(decode) if decode == "plain" => Decode::Plain,
+                _ => Decode::Auto,
+            };
+        }
         let longest = options.capacity.div_ceil(PAGE);
         let pages = match options.cache_tokens {
             0 => options.slots * longest,
@@ -125,7 +161,8 @@ impl Engine {
             eos: options.eos.clone(),
             ordered: options.deterministic,
         });
-        Self { options, pages, scheduler, cache: Cache::default() }
+        let (ahead, cache, recorder) = (Ahead::new(&options), Cache::default(), Recorder::default());
+        Self { options, pages, scheduler, cache, ahead, recorder }
     }
 
     /// Queues a request.
@@ -148,6 +185,8 @@ impl Engine {
     /// Drops all requests and frees the cache, because its contents belong to weights that are about to change.
     pub fn clear(&mut self) {
         self.scheduler.clear();
+        self.recorder.clear();
+        self.ahead = Ahead::new(&self.options);
         self.cache.clear();
     }
 
@@ -162,8 +201,12 @@ impl Engine {
     }
 
     /// Runs one pass: admits the requests that fit, decodes one token for all running requests, and returns the completed
-    /// ones. All passes until `clear` must get the same weights.
+    /// ones. Where passes are recorded, those that the pass before completed: see [`ahead`]. All passes until `clear` must
+    /// get the same weights.
     pub fn step(&mut self, weights: &Weights) -> Result<Vec<Completion>> {
+        if self.records(weights.model()) {
+            return self.step_ahead(weights);
+        }
         let chunks = self.scheduler.plan();
         if chunks.is_empty() {
             return Ok(Vec::new());
@@ -175,10 +218,37 @@ impl Engine {
             .deterministic
             .then_some(FixedRows { rows: self.options.slots + FIXED_PROMPT_ROWS, logits: self.options.slots });
         let drawn = tch::no_grad(|| {
-            let logits = forward(weights, &self.cache, &chunks, fixed)?;
+            let logits = forward(weights, &self.cache, &chunks, fixed, None)?;
             self.draw(model.ops, &logits, &chunks)
         })?;
         Ok(self.scheduler.record(&chunks, drawn.tokens.into_iter().zip(drawn.logprobs)))
+    }
+
+    /// True if passes with this model are recorded.
+    fn records(&mut self, model: &Model) -> bool {
+        if model.ops != Ops::Generic || self.options.deterministic {
+            return false;
+        }
+        match self.options.decode {
+            Decode::Plain => false,
+            Decode::Recorded => true,
+            // Without the kernel, attention of fixed shapes would copy all pages that a request may ever have.
+            Decode::Auto => {
+                let options = (model.kind(), model.device());
+                self.cache.reserve(self.pages, self.pages, &model.config, options, model.ops);
+                model.device().is_cuda() && self.cache.attends_pages()
+            }
+        }
+    }
+
+    fn step_ahead(&mut self, weights: &Weights) -> Result<Vec<Completion>> {
+        if self.is_idle() {
+            return Ok(Vec::new());
+        }
+        let model = weights.model();
+        self.cache.reserve(self.pages, self.pages, &model.config, (model.kind(), model.device()), model.ops);
+        let mut bound = self.recorder.bind(weights, &self.cache, &self.options)?;
+        self.ahead.step(&mut self.scheduler, &mut bound)
     }
 
     /// Draws a token for each chunk that draws; further rows of logits are filling.
@@ -187,10 +257,10 @@ impl Engine {
         let mut draws: Vec<Draw> = chunks
             .iter()
             .filter(|chunk| chunk.draws)
-            .map(|chunk| {
-                let run = &self.scheduler.running()[chunk.running];
-                let uniform = run.request.key.uniform(seed, run.drawn() as u32);
-                Draw { sampling: run.request.sampling, uniform }
+            .filter_map(|chunk| {
+                let run = self.scheduler.request(chunk.id)?;
+                let uniform = run.request.key.uniform(seed, run.planned_draw() as u32);
+                Some(Draw { sampling: run.request.sampling, uniform })
             })
             .collect();
         if draws.is_empty() {

@@ -4,6 +4,7 @@
 //! tokens may be drawn. A draw inverts the cumulative distribution at one uniform number per token.
 
 use anyhow::bail;
+use nestor_torch::decoding::{self, DrawColumns};
 use nestor_torch::ops::Ops;
 use nestor_torch::upload;
 use tch::{Kind, Tensor};
@@ -62,10 +63,23 @@ pub struct Draw {
     pub uniform: f32,
 }
 
-impl Draw {
-    /// Divisor of the row's logits.
+impl Sampling {
+    /// True for rows that [`draw_rows`] can draw: greedy ones, and those that draw from the whole distribution.
+    pub fn is_whole(&self) -> bool {
+        matches!(self.mode(), SamplingMode::Greedy | SamplingMode::Plain)
+    }
+
+    pub fn is_greedy(&self) -> bool {
+        self.mode() == SamplingMode::Greedy
+    }
+
+    /// Factor of the logits.
+    pub fn inverse_temperature(&self) -> f32 {
+        1.0 / self.divisor()
+    }
+
     fn divisor(&self) -> f32 {
-        if self.sampling.mode() == SamplingMode::Greedy { 1.0 } else { self.sampling.temperature as f32 }
+        if self.is_greedy() { 1.0 } else { self.temperature as f32 }
     }
 }
 
@@ -82,27 +96,37 @@ pub struct Drawn {
 /// # Errors
 /// When a row's logits are not finite (minus infinity is allowed: such a token is never drawn).
 pub fn sample(ops: Ops, logits: &Tensor, draws: &[Draw]) -> anyhow::Result<Drawn> {
-    let truncated = |draw: &Draw| matches!(draw.sampling.mode(), SamplingMode::TopK | SamplingMode::TopP);
     let drawn = match ops {
         Ops::Fused => {
             let mut drawn = read_once(logits, draws)?;
-            let rows: Vec<i64> = (0..draws.len() as i64).filter(|&row| truncated(&draws[row as usize])).collect();
+            let (rows, own) = truncated(draws);
             if !rows.is_empty() {
-                let own: Vec<Draw> = rows.iter().map(|&row| draws[row as usize]).collect();
-                let cut = by_operations(&logits.index_select(0, &Tensor::from_slice(&rows)), &own)?;
+                let cut =
+                    Drawn::read(&by_operations(&logits.index_select(0, &Tensor::from_slice(&rows)), &own), own.len())?;
                 for ((&row, token), logprob) in rows.iter().zip(cut.tokens).zip(cut.logprobs) {
                     (drawn.tokens[row as usize], drawn.logprobs[row as usize]) = (token, logprob);
                 }
             }
             drawn
         }
-        Ops::Generic => by_operations(logits, draws)?,
+        Ops::Generic => Drawn::read(&draw_tensors(logits, draws).to_device(tch::Device::Cpu), draws.len())?,
     };
+    check(&drawn, draws.iter().map(|draw| draw.sampling))?;
+    Ok(drawn)
+}
+
+/// The rows that draw from a part of the distribution, and their draws.
+fn truncated(draws: &[Draw]) -> (Vec<i64>, Vec<Draw>) {
+    (0i64..).zip(draws).filter(|(_, draw)| !draw.sampling.is_whole()).map(|(row, &draw)| (row, draw)).unzip()
+}
+
+/// An error where a drawn token's log-prob is not finite; the rows' settings are in their order.
+pub fn check(drawn: &Drawn, settings: impl ExactSizeIterator<Item = Sampling>) -> anyhow::Result<()> {
     // One NaN or infinite logit makes its row's log-prob NaN, and log-probs are copied to the host anyway.
-    let (rows, bad) = (draws.len(), drawn.logprobs.iter().filter(|logprob| !logprob.is_finite()).count());
+    let (rows, bad) = (settings.len(), drawn.logprobs.iter().filter(|logprob| !logprob.is_finite()).count());
     if bad > 0 {
-        let temperatures = draws.iter().filter(|draw| draw.sampling.mode() != SamplingMode::Greedy);
-        let lowest = temperatures.map(|draw| draw.sampling.temperature).fold(f64::INFINITY, f64::min);
+        let temperatures = settings.filter(|sampling| !sampling.is_greedy());
+        let lowest = temperatures.map(|sampling| sampling.temperature).fold(f64::INFINITY, f64::min);
         if lowest < LOWEST_TEMPERATURE {
             return Err(input_error!(
                 "the logits overflow once they are divided by the sampling temperature {lowest:e}; raise rollout.temperature \
@@ -115,7 +139,7 @@ pub fn sample(ops: Ops, logits: &Tensor, draws: &[Draw]) -> anyhow::Result<Drawn
              learning rate"
         );
     }
-    Ok(drawn)
+    Ok(())
 }
 
 /// On a CPU, reading each logit once; rows that truncate get a token of the whole distribution.
@@ -123,9 +147,9 @@ fn read_once(logits: &Tensor, draws: &[Draw]) -> anyhow::Result<Drawn> {
     let draws: Vec<nestor_torch::RawDraw> = draws
         .iter()
         .map(|draw| nestor_torch::RawDraw {
-            inverse_temperature: 1.0 / draw.divisor(),
+            inverse_temperature: draw.sampling.inverse_temperature(),
             uniform: draw.uniform,
-            greedy: i32::from(draw.sampling.mode() == SamplingMode::Greedy),
+            greedy: i32::from(draw.sampling.is_greedy()),
         })
         .collect();
     let drawn = match logits.kind() {
@@ -138,12 +162,41 @@ fn read_once(logits: &Tensor, draws: &[Draw]) -> anyhow::Result<Drawn> {
     })
 }
 
-/// With libtorch's operations, on any device.
-fn by_operations(logits: &Tensor, draws: &[Draw]) -> anyhow::Result<Drawn> {
+/// Draws a token for each row of the logits (R, V), on any device: (2, R) float64, tokens and their log-probs. Neither a
+/// shape nor a wait depends on the results, so a graph can record it. By the kernel where the device has it.
+pub fn draw_rows(logits: &Tensor, settings: &DrawColumns) -> Tensor {
+    joined(&decoding::sample(logits, settings))
+}
+
+/// The same under any settings: truncated rows with libtorch's operations. The host does not wait.
+pub fn draw_tensors(logits: &Tensor, draws: &[Draw]) -> Tensor {
+    if !decoding::samples(logits) {
+        return by_operations(logits, draws);
+    }
+    let column = |f: &dyn Fn(&Draw) -> f32| draws.iter().map(f).collect::<Vec<f32>>();
+    let greedy = column(&|draw| f32::from(u8::from(draw.sampling.is_greedy())));
+    let columns = [column(&|draw| draw.sampling.inverse_temperature()), column(&|draw| draw.uniform), greedy].concat();
+    let columns = upload(&columns, logits.device()).view([3, -1]);
+    let settings = DrawColumns {
+        inverse_temperatures: &columns.select(0, 0),
+        uniforms: &columns.select(0, 1),
+        greedy: &columns.select(0, 2).to_kind(Kind::Int),
+    };
+    let drawn = draw_rows(logits, &settings);
+    let (rows, own) = truncated(draws);
+    if rows.is_empty() {
+        return drawn;
+    }
+    let rows = upload(&rows, logits.device());
+    drawn.index_copy(1, &rows, &by_operations(&logits.index_select(0, &rows), &own))
+}
+
+/// With libtorch's operations, on any device: (2, R) float64, tokens and their log-probs.
+fn by_operations(logits: &Tensor, draws: &[Draw]) -> Tensor {
     let rows = draws.len() as i64;
     let mut logits = logits.shallow_clone();
     if draws.iter().any(|d| !matches!(d.sampling.temperature, 0.0 | 1.0)) {
-        let divisors: Vec<f32> = draws.iter().map(Draw::divisor).collect();
+        let divisors: Vec<f32> = draws.iter().map(|draw| draw.sampling.divisor()).collect();
         logits = logits.to_kind(Kind::Float) / upload(&divisors, logits.device()).unsqueeze(1);
     }
     let logp = logits.log_softmax(-1, Kind::Float); // (R, V)
@@ -160,14 +213,24 @@ fn by_operations(logits: &Tensor, draws: &[Draw]) -> anyhow::Result<Drawn> {
         }
     }
     let logprobs = logp.gather(1, &tokens.unsqueeze(1), false).squeeze_dim(1);
-    // One copy to the host for both.
-    let both = Tensor::cat(&[tokens.to_kind(Kind::Double), logprobs.to_kind(Kind::Double)], 0);
-    let mut tokens = Vec::<f64>::try_from(both)?;
-    let logprobs = tokens.split_off(draws.len());
-    Ok(Drawn {
-        tokens: tokens.into_iter().map(|token| token as u32).collect(),
-        logprobs: logprobs.into_iter().map(|logprob| logprob as f32).collect(),
-    })
+    joined(&[tokens, logprobs])
+}
+
+/// Tokens (R) and their log-probs, (2, R) in a type that holds both exactly: one copy to the host.
+fn joined(columns: &[Tensor; 2]) -> Tensor {
+    Tensor::stack(&columns.each_ref().map(|column| column.to_kind(Kind::Double)), 0)
+}
+
+impl Drawn {
+    /// The first `rows` of a tensor (2, R) of [`draw_rows`] or [`draw_tensors`], on the host.
+    pub fn read(both: &Tensor, rows: usize) -> anyhow::Result<Self> {
+        let column = |index| Vec::<f64>::try_from(both.select(0, index).narrow(0, 0, rows as i64));
+        let (tokens, logprobs) = (column(0)?, column(1)?);
+        Ok(Self {
+            tokens: tokens.into_iter().map(|token| token as u32).collect(),
+            logprobs: logprobs.into_iter().map(|logprob| logprob as f32).collect(),
+        })
+    }
 }
 
 /// The tokens (R) for rows of one mode.
@@ -207,8 +270,13 @@ fn last_column(x: &Tensor) -> Tensor {
 /// the mass before it, so it is never picked.
 fn invert(mass: &Tensor, draws: &[Draw]) -> Tensor {
     let uniforms: Vec<f32> = draws.iter().map(|d| d.uniform).collect();
+    invert_at(mass, &upload(&uniforms, mass.device()))
+}
+
+/// The same with the uniform numbers (R) on the device.
+fn invert_at(mass: &Tensor, uniforms: &Tensor) -> Tensor {
     let whole = last_column(mass);
-    let threshold = upload(&uniforms, mass.device()).unsqueeze(1) * &whole;
+    let threshold = uniforms.unsqueeze(1) * &whole;
     let found = threshold.searchsorted(mass, false, true, "right", None::<&Tensor>);
     // Rounding may lift the threshold to the whole; the last position that has mass is then picked.
     let last = whole.contiguous().searchsorted(mass, false, false, "left", None::<&Tensor>);

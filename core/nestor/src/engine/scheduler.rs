@@ -30,16 +30,21 @@ pub struct Limits {
 /// An admitted request.
 #[derive(Debug)]
 pub struct RunningRequest {
+    /// Numbers the requests in order of admission.
+    id: RequestId,
     /// The request; drawn tokens are appended to its prompt.
     pub request: Request,
     /// Tokens of the prompt alone.
     prompt: usize,
     logprobs: Vec<f32>,
+    /// Tokens that planned passes draw and that are not recorded yet: at most one when a pass is planned.
+    pending: usize,
     /// Tokens whose keys and values are in the cache, or will be after the planned pass.
     computed: usize,
     /// The pages that hold them.
     pages: Vec<PageId>,
-    /// Content of the last full page.
+    /// Full pages among them whose content is known, and the content of the last one.
+    known: usize,
     content: Content,
     /// Pages promised in addition.
     promised: usize,
@@ -51,17 +56,41 @@ impl RunningRequest {
         self.request.prompt.len() - self.prompt
     }
 
+    /// Number of the token that the last planned pass draws.
+    pub fn planned_draw(&self) -> usize {
+        self.drawn() + self.pending - 1
+    }
+
     fn missing(&self) -> usize {
-        self.request.prompt.len() - self.computed
+        self.request.prompt.len() + self.pending - self.computed
+    }
+
+    /// True if the planned draws reach the limit, so that no further pass has a row of it.
+    fn is_complete(&self) -> bool {
+        self.drawn() + self.pending >= self.request.max_new_tokens
+    }
+
+    /// Publishes the pages that are full of known tokens.
+    fn publish(&mut self, pages: &mut Pages) {
+        for full in self.known..self.computed.min(self.request.prompt.len()) / PAGE {
+            let tokens = &self.request.prompt[full * PAGE..(full + 1) * PAGE];
+            self.content = pages.publish(self.pages[full], self.content, tokens);
+            self.known = full + 1;
+        }
     }
 }
+
+/// Number of a request in order of admission.
+pub type RequestId = u64;
 
 /// Rows of one running request in a pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chunk {
-    /// Index of the request in [`Scheduler::running`].
-    pub running: usize,
+    pub id: RequestId,
+    /// One number without meaning where the chunk is `fed`.
     pub tokens: Vec<u32>,
+    /// Its token is the one that the pass before draws for this request, which is not recorded yet.
+    pub fed: bool,
     /// Position of the first token.
     pub position: usize,
     /// The request's pages, including those of these rows.
@@ -78,12 +107,15 @@ pub struct Scheduler {
     running: Vec<RunningRequest>,
     pages: Pages,
     counters: Counters,
+    /// Requests admitted so far.
+    admitted: RequestId,
 }
 
 impl Scheduler {
     pub fn new(limits: Limits) -> Self {
         let pages = Pages::new(limits.pages);
-        Self { limits, waiting: VecDeque::new(), running: Vec::new(), pages, counters: Counters::default() }
+        let (waiting, running) = (VecDeque::new(), Vec::new());
+        Self { limits, waiting, running, pages, counters: Counters::default(), admitted: 0 }
     }
 
     /// Queues a request. Its prompt must not be empty, and it must fit into the cache by itself.
@@ -96,8 +128,19 @@ impl Scheduler {
         self.waiting.is_empty() && self.running.is_empty()
     }
 
+    /// Requests in order of admission.
+    #[cfg(test)]
     pub fn running(&self) -> &[RunningRequest] {
         &self.running
+    }
+
+    /// The running request of this number, unless it has left.
+    pub fn request(&self, id: RequestId) -> Option<&RunningRequest> {
+        self.place(id).map(|place| &self.running[place])
+    }
+
+    fn place(&self, id: RequestId) -> Option<usize> {
+        self.running.binary_search_by_key(&id, |run| run.id).ok()
     }
 
     pub fn pages(&self) -> &Pages {
@@ -121,7 +164,8 @@ impl Scheduler {
         self.pages = Pages::new(self.limits.pages);
     }
 
-    /// Plans the next pass: its chunks, those that decode first. Empty when no request runs or waits.
+    /// Plans the next pass: its chunks, those that decode first. Empty when no request runs or waits, or when all that run
+    /// have drawn their last token in passes that are not recorded yet. At most one planned pass may be unrecorded.
     pub fn plan(&mut self) -> Vec<Chunk> {
         if self.limits.ordered {
             self.waiting.make_contiguous().sort_by_key(|r| (r.key.episode, r.key.step));
@@ -162,8 +206,21 @@ impl Scheduler {
         self.pages.promise(promised);
         self.counters.shared += computed as u64;
         if let Some(request) = self.waiting.pop_front() {
-            let (logprobs, pages) = (Vec::new(), found);
-            self.running.push(RunningRequest { request, prompt, logprobs, computed, pages, content, promised });
+            let (id, known, pages) = (self.admitted, found.len(), found);
+            let run = RunningRequest {
+                id,
+                request,
+                prompt,
+                logprobs: Vec::new(),
+                pending: 0,
+                computed,
+                pages,
+                known,
+                content,
+                promised,
+            };
+            self.running.push(run);
+            self.admitted += 1;
         }
         true
     }
@@ -179,12 +236,12 @@ impl Scheduler {
             self.pages.forgo(1);
             run.promised -= 1;
             run.pages.push(page);
-            run.content = content;
+            (run.known, run.content) = (run.known + 1, content);
             run.computed += PAGE;
             self.counters.shared += PAGE as u64;
         }
         let count = run.missing().min(*left);
-        if count == 0 {
+        if count == 0 || run.is_complete() {
             return;
         }
         let position = run.computed;
@@ -195,33 +252,35 @@ impl Scheduler {
             run.promised -= 1;
         }
         // Every pass writes keys and values before it reads them, so that requests of one pass can share pages.
-        for full in position / PAGE..run.computed / PAGE {
-            let tokens = &run.request.prompt[full * PAGE..(full + 1) * PAGE];
-            run.content = self.pages.publish(run.pages[full], run.content, tokens);
-        }
+        run.publish(&mut self.pages);
         self.counters.prefilled += run.prompt.saturating_sub(position).min(count) as u64;
-        chunks.push(Chunk {
-            running: index,
-            tokens: run.request.prompt[position..run.computed].to_vec(),
-            position,
-            pages: run.pages.clone(),
-            draws: run.missing() == 0,
-        });
+        let fed = run.pending > 0;
+        let draws = run.missing() == 0;
+        run.pending += usize::from(draws);
+        let tokens = if fed { vec![0] } else { run.request.prompt[position..run.computed].to_vec() };
+        chunks.push(Chunk { id: run.id, tokens, fed, position, pages: run.pages.clone(), draws });
     }
 
-    /// Records the tokens drawn for the chunks that draw, in their order. Returns the completed requests.
+    /// Records the tokens drawn for the chunks that draw, in their order. Returns the completed requests, in order of
+    /// admission. Draws of requests that have left are dropped: a later pass may have been planned before their end was known.
     pub fn record(&mut self, chunks: &[Chunk], drawn: impl IntoIterator<Item = (u32, f32)>) -> Vec<Completion> {
         let mut finished = vec![None; self.running.len()];
         for (chunk, (token, logprob)) in chunks.iter().filter(|chunk| chunk.draws).zip(drawn) {
-            let run = &mut self.running[chunk.running];
+            let Some(place) = self.place(chunk.id) else { continue };
+            let run = &mut self.running[place];
             run.request.prompt.push(token);
             run.logprobs.push(logprob);
+            run.pending -= 1;
             self.counters.generated += 1;
-            finished[chunk.running] = if self.limits.eos.contains(&token) {
+            finished[place] = if self.limits.eos.contains(&token) {
                 Some(FinishReason::Eos)
             } else {
                 (run.drawn() >= run.request.max_new_tokens).then_some(FinishReason::Length)
             };
+            if finished[place].is_none() {
+                // A page that a planned pass fills with the token that was unknown until now.
+                run.publish(&mut self.pages);
+            }
         }
         let mut done = Vec::new();
         let running = std::mem::take(&mut self.running);

@@ -41,7 +41,12 @@ fn full_pass(model: &Model, tokens: &[u32], temperature: f64) -> Tensor {
         let mut reader = model.reader();
         let ids: Vec<i64> = tokens.iter().map(|&t| t as i64).collect();
         let positions = Tensor::arange(ids.len() as i64, (Kind::Int64, Device::Cpu));
-        let input = ForwardInput { tokens: &Tensor::from_slice(&ids), positions: &positions, read: None };
+        let input = ForwardInput {
+            tokens: &Tensor::from_slice(&ids),
+            rope: &model.rope(&positions),
+            decodes: false,
+            read: None,
+        };
         let attend = |_, q: &Tensor, k: &Tensor, v: &Tensor| {
             let group = q.size()[1] / k.size()[1];
             let split = |t: &Tensor| t.transpose(0, 1).unsqueeze(0);
@@ -52,7 +57,7 @@ fn full_pass(model: &Model, tokens: &[u32], temperature: f64) -> Tensor {
         };
         let states = model.forward(WeightSource::Read(&mut reader), &input, attend).expect("weights");
         let outer = model.outer_weights(&mut reader, false).expect("weights");
-        (model.head(&outer, &states) / temperature).log_softmax(-1, Kind::Float)
+        (model.logits(&outer, &states) / temperature).log_softmax(-1, Kind::Float)
     })
 }
 
@@ -237,5 +242,116 @@ fn generic_operations_draw_the_same_tokens_as_fused_ones() -> Result<()> {
             }
         }
     }
+    Ok(())
+}
+
+/// Requests of all sampling modes, with seeds of their own.
+fn mixed(seed: u64) -> Vec<Request> {
+    let mut requests = requests(14, Sampling::default());
+    for (i, request) in requests.iter_mut().enumerate() {
+        request.sampling.temperature = [1.0, 0.0, 0.7, 1.3][(i + seed as usize) % 4];
+        request.sampling.top_k = if i % 5 == 4 && seed.is_multiple_of(3) { 9 } else { 0 };
+        request.key.iteration = seed;
+    }
+    requests
+}
+
+#[test]
+fn recorded_passes_draw_the_same_tokens_as_plain_ones() -> Result<()> {
+    for seed in 0..24 {
+        let model = Model { ops: Ops::Generic, ..tiny([1, 2, 4][seed as usize % 3], true) };
+        let requests = mixed(seed);
+        let (slots, late) = (1 + (seed as usize * 5) % 14, (seed as usize * 3) % 14);
+        let cache_tokens = if seed % 2 == 0 { 0 } else { 160 };
+        let with = |decode| EngineOptions { seed, cache_tokens, decode, ..options(slots) };
+        let plain = run(&model, with(Decode::Plain), &requests, late)?;
+        let recorded = run(&model, with(Decode::Recorded), &requests, late)?;
+        assert_eq!(recorded.len(), requests.len());
+        for (episode, done) in recorded {
+            let other = &plain[&episode];
+            assert_eq!(
+                (&done.tokens, done.finished),
+                (&other.tokens, other.finished),
+                "seed {seed}, episode {episode}"
+            );
+            for (a, b) in done.logprobs.iter().zip(&other.logprobs) {
+                assert!((a - b).abs() < 1e-5, "seed {seed}, episode {episode}: {a} {b}");
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn recordings_stay_while_addresses_do_and_read_new_contents() -> Result<()> {
+    let options = EngineOptions { eos: Vec::new(), decode: Decode::Recorded, ..options(4) };
+    let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
+    let request = |step| {
+        let key = NoiseKey { step, ..NoiseKey::default() };
+        Request { key, prompt: vec![step + 1], max_new_tokens: 6, sampling: greedy }
+    };
+    let complete = |engine: &mut Engine, model: &Model, step: u32| -> Result<Vec<u32>> {
+        let weights = Weights::new(model)?;
+        engine.submit(request(step))?;
+        loop {
+            if let Some(done) = engine.step(&weights)?.pop() {
+                return Ok(done.tokens);
+            }
+        }
+    };
+    let mut engine = Engine::new(options.clone());
+    let model = Model { ops: Ops::Generic, ..tiny(2, false) };
+    complete(&mut engine, &model, 0)?;
+    let (addresses, count) = (engine.recorder.addresses().to_vec(), engine.recorder.recordings());
+    assert!(count == 1 && !addresses.is_empty());
+    // An update in place.
+    for flat in model.units.held() {
+        let _ = tch::no_grad(|| flat.shallow_clone().g_mul_scalar_(-1.0));
+    }
+    let tokens = complete(&mut engine, &model, 1)?;
+    assert_eq!((engine.recorder.addresses(), engine.recorder.recordings()), (&addresses[..], count));
+    assert_eq!(tokens, complete(&mut Engine::new(options.clone()), &model, 1)?);
+    // Weights at other addresses.
+    let other = Model { ops: Ops::Generic, ..model.frozen() };
+    for flat in other.units.held() {
+        let _ = tch::no_grad(|| flat.shallow_clone().g_mul_scalar_(-0.5));
+    }
+    let tokens = complete(&mut engine, &other, 2)?;
+    assert_ne!(engine.recorder.addresses(), addresses);
+    assert_eq!(tokens, complete(&mut Engine::new(options), &other, 2)?);
+    engine.clear();
+    assert_eq!(engine.recorder.recordings(), 0);
+    Ok(())
+}
+
+#[test]
+fn recorded_logits_that_are_not_finite_are_an_error() -> Result<()> {
+    let model = Model { ops: Ops::Generic, ..tiny(2, true) };
+    let _ = model.units.held()[0].shallow_clone().fill_(f64::NAN);
+    let options = EngineOptions { decode: Decode::Recorded, ..options(4) };
+    let error = run(&model, options, &requests(3, Sampling::default()), 0).expect_err("not finite").to_string();
+    assert!(error.contains("not finite"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn generation_reads_the_weights_that_the_update_trains_and_rounds_no_logit() -> Result<()> {
+    let float = tiny(2, false);
+    let flats = float.units.held().iter().map(|flat| flat.to_kind(Kind::BFloat16)).collect();
+    let model = Model { ops: Ops::Generic, ..Model::new(float.config.clone(), flats) };
+    let weights = Weights::new(&model)?;
+    let held = |tensor: usize| {
+        model.units.held().iter().any(|flat| {
+            let start = flat.data_ptr() as usize;
+            (start..start + flat.numel() * 2).contains(&tensor)
+        })
+    };
+    assert!(weights.held().addresses.iter().all(|&address| held(address)));
+    let states = Tensor::randn([3, 32], (Kind::BFloat16, Device::Cpu));
+    let outer = &weights.held().outer;
+    let logits = model.logits(outer, &states);
+    let exact =
+        model.final_norm(outer, &states).to_kind(Kind::Float).matmul(&outer.head.weight.to_kind(Kind::Float).tr());
+    assert!(logits.kind() == Kind::Float && logits.allclose(&exact, 1e-5, 1e-5, false));
     Ok(())
 }

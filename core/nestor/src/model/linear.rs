@@ -11,7 +11,7 @@
 //! to the optimiser's float32 sum as it is computed, so that no weight gradient exists in the compute type.
 
 use nestor_torch::ReorderedLinear;
-use nestor_torch::autograd::GradientEdge;
+use nestor_torch::autograd::{GradientEdge, unread_product};
 use nestor_torch::ops::Ops;
 use tch::{Device, Kind, Tensor};
 
@@ -44,6 +44,8 @@ struct JoinedAdapters {
 pub struct Tape {
     /// None in a pass without gradients.
     entries: Option<Vec<TapeEntry>>,
+    /// Nobody reads the values of the pass's output.
+    unread: bool,
 }
 
 #[derive(Debug)]
@@ -62,7 +64,12 @@ impl Tape {
 
     /// Records every layer.
     pub fn on() -> Self {
-        Self { entries: Some(Vec::new()) }
+        Self { entries: Some(Vec::new()), unread: false }
+    }
+
+    /// Records every layer of a block that is computed again, for its gradients alone.
+    pub fn again() -> Self {
+        Self { unread: true, ..Self::on() }
     }
 
     fn record(&mut self, input: &Tensor, output: &Tensor) {
@@ -95,6 +102,25 @@ impl Linear {
         y
     }
 
+    /// The same for the layer that a block ends with: its product is left out where the tape says that nobody reads it.
+    pub fn apply_last(&self, x: &Tensor, tape: &mut Tape) -> Tensor {
+        if !tape.unread || self.adapters.is_some() {
+            return self.apply(x, tape);
+        }
+        let y = unread_product(x, &self.weight);
+        tape.record(x, &y);
+        y
+    }
+
+    /// Adds the layer's output for x (T, in) to `sum` (T, out) where it is, without gradients. For a layer without a bias.
+    pub fn add_to(&self, mut sum: Tensor, x: &Tensor) -> Tensor {
+        let _ = sum.addmm_(x, &self.weight.tr());
+        if let Some(JoinedAdapters { a, b, .. }) = &self.adapters {
+            let _ = sum.addmm_(&x.matmul(&a.tr()), &b.tr());
+        }
+        sum
+    }
+
     /// The same with the adapters of its projections, in the order of their rows; y gets s (x Aᵀ) Bᵀ in addition.
     pub fn adapt(self, parts: &[LowRank], scale: f64) -> Self {
         let options = (self.weight.kind(), self.weight.device());
@@ -113,6 +139,12 @@ impl Linear {
         let on_cpu = self.weight.device() == Device::Cpu;
         let reordered = on_cpu.then(|| ReorderedLinear::new(&self.weight).ok()).flatten();
         Self { reordered, ..self }
+    }
+
+    /// All tensors that a pass reads.
+    pub fn tensors(&self) -> impl Iterator<Item = &Tensor> {
+        let adapters = self.adapters.iter().flat_map(|own| [&own.a, &own.b]);
+        std::iter::once(&self.weight).chain(&self.bias).chain(adapters)
     }
 
     /// Adds the gradients of W and b to float32 `sums` of their shapes, or writes them where they are `first`; x is the

@@ -11,8 +11,12 @@ pub mod qwen2;
 pub mod stored;
 pub mod weights;
 
+use std::collections::BTreeMap;
+use std::sync::Once;
+
 use anyhow::{Context, Result};
-use nestor_torch::cuda;
+use nestor_torch::kernels::LeftOut;
+use nestor_torch::{cuda, kernels};
 use tch::{Device, Kind};
 
 pub use config::{Architecture, Config};
@@ -20,6 +24,7 @@ pub use qwen2::{Model, Rope};
 
 use crate::input_error;
 use crate::recipe::{DeviceChoice, Dtype, Recipe};
+use crate::track::terminal;
 
 /// The tensor type of a compute type.
 pub fn kind(dtype: Dtype) -> Kind {
@@ -70,7 +75,29 @@ pub fn device(choice: DeviceChoice) -> Result<Device> {
 
 /// The chosen device of the rank of this number on its machine. If it is a GPU, libtorch is set up for it here, before its
 /// first tensor.
+///
+/// The device's kernels are tested here too, once per process. Those that fail are left out, with a warning.
 pub fn rank_device(choice: DeviceChoice, local_rank: usize) -> Result<Device> {
+    static TESTED: Once = Once::new();
+    let device = chosen_device(choice, local_rank)?;
+    let mut left_out = Ok(Vec::new());
+    TESTED.call_once(|| left_out = kernels::self_test(device));
+    let left_out = left_out?;
+    if !left_out.is_empty() {
+        terminal::warn(&kernel_warning(&left_out));
+    }
+    Ok(device)
+}
+
+/// One line for all kernels that are left out.
+fn kernel_warning(left_out: &[LeftOut]) -> String {
+    let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    left_out.iter().for_each(|one| by_reason.entry(&one.reason).or_default().push(&one.kernel));
+    let reasons: Vec<_> = by_reason.iter().map(|(reason, names)| format!("{} ({reason})", names.join(", "))).collect();
+    format!("warning: libtorch computes in place of these kernels, which failed their test: {}", reasons.join("; "))
+}
+
+fn chosen_device(choice: DeviceChoice, local_rank: usize) -> Result<Device> {
     match (choice, tch::Cuda::is_available()) {
         (DeviceChoice::Cpu, _) | (DeviceChoice::Auto, false) => Ok(Device::Cpu),
         (DeviceChoice::Cuda | DeviceChoice::Auto, true) => {

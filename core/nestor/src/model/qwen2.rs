@@ -7,6 +7,7 @@
 //! keys.
 
 use anyhow::Result;
+use nestor_torch::generic;
 use nestor_torch::ops::{Ops, split};
 use tch::{Device, Kind, Tensor};
 
@@ -35,6 +36,8 @@ pub struct BlockInput<'a> {
     /// (T, E).
     pub x: &'a Tensor,
     pub rope: &'a Rope,
+    /// A pass of rows that decode, without gradients: `attend` rotates queries and keys on their way to the cache.
+    pub decodes: bool,
     /// Rows that are computed after attention, (N) int64; all where absent.
     pub read: Option<&'a Tensor>,
 }
@@ -70,8 +73,16 @@ pub struct OuterWeights {
 /// Rotary tables for given positions: cos and sin, each (T, 1, D) in the compute type.
 #[derive(Debug)]
 pub struct Rope {
-    cos: Tensor,
-    sin: Tensor,
+    pub cos: Tensor,
+    pub sin: Tensor,
+}
+
+impl Rope {
+    /// Tables of some rows, or the same tables.
+    pub fn rows(&self, index: Option<&Tensor>) -> Rope {
+        let of = |table: &Tensor| index.map_or_else(|| table.shallow_clone(), |rows| table.index_select(0, rows));
+        Rope { cos: of(&self.cos), sin: of(&self.sin) }
+    }
 }
 
 /// Input of a forward pass.
@@ -79,8 +90,10 @@ pub struct Rope {
 pub struct ForwardInput<'a> {
     /// Token ids (T).
     pub tokens: &'a Tensor,
-    /// Position of each token in its own sequence, (T) int64.
-    pub positions: &'a Tensor,
+    /// For the position of each token in its own sequence.
+    pub rope: &'a Rope,
+    /// A pass of rows that decode, without gradients: `attend` rotates queries and keys on their way to the cache.
+    pub decodes: bool,
     /// Rows whose states are read after the last block, (N) int64; all where absent.
     pub read: Option<&'a Tensor>,
 }
@@ -248,6 +261,11 @@ impl BlockWeights {
         }
     }
 
+    /// All tensors that a pass reads.
+    pub fn tensors(&self) -> Vec<&Tensor> {
+        self.norms().into_iter().chain(self.linears().into_iter().flat_map(Linear::tensors)).collect()
+    }
+
     /// The same with reordered copies of all matrices, see [`Linear::reorder`].
     pub fn reorder(self) -> Self {
         Self {
@@ -274,6 +292,11 @@ impl OuterWeights {
         Self { embedding, norm, head }
     }
 
+    /// All tensors that a pass reads.
+    pub fn tensors(&self) -> Vec<&Tensor> {
+        [&self.embedding, &self.norm].into_iter().chain(self.head.tensors()).collect()
+    }
+
     /// The same with a reordered copy of the head, see [`Linear::reorder`].
     pub fn reorder(self) -> Self {
         Self { head: self.head.reorder(), ..self }
@@ -296,6 +319,11 @@ impl Model {
     pub fn empty(config: Config, kind: Kind, device: Device) -> Self {
         let flats = layouts(&config).iter().map(|l| Tensor::zeros([l.numel()], (kind, device))).collect();
         Self::new(config, flats)
+    }
+
+    /// The same network over the same tensors, without adapters: for passes whose weights the caller holds.
+    pub fn without_adapters(&self) -> Self {
+        Self { ops: self.ops, ..Self::of_units(self.config.clone(), self.units.shallow_clone()) }
     }
 
     /// A copy of what is trained, with its own storage: of all weights, or of the adapters beside the same base.
@@ -387,14 +415,14 @@ impl Model {
         input: &ForwardInput,
         attend: impl Fn(usize, &Tensor, &Tensor, &Tensor) -> Tensor,
     ) -> Result<Tensor> {
-        let rope = self.rope(input.positions);
         let mut x = match &mut weights {
             WeightSource::Read(reader) => self.embed(&self.outer_weights(reader, false)?, input.tokens),
             WeightSource::Held { outer, .. } => self.embed(outer, input.tokens),
         };
         for layer in 0..self.blocks() {
             let read = input.read.filter(|_| layer + 1 == self.blocks());
-            let input = BlockInput { x: &x, rope: &rope, read };
+            let &ForwardInput { rope, decodes, .. } = input;
+            let input = BlockInput { x: &x, rope, decodes, read };
             let attend = |q: &Tensor, k: &Tensor, v: &Tensor| attend(layer, q, k, v);
             x = match &mut weights {
                 WeightSource::Read(reader) => {
@@ -413,7 +441,7 @@ impl Model {
     pub fn block(
         &self,
         weights: &BlockWeights,
-        BlockInput { x, rope, read }: BlockInput,
+        BlockInput { x, rope, decodes, read }: BlockInput,
         tape: &mut Tape,
         attend: impl FnOnce(&Tensor, &Tensor, &Tensor) -> Tensor,
     ) -> Tensor {
@@ -424,22 +452,26 @@ impl Model {
         let h = ops.rms_norm(x, &weights.input_norm, c.rms_norm_eps);
         let h = weights.qkv.apply(&h, tape).view([-1, heads + 2 * kv_heads, dim]); // (T, H + 2K, D)
         let [q, k, v] = match &weights.qk_norm {
-            None => ops.rotate_qkv(&h, tables, heads),
+            None if decodes => split(&h, [heads, kv_heads, kv_heads]),
+            None => ops.rotate_qkv(h, tables, heads),
             Some([q_norm, k_norm]) => {
                 let scales = [q_norm.expand([heads, dim], false), k_norm.expand([kv_heads, dim], false)];
                 let [qk, v] = split(&h, [heads + kv_heads, kv_heads]);
                 let qk = ops.rms_norm(&qk, &Tensor::cat(&scales, 0), c.rms_norm_eps);
-                let [q, k] = ops.rotate_qk(&qk, tables, heads);
+                let [q, k] = if decodes { split(&qk, [heads, kv_heads]) } else { ops.rotate_qk(qk, tables, heads) };
                 [q, k, v]
             }
         };
         let attended = attend(&q, &k, &v).reshape([-1, heads * dim]);
         let keep = |x: &Tensor| read.map_or_else(|| x.shallow_clone(), |rows| ops.rows(x, rows));
         let (x, attended) = (keep(x), keep(&attended));
-        let x = x + weights.o_proj.apply(&attended, tape);
+        let attended = weights.o_proj.apply(&attended, tape);
 
-        let h = weights.gate_up.apply(&ops.rms_norm(&x, &weights.post_norm, c.rms_norm_eps), tape);
-        x + weights.down.apply(&ops.silu_mul(&h), tape)
+        let [x, h] = ops.add_norm(&x, &attended, &weights.post_norm, c.rms_norm_eps);
+        let h = weights.gate_up.apply(&h, tape);
+        let h = ops.silu_mul(&h);
+        // An update rounds the product before it is added, in all its passes alike.
+        if decodes { weights.down.add_to(x, &h) } else { x + weights.down.apply_last(&h, tape) }
     }
 
     /// The final norm: (R, E) to the input of the head.
@@ -447,9 +479,14 @@ impl Model {
         self.ops.rms_norm(x, &weights.norm, self.config.rms_norm_eps)
     }
 
-    /// Final norm and head: (R, E) to logits (R, V), or a critic's values (R, 1), in the compute type.
-    pub fn head(&self, weights: &OuterWeights, x: &Tensor) -> Tensor {
-        weights.head.apply(&self.final_norm(weights, x), &mut Tape::off())
+    /// Final norm and LM head: (R, E) to logits (R, V). The generic operations give float32, so that log-probs of a policy
+    /// in 16 bits are not rounded to them; the fused ones the compute type.
+    pub fn logits(&self, weights: &OuterWeights, x: &Tensor) -> Tensor {
+        let states = self.final_norm(weights, x);
+        match self.ops {
+            Ops::Fused => weights.head.apply(&states, &mut Tape::off()),
+            Ops::Generic => generic::logits(&states, &weights.head.weight),
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use serde::Serialize;
 use tch::{Device, Kind};
 
 use super::units::{UnitSizes, adapter_units};
-use crate::engine::pass_rows;
+use crate::engine::{pass_rows, recorded_rows};
 use crate::model::Config;
 use crate::model::config::Output;
 use crate::model::flops::block_matrices;
@@ -291,7 +291,8 @@ fn generation(setup: &IterationSetup, memory: &mut Memory) {
     if update.gathers() {
         memory.push("whole copy for rollout", at(b * UnitSizes::new(c, update.ranks).all()));
     }
-    if update.cpu {
+    // The generic operations read the very weights that the update trains.
+    if update.ops() == Ops::Fused {
         let matrices = c.num_hidden_layers as u64 * block_matrices(c) + (c.vocab_size * c.hidden_size) as u64;
         memory.push("packed copy of the matrices", at(b * matrices));
     }
@@ -301,11 +302,15 @@ fn generation(setup: &IterationSetup, memory: &mut Memory) {
     let (heads, kv, dim) = (c.num_attention_heads as u64, c.num_key_value_heads as u64, c.head_dim() as u64);
     let row = b * (4 * c.hidden_size as u64 + 3 * c.intermediate_size as u64 + (3 * heads + 2 * kv) * dim);
     // Without a fused sampler, in float32: logits, log-probs, probabilities, their sums.
-    let copies = if update.cpu { 0 } else { 4 * 4 };
-    let logits = slots * c.vocab_size as u64 * (b + copies);
+    let of_row = c.vocab_size as u64 * if update.ops() == Ops::Fused { b } else { 4 * 4 };
     // A GPU also copies the pages that a pass sees, one block's at a time.
-    let seen = if update.cpu { 0 } else { slots * longest * b * 2 * kv * dim };
-    memory.push("passes of generation", at(pass_rows(slots as usize) as u64 * row + logits + seen));
+    let seen = if update.cpu { 0 } else { longest * b * 2 * kv * dim };
+    memory.push("passes of generation", at(pass_rows(slots as usize) as u64 * row + slots * (of_row + seen)));
+    if !update.cpu {
+        // Their memory is not returned between passes.
+        let rows = recorded_rows(slots as usize) as u64;
+        memory.push("recorded passes of decoding", at(rows * (row + of_row + seen)));
+    }
 }
 
 /// Bytes of the cache per token. A CPU's kernels round the head size up to a multiple of 32.

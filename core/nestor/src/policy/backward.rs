@@ -2,8 +2,9 @@
 //!
 //! The forward pass runs without gradients and keeps each block's input; the head runs only on the states that are read.
 //! The backward pass walks the blocks in reverse: it computes a block again with gradients on a detached input, and passes
-//! it the gradient that came from above. That is activation checkpointing, written as a loop. Blocks whose activations fit
-//! into memory keep their graph instead ([`blocks_to_recompute`]).
+//! it the gradient that came from above. That is activation checkpointing, written as a loop. The block's last product is
+//! not computed again: its gradient needs no values of it. Blocks whose activations fit into memory keep their graph instead
+//! ([`blocks_to_recompute`]).
 //!
 //! With sharded weights a unit is all-gathered before use, while the unit before it computes, and freed after use; that is
 //! FSDP's schedule. Collectives take all ranks, so a rank that has no micro-batch left takes part in them too
@@ -72,8 +73,9 @@ impl BlockGraph {
 
 /// The states that are read (N, E), before the final norm and without gradients. Prefetches the first unit.
 pub fn states(model: &Model, packed: &Packed, reader: &mut UnitReader) -> Result<Tensor> {
-    let input =
-        ForwardInput { tokens: &packed.tokens, positions: &packed.packing.positions, read: Some(&packed.predictors) };
+    let rope = model.rope(&packed.packing.positions);
+    let read = Some(&packed.predictors);
+    let input = ForwardInput { tokens: &packed.tokens, rope: &rope, decodes: false, read };
     let attend = |_, q: &Tensor, k: &Tensor, v: &Tensor| model.ops.attend([q, k, v], &packed.packing.sequences);
     no_grad(|| model.forward(WeightSource::Read(reader), &input, attend))
 }
@@ -103,11 +105,11 @@ pub fn accumulate_gradients<M>(
     // The last block computes only the states that are read.
     let block = |layer: usize, weights: &BlockWeights, x: &Tensor, tape: &mut Tape| {
         let read = (layer + 1 == model.blocks()).then_some(&packed.predictors);
-        let input = BlockInput { x, rope: &rope, read };
+        let input = BlockInput { x, rope: &rope, decodes: false, read };
         model.block(weights, input, tape, |q, k, v| model.ops.attend([q, k, v], &packed.packing.sequences))
     };
-    let graph = |layer: usize, weights: BlockWeights, x: &Tensor| {
-        let (input, mut tape) = (x.detach().set_requires_grad(true), Tape::on());
+    let graph = |layer: usize, weights: BlockWeights, x: &Tensor, mut tape: Tape| {
+        let input = x.detach().set_requires_grad(true);
         let output = block(layer, &weights, &input, &mut tape);
         BlockGraph { input, weights, tape, output }
     };
@@ -124,7 +126,7 @@ pub fn accumulate_gradients<M>(
             let output = no_grad(|| block(layer, &weights, &x, &mut Tape::off()));
             saved.push(SavedBlock::Input(std::mem::replace(&mut x, output)));
         } else {
-            let graph = graph(layer, weights, &x);
+            let graph = graph(layer, weights, &x, Tape::on());
             x = graph.output.detach();
             saved.push(SavedBlock::Graph(Box::new(graph)));
         }
@@ -146,7 +148,7 @@ pub fn accumulate_gradients<M>(
                 if layer > 0 {
                     reader.prefetch(layer)?; // the unit of the block before
                 }
-                graph(layer, weights, &x)
+                graph(layer, weights, &x, Tape::again())
             }
         };
         grad = graph.backward(model, layer, &grad, &mut sums)?;

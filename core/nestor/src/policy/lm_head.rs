@@ -12,6 +12,7 @@
 use anyhow::Result;
 use nestor_torch::autograd::{GradientEdge, gradients};
 use nestor_torch::fused::FusedSoftmax;
+use nestor_torch::head::HeadStatistics;
 use nestor_torch::ops::Ops;
 use tch::{Kind, Tensor, no_grad};
 
@@ -200,8 +201,10 @@ impl HeadBackward<'_> {
 /// Statistics of logits (n, V), with what their gradient needs.
 #[derive(Debug)]
 enum Softmax {
-    /// One reading of the logits.
+    /// One reading of the logits on a CPU.
     Fused(FusedSoftmax),
+    /// One reading of the logits by this program's kernels.
+    Kernel(HeadStatistics),
     /// By libtorch's own operations.
     Generic(GenericSoftmax),
 }
@@ -220,7 +223,10 @@ impl Softmax {
     fn new(ops: Ops, logits: &Tensor, targets: &Tensor, temperature: f64) -> Self {
         match ops {
             Ops::Fused => Self::Fused(FusedSoftmax::new(logits, targets, temperature)),
-            Ops::Generic => Self::Generic(GenericSoftmax::new(logits, targets, temperature)),
+            Ops::Generic => match HeadStatistics::new(logits, targets, temperature) {
+                Some(statistics) => Self::Kernel(statistics),
+                None => Self::Generic(GenericSoftmax::new(logits, targets, temperature)),
+            },
         }
     }
 
@@ -228,6 +234,7 @@ impl Softmax {
     fn logprobs(&self) -> Tensor {
         match self {
             Self::Fused(fused) => fused.logprobs.shallow_clone(),
+            Self::Kernel(kernel) => kernel.logprobs.shallow_clone(),
             Self::Generic(generic) => generic.logprobs.shallow_clone(),
         }
     }
@@ -236,6 +243,7 @@ impl Softmax {
     fn entropy(&self) -> Tensor {
         match self {
             Self::Fused(fused) => fused.entropy(),
+            Self::Kernel(kernel) => kernel.entropy(),
             Self::Generic(generic) => generic.entropy.shallow_clone(),
         }
     }
@@ -244,6 +252,7 @@ impl Softmax {
     fn backward(&self, logits: &mut Tensor, grads: &TokenGrads) {
         match self {
             Self::Fused(fused) => fused.backward(logits, &grads.logprobs, grads.entropy.as_ref()),
+            Self::Kernel(kernel) => kernel.backward(logits, &grads.logprobs, grads.entropy.as_ref()),
             Self::Generic(generic) => generic.backward(logits, grads),
         }
     }

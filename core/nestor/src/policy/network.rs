@@ -149,7 +149,8 @@ impl Network {
     pub fn step(&mut self, update: &Update, lr: f64, grad_clip: f64) -> Result<StepReport> {
         let [beta1, beta2] = update.betas;
         let options = AdamW { lr, beta1, beta2, weight_decay: update.weight_decay, eps: 1e-8 };
-        let step = self.optimizer.step(&options, grad_clip, &*self.ranks.comm)?;
+        let copies = copies(&self.model, &self.ranks);
+        let step = self.optimizer.step(&options, grad_clip, &*self.ranks.comm, copies)?;
         if step.skipped {
             // Where a lower loss scale may help, the gradient itself may be finite.
             let hopeless = !self.optimizer.loss_scale.is_some_and(LossScale::can_fall);
@@ -164,9 +165,18 @@ impl Network {
             return Ok(step);
         }
         self.skipped_in_a_row = 0;
-        self.refresh()?;
+        if copies.is_none() {
+            self.refresh()?;
+        }
         Ok(step)
     }
+}
+
+/// The compute weights that are this rank's master weights in another type, tensor by tensor, so that an optimiser step can
+/// write both. None for adapters, for weights that are the master weights themselves, and for those gathered from all ranks.
+fn copies<'a>(model: &'a Model, ranks: &Ranks) -> Option<&'a [Tensor]> {
+    let gathered = !ranks.is_alone() && !ranks.shards_weights();
+    (model.adapters.is_none() && model.kind() != Kind::Float && !gathered).then(|| model.units.held())
 }
 
 /// The loss scale that a network starts with.

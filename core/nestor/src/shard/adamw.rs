@@ -73,8 +73,15 @@ impl Optimizer {
         self.loss_scale.map_or(1.0, |scale| scale.factor)
     }
 
-    /// Clips by global norm and makes one AdamW step. A gradient that is not finite on any rank changes nothing.
-    pub fn step(&mut self, options: &AdamW, grad_clip: f64, comm: &dyn Comm) -> Result<StepReport> {
+    /// Clips by global norm and makes one AdamW step, which also writes the new weights to `copies`, one for each master
+    /// weight, in their own type. A gradient that is not finite on any rank changes nothing.
+    pub fn step(
+        &mut self,
+        options: &AdamW,
+        grad_clip: f64,
+        comm: &dyn Comm,
+        copies: Option<&[Tensor]>,
+    ) -> Result<StepReport> {
         for (grad, stale) in self.grads.iter_mut().zip(&mut self.stale) {
             if std::mem::take(stale) {
                 let _ = grad.zero_();
@@ -91,21 +98,18 @@ impl Optimizer {
         }
         self.loss_scale.as_mut().map(LossScale::succeeded);
         self.steps += 1;
-        let scalar = |x: f64| Tensor::full([], x, (Kind::Float, self.master_weights[0].device()));
-        let count = scalar(self.steps as f64);
-        let steps: Vec<_> = self.master_weights.iter().map(|_| count.shallow_clone()).collect();
         // The step itself clips and divides by the loss scale, which saves a pass over the gradients.
         let divisor = ((grad_norm + 1e-6) / grad_clip).max(1.0) * factor;
-        let grad_scale = (divisor != 1.0).then(|| scalar(divisor));
         tch::no_grad(|| {
-            nestor_torch::fused_adamw(
+            nestor_torch::adamw(
                 &AdamWState {
                     params: &self.master_weights,
                     grads: &self.grads,
                     exp_avgs: &self.exp_avgs,
                     exp_avg_sqs: &self.exp_avg_sqs,
-                    steps: &steps,
-                    grad_scale: grad_scale.as_ref(),
+                    copies,
+                    divisor,
+                    steps: self.steps,
                 },
                 options,
             )

@@ -35,7 +35,7 @@ fn main() -> Result<()> {
         let logits = no_grad(|| {
             let mut reader = policy.model.reader();
             let states = states(&policy.model, &packed, &mut reader)?;
-            Ok::<_, anyhow::Error>(policy.model.head(&policy.model.outer_weights(&mut reader, false)?, &states))
+            Ok::<_, anyhow::Error>(policy.model.logits(&policy.model.outer_weights(&mut reader, false)?, &states))
         });
         all.push(logits.with_context(|| format!("row {row}"))?.to_kind(Kind::Float));
     }

@@ -102,7 +102,7 @@ fn play(scenario: &Scenario, shuffle: u64) -> Trace {
             .iter()
             .filter(|chunk| chunk.draws)
             .map(|chunk| {
-                let run = &scheduler.running()[chunk.running];
+                let run = scheduler.request(chunk.id).expect("it runs");
                 scenario.policy(run.request.key, run.drawn() as u32)
             })
             .collect();
@@ -142,7 +142,7 @@ fn check(scenario: &Scenario, scheduler: &Scheduler, chunks: &[Chunk], memory: &
         scenario.seed
     );
     assert!(scheduler.pages().touched() <= scenario.limits.pages, "seed {}", scenario.seed);
-    let sequence = |chunk: &Chunk| &scheduler.running()[chunk.running].request.prompt;
+    let sequence = |chunk: &Chunk| &scheduler.request(chunk.id).expect("it runs").request.prompt;
     for chunk in chunks {
         let end = chunk.position + chunk.tokens.len();
         assert_eq!(sequence(chunk)[chunk.position..end], chunk.tokens, "seed {}", scenario.seed);

@@ -4,6 +4,7 @@
 
 mod emulator;
 #[path = "support/random.rs"]
+#[allow(dead_code)] // the tests of the update use the rest
 mod random;
 
 use nestor_torch::decoding::{self, DrawColumns};

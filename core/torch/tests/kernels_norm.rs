@@ -1,6 +1,11 @@
 //! RMS norm by own kernels in the emulator, against public operations in float32.
 
 mod emulator;
+#[path = "support/random.rs"]
+#[allow(dead_code)] // the other kernels' tests use the rest
+mod random;
+
+use random::setting;
 
 use nestor_torch::{generic, kernels};
 use tch::{Device, Kind, Tensor};
@@ -33,9 +38,8 @@ fn norms_and_gradients_equal_public_operations() {
         }
     }
     assert_eq!(kernels::self_test(Device::Cpu).expect("tests"), []);
-    let cases = std::env::var("NESTOR_KERNEL_CASES").map_or(40, |n| n.parse().expect("a number"));
-    for seed in 0..cases {
-        tch::manual_seed(seed);
+    for seed in 0..setting("NESTOR_KERNEL_CASES", 40) {
+        tch::manual_seed(seed as i64);
         // Less than `n`.
         let draw = |n: i64| Tensor::randint(n, [1], (Kind::Int64, Device::Cpu)).int64_value(&[0]);
         let (kind, _, rounding) = KINDS[draw(3) as usize];

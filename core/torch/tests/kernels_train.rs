@@ -9,58 +9,22 @@ use nestor_torch::{AdamW, AdamWState, adamw, generic, kernels};
 use tch::{Device, Kind, Tensor};
 
 mod emulator;
+#[path = "support/random.rs"]
+#[allow(dead_code)] // the tests of generation use the rest
+mod random;
+
+use random::{Random, setting};
 
 const KINDS: [Kind; 3] = [Kind::Float, Kind::Half, Kind::BFloat16];
 
-/// Random numbers of one case (splitmix64).
-struct Noise(u64);
-
-impl Noise {
-    fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// In 0..n.
-    fn below(&mut self, n: i64) -> i64 {
-        (self.bits() % n as u64) as i64
-    }
-
-    fn uniform(&mut self) -> f64 {
-        (self.bits() >> 11) as f64 / (1u64 << 53) as f64
-    }
-
-    /// Normal numbers times a scale, rounded to this type.
-    fn normal(&mut self, size: &[i64], scale: f64, kind: Kind) -> Tensor {
-        let n: i64 = size.iter().product();
-        let numbers: Vec<f64> = (0..n)
-            .map(|_| {
-                scale * (-2.0 * (1.0 - self.uniform()).ln()).sqrt() * (std::f64::consts::TAU * self.uniform()).cos()
-            })
-            .collect();
-        Tensor::from_slice(&numbers).view(size).to_kind(kind)
-    }
-
-    /// An edge, or a number below `most`.
-    fn width(&mut self, edges: &[i64], most: i64) -> i64 {
-        if self.below(3) == 0 { edges[self.below(edges.len() as i64) as usize] } else { 1 + self.below(most) }
-    }
-}
-
 /// Runs a test on random cases of each type.
-fn cases(name: &str, kinds: &[Kind], test: impl Fn(&mut Noise, Kind)) {
+fn cases(name: &str, kinds: &[Kind], test: impl Fn(&mut Random, Kind)) {
     emulator::put_in_place();
-    let number = |variable: &str, default: u64| {
-        std::env::var(variable).map_or(default, |number| number.parse().expect("a number"))
-    };
-    let first = number("NESTOR_KERNEL_SEED", 1);
+    let first = setting("NESTOR_KERNEL_SEED", 1);
     for &kind in kinds {
-        for seed in first..first + number("NESTOR_KERNEL_CASES", 40) {
+        for seed in first..first + setting("NESTOR_KERNEL_CASES", 40) {
             println!("{name} {kind:?}, seed {seed}");
-            test(&mut Noise(seed << 8), kind);
+            test(&mut Random::new(seed), kind);
         }
     }
 }
@@ -103,8 +67,8 @@ fn f64_of(x: &Tensor) -> Tensor {
 }
 
 /// Cos and sin (T, 1, D) with equal halves.
-fn tables(noise: &mut Noise, tokens: i64, dim: i64, kind: Kind) -> [Tensor; 2] {
-    let angles = noise.normal(&[tokens, 1, dim / 2], 3.0, Kind::Double);
+fn tables(noise: &mut Random, tokens: i64, dim: i64, kind: Kind) -> [Tensor; 2] {
+    let angles = noise.scaled(&[tokens, 1, dim / 2], 3.0, Kind::Double);
     let angles = Tensor::cat(&[&angles, &angles], 2);
     [angles.cos(), angles.sin()].map(|table| {
         // A table begins anywhere.
@@ -122,7 +86,7 @@ fn rotation_in_place_is_rounded_once() {
         let dim = 2 * noise.width(&[1, 4, 8, 16, 32, 64], 70);
         let rotated = 1 + noise.below(heads);
         let [cos, sin] = tables(noise, tokens, dim, kind);
-        let whole = noise.normal(&[tokens, heads + 2, dim + 1], 2.0, kind);
+        let whole = noise.scaled(&[tokens, heads + 2, dim + 1], 2.0, kind);
         // With neighbours, which stay as they are, or alone.
         let x = match noise.below(3) {
             0 => whole.narrow(1, 1, heads).narrow(2, 0, dim),
@@ -154,8 +118,8 @@ fn the_gradient_of_a_rotation_disturbs_no_other_gradient() {
         let [cos, sin] = tables(noise, tokens, dim, kind);
         let leaf = |x: Tensor| x.set_requires_grad(true);
         let size = [tokens, heads, dim];
-        let (x, other) = (leaf(noise.normal(&size, 1.0, kind)), leaf(noise.normal(&size, 1.0, kind)));
-        let by = noise.normal(&size, 1.0, kind);
+        let (x, other) = (leaf(noise.scaled(&size, 1.0, kind)), leaf(noise.scaled(&size, 1.0, kind)));
+        let by = noise.scaled(&size, 1.0, kind);
         let shared = noise.below(2) == 0;
         let rotated = generic::rotate(&x * 1.0, &cos, &sin, 2);
         // The sum gives both the same gradient; the product makes one for each.
@@ -174,13 +138,13 @@ fn the_gradient_of_a_rotation_disturbs_no_other_gradient() {
 fn silu_mul_and_its_gradient_are_rounded_once() {
     cases("silu_mul", &KINDS, |noise, kind| {
         let (rows, width) = (1 + noise.below(4), noise.width(&[1, 7, 8, 256, 2048, 2056], 700));
-        let x = noise.normal(&[rows, 2 * width], 6.0, kind);
+        let x = noise.scaled(&[rows, 2 * width], 6.0, kind);
         let most = most_of(kind);
         for (at, extreme) in [-most, 1e4, -90.0, 0.0].into_iter().enumerate().take(width as usize) {
             let _ = x.select(1, at as i64).fill_(extreme);
         }
         // A gradient with strides of its own.
-        let grad = noise.normal(&[width, rows], 1.0, kind).tr();
+        let grad = noise.scaled(&[width, rows], 1.0, kind).tr();
         let of = |x: &Tensor, grad: &Tensor| {
             let x = x.detach().set_requires_grad(true);
             let y = generic::silu_mul(&x);
@@ -204,7 +168,7 @@ fn head_statistics_and_gradient_are_exact_to_float32() {
         let (rows, vocabulary) = (1 + noise.below(3), noise.width(&[1, 2, 9, 4096, 4099, 20_000], 3000));
         let temperature = [1.0, 0.7, 1.3][noise.below(3) as usize];
         let scale = [0.1, 3.0, 30.0][noise.below(3) as usize];
-        let logits = noise.normal(&[rows, vocabulary], scale, kind);
+        let logits = noise.scaled(&[rows, vocabulary], scale, kind);
         let targets: Vec<i64> = (0..rows).map(|_| noise.below(vocabulary)).collect();
         // Impossible tokens, and scores that exceed all others.
         for extreme in [f64::NEG_INFINITY, -most_of(kind), most_of(kind)] {
@@ -237,8 +201,8 @@ fn head_statistics_and_gradient_are_exact_to_float32() {
         assert_rounded("log-prob", &column(&head.logprobs), &pick(&all), &terms, 8.0);
         assert_rounded("entropy", &column(&head.entropy()), &entropy, &(&largest * 0.0 + 24.0), 8.0);
 
-        let by_logprob = noise.normal(&[rows], 1.0, Kind::Float);
-        let by_entropy = (noise.below(2) == 0).then(|| noise.normal(&[rows], 1.0, Kind::Float));
+        let by_logprob = noise.scaled(&[rows], 1.0, Kind::Float);
+        let by_entropy = (noise.below(2) == 0).then(|| noise.scaled(&[rows], 1.0, Kind::Float));
         let hot = Tensor::zeros_like(&p).scatter_value(1, &targets.unsqueeze(1), 1.0);
         let by = f64_of(&column(&by_logprob));
         let of_entropy = by_entropy.as_ref().map_or(zero.shallow_clone(), |by| f64_of(&column(by)));
@@ -270,7 +234,7 @@ fn an_adamw_step_is_rounded_once_and_writes_its_copy() {
         let (divisor, steps) = ([1.0, 3.7][noise.below(2) as usize], 1 + noise.below(2000) as u64);
         // Flat parameters that begin anywhere.
         let skip = noise.below(2);
-        let mut float = |scale: f64| noise.normal(&[n + skip], scale, Kind::Float).narrow(0, skip, n);
+        let mut float = |scale: f64| noise.scaled(&[n + skip], scale, Kind::Float).narrow(0, skip, n);
         let all = [float(0.05), float(1e-3), float(1e-3), float(1e-3).square()];
         let copy = Tensor::zeros([n], (kind, Device::Cpu));
         let step = |[param, grad, first, second]: [Tensor; 4], copy: Option<&Tensor>| {

@@ -8,8 +8,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::pages::PAGE;
 use super::scheduler::Chunk;
-use crate::model::Config;
-use crate::model::qwen2::Rope;
+use crate::model::{Config, Rope};
 
 /// The page of rows that belong to no request.
 const FILLING: i64 = 0;

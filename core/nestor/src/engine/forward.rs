@@ -10,8 +10,8 @@ use tch::{Device, Kind, Tensor};
 
 use super::cache::{Cache, CacheView, DecodeView};
 use super::scheduler::Chunk;
-use crate::model::Model;
-use crate::model::qwen2::{BlockWeights, ForwardInput, OuterWeights, Rope, WeightSource};
+use crate::model::qwen2::{BlockWeights, ForwardInput, OuterWeights, WeightSource};
+use crate::model::{Model, Rope};
 
 /// The weights of generation. They borrow the model, so that it cannot change meanwhile. With the generic operations they are
 /// the very tensors of the model. With the fused ones they hold a second copy of all matrices, in the layout that small

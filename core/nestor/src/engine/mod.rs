@@ -204,15 +204,21 @@ impl Engine {
     /// ones. Where passes are recorded, those that the pass before completed: see [`ahead`]. All passes until `clear` must
     /// get the same weights.
     pub fn step(&mut self, weights: &Weights) -> Result<Vec<Completion>> {
-        if self.records(weights.model()) {
+        if self.is_idle() {
+            return Ok(Vec::new());
+        }
+        let model = weights.model();
+        if model.ops == Ops::Generic {
+            self.reserve(model, self.pages);
+        }
+        if self.records(model) {
             return self.step_ahead(weights);
         }
         let chunks = self.scheduler.plan();
         if chunks.is_empty() {
             return Ok(Vec::new());
         }
-        let (model, touched) = (weights.model(), self.scheduler.pages().touched());
-        self.cache.reserve(touched, self.pages, &model.config, (model.kind(), model.device()), model.ops);
+        self.reserve(model, self.scheduler.pages().touched());
         let fixed = self
             .options
             .deterministic
@@ -224,8 +230,13 @@ impl Engine {
         Ok(self.scheduler.record(&chunks, drawn.tokens.into_iter().zip(drawn.logprobs)))
     }
 
-    /// True if passes with this model are recorded.
-    fn records(&mut self, model: &Model) -> bool {
+    /// Makes room in the cache for this many pages.
+    fn reserve(&mut self, model: &Model, pages: usize) {
+        self.cache.reserve(pages, self.pages, &model.config, (model.kind(), model.device()), model.ops);
+    }
+
+    /// True if passes with this model are recorded. The cache has room.
+    fn records(&self, model: &Model) -> bool {
         if model.ops != Ops::Generic || self.options.deterministic {
             return false;
         }
@@ -233,20 +244,11 @@ impl Engine {
             Decode::Plain => false,
             Decode::Recorded => true,
             // Without the kernel, attention of fixed shapes would copy all pages that a request may ever have.
-            Decode::Auto => {
-                let options = (model.kind(), model.device());
-                self.cache.reserve(self.pages, self.pages, &model.config, options, model.ops);
-                model.device().is_cuda() && self.cache.attends_pages()
-            }
+            Decode::Auto => model.device().is_cuda() && self.cache.attends_pages(),
         }
     }
 
     fn step_ahead(&mut self, weights: &Weights) -> Result<Vec<Completion>> {
-        if self.is_idle() {
-            return Ok(Vec::new());
-        }
-        let model = weights.model();
-        self.cache.reserve(self.pages, self.pages, &model.config, (model.kind(), model.device()), model.ops);
         let mut bound = self.recorder.bind(weights, &self.cache, &self.options)?;
         self.ahead.step(&mut self.scheduler, &mut bound)
     }

@@ -15,8 +15,8 @@ use super::cache::{Cache, DecodeView};
 use super::forward::{Feed, HeldWeights, Weights, forward};
 use super::sampler::{Draw, Drawn, draw_rows, draw_tensors};
 use super::scheduler::Chunk;
-use crate::model::Model;
-use crate::model::qwen2::{ForwardInput, Rope, WeightSource};
+use crate::model::qwen2::{ForwardInput, WeightSource};
+use crate::model::{Model, Rope};
 
 /// The recorded passes of an engine, and the tensors that they share.
 #[derive(Debug, Default)]
@@ -136,7 +136,7 @@ impl Bound<'_> {
             page_table: input.narrow(0, pages.start as i64, pages.len() as i64).view([-1, shape.pages as i64]),
             drawn: shared.drawn.shallow_clone(),
             table: shared.slots.shallow_clone(),
-            rope: shared.rope.rows(None),
+            rope: shared.rope.shallow_clone(),
         };
         Ok(Box::new(move || tch::no_grad(|| pass.run())))
     }
@@ -211,7 +211,7 @@ impl DecodePass {
         let tokens = fed.where_self(&self.sources.ge(0), &self.tokens);
         let [page_table, lengths] = [&self.page_table, &self.lengths].map(|numbers| numbers.to_kind(Kind::Int));
         let view = DecodeView { places: &self.places, page_table: &page_table, lengths: &lengths };
-        let rope = self.rope.rows(Some(&self.positions));
+        let rope = self.rope.rows(&self.positions);
         let input = ForwardInput { tokens: &tokens, rope: &rope, decodes: true, read: None };
         let attend =
             |layer: usize, q: &Tensor, k: &Tensor, v: &Tensor| view.attend(&self.cache[layer], [q, k, v], &rope);

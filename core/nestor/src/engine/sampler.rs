@@ -31,30 +31,6 @@ impl Default for Sampling {
     }
 }
 
-/// Kind of sampling; rows of one mode are computed together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum SamplingMode {
-    /// The likeliest token.
-    Greedy,
-    /// The whole distribution.
-    Plain,
-    /// The k likeliest tokens, perhaps cut by top-p too.
-    TopK,
-    /// Cut by top-p only.
-    TopP,
-}
-
-impl Sampling {
-    fn mode(&self) -> SamplingMode {
-        match self {
-            s if s.temperature == 0.0 => SamplingMode::Greedy,
-            s if s.top_k > 0 => SamplingMode::TopK,
-            s if s.top_p < 1.0 => SamplingMode::TopP,
-            _ => SamplingMode::Plain,
-        }
-    }
-}
-
 /// One row's settings and its uniform number in [0, 1).
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Draw {
@@ -66,11 +42,11 @@ pub struct Draw {
 impl Sampling {
     /// True for rows that [`draw_rows`] can draw: greedy ones, and those that draw from the whole distribution.
     pub fn is_whole(&self) -> bool {
-        matches!(self.mode(), SamplingMode::Greedy | SamplingMode::Plain)
+        self.is_greedy() || (self.top_k <= 0 && self.top_p >= 1.0)
     }
 
     pub fn is_greedy(&self) -> bool {
-        self.mode() == SamplingMode::Greedy
+        self.temperature == 0.0
     }
 
     /// Factor of the logits.
@@ -102,7 +78,7 @@ pub fn sample(ops: Ops, logits: &Tensor, draws: &[Draw]) -> anyhow::Result<Drawn
             let (rows, own) = truncated(draws);
             if !rows.is_empty() {
                 let cut =
-                    Drawn::read(&by_operations(&logits.index_select(0, &Tensor::from_slice(&rows)), &own), own.len())?;
+                    Drawn::read(&draw_truncated(&logits.index_select(0, &Tensor::from_slice(&rows)), &own), own.len())?;
                 for ((&row, token), logprob) in rows.iter().zip(cut.tokens).zip(cut.logprobs) {
                     (drawn.tokens[row as usize], drawn.logprobs[row as usize]) = (token, logprob);
                 }
@@ -170,9 +146,6 @@ pub fn draw_rows(logits: &Tensor, settings: &DrawColumns) -> Tensor {
 
 /// The same under any settings: truncated rows with libtorch's operations. The host does not wait.
 pub fn draw_tensors(logits: &Tensor, draws: &[Draw]) -> Tensor {
-    if !decoding::samples(logits) {
-        return by_operations(logits, draws);
-    }
     let column = |f: &dyn Fn(&Draw) -> f32| draws.iter().map(f).collect::<Vec<f32>>();
     let greedy = column(&|draw| f32::from(u8::from(draw.sampling.is_greedy())));
     let columns = [column(&|draw| draw.sampling.inverse_temperature()), column(&|draw| draw.uniform), greedy].concat();
@@ -188,28 +161,22 @@ pub fn draw_tensors(logits: &Tensor, draws: &[Draw]) -> Tensor {
         return drawn;
     }
     let rows = upload(&rows, logits.device());
-    drawn.index_copy(1, &rows, &by_operations(&logits.index_select(0, &rows), &own))
+    drawn.index_copy(1, &rows, &draw_truncated(&logits.index_select(0, &rows), &own))
 }
 
-/// With libtorch's operations, on any device: (2, R) float64, tokens and their log-probs.
-fn by_operations(logits: &Tensor, draws: &[Draw]) -> Tensor {
-    let rows = draws.len() as i64;
-    let mut logits = logits.shallow_clone();
-    if draws.iter().any(|d| !matches!(d.sampling.temperature, 0.0 | 1.0)) {
-        let divisors: Vec<f32> = draws.iter().map(|draw| draw.sampling.divisor()).collect();
-        logits = logits.to_kind(Kind::Float) / upload(&divisors, logits.device()).unsqueeze(1);
-    }
+/// Draws for truncated rows alone, with libtorch's operations on any device: (2, R) float64, tokens and their log-probs.
+fn draw_truncated(logits: &Tensor, draws: &[Draw]) -> Tensor {
+    let factors: Vec<f32> = draws.iter().map(|draw| draw.sampling.inverse_temperature()).collect();
+    let logits = logits.to_kind(Kind::Float) * upload(&factors, logits.device()).unsqueeze(1);
     let logp = logits.log_softmax(-1, Kind::Float); // (R, V)
 
-    let mut tokens = Tensor::zeros([rows], (Kind::Int64, logp.device()));
-    for mode in [SamplingMode::Greedy, SamplingMode::Plain, SamplingMode::TopK, SamplingMode::TopP] {
-        let members: Vec<i64> = (0..rows).filter(|&r| draws[r as usize].sampling.mode() == mode).collect();
-        if members.len() as i64 == rows {
-            tokens = pick(&logp, draws, mode);
-        } else if !members.is_empty() {
-            let index = upload(&members, logp.device());
-            let own: Vec<Draw> = members.iter().map(|&r| draws[r as usize]).collect();
-            let _ = tokens.index_copy_(0, &index, &pick(&logp.index_select(0, &index), &own, mode));
+    let tokens = Tensor::zeros([draws.len() as i64], (Kind::Int64, logp.device()));
+    for by_top_k in [true, false] {
+        let members = (0i64..).zip(draws).filter(|(_, draw)| (draw.sampling.top_k > 0) == by_top_k);
+        let (rows, own): (Vec<i64>, Vec<Draw>) = members.map(|(row, &draw)| (row, draw)).unzip();
+        if !rows.is_empty() {
+            let rows = upload(&rows, logp.device());
+            let _ = tokens.shallow_clone().index_copy_(0, &rows, &pick(&logp.index_select(0, &rows), &own, by_top_k));
         }
     }
     let logprobs = logp.gather(1, &tokens.unsqueeze(1), false).squeeze_dim(1);
@@ -233,16 +200,13 @@ impl Drawn {
     }
 }
 
-/// The tokens (R) for rows of one mode.
-fn pick(logp: &Tensor, draws: &[Draw], mode: SamplingMode) -> Tensor {
+/// The tokens (R) for rows that all cut by top-k, and perhaps by top-p too, or all by top-p alone.
+fn pick(logp: &Tensor, draws: &[Draw], by_top_k: bool) -> Tensor {
     let vocab = logp.size()[1];
-    let (sorted, ids) = match mode {
-        SamplingMode::Greedy => return logp.argmax(-1, false),
-        SamplingMode::Plain => return invert(&logp.exp().cumsum(-1, Kind::Float), draws),
-        SamplingMode::TopK => {
-            logp.topk(draws.iter().map(|d| d.sampling.top_k.min(vocab)).max().unwrap_or(1), -1, true, true)
-        }
-        SamplingMode::TopP => logp.sort_stable(true, -1, true),
+    let (sorted, ids) = if by_top_k {
+        logp.topk(draws.iter().map(|d| d.sampling.top_k.min(vocab)).max().unwrap_or(1), -1, true, true)
+    } else {
+        logp.sort_stable(true, -1, true)
     };
     let device = logp.device();
     let column = |f: &dyn Fn(&Draw) -> f32| {
@@ -270,11 +234,7 @@ fn last_column(x: &Tensor) -> Tensor {
 /// the mass before it, so it is never picked.
 fn invert(mass: &Tensor, draws: &[Draw]) -> Tensor {
     let uniforms: Vec<f32> = draws.iter().map(|d| d.uniform).collect();
-    invert_at(mass, &upload(&uniforms, mass.device()))
-}
-
-/// The same with the uniform numbers (R) on the device.
-fn invert_at(mass: &Tensor, uniforms: &Tensor) -> Tensor {
+    let uniforms = upload(&uniforms, mass.device());
     let whole = last_column(mass);
     let threshold = uniforms.unsqueeze(1) * &whole;
     let found = threshold.searchsorted(mass, false, true, "right", None::<&Tensor>);

@@ -8,6 +8,7 @@ pub mod hub;
 pub mod linear;
 pub mod new;
 pub mod qwen2;
+pub mod rope;
 pub mod stored;
 pub mod weights;
 
@@ -20,7 +21,8 @@ use nestor_torch::{cuda, kernels};
 use tch::{Device, Kind};
 
 pub use config::{Architecture, Config};
-pub use qwen2::{Model, Rope};
+pub use qwen2::Model;
+pub use rope::Rope;
 
 use crate::input_error;
 use crate::recipe::{DeviceChoice, Dtype, Recipe};

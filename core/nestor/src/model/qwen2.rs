@@ -13,6 +13,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::config::{Architecture, Config, Output};
 use super::linear::{Linear, Tape, accumulate};
+use super::rope::Rope;
 use crate::shard::{Adapters, HeldUnits, Layout, LowRank, UnitReader};
 
 /// A network whose parameters are one flat tensor per unit: unit 0 is the embedding (with the final norm, and with the
@@ -68,21 +69,6 @@ pub struct OuterWeights {
     pub norm: Tensor,
     /// The LM head (V, E), which may be the embedding itself, or a critic's (1, E) with its bias.
     pub head: Linear,
-}
-
-/// Rotary tables for given positions: cos and sin, each (T, 1, D) in the compute type.
-#[derive(Debug)]
-pub struct Rope {
-    pub cos: Tensor,
-    pub sin: Tensor,
-}
-
-impl Rope {
-    /// Tables of some rows, or the same tables.
-    pub fn rows(&self, index: Option<&Tensor>) -> Rope {
-        let of = |table: &Tensor| index.map_or_else(|| table.shallow_clone(), |rows| table.index_select(0, rows));
-        Rope { cos: of(&self.cos), sin: of(&self.sin) }
-    }
 }
 
 /// Input of a forward pass.
@@ -388,13 +374,7 @@ impl Model {
 
     /// Rotary tables for positions (T) of type int64.
     pub fn rope(&self, positions: &Tensor) -> Rope {
-        let dim = self.config.head_dim();
-        let device = positions.device();
-        let exponent = Tensor::arange_start_step(0, dim, 2, (Kind::Int64, device)).to_kind(Kind::Float) / dim as f64;
-        let inverse = Tensor::full([1], self.config.rope_theta, (Kind::Float, device)).pow(&exponent).reciprocal();
-        let angles = positions.to_kind(Kind::Float).unsqueeze(1) * inverse.unsqueeze(0); // (T, D/2)
-        let angles = Tensor::cat(&[&angles, &angles], 1).unsqueeze(1); // (T, 1, D)
-        Rope { cos: angles.cos().to_kind(self.kind()), sin: angles.sin().to_kind(self.kind()) }
+        Rope::new(&self.config, positions, self.kind())
     }
 
     /// Embeds token ids (T) into (T, E).

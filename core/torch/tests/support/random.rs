@@ -45,12 +45,24 @@ impl Random {
         order
     }
 
-    /// Numbers of mean 0 and variance 1, float32.
+    /// An edge, or a number from 1 to `most`.
+    pub fn width(&mut self, edges: &[i64], most: i64) -> i64 {
+        if self.one_in(3) { edges[self.below(edges.len() as i64) as usize] } else { 1 + self.below(most) }
+    }
+
+    /// Normal numbers of mean 0 and variance 1, float32.
     pub fn normal(&mut self, size: &[i64]) -> Tensor {
+        self.scaled(size, 1.0, Kind::Float)
+    }
+
+    /// The same times a scale, rounded to a type.
+    pub fn scaled(&mut self, size: &[i64], scale: f64, kind: Kind) -> Tensor {
         let n: i64 = size.iter().product();
-        // Four uniforms come near enough to a normal number.
-        let numbers: Vec<f32> =
-            (0..n).map(|_| ((0..4).map(|_| self.uniform()).sum::<f64>() - 2.0) as f32 * 3f32.sqrt()).collect();
-        Tensor::from_slice(&numbers).view(size).to_kind(Kind::Float)
+        let mut one = || {
+            let (radius, angle) = ((-2.0 * (1.0 - self.uniform()).ln()).sqrt(), std::f64::consts::TAU * self.uniform());
+            scale * radius * angle.cos()
+        };
+        let numbers: Vec<f64> = (0..n).map(|_| one()).collect();
+        Tensor::from_slice(&numbers).view(size).to_kind(kind)
     }
 }

@@ -12,6 +12,8 @@ from program import HALVES, Program
 # bfloat16 keeps 8 of them, float16 11.
 LOGPROB_LIMIT = {"float32": 1e-3, "bfloat16": 0.25, "float16": 0.05}
 GRADIENT_LIMIT = 1e-4
+# Milliseconds that the test of all own kernels may take at a start.
+SELF_TEST_MS = 200
 # Mean difference between the log-probs of rollout and update; see docs/benchmarks.md.
 DIFFERENCE_LIMIT = {"float32": 1e-4, "bfloat16": 0.05, "float16": 0.01}
 
@@ -28,14 +30,30 @@ def score(context, shape, dtype):
     return {"figure": figure, "good": max(off) <= LOGPROB_LIMIT[dtype], "limit": f"{LOGPROB_LIMIT[dtype]}"}
 
 
+def kernels(context):
+    """The test of the own kernels that every start makes. A CPU has none."""
+    p = Program(context)
+    done = p.nestor("bench", "kernels", "--device", p.device)
+    details(kernels=done["kernels"], left_out=done["left_out"], ms=done["ms"])
+    figure = f"{len(done['kernels'])} kernels, tested in {done['ms']:.0f} ms"
+    if done["left_out"]:
+        figure += "; left out: " + ", ".join(f"{one['kernel']} ({one['reason']})" for one in done["left_out"])
+    all_there = p.rehearsal or (done["kernels"] and not done["left_out"])
+    return {"figure": figure, "limit": f"{SELF_TEST_MS} ms", "good": bool(all_there and (p.rehearsal or done["ms"] <= SELF_TEST_MS)),
+            "missed": bool(all_there)}
+
+
 def greedy(context):
+    """Greedy tokens, in both forms of decoding: pass by pass, and as recorded passes (captured graphs on a GPU)."""
     p = Program(context)
     tokens = p.rows("tiny", [5, 40, 17, 90])
-    both = [p.nestor("generate", p.model("tiny", "float32"), "--tokens", tokens, "--max-new-tokens", 48, "--temperature", 0,
-                     "--dtype", "float32", "--device", device)["tokens"] for device in (p.device, "cpu")]
-    same = sum(a == b for x, y in zip(*both) for a, b in zip(x, y))
-    total = sum(map(len, both[1]))
-    return {"figure": f"{same} of {total} tokens equal those of the CPU", "good": both[0] == both[1]}
+    runs = [(p.device, {"NESTOR_DECODE": "plain"}), (p.device, {"NESTOR_DECODE": "recorded", "NESTOR_OPS": "generic"}), ("cpu", {})]
+    plain, recorded, want = (
+        p.nestor("generate", p.model("tiny", "float32"), "--tokens", tokens, "--max-new-tokens", 48, "--temperature", 0,
+                 "--dtype", "float32", "--device", device, **variables)["tokens"] for device, variables in runs)
+    same = [sum(a == b for x, y in zip(got, want) for a, b in zip(x, y)) for got in (plain, recorded)]
+    figure = f"{same[0]} tokens, and {same[1]} of recorded passes, of {sum(map(len, want))} equal those of the CPU"
+    return {"figure": figure, "good": plain == want and recorded == want}
 
 
 def read_safetensors(path):

@@ -81,6 +81,14 @@ def meaning(shape, work, decoding):
     return sizes | ({16: work.rows} if decoding else {62: work.rows, 12: work.responses})
 
 
+def pieces(shape, work):
+    """Pieces of a context, as `piece_of_attention` of core/torch/cpp/decode_kernels.cpp cuts it on 132 multiprocessors."""
+    groups, piece = -(-shape.heads // shape.kv_heads // 8), 512
+    while piece > 64 and work.rows * shape.kv_heads * groups * -(-work.context // piece) < 2 * 132:
+        piece //= 2
+    return -(-work.context // piece)
+
+
 def operation(line, shape, work, decoding):
     """An entry of the list in another shape."""
     name, _, rest = line.partition(" ")
@@ -91,8 +99,8 @@ def operation(line, shape, work, decoding):
         if decoding and len(numbers) == 5:  # the cache: (2, pages, page, K, D)
             tokens = work.rows * (work.context if direction == "r" else 1)
             elements = [2, tokens, shape.kv_heads, shape.head_dim]
-        elif decoding and len(numbers) == 4:  # attention's sums over pieces of 256 keys: (rows, H, pieces, D + 2)
-            elements = [work.rows, shape.heads, -(-work.context // 256), shape.head_dim + 2]
+        elif decoding and len(numbers) == 4:  # attention's sums over pieces of keys: (rows, H, pieces, D + 2)
+            elements = [work.rows, shape.heads, pieces(shape, work), shape.head_dim + 2]
         else:
             # Other sizes are those of small tensors: tables of sequences and frequencies.
             elements = [sizes.get(number, number) for number in numbers]

@@ -1,5 +1,6 @@
 """How the checks call the program, and the models and rows that they give it."""
 import json
+import os
 import random
 import subprocess
 from pathlib import Path
@@ -16,20 +17,21 @@ class Program:
         self.folder, self.scratch = Path(context.folder), Path(context.scratch)
         self.rehearsal = context.rehearsal
 
-    def call(self, name, *words):
-        """Runs a program and returns its output. Its first error line is the failure's text."""
+    def call(self, name, *words, **variables):
+        """Runs a program with these variables and returns its output. Its first error line is the failure's text."""
         command = [str(word) for word in (self.folder / name, *words)]
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **variables})
         if done.returncode != 0:
             said = [line for line in done.stderr.splitlines() if line.lower().startswith("error")]
             raise SystemExit(said[0] if said else f"{name} ended with {done.returncode}: {done.stderr.strip()[-500:]}")
         return done.stdout
 
-    def nestor(self, *words):
-        return json.loads(self.call("nestor", *words, "--json"))
+    def nestor(self, *words, **variables):
+        return json.loads(self.call("nestor", *words, "--json", **variables))
 
-    def bench(self, work, shape, dtype, *words):
-        return self.nestor("bench", work, "--model", self.model(shape, dtype), "--dtype", dtype, "--device", self.device, *words)
+    def bench(self, work, shape, dtype, *words, **variables):
+        model = self.model(shape, dtype)
+        return self.nestor("bench", work, "--model", model, "--dtype", dtype, "--device", self.device, *words, **variables)
 
     def model(self, shape, dtype):
         """A model of random weights. A float16 model is the bfloat16 one, which the program converts."""

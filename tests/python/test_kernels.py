@@ -36,6 +36,28 @@ def public(smoke):
     return smoke()
 
 
+@pytest.fixture(scope="module")
+def tested(run, root):
+    """The report of `bench kernels` with this kernel damaged."""
+    built = subprocess.run([root / "scripts/emulator.sh"], capture_output=True, text=True, check=True)
+
+    def call(damaged=None):
+        with pytest.MonkeyPatch.context() as variables:
+            variables.setenv("NESTOR_EMULATED_KERNELS", built.stdout.strip())
+            if damaged:
+                variables.setenv("NESTOR_EMULATOR_DAMAGE", damaged)
+            return json.loads(run("bench", "kernels", "--device", "cpu", "--json").stdout)
+    return call
+
+
+def test_bench_kernels_names_those_of_a_device(tested, run):
+    all_of, damaged = tested(), tested("silu_mul_f16")
+    assert all_of["left_out"] == [] and len(all_of["kernels"]) % 3 == 0 and all_of["ms"] > 0
+    assert [one["kernel"] for one in damaged["left_out"]] == ["silu_mul_f16"] and "differs" in damaged["left_out"][0]["reason"]
+    assert set(all_of["kernels"]) - set(damaged["kernels"]) == {"silu_mul_f16"}
+    assert run("bench", "kernels", "--device", "cpu").stdout.startswith("0 kernels")
+
+
 def test_damaged_kernels_are_left_out(smoke, public, root):
     warnings, policy, _ = smoke("all")
     operations = set(re.findall(r"EACH_TYPE\(X, (\w+)\)", (root / "core/torch/cuda/list.h").read_text())) - {"name"}

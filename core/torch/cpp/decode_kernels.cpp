@@ -25,7 +25,7 @@
 namespace {
 
 // Sizes of cuda/pages.cuh, cuda/paged_attention.cu and cuda/sample.cu.
-constexpr int64_t PAGE = 16, PIECE = 256, GROUP = 8, ATTENTION_THREADS = 128;
+constexpr int64_t PAGE = 16, MOST_PIECE = 512, GROUP = 8, ATTENTION_THREADS = 128;
 constexpr int64_t CHUNK = 512, MOST_CHUNKS = 1024, CHUNKS_PER_BLOCK = 8, SAMPLE_THREADS = 128;
 constexpr int64_t ROTATION_THREADS = 128;
 
@@ -35,7 +35,7 @@ struct PagedAttention {
   const int32_t* lengths;
   float* partial;
   int64_t pages, query_stride;
-  int32_t heads, kv_heads, most_pages;
+  int32_t heads, kv_heads, most_pages, piece;
   float scale;
 };
 struct RotateIntoCache {
@@ -55,6 +55,15 @@ template <typename... Args>
 void launch(const char* operation, const at::Tensor& x, int64_t grid_x, int64_t grid_y, int64_t block, Args... args) {
   const Launch shape{static_cast<unsigned>(grid_x), static_cast<unsigned>(grid_y), static_cast<unsigned>(block)};
   launch_kernel(kernel_name(operation, x.scalar_type()), x.device(), shape, args...);
+}
+
+// Tokens of a block of attention, one of `blocks` for each piece of `tokens`. Long pieces write and read less between
+// the two kernels; short ones give every multiprocessor two blocks where there are few requests.
+int64_t piece_of_attention(int64_t blocks, int64_t tokens, const at::Device& device) {
+  constexpr int64_t LEAST_PIECE = 64;
+  int64_t piece = MOST_PIECE;
+  while (piece > LEAST_PIECE && blocks * pieces_of(tokens, piece) < 2 * multiprocessors(device)) piece /= 2;
+  return piece;
 }
 
 const char* attention_of(int64_t dim) {
@@ -93,7 +102,8 @@ at::Tensor attend_pages(const at::Tensor& q, const at::Tensor& cache, const at::
   at::Tensor out = at::empty({rows, heads, dim}, q.options());
   if (rows == 0) return out;
   const int64_t groups = pieces_of(heads / kv_heads, GROUP);
-  const int64_t pieces = std::max<int64_t>(1, pieces_of(table.size(1) * PAGE, PIECE));
+  const int64_t blocks = rows * kv_heads * groups, tokens = std::max<int64_t>(1, table.size(1) * PAGE);
+  const int64_t piece = piece_of_attention(blocks, tokens, q.device()), pieces = pieces_of(tokens, piece);
   const at::Tensor partial = at::empty({rows, heads, pieces, dim + 2}, q.options().dtype(at::kFloat));
   const PagedAttention arguments{table.const_data_ptr<int32_t>(),
                                  seen.const_data_ptr<int32_t>(),
@@ -103,12 +113,13 @@ at::Tensor attend_pages(const at::Tensor& q, const at::Tensor& cache, const at::
                                  static_cast<int32_t>(heads),
                                  static_cast<int32_t>(kv_heads),
                                  static_cast<int32_t>(table.size(1)),
+                                 static_cast<int32_t>(piece),
                                  static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim)))};
   recorded("nestor::paged_attention", {queries, cache, table, seen, partial}, [&] {
-    launch(attention_of(dim), q, rows * kv_heads * groups, pieces, ATTENTION_THREADS, queries.data_ptr(), cache.data_ptr(),
+    launch(attention_of(dim), q, blocks, pieces, ATTENTION_THREADS, queries.data_ptr(), cache.data_ptr(),
            arguments);
     launch("paged_attention_combine", q, heads, rows, dim, partial.data_ptr(), seen.data_ptr(), out.data_ptr(),
-           static_cast<int32_t>(pieces));
+           static_cast<int32_t>(pieces), static_cast<int32_t>(piece));
     return std::vector<at::Tensor>{partial, out};
   });
   return out;

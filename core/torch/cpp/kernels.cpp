@@ -94,6 +94,8 @@ struct Kernel {
 struct Loaded {
   std::unordered_map<std::string, Kernel> kernels;
   CUcontext context = nullptr;
+  int multiprocessors = 0;
+  std::atomic<bool> tested = false;
   std::string problem;
 
   // Loads the cubin for a GPU.
@@ -105,6 +107,7 @@ struct Loaded {
       cuda.check(cuda.cuDeviceGet(&device, index), "cuDeviceGet");
       cuda.cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
       cuda.cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device);
+      cuda.cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
       const Cubin* fits = nullptr;
       for (const auto& cubin : CUBINS) {
         if (cubin.major == major && (cubin.minor < 0 || cubin.minor == minor)) fits = &cubin;
@@ -125,7 +128,7 @@ struct Loaded {
   }
 
   // The emulator's kernels.
-  explicit Loaded(int (*emulates)(const char*)) {
+  explicit Loaded(int (*emulates)(const char*)) : multiprocessors(4) {
     for (const auto& name : NAMES) {
       if (emulates(name.c_str())) kernels[name];
     }
@@ -163,10 +166,19 @@ std::unique_ptr<Emulator>& emulator() {
 
 // ---- both
 
+// True where the environment asks for public operations in all kernels' place.
+bool wants_none() {
+  static const bool none = [] {
+    const char* chosen = std::getenv("NESTOR_KERNELS");
+    return chosen && std::string(chosen) == "none";
+  }();
+  return none;
+}
+
 // Null where the device has no kernels.
 Loaded* loaded(const at::Device& device) {
   if (device.is_cpu()) return emulator() ? &emulator()->loaded : nullptr;
-  if (!device.is_cuda()) return nullptr;
+  if (!device.is_cuda() || wants_none()) return nullptr;
   constexpr int MOST_GPUS = 64;
   static std::array<std::once_flag, MOST_GPUS> once;
   static std::array<std::unique_ptr<Loaded>, MOST_GPUS> gpus;
@@ -206,6 +218,16 @@ void leave_out_kernel(const std::string& name, const at::Device& device) {
 
 bool has_kernels(const at::Device& device) {
   return loaded(device) != nullptr;
+}
+
+bool takes_self_test(const at::Device& device) {
+  Loaded* all = loaded(device);
+  return all && !all->tested.exchange(true);
+}
+
+int multiprocessors(const at::Device& device) {
+  const Loaded* all = loaded(device);
+  return all ? all->multiprocessors : 0;
 }
 
 std::string kernels_problem(const at::Device& device) {

@@ -33,8 +33,15 @@ void launch_kernel(const std::string& name, const at::Device& device, const Laun
 // Takes a kernel away from tensors on this device.
 void leave_out_kernel(const std::string& name, const at::Device& device);
 
-// True where tensors on this device may have kernels at all: on CUDA, and on a CPU with the emulator.
+// True where tensors on this device may have kernels at all: on CUDA unless NESTOR_KERNELS is `none`, and on a CPU with the
+// emulator.
 bool has_kernels(const at::Device& device);
+
+// True for the first caller that asks for this device, which tests its kernels.
+bool takes_self_test(const at::Device& device);
+
+// Multiprocessors of the device; a few for the emulator, so that small cases fill them. 0 where there are no kernels.
+int multiprocessors(const at::Device& device);
 
 // The reason for which a GPU has no kernels; empty where it has.
 std::string kernels_problem(const at::Device& device);

@@ -5,7 +5,7 @@
 #include "device.cuh"
 #include "pages.cuh"
 
-constexpr int PIECE = 256;  // tokens of a block
+constexpr int MOST_PIECE = 512;  // tokens of a block, at most
 constexpr int GROUP = 8;    // query heads that share a reading
 constexpr int ATTENTION_THREADS = 128;
 constexpr int ATTENTION_WARPS = ATTENTION_THREADS / WARP;
@@ -19,6 +19,7 @@ struct PagedAttention {
   int64_t pages;              // of the cache
   int64_t query_stride;       // elements between rows of queries
   int32_t heads, kv_heads, most_pages;
+  int32_t piece;              // tokens of a block
   float scale;
 };
 
@@ -48,8 +49,8 @@ DEVICE void paged_attention(const T* q, const T* keys, const PagedAttention& a) 
   constexpr int LANES = D / WIDTH;                   // lanes that share a token
   constexpr int STEP = WARP / LANES;                 // tokens that a warp reads at once
   constexpr int TOKENS = ATTENTION_THREADS / LANES;  // tokens that the block reads at once
-  SHARED(float, scores, PIECE * GROUP);              // by token, then head
-  SHARED(int32_t, pages, PIECE / PAGE);
+  SHARED(float, scores, MOST_PIECE * GROUP);         // by token, then head
+  SHARED(int32_t, pages, MOST_PIECE / PAGE);
   SHARED(float, largest_by_warp, ATTENTION_WARPS * GROUP);
   SHARED(float, totals_by_warp, ATTENTION_WARPS * GROUP);
   SHARED(float, sums, ATTENTION_WARPS * GROUP * D);
@@ -57,9 +58,9 @@ DEVICE void paged_attention(const T* q, const T* keys, const PagedAttention& a) 
   const int sharing = a.heads / a.kv_heads, groups = (sharing + GROUP - 1) / GROUP;
   const int group = blockIdx.x % groups, kv_head = blockIdx.x / groups % a.kv_heads;
   const int64_t row = blockIdx.x / (groups * a.kv_heads);
-  const int first = blockIdx.y * PIECE, length = a.lengths[row];
+  const int first = blockIdx.y * a.piece, length = a.lengths[row];
   if (first >= length) return;
-  const int n = min(length - first, PIECE), count = min(sharing - group * GROUP, GROUP);
+  const int n = min(length - first, a.piece), count = min(sharing - group * GROUP, GROUP);
   const int head = kv_head * sharing + group * GROUP;
 
   const int thread = threadIdx.x, place = lane() % LANES, part = place * WIDTH;
@@ -178,17 +179,17 @@ DEVICE void paged_attention(const T* q, const T* keys, const PagedAttention& a) 
 
 // out (R, H, D) from the pieces. Block x: query head; block y: request; a thread for each element. Length 0 gives zeros.
 template <class T>
-DEVICE void paged_attention_combine(const float* partial, const int32_t* lengths, T* out, int32_t most_pieces) {
-  const int dim = blockDim.x, d = threadIdx.x, pieces = (lengths[blockIdx.y] + PIECE - 1) / PIECE;
+DEVICE void paged_attention_combine(const float* partial, const int32_t* lengths, T* out, int32_t most_pieces, int32_t piece) {
+  const int dim = blockDim.x, d = threadIdx.x, pieces = (lengths[blockIdx.y] + piece - 1) / piece;
   const int64_t at = static_cast<int64_t>(blockIdx.y) * gridDim.x + blockIdx.x;
   const float* own = partial + at * most_pieces * (dim + 2);
   float largest = -INFINITY, total = 0, sum = 0;
   for (int p = 0; p < pieces; ++p) largest = fmaxf(largest, own[p * (dim + 2) + dim]);
   for (int p = 0; p < pieces; ++p) {
-    const float* piece = own + p * (dim + 2);
-    const float weight = expf(piece[dim] - largest);
-    sum += weight * piece[d];
-    total += weight * piece[dim + 1];
+    const float* part = own + p * (dim + 2);
+    const float weight = expf(part[dim] - largest);
+    sum += weight * part[d];
+    total += weight * part[dim + 1];
   }
   out[at * dim + d] = from_float<T>(pieces > 0 ? sum / total : 0.0f);
 }
@@ -203,7 +204,7 @@ DEVICE void paged_attention_combine(const float* partial, const int32_t* lengths
     paged_attention<T, 128>(q, keys, a);                                                                    \
   }                                                                                                         \
   extern "C" __global__ void paged_attention_combine_##SUFFIX(const float* partial, const int32_t* lengths, \
-                                                              T* out, int32_t most_pieces) {                \
-    paged_attention_combine<T>(partial, lengths, out, most_pieces);                                         \
+                                                              T* out, int32_t most_pieces, int32_t piece) { \
+    paged_attention_combine<T>(partial, lengths, out, most_pieces, piece);                                  \
   }
 FOR_EACH_TYPE(PAGED_ATTENTION)

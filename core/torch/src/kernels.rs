@@ -1,7 +1,7 @@
 //! Own CUDA kernels: `cuda/*.cu`, compiled by `build.rs` and embedded. Operations of [`crate::generic`] launch them where a
 //! tensor's device has them, and compute by libtorch's public operations elsewhere.
 //!
-//! A GPU has those that its architecture's cubin holds. A CPU has them where the library of the emulator is in place, which
+//! A GPU has those that its architecture's cubin holds, or none where the variable `NESTOR_KERNELS` is `none`. A CPU has them where the library of the emulator is in place, which
 //! the variable `NESTOR_EMULATED_KERNELS` names.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -91,7 +91,8 @@ pub fn emulate(library: Option<&Path>) -> Result<()> {
 }
 
 /// Runs each kernel of a device on a small input, against public operations. Leaves out those that differ or do not load, and
-/// returns them: public operations take their place. Does nothing on a device that cannot have kernels.
+/// returns them: public operations take their place. Does nothing on a device that cannot have kernels, and nothing after the
+/// first call for a device.
 pub fn self_test(device: Device) -> Result<Vec<LeftOut>> {
     unsafe extern "C" fn report(to: *mut c_void, kernel: *const c_char, reason: *const c_char) {
         // SAFETY: `to` is the list below, which outlives the call; the strings are zero-terminated.

@@ -49,9 +49,9 @@ fn attention_reads_the_pages_of_each_row_and_nothing_else() {
         let dim = [64, 128][random.below(2) as usize];
         let longest = if random.one_in(3) { 50 } else { 18 };
         let (rows, most) = (1 + random.below(4), 1 + random.below(longest));
-        let edges = [0, 1, page - 1, page, page + 1, 255, 256, 257, 511, 512, 513, most * page];
+        let edges = [0, 1, page - 1, page, page + 1, 63, 64, 65, 255, 256, 257, 511, 512, 513, most * page];
         let lengths: Vec<i64> = (0..rows)
-            .map(|_| if random.one_in(2) { edges[random.below(12) as usize] } else { random.below(most * page + 1) })
+            .map(|_| if random.one_in(2) { edges[random.below(15) as usize] } else { random.below(most * page + 1) })
             .map(|length| length.min(most * page))
             .collect();
         let at = format!("case {case}: {kind:?}, {sharing} x {kv_heads} heads of {dim}, lengths {lengths:?}");

@@ -30,6 +30,16 @@ pub enum BenchCommand {
     /// Compare the log-probs of engine and update on --new tokens sampled after each prompt
     #[command(after_help = "Example:\n  nestor bench logprob-diff --model runs/tiny --batch 2 --prompt 16 --new 8")]
     LogprobDiff(LogprobDiff),
+    /// Test the program's own CUDA kernels on a device, as every start does, and say which it has
+    #[command(after_help = "Example:\n  nestor bench kernels --device cpu")]
+    Kernels {
+        /// The device that has them
+        #[arg(long, value_enum, default_value = "auto")]
+        device: DeviceChoice,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// All-reduce a tensor over the ranks that `nestor launch`, torchrun or srun started, or over one
     #[command(after_help = "Example:\n  nestor launch --nproc 2 bench collective --backend gloo --mib 1")]
     Collective {

@@ -2,6 +2,7 @@
 
 mod generate;
 mod iteration;
+mod kernels;
 mod lengths;
 mod logprob_diff;
 mod rollout;
@@ -22,6 +23,7 @@ use tch::{Device, Kind, Tensor};
 
 pub use self::generate::generate;
 pub use self::iteration::iteration;
+pub use self::kernels::kernels;
 use self::lengths::lengths;
 pub use self::logprob_diff::{LogprobDiffOptions, logprob_diff};
 pub use self::rollout::rollout;

@@ -197,6 +197,10 @@ fn run(command: Command) -> Result<ExitCode> {
             let measured = bench::logprob_diff(&logprob_diff_options(args)?)?;
             print(json, &measured, || differences(&measured))?;
         }
+        Command::Bench(BenchCommand::Kernels { device, json }) => {
+            let tested = bench::kernels(device)?;
+            print(json, &tested, || kernels_line(&tested))?;
+        }
         Command::Bench(BenchCommand::Collective { backend, mib, repeats, timeout, silence, json }) => {
             let patience = Dist { timeout_s: timeout, silence_s: silence };
             let measured = bench::collective(&CollectiveOptions { backend: library(backend), mib, repeats, patience })?;
@@ -400,4 +404,15 @@ fn differences(measured: &Value) -> String {
 
 fn seconds_and_rate(measured: &Value) -> String {
     format!("{} s, {} tokens/s", measured["seconds"], measured["tokens_per_s"])
+}
+
+/// The number of kernels, and a line for each that is left out.
+fn kernels_line(tested: &Value) -> String {
+    let count = |list: &str| tested[list].as_array().map_or(0, Vec::len);
+    let mut text = format!("{} kernels, tested in {:.0} ms", count("kernels"), tested["ms"].as_f64().unwrap_or_default());
+    for one in tested["left_out"].as_array().into_iter().flatten() {
+        let name = |key: &str| one[key].as_str().unwrap_or_default().to_string();
+        text += &format!("\nleft out: {} ({})", name("kernel"), name("reason"));
+    }
+    text
 }

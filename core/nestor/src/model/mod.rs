@@ -13,7 +13,6 @@ pub mod stored;
 pub mod weights;
 
 use std::collections::BTreeMap;
-use std::sync::Once;
 
 use anyhow::{Context, Result};
 use nestor_torch::kernels::LeftOut;
@@ -78,13 +77,10 @@ pub fn device(choice: DeviceChoice) -> Result<Device> {
 /// The chosen device of the rank of this number on its machine. If it is a GPU, libtorch is set up for it here, before its
 /// first tensor.
 ///
-/// The device's kernels are tested here too, once per process. Those that fail are left out, with a warning.
+/// The device's kernels are tested here too. Those that fail are left out, with a warning.
 pub fn rank_device(choice: DeviceChoice, local_rank: usize) -> Result<Device> {
-    static TESTED: Once = Once::new();
-    let device = chosen_device(choice, local_rank)?;
-    let mut left_out = Ok(Vec::new());
-    TESTED.call_once(|| left_out = kernels::self_test(device));
-    let left_out = left_out?;
+    let device = untested_device(choice, local_rank)?;
+    let left_out = kernels::self_test(device)?;
     if !left_out.is_empty() {
         terminal::warn(&kernel_warning(&left_out));
     }
@@ -99,7 +95,8 @@ fn kernel_warning(left_out: &[LeftOut]) -> String {
     format!("warning: libtorch computes in place of these kernels, which failed their test: {}", reasons.join("; "))
 }
 
-fn chosen_device(choice: DeviceChoice, local_rank: usize) -> Result<Device> {
+/// The same before the test of its kernels.
+pub fn untested_device(choice: DeviceChoice, local_rank: usize) -> Result<Device> {
     match (choice, tch::Cuda::is_available()) {
         (DeviceChoice::Cpu, _) | (DeviceChoice::Auto, false) => Ok(Device::Cpu),
         (DeviceChoice::Cuda | DeviceChoice::Auto, true) => {

@@ -1,6 +1,6 @@
-//! The network's operations by libtorch's own, on any device: `cpp/generic.cpp`, `cpp/norm.cpp`, `cpp/rotate.cpp`. Those that only CUDA has
-//! are in `cpp/cuda_ops.cpp`; on a CPU public operations take their place. Own kernels take the place of both where the
-//! device has them: [`crate::kernels`].
+//! The network's operations by libtorch's own, on any device: `cpp/generic.cpp`, `cpp/norm.cpp` and `cpp/rotate.cpp`. Those
+//! that only CUDA has are in `cpp/cuda_ops.cpp`; on a CPU public operations take their place. Own kernels take the place of
+//! both where the device has them: [`crate::kernels`].
 //!
 //! They panic where shapes or types do not fit, as tch's own operations do.
 //!

@@ -452,14 +452,16 @@ impl Model {
     }
 
     /// The final norm: (R, E) to the input of the head.
-    pub fn final_norm(&self, weights: &OuterWeights, x: &Tensor) -> Tensor {
-        self.ops.rms_norm(x, &weights.norm, self.config.rms_norm_eps)
+    pub fn final_norm(&self, weights: &OuterWeights, x: &Tensor, tape: &mut Tape) -> Tensor {
+        let Normed { norm, weight, .. } = self.ops.add_norm(x, None, &weights.norm, self.config.rms_norm_eps);
+        tape.norm(&weight);
+        norm
     }
 
     /// Final norm and LM head: (R, E) to logits (R, V). The generic operations give float32, so that log-probs of a policy
     /// in 16 bits are not rounded to them; the fused ones the compute type.
     pub fn logits(&self, weights: &OuterWeights, x: &Tensor) -> Tensor {
-        let states = self.final_norm(weights, x);
+        let states = self.final_norm(weights, x, &mut Tape::off());
         match self.ops {
             Ops::Fused => weights.head.apply(&states, &mut Tape::off()),
             Ops::Generic => generic::logits(&states, &weights.head.weight),

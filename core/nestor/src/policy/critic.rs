@@ -110,7 +110,6 @@ fn value_gradients<M>(
     accumulate_gradients(critic, packed, options.recompute, sums, |HeadInputs { states, outer, sum }| {
         let (states, mut tape) = (states.detach().set_requires_grad(true), Tape::on());
         let (loss, metrics) = loss(&value_head(critic, outer, &states, &mut tape));
-        tape.norm(&outer.norm);
         let grad = loss.full_like(options.loss_factor);
         let (of_states, gradients) = tape.backward(loss, &grad, &states);
         if let Some(sum) = sum {
@@ -125,7 +124,8 @@ fn value_gradients<M>(
 
 /// Values (N) of states (N, E), float32.
 fn value_head(critic: &Model, outer: &OuterWeights, states: &Tensor, tape: &mut Tape) -> Tensor {
-    outer.head.apply(&critic.final_norm(outer, states), tape).squeeze_dim(-1).to_kind(Kind::Float)
+    let states = critic.final_norm(outer, states, tape);
+    outer.head.apply(&states, tape).squeeze_dim(-1).to_kind(Kind::Float)
 }
 
 /// A critic's values of every state of a batch, as the column `values` of [`Rows`]; the ranks share the work.

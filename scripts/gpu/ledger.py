@@ -33,9 +33,11 @@ ELEMENTWISE = 0.85
 GAP = 1e-6  # seconds between two kernels of a graph, or of a stream that the host keeps full
 
 # Kernels of an operation that has more than one on CUDA. Flash attention's backward pass: products of output and gradient, the
-# pass itself, conversion, and two sums over the query heads of a key head. The norm's: the pass, the sum of its parts of the
-# weight's gradient, and a conversion.
-KERNELS = {"nestor::varlen_attention_backward": 5, "nestor::paged_attention": 2, "nestor::sample": 2, "nestor::rms_norm_backward": 3}
+# pass itself, conversion, and two sums over the query heads of a key head.
+KERNELS = {"nestor::varlen_attention_backward": 5, "nestor::paged_attention": 2, "nestor::sample": 2}
+# Rows of float32 of which these write or read as many as a backward pass has parts: constants of core/torch/cpp, which tell how
+# many blocks such a pass has.
+PARTS = {"nestor::rms_norm_backward": 256, "nestor::rotate_backward": 512, "nestor::column_sums": 512}
 PRODUCTS = {"aten::mm", "aten::addmm", "aten::addmm_", "mkldnn::_linear_pointwise", "nestor::add_product", "nestor::logits"}
 # These read only as much of their first tensor as they write, or write only as much of the last one as they read.
 GATHERS = {"aten::index_select", "aten::embedding", "aten::gather"}
@@ -104,6 +106,8 @@ def operation(line, shape, work, decoding):
         else:
             # Other sizes are those of small tensors: tables of sequences and frequencies.
             elements = [sizes.get(number, number) for number in numbers]
+            if name in PARTS and kind == "Float" and len(numbers) == 2:
+                elements[0] = PARTS[name]
         count = prod(elements)
         tensors.append((direction, elements, count, count * BYTES[kind]))
     read = [it for it in tensors if it[0] == "r"]

@@ -160,7 +160,8 @@ def test_own_kernels(architecture, tied, tmp_path, driver, own_kernels, monkeypa
         return  # the same kernels
     sums, want = gradients()
     # A kernel that writes wrong numbers shows, so each one was used.
-    for kernel in ("rotate", "silu_mul", "silu_mul_grad", "head_statistics", "head_gradient"):
+    for kernel in ("rms_norm", "add_norm", "rms_norm_grad", "rotate", "rotate_grad", "column_sums", "silu_mul", "silu_mul_grad",
+                   "head_statistics", "head_gradient"):
         monkeypatch.setenv("NESTOR_EMULATOR_DAMAGE", f"{kernel}_f32")
         damaged_sums, got = gradients()
         assert damaged_sums != sums or any((got[name] != want[name]).any() for name in want), kernel

@@ -19,6 +19,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "column_sums.h"
 #include "cuda_ops.h"
 #include "guarded.h"
 #include "kernels.h"
@@ -167,63 +168,79 @@ Normed launch_rms_norm(const at::Tensor& x, const at::Tensor& y, const at::Tenso
   return to;
 }
 
+namespace {
+
+// Blocks of a backward pass for each head.
+int backward_blocks(const Shape& shape) {
+  const auto& [rows, block, groups] = shape;
+  return std::max(1, std::min(BACKWARD_BLOCKS / rows.heads, (rows.tokens + groups - 1) / groups));
+}
+
+// Parts of the weight's gradient that a backward pass leaves.
+int64_t backward_parts(const Shape& shape) {
+  return static_cast<int64_t>(backward_blocks(shape)) * shape.groups;
+}
+
+}  // namespace
+
 NormGradients launch_rms_norm_grad(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& scales,
                                    const at::Tensor& grad, const at::Tensor& grad_sum, bool weight_too) {
-  const auto [rows, block, groups] = shape_of(x, weight, 0.0);
+  const auto shape = shape_of(x, weight, 0.0);
   const auto from = dense(grad), more = grad_sum.defined() ? dense(grad_sum) : at::Tensor();
-  const int blocks = std::max(1, std::min(BACKWARD_BLOCKS / rows.heads, (rows.tokens + groups - 1) / groups));
   NormGradients to{at::empty(x.sizes(), x.options()), {}};
-  at::Tensor partial;
-  if (weight_too) partial = at::empty({blocks * groups, rows.heads, rows.width}, x.options().dtype(at::kFloat));
-  const Launch launch{static_cast<unsigned>(blocks), static_cast<unsigned>(rows.heads), static_cast<unsigned>(block)};
+  if (weight_too) {
+    std::vector<int64_t> sizes = weight.sizes().vec();
+    sizes.insert(sizes.begin(), backward_parts(shape));
+    to.weight_parts = at::empty(sizes, x.options().dtype(at::kFloat));
+  }
+  const Launch launch{static_cast<unsigned>(backward_blocks(shape)), static_cast<unsigned>(shape.rows.heads),
+                      static_cast<unsigned>(shape.block)};
   variable_list reads{x, weight, scales, from};
   if (more.defined()) reads.push_back(more);
   recorded("nestor::rms_norm_backward", reads, [&] {
     launch_kernel(kernel_name("rms_norm_grad", x.scalar_type()), x.device(), launch, pointer(x), pointer(weight),
-                  pointer(scales), pointer(from), pointer(more), pointer(to.x), pointer(partial), rows);
-    if (weight_too) to.weight = at::sum(partial, {0}).to(weight.scalar_type()).view(weight.sizes());
-    return weight_too ? variable_list{to.x, to.weight} : variable_list{to.x};
+                  pointer(scales), pointer(from), pointer(more), pointer(to.x), pointer(to.weight_parts), shape.rows);
+    return variable_list{to.x, to.weight_parts};
   });
   return to;
 }
 
 namespace {
 
-struct RmsNorm : torch::autograd::Function<RmsNorm> {
-  static Variable forward(AutogradContext* ctx, const Variable& x, const Variable& weight, double eps) {
-    const auto normed = launch_rms_norm(x, {}, weight, eps, true);
-    ctx->save_for_backward({x, weight, normed.scales});
-    return normed.out;
-  }
-
-  static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const auto saved = ctx->get_saved_variables();
-    const auto to = launch_rms_norm_grad(saved[0], saved[1], saved[2], grads[0], {}, ctx->needs_input_grad(1));
-    return {to.x, to.weight, Variable()};
-  }
-};
-
-struct AddNorm : torch::autograd::Function<AddNorm> {
-  static variable_list forward(AutogradContext* ctx, const Variable& x, const Variable& y, const Variable& weight,
-                               double eps) {
+// The sum of x and perhaps y, and its norm. `parts`, for a weight that is trained, is a leaf whose gradient is the weight's in
+// parts.
+struct Norm : torch::autograd::Function<Norm> {
+  static variable_list forward(AutogradContext* ctx, const Variable& x, const std::optional<Variable>& y,
+                               const Variable& weight, const std::optional<Variable>& parts, double eps) {
     ctx->set_materialize_grads(false);
-    const auto normed = launch_rms_norm(x, y, weight, eps, true);
-    ctx->save_for_backward({normed.sum, weight, normed.scales});
-    return {normed.sum, normed.out};
+    ctx->saved_data["adds"] = y.has_value();
+    ctx->saved_data["in_parts"] = parts.has_value();
+    const auto normed = launch_rms_norm(x, y.value_or(Variable()), weight, eps, true);
+    ctx->save_for_backward({y ? normed.sum : x, weight, normed.scales});
+    return {y ? normed.sum : x.detach(), normed.out};
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto saved = ctx->get_saved_variables();
-    if (!grads[1].defined()) return {grads[0], grads[0], Variable(), Variable()};
-    const auto to = launch_rms_norm_grad(saved[0], saved[1], saved[2], grads[1], grads[0], ctx->needs_input_grad(2));
-    return {to.x, to.x, to.weight, Variable()};
+    const auto& weight = saved[1];
+    const bool adds = ctx->saved_data["adds"].toBool();
+    const auto of_both = [&](const Variable& x) { return variable_list{x, adds ? x : Variable()}; };
+    auto made = of_both(grads[0]);
+    Variable of_weight, of_parts;
+    if (grads[1].defined()) {
+      // The gradients that are asked for, by the places of the tensors among the arguments.
+      const size_t place = adds ? 2 : 1;
+      const bool whole = ctx->needs_input_grad(place);
+      const bool in_parts = ctx->saved_data["in_parts"].toBool() && ctx->needs_input_grad(place + 1);
+      const auto to = launch_rms_norm_grad(saved[0], weight, saved[2], grads[1], grads[0], whole || in_parts);
+      made = of_both(to.x);
+      if (whole) of_weight = at::sum(to.weight_parts, {0}).to(weight.scalar_type());
+      if (in_parts) of_parts = to.weight_parts;
+    }
+    made.insert(made.end(), {of_weight, of_parts, Variable()});
+    return made;
   }
 };
-
-bool any_needs_grad(std::initializer_list<at::Tensor> tensors) {
-  return at::GradMode::is_enabled() &&
-         std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& t) { return t.requires_grad(); });
-}
 
 }  // namespace
 
@@ -273,7 +290,7 @@ std::string rms_norm_grad_problem(at::ScalarType type, const at::Device& device)
     const at::NoGradGuard off;
     const auto why = difference(got.x, want[0] + of_sum.to(at::kFloat));
     if (!why.empty()) return why;
-    const auto of_weight = difference(got.weight, want[1]);
+    const auto of_weight = difference(got.weight_parts.sum(0).to(type), want[1]);
     if (!of_weight.empty()) return of_weight;
   }
   return "";
@@ -292,40 +309,35 @@ std::vector<SelfTest> norm_self_tests() {
 
 extern "C" {
 
-// x / rms(x) * weight over the last dimension: (T, D) with weight (D), or (T, N, D) with weight (N, D).
-int nestor_generic_rms_norm(const at::Tensor* x, const at::Tensor* weight, double eps, at::Tensor** y, char* message,
-                            size_t message_size) {
+// x, or x + y where y is not null, and its norm by the weight: (T, E) with weight (E), or without y also (T, N, D) with weight
+// (N, D). The third tensor is the leaf that has the weight's gradient: the weight, or a stand-in of float32 (P, ...) whose
+// gradient is the weight's in P parts.
+int nestor_generic_norm(const at::Tensor* x, const at::Tensor* y, const at::Tensor* weight, double eps, at::Tensor** made,
+                        char* message, size_t message_size) {
   return guarded(message, message_size, [&] {
-    const bool grad = any_needs_grad({*x, *weight});
-    if (!has_norm("rms_norm", *x, *weight) || (grad && !has_norm("rms_norm_grad", *x, *weight))) {
-      *y = new at::Tensor(public_rms_norm(*x, *weight, eps));
-    } else if (grad) {
-      *y = new at::Tensor(RmsNorm::apply(*x, *weight, eps));
-    } else {
-      *y = new at::Tensor(launch_rms_norm(*x, {}, *weight, eps, false).out);
-    }
-  });
-}
-
-// x + y and its norm, all (T, E), with weight (E).
-int nestor_generic_add_norm(const at::Tensor* x, const at::Tensor* y, const at::Tensor* weight, double eps,
-                            at::Tensor** sum_and_norm, char* message, size_t message_size) {
-  return guarded(message, message_size, [&] {
-    const bool grad = any_needs_grad({*x, *y, *weight});
-    const bool fits = x->sizes() == y->sizes() && x->scalar_type() == y->scalar_type() && x->is_contiguous();
-    at::Tensor sum, norm;
-    if (!fits || !has_norm("add_norm", *x, *weight) || (grad && !has_norm("rms_norm_grad", *x, *weight))) {
-      sum = at::add(*x, *y);
+    const bool fits = !y || (x->sizes() == y->sizes() && x->scalar_type() == y->scalar_type() && x->is_contiguous());
+    const bool needs = x->requires_grad() || weight->requires_grad() || (y && y->requires_grad());
+    const bool grad = at::GradMode::is_enabled() && needs;
+    at::Tensor sum = *x, norm, scale = *weight;
+    if (!fits || !has_norm(y ? "add_norm" : "rms_norm", *x, *weight) ||
+        (grad && !has_norm("rms_norm_grad", *x, *weight))) {
+      if (y) sum = at::add(*x, *y);
       norm = public_rms_norm(sum, *weight, eps);
     } else if (grad) {
-      const auto both = AddNorm::apply(*x, *y, *weight, eps);
+      std::optional<Variable> added, parts;
+      if (y) added = *y;
+      if (weight->requires_grad()) {
+        parts = leaf_of_parts(backward_parts(shape_of(*x, *weight, eps)), weight->sizes(), *x);
+        scale = *parts;
+      }
+      const auto both = Norm::apply(*x, added, *weight, parts, eps);
       sum = both[0], norm = both[1];
     } else {
-      const auto normed = launch_rms_norm(*x, *y, *weight, eps, false);
-      sum = normed.sum, norm = normed.out;
+      const auto normed = launch_rms_norm(*x, y ? *y : at::Tensor(), *weight, eps, false);
+      if (y) sum = normed.sum;
+      norm = normed.out;
     }
-    sum_and_norm[0] = new at::Tensor(sum);
-    sum_and_norm[1] = new at::Tensor(norm);
+    for (const auto& tensor : {sum, norm, scale}) *made++ = new at::Tensor(tensor);
   });
 }
 }

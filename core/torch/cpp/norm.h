@@ -13,10 +13,10 @@ struct Normed {
 // x / rms(x) * weight, or with y the norm of x + y. The kernel must take these tensors.
 Normed launch_rms_norm(const at::Tensor& x, const at::Tensor& y, const at::Tensor& weight, double eps, bool keep_scales);
 
-// Gradients of x and of the weight, by that of the norm, and that of the sum where it is defined. The weight's is undefined
-// unless it is wanted.
+// Gradients of x and of the weight, by that of the norm, and that of the sum where it is defined. The weight's is in parts,
+// float32 (P, D) or (P, N, D), and undefined unless it is wanted.
 struct NormGradients {
-  at::Tensor x, weight;
+  at::Tensor x, weight_parts;
 };
 NormGradients launch_rms_norm_grad(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& scales,
                                    const at::Tensor& grad, const at::Tensor& grad_sum, bool weight_too);

@@ -17,8 +17,8 @@ constexpr at::ScalarType TYPES[] = {at::kFloat, at::kHalf, at::kBFloat16};
 // The tests of all kernels.
 std::vector<SelfTest> all() {
   std::vector<SelfTest> tests;
-  for (const auto of_file : {adamw_self_tests, decode_self_tests, head_self_tests, norm_self_tests, rotate_self_tests,
-                             silu_mul_self_tests}) {
+  for (const auto of_file : {adamw_self_tests, column_sums_self_tests, decode_self_tests, head_self_tests,
+                             norm_self_tests, rotate_self_tests, silu_mul_self_tests}) {
     auto more = of_file();
     std::move(more.begin(), more.end(), std::back_inserter(tests));
   }

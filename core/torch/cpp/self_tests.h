@@ -29,6 +29,7 @@ std::string difference(const at::Tensor& got, const at::Tensor& want);
 
 // The tests of each operation's file.
 std::vector<SelfTest> adamw_self_tests();
+std::vector<SelfTest> column_sums_self_tests();
 std::vector<SelfTest> decode_self_tests();
 std::vector<SelfTest> head_self_tests();
 std::vector<SelfTest> norm_self_tests();

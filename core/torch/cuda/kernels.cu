@@ -4,11 +4,13 @@
 #include "list.h"
 
 #include "adamw.cu"
+#include "column_sums.cu"
 #include "head_gradient.cu"
 #include "head_statistics.cu"
 #include "paged_attention.cu"
 #include "rms_norm.cu"
 #include "rotate.cu"
+#include "rotate_grad.cu"
 #include "rotate_into_cache.cu"
 #include "sample.cu"
 #include "silu_mul.cu"

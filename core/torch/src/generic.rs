@@ -1,6 +1,6 @@
-//! The network's operations by libtorch's own, on any device: `cpp/generic.cpp` and `cpp/norm.cpp`. Those that only CUDA has
-//! are in `cpp/cuda_ops.cpp`; on a CPU public operations take their place. Own kernels take the place of both where the
-//! device has them: [`crate::kernels`].
+//! The network's operations by libtorch's own, on any device: `cpp/generic.cpp`, `cpp/norm.cpp` and `cpp/rotate.cpp`. Those
+//! that only CUDA has are in `cpp/cuda_ops.cpp`; on a CPU public operations take their place. Own kernels take the place of
+//! both where the device has them: [`crate::kernels`].
 //!
 //! They panic where shapes or types do not fit, as tch's own operations do.
 //!
@@ -14,20 +14,12 @@ use torch_sys::C_tensor;
 use super::{TensorPtr, made, must};
 
 unsafe extern "C" {
-    fn nestor_generic_rms_norm(
-        x: TensorPtr,
-        weight: TensorPtr,
-        eps: f64,
-        y: *mut *mut C_tensor,
-        message: *mut c_char,
-        message_size: usize,
-    ) -> c_int;
-    fn nestor_generic_add_norm(
+    fn nestor_generic_norm(
         x: TensorPtr,
         y: TensorPtr,
         weight: TensorPtr,
         eps: f64,
-        sum_and_norm: *mut *mut C_tensor,
+        made: *mut *mut C_tensor,
         message: *mut c_char,
         message_size: usize,
     ) -> c_int;
@@ -35,8 +27,17 @@ unsafe extern "C" {
         x: TensorPtr,
         cos: TensorPtr,
         sin: TensorPtr,
-        rotated: i64,
-        y: *mut *mut C_tensor,
+        heads: i64,
+        kv_heads: i64,
+        qkv: *mut *mut C_tensor,
+        parts: *mut *mut C_tensor,
+        message: *mut c_char,
+        message_size: usize,
+    ) -> c_int;
+    fn nestor_generic_add_column_sums(
+        sum: TensorPtr,
+        x: TensorPtr,
+        first: bool,
         message: *mut c_char,
         message_size: usize,
     ) -> c_int;
@@ -92,40 +93,83 @@ pub struct Sequences {
     pub longest: i64,
 }
 
-/// x / rms(x) * weight over the last dimension: (T, D) with weight (D), or (T, N, D) with weight (N, D).
-pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Tensor {
+/// A sum and its norm.
+#[derive(Debug)]
+pub struct Normed {
+    pub sum: Tensor,
+    pub norm: Tensor,
+    /// The leaf that has the weight's gradient: the weight itself or, in a pass with gradients by own kernels, a stand-in of
+    /// float32 (P, ...) whose gradient is the weight's in P parts.
+    pub weight: Tensor,
+}
+
+/// Queries (T, H, D), keys (T, K, D) and values (T, K, D) of one tensor, the first two rotated.
+#[derive(Debug)]
+pub struct RotatedQkv {
+    pub q: Tensor,
+    pub k: Tensor,
+    pub v: Tensor,
+    /// In a pass with gradients by own kernels, a leaf of float32 (P, (H + 2K) D): its gradient is that of the one tensor summed
+    /// over the tokens, in P parts. So it stands for a bias.
+    pub bias: Option<Tensor>,
+}
+
+/// x, or x + y, and its norm: sum / rms(sum) * weight over the last dimension. (T, E) with weight (E), or without y also
+/// (T, N, D) with weight (N, D).
+pub fn norm(x: &Tensor, y: Option<&Tensor>, weight: &Tensor, eps: f64) -> Normed {
     let (size, by) = (x.size(), weight.size());
-    assert!(size.len() >= 2 && size[1..] == by[..], "rms_norm needs a weight for {size:?}, got {by:?}");
+    let fits = size.len() >= 2 && size[1..] == by[..] && y.is_none_or(|y| size.len() == 2 && y.size() == size);
+    assert!(fits, "a norm of {size:?} and {:?} needs another weight than {by:?}", y.map(Tensor::size));
+    let y = y.map_or(std::ptr::null(), |y| y.as_ptr());
     // SAFETY: the tensors live through the call; their shapes fit by the check.
-    let [y] = made(|y, message, n| unsafe { nestor_generic_rms_norm(x.as_ptr(), weight.as_ptr(), eps, y, message, n) });
-    y
+    let [sum, norm, weight] =
+        made(|made, message, n| unsafe { nestor_generic_norm(x.as_ptr(), y, weight.as_ptr(), eps, made, message, n) });
+    Normed { sum, norm, weight }
 }
 
-/// x + y and its norm, (T, E) each, with weight (E).
-pub fn add_norm(x: &Tensor, y: &Tensor, weight: &Tensor, eps: f64) -> [Tensor; 2] {
-    let (size, by) = (x.size(), weight.size());
-    let fits = size.len() == 2 && size[1..] == by[..] && y.size() == size;
-    assert!(fits, "add_norm needs two of {size:?} and a weight, got {by:?}");
-    // SAFETY: as above.
-    made(|both, message, n| unsafe {
-        nestor_generic_add_norm(x.as_ptr(), y.as_ptr(), weight.as_ptr(), eps, both, message, n)
-    })
+/// Applies the rotary embedding, cos and sin (T, 1, D), to queries and keys of one tensor (T, H + K, D): (T, H, D) and (T, K, D).
+/// Takes x by value, because the results may be in its memory: no other tensor of that memory may be read afterwards.
+pub fn rotate(x: Tensor, cos: &Tensor, sin: &Tensor, heads: i64) -> [Tensor; 2] {
+    let kv_heads = x.size()[1] - heads;
+    rotated(x, [cos, sin], heads, kv_heads).0
 }
 
-/// Applies the rotary embedding, cos and sin (T, 1, D), to the first `rotated` heads of x (T, N, D) and leaves the others.
-/// Takes x by value, because the result may be in its memory: no other tensor of that memory may be read afterwards.
-pub fn rotate(x: Tensor, cos: &Tensor, sin: &Tensor, rotated: i64) -> Tensor {
+/// The same for queries, keys and values of one tensor (T, H + 2K, D); values stay as they are.
+pub fn rotate_qkv(x: Tensor, cos: &Tensor, sin: &Tensor, heads: i64) -> RotatedQkv {
+    let kv_heads = (x.size()[1] - heads) / 2;
+    let ([q, k, v], bias) = rotated(x, [cos, sin], heads, kv_heads);
+    RotatedQkv { q, k, v, bias }
+}
+
+fn rotated<const N: usize>(
+    x: Tensor,
+    [cos, sin]: [&Tensor; 2],
+    heads: i64,
+    kv_heads: i64,
+) -> ([Tensor; N], Option<Tensor>) {
     let size = x.size();
     let &[t, n, dim] = &size[..] else { panic!("rotate needs (T, N, D), got {size:?}") };
-    assert!(0 < rotated && rotated <= n && dim % 2 == 0, "{rotated} heads of {size:?} cannot be rotated");
+    let fits = heads > 0 && kv_heads > 0 && n == heads + (N as i64 - 1) * kv_heads && dim % 2 == 0;
+    assert!(fits, "{heads} and {kv_heads} heads of {size:?} cannot be rotated");
     for table in [cos, sin] {
         assert!(table.size() == [t, 1, dim] && table.device() == x.device(), "a table for {t} tokens of {dim}");
     }
-    // SAFETY: the tensors live through the call; libtorch checks every shape again.
-    let [y] = made(|y, message, size| unsafe {
-        nestor_generic_rotate(x.as_ptr(), cos.as_ptr(), sin.as_ptr(), rotated, y, message, size)
+    let mut bias = std::ptr::null_mut();
+    // SAFETY: the tensors live through the call; by the check of `n` there are N results.
+    let qkv = made(|qkv, message, size| unsafe {
+        let (x, cos, sin) = (x.as_ptr(), cos.as_ptr(), sin.as_ptr());
+        nestor_generic_rotate(x, cos, sin, heads, kv_heads, qkv, &mut bias, message, size)
     });
-    y
+    // SAFETY: on success it is null, or a tensor made with `new`.
+    (qkv, (!bias.is_null()).then(|| unsafe { Tensor::from_ptr(bias) }))
+}
+
+/// Writes the sums of the columns of x (n, m), in float32, to `sum` (m), or adds them to what it holds unless it is `first`.
+pub fn add_column_sums(sum: &Tensor, x: &Tensor, first: bool) {
+    let (to, of) = (sum.size(), x.size());
+    assert!(of.len() == 2 && to == of[1..] && sum.kind() == Kind::Float, "sums {to:?} of the columns of {of:?}");
+    // SAFETY: as above.
+    must(|message, size| unsafe { nestor_generic_add_column_sums(sum.as_ptr(), x.as_ptr(), first, message, size) });
 }
 
 /// silu(gate) * up, with gate and up in one tensor (T, 2F): (T, F).

@@ -2,7 +2,7 @@
 
 use tch::{Device, Kind, Tensor};
 
-use crate::generic::{self, Sequences};
+use crate::generic::{self, Normed, RotatedQkv, Sequences};
 use crate::{fused, upload};
 
 /// The form in which a network's operations are computed.
@@ -47,39 +47,39 @@ impl Ops {
     pub fn rms_norm(self, x: &Tensor, weight: &Tensor, eps: f64) -> Tensor {
         match self {
             Self::Fused => fused::rms_norm(x, weight, eps),
-            Self::Generic => generic::rms_norm(x, weight, eps),
+            Self::Generic => generic::norm(x, None, weight, eps).norm,
         }
     }
 
-    /// Adds the output of a layer to the residual: x + y, and its norm, (T, E) each, with weight (E).
-    pub fn add_norm(self, x: &Tensor, y: &Tensor, weight: &Tensor, eps: f64) -> [Tensor; 2] {
+    /// The residual x, or with the output of a layer x + y, and its norm: (T, E) each, with weight (E).
+    pub fn add_norm(self, x: &Tensor, y: Option<&Tensor>, weight: &Tensor, eps: f64) -> Normed {
         match self {
             Self::Fused => {
-                let sum = x + y;
+                let sum = y.map_or_else(|| x.shallow_clone(), |y| x + y);
                 let norm = fused::rms_norm(&sum, weight, eps);
-                [sum, norm]
+                Normed { sum, norm, weight: weight.shallow_clone() }
             }
-            Self::Generic => generic::add_norm(x, y, weight, eps),
+            Self::Generic => generic::norm(x, y, weight, eps),
         }
     }
 
     /// Applies the rotary embedding, cos and sin (T, 1, D), to queries and keys of one tensor (T, H + 2K, D), which also has
-    /// the values: (T, H, D), (T, K, D) and (T, K, D). They may be in the memory of x, which no other tensor may read
-    /// afterwards.
-    pub fn rotate_qkv(self, x: Tensor, [cos, sin]: [&Tensor; 2], heads: i64) -> [Tensor; 3] {
-        let kv_heads = (x.size()[1] - heads) / 2;
+    /// the values. The results may be in the memory of x, which no other tensor may read afterwards.
+    pub fn rotate_qkv(self, x: Tensor, [cos, sin]: [&Tensor; 2], heads: i64) -> RotatedQkv {
         match self {
-            Self::Fused => fused::rotate_qkv(&x, cos, sin, heads),
-            Self::Generic => split(&generic::rotate(x, cos, sin, heads + kv_heads), [heads, kv_heads, kv_heads]),
+            Self::Fused => {
+                let [q, k, v] = fused::rotate_qkv(&x, cos, sin, heads);
+                RotatedQkv { q, k, v, bias: None }
+            }
+            Self::Generic => generic::rotate_qkv(x, cos, sin, heads),
         }
     }
 
-    /// The same for queries and keys alone, (T, H + K, D).
+    /// The same for queries and keys alone, (T, H + K, D): (T, H, D) and (T, K, D).
     pub fn rotate_qk(self, x: Tensor, [cos, sin]: [&Tensor; 2], heads: i64) -> [Tensor; 2] {
-        let n = x.size()[1];
         match self {
             Self::Fused => fused::rotate(&x, cos, sin, heads),
-            Self::Generic => split(&generic::rotate(x, cos, sin, n), [heads, n - heads]),
+            Self::Generic => generic::rotate(x, cos, sin, heads),
         }
     }
 
@@ -116,6 +116,23 @@ impl Ops {
         match self {
             Self::Fused => fused::add_product(sum, a, b, first),
             Self::Generic => generic::add_product(sum, a, b, first),
+        }
+    }
+
+    /// Writes a vector's gradient to its float32 `sum` (m), or adds it to what the sum holds unless it is `first`. A gradient
+    /// (n, m) is in n parts, which are summed in float32.
+    pub fn add_gradient(self, sum: &Tensor, gradient: &Tensor, first: bool) {
+        let in_parts = gradient.dim() > 1;
+        let whole = match self {
+            Self::Generic if in_parts => return generic::add_column_sums(sum, gradient, first),
+            Self::Fused if in_parts => &gradient.sum_dim_intlist([0i64].as_slice(), false, Kind::Float),
+            _ => gradient,
+        };
+        let mut sum = sum.shallow_clone();
+        if first {
+            sum.copy_(whole);
+        } else {
+            let _ = sum.g_add_(whole);
         }
     }
 }

@@ -7,7 +7,8 @@ mod random;
 
 use random::setting;
 
-use nestor_torch::{generic, kernels};
+use nestor_torch::generic::{self, Normed};
+use nestor_torch::kernels;
 use tch::{Device, Kind, Tensor};
 
 const KINDS: [(Kind, &str, f64); 3] =
@@ -60,36 +61,35 @@ fn norms_and_gradients_equal_public_operations() {
         let weight = leaf(random(&by));
         let eps = 1e-6;
 
-        let plain = tch::no_grad(|| generic::rms_norm(&x, &weight, eps));
-        assert_close(&plain, &reference(&x, &weight, eps), rounding, &format!("{case}, forward"));
-        let add = !heads && draw(2) == 1;
+        let plain = tch::no_grad(|| generic::norm(&x, None, &weight, eps));
+        assert_close(&plain.norm, &reference(&x, &weight, eps), rounding, &format!("{case}, forward"));
+        // The residual, alone or with a layer's output.
+        let y = (!heads && draw(2) == 1).then(|| leaf(random(&shape) * scale));
+        let Normed { sum, norm, weight: parts } = generic::norm(&x, y.as_ref(), &weight, eps);
+        assert!(sum.equal(&y.as_ref().map_or_else(|| x.detach(), |y| &x + y)), "{case}: sum");
+        assert_close(&norm, &reference(&sum, &weight, eps), rounding, &format!("{case}, norm of the sum"));
+        let no_grad = tch::no_grad(|| generic::norm(&x, y.as_ref(), &weight, eps));
+        assert!(no_grad.sum.equal(&sum), "{case}: sum without gradients");
+
         let wide = |t: &Tensor| leaf(t.detach().to_kind(Kind::Float));
-        let (wide_x, wide_weight) = (wide(&x), wide(&weight));
+        let (wide_sum, wide_weight) = (wide(&sum), wide(&weight));
         let grads = [random(&x.size()), random(&x.size())];
-        let (got, want);
-        if add {
-            let y = leaf(random(&shape) * scale);
-            let [sum, norm] = generic::add_norm(&x, &y, &weight, eps);
-            assert!(sum.equal(&(&x + &y)), "{case}: sum");
-            assert_close(&norm, &reference(&sum, &weight, eps), rounding, &format!("{case}, norm of the sum"));
-            let [no_grad, _] = tch::no_grad(|| generic::add_norm(&x, &y, &weight, eps));
-            assert!(no_grad.equal(&sum), "{case}: sum without gradients");
-            let wide_sum = wide(&sum);
-            let loss = (reference(&wide_sum, &wide_weight, eps) * &grads[0]).sum(Kind::Float)
-                + (&wide_sum * &grads[1]).sum(Kind::Float);
-            want = Tensor::run_backward(&[loss], &[&wide_sum, &wide_weight], false, false);
-            let loss = (norm * &grads[0]).sum(Kind::Float) + (sum * &grads[1]).sum(Kind::Float);
-            let mut all = Tensor::run_backward(&[loss], &[&x, &weight, &y], false, false);
-            let of_y = all.pop().expect("three gradients");
-            assert!(of_y.equal(&all[0]), "{case}: both summands have one gradient");
-            got = all;
-        } else {
-            let loss = (reference(&wide_x, &wide_weight, eps) * &grads[0]).sum(Kind::Float);
-            want = Tensor::run_backward(&[loss], &[&wide_x, &wide_weight], false, false);
-            let norm = generic::rms_norm(&x, &weight, eps);
-            got = Tensor::run_backward(&[(norm * &grads[0]).sum(Kind::Float)], &[&x, &weight], false, false);
-        }
-        for (name, got, want) in [("x", &got[0], &want[0]), ("weight", &got[1], &want[1])] {
+        // Nobody may read the sum.
+        let sum_too = draw(3) > 0;
+        let loss = |norm: &Tensor, sum: &Tensor| {
+            let of_norm = (norm * &grads[0]).sum(Kind::Float);
+            if sum_too { of_norm + (sum * &grads[1]).sum(Kind::Float) } else { of_norm }
+        };
+        let want_loss = loss(&reference(&wide_sum, &wide_weight, eps), &wide_sum);
+        let want = Tensor::run_backward(&[want_loss], &[&wide_sum, &wide_weight], false, false);
+        let inputs: Vec<&Tensor> = [&x, &weight, &parts].into_iter().chain(&y).collect();
+        let got = Tensor::run_backward(&[loss(&norm, &sum)], &inputs, false, false);
+        assert!(got[3..].iter().all(|of_y| of_y.equal(&got[0])), "{case}: both summands have one gradient");
+        assert!(parts.size()[1..] == weight.size() && got[2].kind() == Kind::Float, "{case}: parts of the weight's");
+        let of_parts = got[2].sum_dim_intlist([0i64].as_slice(), false, Kind::Float).to_kind(kind);
+        for (name, got, want) in
+            [("x", &got[0], &want[0]), ("weight", &got[1], &want[1]), ("parts", &of_parts, &want[1])]
+        {
             // Gradients of elements are products of the row's largest.
             assert_close(got, want, 4.0 * rounding, &format!("{case}, gradient of {name}"));
         }
@@ -97,5 +97,5 @@ fn norms_and_gradients_equal_public_operations() {
     // A width that is no multiple of 16 bytes goes to public operations.
     let x = Tensor::randn([3, 10], (Kind::Half, Device::Cpu));
     let weight = Tensor::randn([10], (Kind::Half, Device::Cpu));
-    assert_close(&generic::rms_norm(&x, &weight, 1e-6), &reference(&x, &weight, 1e-6), 2e-3, "an odd width");
+    assert_close(&generic::norm(&x, None, &weight, 1e-6).norm, &reference(&x, &weight, 1e-6), 2e-3, "an odd width");
 }

@@ -4,6 +4,8 @@
 //! the terms that it is made of. Each comparison says how many. `NESTOR_KERNEL_CASES` is the number of random shapes for each
 //! type, and `NESTOR_KERNEL_SEED` the first seed.
 
+use nestor_torch::autograd::{GradientEdge, gradients};
+use nestor_torch::generic::RotatedQkv;
 use nestor_torch::head::HeadStatistics;
 use nestor_torch::{AdamW, AdamWState, adamw, generic, kernels};
 use tch::{Device, Kind, Tensor};
@@ -79,58 +81,100 @@ fn tables(noise: &mut Random, tokens: i64, dim: i64, kind: Kind) -> [Tensor; 2] 
     })
 }
 
+/// Queries, keys and perhaps values of one tensor after their rotation, and the leaf that stands for a bias.
+fn rotated(x: Tensor, [cos, sin]: [&Tensor; 2], heads: i64, values: bool) -> (Vec<Tensor>, Option<Tensor>) {
+    if !values {
+        return (generic::rotate(x, cos, sin, heads).into(), None);
+    }
+    let RotatedQkv { q, k, v, bias } = generic::rotate_qkv(x, cos, sin, heads);
+    (vec![q, k, v], bias)
+}
+
 #[test]
 fn rotation_in_place_is_rounded_once() {
     cases("rotate", &KINDS, |noise, kind| {
-        let (tokens, heads) = (1 + noise.below(4), 1 + noise.below(5));
-        let dim = 2 * noise.width(&[1, 4, 8, 16, 32, 64], 70);
-        let rotated = 1 + noise.below(heads);
+        let (tokens, heads, kv_heads) = (1 + noise.below(4), 1 + noise.below(4), 1 + noise.below(2));
+        let (values, dim) = (noise.one_in(2), 2 * noise.width(&[1, 4, 8, 16, 32, 64], 70));
+        let all = heads + kv_heads * if values { 2 } else { 1 };
         let [cos, sin] = tables(noise, tokens, dim, kind);
-        let whole = noise.scaled(&[tokens, heads + 2, dim + 1], 2.0, kind);
+        let whole = noise.scaled(&[tokens, all + 2, dim + 1], 2.0, kind);
         // With neighbours, which stay as they are, or alone.
         let x = match noise.below(3) {
-            0 => whole.narrow(1, 1, heads).narrow(2, 0, dim),
-            1 => whole.narrow(2, 0, dim).contiguous().narrow(1, 1, heads),
-            _ => whole.narrow(1, 0, heads).narrow(2, 0, dim).contiguous(),
+            0 => whole.narrow(1, 1, all).narrow(2, 0, dim),
+            1 => whole.narrow(2, 0, dim).contiguous().narrow(1, 1, all),
+            _ => whole.narrow(1, 0, all).narrow(2, 0, dim).contiguous(),
         };
         let (exact, sizes) = (f64_of(&x), [f64_of(&x).abs(), f64_of(&cos).abs(), f64_of(&sin).abs()]);
-        let turned = |x: Tensor, cos: &Tensor, sin: &Tensor| generic::rotate(x, cos, sin, rotated);
-        let want = turned(exact, &f64_of(&cos), &f64_of(&sin));
+        let turned = |x: Tensor, cos: &Tensor, sin: &Tensor| rotated(x, [cos, sin], heads, values).0;
+        let joined = |x: Tensor, cos: &Tensor, sin: &Tensor| Tensor::cat(&turned(x, cos, sin), 1);
+        let want = joined(exact, &f64_of(&cos), &f64_of(&sin));
         // |a cos| + |b sin| of each element.
-        let first = turned(sizes[0].copy(), &sizes[1], &sizes[2]).abs();
-        let second = turned(sizes[0].copy(), &sizes[1], &sizes[2].neg()).abs();
+        let first = joined(sizes[0].copy(), &sizes[1], &sizes[2]).abs();
+        let second = joined(sizes[0].copy(), &sizes[1], &sizes[2].neg()).abs();
         let terms = first.maximum(&second);
         let (place, before) = (x.data_ptr(), whole.copy());
         let got = turned(x, &cos, &sin);
-        assert_eq!(got.data_ptr(), place, "in place");
-        assert_rounded("rotate", &got, &want, &terms, 2.0);
+        assert_eq!(got[0].data_ptr(), place, "in place");
+        assert_rounded("rotate", &Tensor::cat(&got, 1), &want, &terms, 2.0);
         let same = whole.eq_tensor(&before).sum(Kind::Int64).int64_value(&[]);
-        let changed = tokens * rotated * dim;
+        let changed = tokens * (heads + kv_heads) * dim;
         assert!(same >= whole.numel() as i64 - changed, "an element outside was written");
     });
 }
 
-/// The gradient is rotated in its own memory where nobody else has it, and leaves it alone elsewhere.
+/// Gradients of queries, keys and values wherever autograd left them, and the bias's, of more tokens than there are blocks.
 #[test]
-fn the_gradient_of_a_rotation_disturbs_no_other_gradient() {
+fn the_gradient_of_a_rotation_is_rounded_once() {
     cases("rotate's gradient", &KINDS, |noise, kind| {
-        let (tokens, heads, dim) = (2, 3, 2 * noise.width(&[8, 16], 20));
+        let tokens = [1, 3, 515][noise.below(3) as usize];
+        let (heads, kv_heads, values) = (1 + noise.below(4), 1 + noise.below(2), noise.one_in(2));
+        let dim = 2 * noise.width(&[4, 8, 16, 32, 64], 20);
         let [cos, sin] = tables(noise, tokens, dim, kind);
-        let leaf = |x: Tensor| x.set_requires_grad(true);
-        let size = [tokens, heads, dim];
-        let (x, other) = (leaf(noise.scaled(&size, 1.0, kind)), leaf(noise.scaled(&size, 1.0, kind)));
-        let by = noise.scaled(&size, 1.0, kind);
-        let shared = noise.below(2) == 0;
-        let rotated = generic::rotate(&x * 1.0, &cos, &sin, 2);
-        // The sum gives both the same gradient; the product makes one for each.
-        let out = if shared { &rotated + &other } else { &rotated * &other };
-        let got = Tensor::run_backward(&[(&out * &by).sum(Kind::Float)], &[&x, &other], false, false);
-        let given = if shared { by.shallow_clone() } else { &by * &other };
-        let back = generic::rotate(f64_of(&given), &f64_of(&cos), &f64_of(&sin).neg(), 2);
-        let terms = f64_of(&given).abs().amax([2i64].as_slice(), true) * 2.0;
-        assert_rounded("gradient", &got[0], &back.detach(), &terms, 2.0);
-        let of_other = if shared { by } else { &by * &rotated };
-        assert_eq!(got[1], of_other.detach());
+        let all = heads + kv_heads * if values { 2 } else { 1 };
+        let x = noise.scaled(&[tokens, all, dim], 1.0, kind).set_requires_grad(true);
+        let (parts, bias) = rotated(&x * 1.0, [&cos, &sin], heads, values);
+        // Its backward pass hands out views of one gradient, which has more in its rows.
+        let more = |size: &[i64]| Tensor::zeros(size, (kind, Device::Cpu));
+        let wide = noise.below(3);
+        let out = match wide {
+            0 => Tensor::cat(&parts, 1),
+            1 => Tensor::cat(&[Tensor::cat(&parts, 1), more(&[tokens, all, 1])], 2),
+            _ => Tensor::cat(&[more(&[tokens, 1, dim]), Tensor::cat(&parts, 1)], 1),
+        };
+        let given = noise.scaled(&out.size(), 1.0, kind);
+        let before = given.copy();
+        let edges: Vec<_> = [&x].into_iter().chain(&bias).map(GradientEdge::of).collect();
+        let got = gradients(&out, &given, &edges);
+        assert_eq!(given, before, "the given gradient stays as it is");
+        let given = f64_of(&given.narrow(1, i64::from(wide == 2), all).narrow(2, 0, dim));
+        let (back, _) = rotated(given.copy(), [&f64_of(&cos), &f64_of(&sin).neg()], heads, values);
+        let want = Tensor::cat(&back, 1);
+        let terms = given.abs().amax([2i64].as_slice(), true).expand_as(&want) * 2.0;
+        assert_rounded("gradient", &got[0], &want, &terms, 2.0);
+        if let Some(parts) = got.get(1) {
+            let over_tokens = |x: &Tensor| x.sum_dim_intlist([0i64].as_slice(), false, Kind::Double).flatten(0, -1);
+            assert_rounded("bias", &over_tokens(&f64_of(parts)), &over_tokens(&want), &over_tokens(&terms), 4.0);
+        }
+    });
+}
+
+#[test]
+fn column_sums_are_added_or_written() {
+    cases("column_sums", &[Kind::Float], |noise, _| {
+        let (rows, columns) = (1 + noise.width(&[127, 128, 129, 512], 300), noise.width(&[4, 16, 20, 200], 70));
+        // Parts that begin anywhere.
+        let skip = noise.below(2) * noise.below(4);
+        let x = noise.normal(&[rows * columns + skip]).narrow(0, skip, rows * columns).view([rows, columns]);
+        let (first, before) = (noise.one_in(2), noise.normal(&[columns]));
+        let sum = if first { before.full_like(f64::NAN) } else { before.copy() };
+        generic::add_column_sums(&sum, &x, first);
+        let over_rows = |x: &Tensor| x.sum_dim_intlist([0i64].as_slice(), false, Kind::Double);
+        let old = if first { f64_of(&before) * 0.0 } else { f64_of(&before) };
+        let terms = over_rows(&f64_of(&x).abs()) + old.abs();
+        assert_rounded("sums", &sum, &(over_rows(&f64_of(&x)) + old), &terms, 8.0);
+        let again = if first { before.copy() } else { before };
+        generic::add_column_sums(&again, &x, first);
+        assert_eq!(again, sum, "the same bits in each run");
     });
 }
 

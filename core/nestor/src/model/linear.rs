@@ -8,12 +8,14 @@
 //! ```
 //!
 //! Autograd computes the gradients of y and x alone. Those of the weights are products of the two, and each product is added
-//! to the optimiser's float32 sum as it is computed, so that no weight gradient exists in the compute type.
+//! to the optimiser's float32 sum as it is computed, so that no weight gradient exists in the compute type. Gradients of
+//! vectors, which are biases and weights of norms, come out of autograd in float32 parts where own kernels compute them: a pass
+//! over all tokens leaves a part for each of its blocks, and one small kernel adds their sum to the optimiser's.
 
 use nestor_torch::ReorderedLinear;
-use nestor_torch::autograd::{GradientEdge, unread_product};
+use nestor_torch::autograd::{GradientEdge, gradients, unread_product};
 use nestor_torch::ops::Ops;
-use tch::{Device, Kind, Tensor};
+use tch::{Device, Tensor};
 
 use crate::shard::LowRank;
 
@@ -39,21 +41,49 @@ struct JoinedAdapters {
     scale: f64,
 }
 
-/// The linear layers that a pass went through, in turn: what their weight gradients are made of.
+/// The norms and linear layers that a pass went through, in turn: what their weight gradients are made of.
 #[derive(Debug, Default)]
 pub struct Tape {
     /// None in a pass without gradients.
-    entries: Option<Vec<TapeEntry>>,
+    entries: Option<TapeEntries>,
     /// Nobody reads the values of the pass's output.
     unread: bool,
 }
 
+#[derive(Debug, Default)]
+struct TapeEntries {
+    /// The leaves that have the gradients of the norms' weights.
+    norms: Vec<GradientEdge>,
+    layers: Vec<LayerEntry>,
+}
+
 #[derive(Debug)]
-struct TapeEntry {
+struct LayerEntry {
     /// x (T, in).
     input: Tensor,
     /// The place of y in the graph.
     output: GradientEdge,
+    /// A leaf that stands for the bias.
+    bias: Option<GradientEdge>,
+}
+
+/// What the weight gradients of a pass are made of, in the order of its tape.
+#[derive(Debug)]
+pub struct TapeGradients {
+    /// Of norms, as their leaves are: (E), or (P, E) in P parts.
+    pub norms: Vec<Tensor>,
+    pub layers: Vec<LayerGradients>,
+}
+
+/// What the weight gradients of one linear layer are made of.
+#[derive(Debug)]
+pub struct LayerGradients {
+    /// x (T, in).
+    pub input: Tensor,
+    /// g (T, out), the gradient of y.
+    pub output: Tensor,
+    /// That of the bias (P, out) in P parts; g itself where there is none.
+    pub bias: Option<Tensor>,
 }
 
 impl Tape {
@@ -64,7 +94,7 @@ impl Tape {
 
     /// Records every layer.
     pub fn on() -> Self {
-        Self { entries: Some(Vec::new()), unread: false }
+        Self { entries: Some(TapeEntries::default()), unread: false }
     }
 
     /// Records every layer of a block that is computed again, for its gradients alone.
@@ -72,15 +102,51 @@ impl Tape {
         Self { unread: true, ..Self::on() }
     }
 
-    fn record(&mut self, input: &Tensor, output: &Tensor) {
-        if let Some(entries) = &mut self.entries {
-            entries.push(TapeEntry { input: input.detach(), output: GradientEdge::of(output) });
+    /// Records the leaf that has the gradient of a norm's weight, unless that is frozen.
+    pub fn norm(&mut self, weight: &Tensor) {
+        if let Some(entries) = self.entries.as_mut().filter(|_| weight.requires_grad()) {
+            entries.norms.push(GradientEdge::of(weight));
         }
     }
 
-    /// The inputs of the layers, and the places of their outputs in the graph.
-    pub fn into_parts(self) -> (Vec<Tensor>, Vec<GradientEdge>) {
-        self.entries.into_iter().flatten().map(|entry| (entry.input, entry.output)).unzip()
+    /// Records a leaf that stands for the bias of the last layer, where there is one.
+    pub fn bias(&mut self, leaf: Option<Tensor>) {
+        if let Some(last) = self.entries.as_mut().and_then(|entries| entries.layers.last_mut()) {
+            last.bias = leaf.as_ref().map(GradientEdge::of);
+        }
+    }
+
+    fn layer(&mut self, input: &Tensor, output: &Tensor) {
+        if let Some(entries) = &mut self.entries {
+            entries.layers.push(LayerEntry { input: input.detach(), output: GradientEdge::of(output), bias: None });
+        }
+    }
+
+    /// The gradient of the pass's `input`, and what those of the weights are made of, given the gradient of its `output`. Frees
+    /// the graph.
+    pub fn backward(self, output: Tensor, grad: &Tensor, input: &Tensor) -> (Tensor, TapeGradients) {
+        let TapeEntries { norms, layers } = self.entries.unwrap_or_default();
+        let of_norms = norms.len();
+        let mut edges: Vec<_> = std::iter::once(GradientEdge::of(input)).chain(norms).collect();
+        let layers: Vec<_> = layers
+            .into_iter()
+            .map(|LayerEntry { input, output, bias }| {
+                let has_bias = bias.is_some();
+                edges.push(output);
+                edges.extend(bias);
+                (input, has_bias)
+            })
+            .collect();
+        let mut made = gradients(&output, grad, &edges).into_iter();
+        drop((edges, output));
+        let mut next = || made.next().unwrap_or_else(|| unreachable!("one gradient for each edge"));
+        let of_input = next();
+        let norms = (0..of_norms).map(|_| next()).collect();
+        let layers = layers
+            .into_iter()
+            .map(|(input, has_bias)| LayerGradients { input, output: next(), bias: has_bias.then(&mut next) })
+            .collect();
+        (of_input, TapeGradients { norms, layers })
     }
 }
 
@@ -98,7 +164,7 @@ impl Linear {
         if let Some(JoinedAdapters { a, b, .. }) = &self.adapters {
             let _ = y.addmm_(&x.matmul(&a.tr()), &b.tr());
         }
-        tape.record(x, &y);
+        tape.layer(x, &y);
         y
     }
 
@@ -108,7 +174,7 @@ impl Linear {
             return self.apply(x, tape);
         }
         let y = unread_product(x, &self.weight);
-        tape.record(x, &y);
+        tape.layer(x, &y);
         y
     }
 
@@ -147,18 +213,18 @@ impl Linear {
         std::iter::once(&self.weight).chain(&self.bias).chain(adapters)
     }
 
-    /// Adds the gradients of W and b to float32 `sums` of their shapes, or writes them where they are `first`; x is the
-    /// layer's input and g the gradient of its output.
-    pub fn add_gradients(sums: &Self, [x, g]: [&Tensor; 2], ops: Ops, first: bool) {
-        ops.add_product(&sums.weight, g, x, first);
-        if let Some(bias) = &sums.bias {
-            accumulate(bias, &g.sum_dim_intlist([0i64].as_slice(), false, Kind::Float), first);
+    /// Adds the gradients of W and b to float32 `sums` of their shapes, or writes them where they are `first`.
+    pub fn add_gradients(sums: &Self, LayerGradients { input, output, bias }: &LayerGradients, ops: Ops, first: bool) {
+        ops.add_product(&sums.weight, output, input, first);
+        if let Some(sum) = &sums.bias {
+            ops.add_gradient(sum, bias.as_ref().unwrap_or(output), first);
         }
     }
 
     /// The same for A and B of each adapter.
-    pub fn add_adapter_gradients(&self, sums: &[LowRank], [x, g]: [&Tensor; 2], ops: Ops, first: bool) {
+    pub fn add_adapter_gradients(&self, sums: &[LowRank], gradients: &LayerGradients, ops: Ops, first: bool) {
         let Some(JoinedAdapters { a, b, scale }) = &self.adapters else { return };
+        let LayerGradients { input: x, output: g, .. } = gradients;
         let inner = x.matmul(&a.tr()) * *scale; // s x Aᵀ (T, n r)
         let back = g.matmul(b); // (T, n r)
         for (sum, place) in sums.iter().zip(places(sums)) {
@@ -190,14 +256,4 @@ fn places(parts: &[LowRank]) -> impl Iterator<Item = Place> {
         (*row, *column) = (*row + rows, *column + columns);
         Some(place)
     })
-}
-
-/// Writes a gradient to its sum where it is the first, and adds it elsewhere.
-pub fn accumulate(sum: &Tensor, gradient: &Tensor, first: bool) {
-    let mut sum = sum.shallow_clone();
-    if first {
-        sum.copy_(gradient);
-    } else {
-        let _ = sum.g_add_(gradient);
-    }
 }

@@ -7,12 +7,12 @@
 //! keys.
 
 use anyhow::Result;
-use nestor_torch::generic;
+use nestor_torch::generic::{self, Normed, RotatedQkv};
 use nestor_torch::ops::{Ops, split};
 use tch::{Device, Kind, Tensor};
 
 use super::config::{Architecture, Config, Output};
-use super::linear::{Linear, Tape, accumulate};
+use super::linear::{Linear, Tape, TapeGradients};
 use super::rope::Rope;
 use crate::shard::{Adapters, HeldUnits, Layout, LowRank, UnitReader};
 
@@ -171,17 +171,6 @@ impl Views<'_> {
     }
 }
 
-/// The parts of a block's weight gradients.
-#[derive(Debug)]
-pub struct BlockGradients {
-    /// Gradients of the norms, in flat order.
-    pub norms: Vec<Tensor>,
-    /// Inputs of the linear layers.
-    pub inputs: Vec<Tensor>,
-    /// Gradients of their outputs.
-    pub outputs: Vec<Tensor>,
-}
-
 /// Something of each projection (queries, keys, values, output, gate, up, down) by the layer that joins them.
 fn by_layer<T>(of_projections: &[T]) -> [&[T]; 4] {
     let (qkv, rest) = of_projections.split_at(3);
@@ -207,7 +196,7 @@ impl BlockWeights {
         Self { input_norm, qkv, qk_norm, o_proj, post_norm, gate_up, down }
     }
 
-    /// The norms, in flat order: a backward pass differentiates with respect to them.
+    /// The norms, in flat order, in which a pass goes through them too.
     pub fn norms(&self) -> Vec<&Tensor> {
         let mut norms = vec![&self.input_norm];
         norms.extend(self.qk_norm.iter().flatten());
@@ -221,18 +210,18 @@ impl BlockWeights {
     }
 
     /// Adds the weight gradients of a pass to float32 `sums` of the same shapes, or writes them where they are the `first`.
-    pub fn add_gradients(sums: &Self, gradients: &BlockGradients, ops: Ops, first: bool) {
+    pub fn add_gradients(sums: &Self, gradients: &TapeGradients, ops: Ops, first: bool) {
         for (sum, gradient) in sums.norms().into_iter().zip(&gradients.norms) {
-            accumulate(sum, gradient, first);
+            ops.add_gradient(sum, gradient, first);
         }
-        let linears = sums.linears().into_iter().zip(&gradients.inputs).zip(&gradients.outputs);
-        linears.for_each(|((sums, x), g)| Linear::add_gradients(sums, [x, g], ops, first));
+        let linears = sums.linears().into_iter().zip(&gradients.layers);
+        linears.for_each(|(sums, of_layer)| Linear::add_gradients(sums, of_layer, ops, first));
     }
 
     /// The same for A and B of the block's adapters, in the order of its projections.
-    pub fn add_adapter_gradients(&self, sums: &[LowRank], gradients: &BlockGradients, ops: Ops, first: bool) {
-        let linears = self.linears().into_iter().zip(by_layer(sums)).zip(&gradients.inputs).zip(&gradients.outputs);
-        linears.for_each(|(((linear, sums), x), g)| linear.add_adapter_gradients(sums, [x, g], ops, first));
+    pub fn add_adapter_gradients(&self, sums: &[LowRank], gradients: &TapeGradients, ops: Ops, first: bool) {
+        let linears = self.linears().into_iter().zip(by_layer(sums)).zip(&gradients.layers);
+        linears.for_each(|((linear, sums), of_layer)| linear.add_adapter_gradients(sums, of_layer, ops, first));
     }
 
     /// The same with adapters of its projections, in their order.
@@ -417,7 +406,7 @@ impl Model {
     }
 
     /// One block: (T, E) to (T, E), or (N, E) where only N rows are read. `attend` gets rotated queries (T, H, D), rotated
-    /// keys and values (T, K, D), and returns (T, H, D). The tape records the linear layers.
+    /// keys and values (T, K, D), and returns (T, H, D). The tape records norms and linear layers.
     pub fn block(
         &self,
         weights: &BlockWeights,
@@ -429,12 +418,19 @@ impl Model {
         let (heads, kv_heads, dim) = (c.num_attention_heads, c.num_key_value_heads, c.head_dim());
         let tables = [&rope.cos, &rope.sin];
 
-        let h = ops.rms_norm(x, &weights.input_norm, c.rms_norm_eps);
+        let Normed { sum: x, norm: h, weight } = ops.add_norm(x, None, &weights.input_norm, c.rms_norm_eps);
+        tape.norm(&weight);
         let h = weights.qkv.apply(&h, tape).view([-1, heads + 2 * kv_heads, dim]); // (T, H + 2K, D)
         let [q, k, v] = match &weights.qk_norm {
             None if decodes => split(&h, [heads, kv_heads, kv_heads]),
-            None => ops.rotate_qkv(h, tables, heads),
+            None => {
+                let RotatedQkv { q, k, v, bias } = ops.rotate_qkv(h, tables, heads);
+                tape.bias(bias);
+                [q, k, v]
+            }
             Some([q_norm, k_norm]) => {
+                tape.norm(q_norm);
+                tape.norm(k_norm);
                 let scales = [q_norm.expand([heads, dim], false), k_norm.expand([kv_heads, dim], false)];
                 let [qk, v] = split(&h, [heads + kv_heads, kv_heads]);
                 let qk = ops.rms_norm(&qk, &Tensor::cat(&scales, 0), c.rms_norm_eps);
@@ -444,10 +440,11 @@ impl Model {
         };
         let attended = attend(&q, &k, &v).reshape([-1, heads * dim]);
         let keep = |x: &Tensor| read.map_or_else(|| x.shallow_clone(), |rows| ops.rows(x, rows));
-        let (x, attended) = (keep(x), keep(&attended));
+        let (x, attended) = (keep(&x), keep(&attended));
         let attended = weights.o_proj.apply(&attended, tape);
 
-        let [x, h] = ops.add_norm(&x, &attended, &weights.post_norm, c.rms_norm_eps);
+        let Normed { sum: x, norm: h, weight } = ops.add_norm(&x, Some(&attended), &weights.post_norm, c.rms_norm_eps);
+        tape.norm(&weight);
         let h = weights.gate_up.apply(&h, tape);
         let h = ops.silu_mul(&h);
         // An update rounds the product before it is added, in all its passes alike.
@@ -455,14 +452,16 @@ impl Model {
     }
 
     /// The final norm: (R, E) to the input of the head.
-    pub fn final_norm(&self, weights: &OuterWeights, x: &Tensor) -> Tensor {
-        self.ops.rms_norm(x, &weights.norm, self.config.rms_norm_eps)
+    pub fn final_norm(&self, weights: &OuterWeights, x: &Tensor, tape: &mut Tape) -> Tensor {
+        let Normed { norm, weight, .. } = self.ops.add_norm(x, None, &weights.norm, self.config.rms_norm_eps);
+        tape.norm(&weight);
+        norm
     }
 
     /// Final norm and LM head: (R, E) to logits (R, V). The generic operations give float32, so that log-probs of a policy
     /// in 16 bits are not rounded to them; the fused ones the compute type.
     pub fn logits(&self, weights: &OuterWeights, x: &Tensor) -> Tensor {
-        let states = self.final_norm(weights, x);
+        let states = self.final_norm(weights, x, &mut Tape::off());
         match self.ops {
             Ops::Fused => weights.head.apply(&states, &mut Tape::off()),
             Ops::Generic => generic::logits(&states, &weights.head.weight),

@@ -11,14 +11,13 @@
 //! ([`idle_forward`], [`idle_backward`]).
 
 use anyhow::Result;
-use nestor_torch::autograd::{GradientEdge, gradients};
 use nestor_torch::fused;
 use nestor_torch::ops::Ops;
 use tch::{Kind, Tensor, no_grad};
 
 use super::packing::Packed;
 use crate::model::linear::Tape;
-use crate::model::qwen2::{BlockGradients, BlockInput, BlockWeights, ForwardInput, OuterWeights, WeightSource};
+use crate::model::qwen2::{BlockInput, BlockWeights, ForwardInput, OuterWeights, WeightSource};
 use crate::model::{Architecture, Config, Model};
 use crate::recipe::Recompute;
 use crate::shard::{GradientSums, HeldUnits, UnitReader};
@@ -46,15 +45,7 @@ impl BlockGraph {
     /// Adds the gradients of the block's weights to its sum, given the gradient of its output. Returns that of its input.
     fn backward(self, model: &Model, layer: usize, grad: &Tensor, sums: &mut GradientSums) -> Result<Tensor> {
         let Self { input, weights, tape, output } = self;
-        let (inputs, outputs) = tape.into_parts();
-        let norms = if model.adapters.is_none() { weights.norms() } else { Vec::new() };
-        let mut edges: Vec<_> = std::iter::once(&input).chain(norms).map(GradientEdge::of).collect();
-        let norms = edges.len() - 1;
-        edges.extend(outputs);
-        let mut made = gradients(&output, grad, &edges).into_iter();
-        drop((edges, output));
-        let input = made.next().unwrap_or_else(|| unreachable!("one gradient for each edge"));
-        let gradients = BlockGradients { norms: made.by_ref().take(norms).collect(), inputs, outputs: made.collect() };
+        let (input, gradients) = tape.backward(output, grad, &input);
         let sum = sums.block(layer);
         no_grad(|| match &model.adapters {
             None => {

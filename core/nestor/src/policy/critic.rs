@@ -9,7 +9,6 @@
 //! for the state before each response token, and with target 0 for the state after the last one.
 
 use anyhow::{Context, Result};
-use nestor_torch::autograd::{self, GradientEdge};
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor, no_grad};
 
@@ -23,7 +22,7 @@ use super::update::UpdateSettings;
 use crate::data::{Batch, Rows};
 use crate::dist::exchange;
 use crate::model::Model;
-use crate::model::linear::{Linear, Tape, accumulate};
+use crate::model::linear::{Linear, Tape};
 use crate::model::qwen2::OuterWeights;
 use crate::recipe::{Critic, Recompute};
 use crate::shard::{GradientSums, Ranks};
@@ -111,24 +110,22 @@ fn value_gradients<M>(
     accumulate_gradients(critic, packed, options.recompute, sums, |HeadInputs { states, outer, sum }| {
         let (states, mut tape) = (states.detach().set_requires_grad(true), Tape::on());
         let (loss, metrics) = loss(&value_head(critic, outer, &states, &mut tape));
-        let (inputs, outputs) = tape.into_parts();
-        let mut edges = vec![GradientEdge::of(&states)];
-        edges.extend(outputs);
-        edges.extend(sum.is_some().then(|| GradientEdge::of(&outer.norm)));
-        let mut gradients = autograd::gradients(&loss, &loss.full_like(options.loss_factor), &edges);
+        let grad = loss.full_like(options.loss_factor);
+        let (of_states, gradients) = tape.backward(loss, &grad, &states);
         if let Some(sum) = sum {
             no_grad(|| {
-                Linear::add_gradients(&sum.head, [&inputs[0], &gradients[1]], critic.ops, false);
-                accumulate(&sum.norm, &gradients[2], false);
+                Linear::add_gradients(&sum.head, &gradients.layers[0], critic.ops, false);
+                critic.ops.add_gradient(&sum.norm, &gradients.norms[0], false);
             });
         }
-        (gradients.swap_remove(0), metrics)
+        (of_states, metrics)
     })
 }
 
 /// Values (N) of states (N, E), float32.
 fn value_head(critic: &Model, outer: &OuterWeights, states: &Tensor, tape: &mut Tape) -> Tensor {
-    outer.head.apply(&critic.final_norm(outer, states), tape).squeeze_dim(-1).to_kind(Kind::Float)
+    let states = critic.final_norm(outer, states, tape);
+    outer.head.apply(&states, tape).squeeze_dim(-1).to_kind(Kind::Float)
 }
 
 /// A critic's values of every state of a batch, as the column `values` of [`Rows`]; the ranks share the work.

@@ -10,7 +10,6 @@
 //! ```
 
 use anyhow::Result;
-use nestor_torch::autograd::{GradientEdge, gradients};
 use nestor_torch::fused::FusedSoftmax;
 use nestor_torch::head::HeadStatistics;
 use nestor_torch::ops::Ops;
@@ -19,6 +18,7 @@ use tch::{Kind, Tensor, no_grad};
 use super::backward::{HeadInputs, accumulate_gradients, states};
 use super::packing::Packed;
 use crate::model::Model;
+use crate::model::linear::Tape;
 use crate::model::qwen2::OuterWeights;
 use crate::recipe::Recompute;
 use crate::shard::{GradientSums, UnitReader};
@@ -85,7 +85,7 @@ pub fn stats_of_states(
 ) -> Result<TokenStats> {
     no_grad(|| {
         let outer = model.outer_weights(reader, false)?;
-        let states = model.final_norm(&outer, states);
+        let states = model.final_norm(&outer, states, &mut Tape::off());
         Ok(LogitChunk::all(model, &outer, &states, &packed.targets, temperature).1)
     })
 }
@@ -101,7 +101,8 @@ pub fn policy_gradients<M>(
 ) -> Result<M> {
     accumulate_gradients(model, packed, options.recompute, sums, |HeadInputs { states, outer, sum }| {
         let states = states.detach().set_requires_grad(true);
-        let normed = model.final_norm(outer, &states);
+        let mut tape = Tape::on();
+        let normed = model.final_norm(outer, &states, &mut tape);
         let inputs = normed.detach();
         let (chunks, stats) = no_grad(|| LogitChunk::all(model, outer, &inputs, &packed.targets, options.temperature));
         let (token_grads, metrics) = loss(&stats);
@@ -114,7 +115,11 @@ pub fn policy_gradients<M>(
             grads.reverse();
             Tensor::cat(&grads, 0)
         });
-        (head.through_norm(&normed, &grad, &states), metrics)
+        let (grad, gradients) = tape.backward(normed, &grad, &states);
+        if let Some(sum) = &head.sum {
+            no_grad(|| model.ops.add_gradient(&sum.norm, &gradients.norms[0], false));
+        }
+        (grad, metrics)
     })
 }
 
@@ -162,7 +167,7 @@ fn logits(outer: &OuterWeights, states: &Tensor) -> Tensor {
     states.linear(&outer.head.weight, outer.head.bias.as_ref())
 }
 
-/// Backward pass of the head and the final norm.
+/// Backward pass of the head.
 struct HeadBackward<'a> {
     outer: &'a OuterWeights,
     /// Gradient sums of the first unit, where that is trained.
@@ -184,17 +189,6 @@ impl HeadBackward<'_> {
             self.ops.add_product(&sum.head.weight, &logits, &states, false);
         }
         logits.matmul(&self.outer.head.weight)
-    }
-
-    /// Back-propagates `grad` through the final norm from `normed` to `states`.
-    fn through_norm(&self, normed: &Tensor, grad: &Tensor, states: &Tensor) -> Tensor {
-        let mut edges = vec![GradientEdge::of(states)];
-        edges.extend(self.sum.is_some().then(|| GradientEdge::of(&self.outer.norm)));
-        let mut gradients = gradients(normed, grad, &edges);
-        if let Some(sum) = &self.sum {
-            let _ = no_grad(|| sum.norm.shallow_clone().g_add_(&gradients[1]));
-        }
-        gradients.swap_remove(0)
     }
 }
 

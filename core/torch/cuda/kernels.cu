@@ -11,4 +11,5 @@
 #include "rotate.cu"
 #include "rotate_into_cache.cu"
 #include "sample.cu"
+#include "sample_truncated.cu"
 #include "silu_mul.cu"

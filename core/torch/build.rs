@@ -27,15 +27,8 @@ fn main() {
         .includes(["cpp/gloo_stub", "cuda"])
         .warnings(false)
         .files(["cpp/ops.cpp", "cpp/cuda.cpp", "cpp/store.cpp", "cpp/group.cpp", "cpp/profile.cpp"])
-        .files([
-            "cpp/fused.cpp",
-            "cpp/softmax.cpp",
-            "cpp/attention.cpp",
-            "cpp/products.cpp",
-            "cpp/decode.cpp",
-            "cpp/sample.cpp",
-        ])
-        .files(["cpp/decode_kernels.cpp", "cpp/decode_self_tests.cpp"])
+        .files(["cpp/fused.cpp", "cpp/softmax.cpp", "cpp/attention.cpp", "cpp/products.cpp"])
+        .files(["cpp/decode.cpp", "cpp/sample.cpp", "cpp/decode_kernels.cpp", "cpp/decode_self_tests.cpp"])
         .files(["cpp/generic.cpp", "cpp/cuda_ops.cpp", "cpp/graph.cpp", "cpp/autograd.cpp", "cpp/record.cpp"])
         .files(["cpp/adamw.cpp", "cpp/head.cpp", "cpp/rotate.cpp", "cpp/silu_mul.cpp"])
         .files(["cpp/kernels.cpp", "cpp/norm.cpp", "cpp/self_tests.cpp"])

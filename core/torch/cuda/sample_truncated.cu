@@ -2,8 +2,8 @@
 // draws. A block for each row; `sample_token` then gives the log-prob.
 //
 // The kept tokens end at a number of the logits, which is found digit by digit: masses by digit, in shared memory, and the
-// digit at which enough of them is kept. Each cut reads the row three times, and the draw once. The row is in the L2 cache
-// after `sample_chunks`, and rows that do not truncate leave at once.
+// digit at which enough of them is kept. Each cut reads the row three times, and the draw once: at most seven readings, of 608 KB
+// for 151,936 tokens. The row is in the L2 cache after `sample_chunks`, and rows that do not truncate leave at once.
 
 #include "device.cuh"
 #include "truncation.cuh"
@@ -126,7 +126,6 @@ DEVICE Cut cut(const TruncatedRow<T>& row, const Cut& within, int32_t top_k, flo
     place |= static_cast<uint32_t>(found_digit[0]) << shift;
     before = found_before[0];
     known = ALL_LANES << shift;
-    __syncthreads();
   }
   const Mass each = weight(logit_of(place));
   return {place, (enough - before + each - 1) / each};

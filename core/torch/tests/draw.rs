@@ -50,7 +50,7 @@ fn top_k_and_top_p_keep_the_first_tokens_in_their_order() {
         let mut logits = random.normal(&[1, vocabulary]) * spread;
         match random.below(5) {
             0 => logits = logits.round(),
-            1 => logits = logits * 0.0,
+            1 => logits *= 0.0,
             2 => logits = logits.masked_fill(&random.normal(&[vocabulary]).gt(1.0), f64::NEG_INFINITY),
             _ => {}
         }

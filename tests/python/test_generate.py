@@ -7,7 +7,8 @@ import json
 
 import pytest
 import torch
-from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import (GenerationConfig, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM, TopKLogitsWarper,
+                          TopPLogitsWarper)
 
 NEW = 16
 SHAPES = {
@@ -84,5 +85,11 @@ def test_recorded_logprobs_are_those_of_the_whole_distribution(shape, tmp_path, 
     rows = [p + t for p, t in zip(prompts, got["tokens"])]
     for prompt, logprobs, scored in zip(prompts, got["logprobs"], score(folder, rows)):
         assert logprobs == pytest.approx(scored[len(prompt) - 1:], abs=1e-4)
+    # Each token is among those that transformers keeps, up to one at the edge of top-p.
+    top_k, top_p = TopKLogitsWarper(20), TopPLogitsWarper(0.901)
+    for prompt, row in zip(prompts, rows):
+        logits = model(torch.tensor([row])).logits[0, len(prompt) - 1:-1].float()
+        kept = top_p(None, top_k(None, logits)).gather(1, torch.tensor(row[len(prompt):]).unsqueeze(1))
+        assert kept.isfinite().all()
     assert got == generate(folder, prompts, "--temperature", 1, "--top-k", 20, "--top-p", 0.9, "--seed", 5)
     assert got != generate(folder, prompts, "--temperature", 1, "--top-k", 20, "--top-p", 0.9, "--seed", 6)

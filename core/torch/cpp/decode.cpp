@@ -1,5 +1,5 @@
-// Operations of generation on a CPU that libtorch lacks: products with weights in oneDNN's own layout, attention over a
-// paged cache, and sampling that reads each logit once. Every row's result depends on that row alone.
+// Operations of generation on a CPU that libtorch lacks: products with weights in oneDNN's own layout, and attention over a
+// paged cache. Every row's result depends on that row alone.
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
@@ -11,7 +11,6 @@
 #include <string_view>
 #include <vector>
 
-#include "../cuda/exponential.cuh"
 #include "guarded.h"
 #include "lanes.h"
 
@@ -19,7 +18,6 @@ namespace {
 
 constexpr int64_t PAGE = LANES;  // tokens of a page
 constexpr int MOST_LANES = 8;    // queries that share the reading of keys and values
-constexpr int64_t CHUNK = 512;   // logits that share one mass and maximum
 
 // Adjacent rows of one sequence: the first row, the number of rows, the position of the first, and the index of the
 // sequence's first page in the list of pages.
@@ -165,103 +163,6 @@ void attend_all(const Attention& a, const std::vector<Task>& tasks, size_t first
   attend_bfloat16(a, tasks, first, step, q, keys, values, out);
 }
 
-// Settings for drawing one row's token: `uniform` picks it from the distribution, unless `greedy`.
-struct Draw {
-  float inverse_temperature, uniform;
-  int32_t greedy;
-};
-
-struct Drawn {
-  int64_t token;
-  float logprob;
-};
-
-template <typename T>
-INLINE Drawn draw(const T* logits, int64_t vocabulary, const Draw& want, std::vector<float>& chunks) {
-  const float infinity = std::numeric_limits<float>::infinity();
-  const int64_t count = (vocabulary + CHUNK - 1) / CHUNK;
-  chunks.resize(2 * count);
-  float* maxima = chunks.data();
-  float* masses = chunks.data() + count;
-  float buffer[CHUNK];
-  // Reads the logits of a chunk at the row's temperature; entries beyond the vocabulary have no mass.
-  auto read = [&](int64_t c) __attribute__((always_inline)) {
-    const T* from = logits + c * CHUNK;
-    const int64_t n = std::min(CHUNK, vocabulary - c * CHUNK);
-    int64_t i = 0;
-    for (; i + LANES <= n; i += LANES) store(buffer + i, load(from + i) * want.inverse_temperature);
-    for (; i < n; ++i) buffer[i] = get(from[i]) * want.inverse_temperature;
-    for (; i < CHUNK; ++i) buffer[i] = -infinity;
-  };
-  float top = -infinity;
-  for (int64_t c = 0; c < count; ++c) {
-    read(c);
-    Floats best = all(-infinity);
-    for (int64_t i = 0; i < CHUNK; i += LANES) best = larger(best, load(buffer + i));
-    maxima[c] = most(best);
-    top = top > maxima[c] ? top : maxima[c];
-    const float base = maxima[c] == -infinity ? 0.0f : maxima[c];
-    Floats total{};
-    for (int64_t i = 0; i < CHUNK; i += LANES) total += exponential(load(buffer + i) - base);
-    masses[c] = sum(total);
-  }
-  // The sums in float64 are fused by name: cuda/sample.cu computes the same bits.
-  auto scale_of = [&](int64_t c) __attribute__((always_inline)) {
-    return exponential_of_difference(static_cast<double>(maxima[c]) - top);
-  };
-  double whole = 0.0;
-  for (int64_t c = 0; c < count; ++c) whole = fused(static_cast<double>(masses[c]), scale_of(c), whole);
-  if (!std::isfinite(whole) || !std::isfinite(top)) return {0, std::numeric_limits<float>::quiet_NaN()};
-
-  int64_t token = 0;
-  if (want.greedy) {
-    int64_t c = 0;
-    while (maxima[c] != top) ++c;
-    read(c);
-    int64_t i = 0;
-    while (buffer[i] != top) ++i;
-    token = c * CHUNK + i;
-  } else {
-    const double threshold = want.uniform * whole;
-    double before = 0.0, sum = 0.0;
-    // Rounding may lift the threshold to the whole; the last chunk with mass is then taken.
-    int64_t c = 0;
-    for (int64_t next = 0; next < count && !(sum > threshold); ++next) {
-      const double after = fused(static_cast<double>(masses[next]), scale_of(next), sum);
-      if (after > sum) c = next, before = sum;
-      sum = after;
-    }
-    read(c);
-    int64_t found = -1;
-    for (int64_t i = 0; i < CHUNK; i += LANES) {
-      float e[LANES];
-      store(e, exponential(load(buffer + i) - maxima[c]));
-      const double scale = scale_of(c);
-      for (int k = 0; k < LANES; ++k) {
-        if (e[k] <= 0.0f) continue;
-        if (found < 0 || before <= threshold) found = i + k;
-        before = fused(static_cast<double>(e[k]), scale, before);
-      }
-      if (before > threshold) break;
-    }
-    token = c * CHUNK + found;
-  }
-  const double x = static_cast<double>(get(logits[token]) * want.inverse_temperature);
-  return {token, static_cast<float>(x - top - std::log(whole))};
-}
-
-VECTORS void draw_float(const float* logits, int64_t vocabulary, const Draw* wants, Drawn* drawn, int64_t begin,
-                              int64_t end) {
-  std::vector<float> chunks;
-  for (int64_t r = begin; r < end; ++r) drawn[r] = draw(logits + r * vocabulary, vocabulary, wants[r], chunks);
-}
-
-VECTORS void draw_bfloat16(const Bf16* logits, int64_t vocabulary, const Draw* wants, Drawn* drawn,
-                                 int64_t begin, int64_t end) {
-  std::vector<float> chunks;
-  for (int64_t r = begin; r < end; ++r) drawn[r] = draw(logits + r * vocabulary, vocabulary, wants[r], chunks);
-}
-
 template <typename T>
 void write_rows(const at::Tensor& keys, const at::Tensor& values, const int64_t* places, const at::Tensor& k,
                 const at::Tensor& v) {
@@ -356,20 +257,6 @@ int nestor_paged_attention(const at::Tensor* q, const at::Tensor* keys, const at
       });
     });
     *out = new at::Tensor(result);
-  });
-}
-
-// Draws one token per row of logits (R, V), with its log-prob under the whole distribution; NaN if logits are not finite.
-int nestor_draw(const at::Tensor* logits, const Draw* draws, Drawn* drawn, char* message, size_t message_size) {
-  return guarded(message, message_size, [&] {
-    const at::Tensor rows = logits->contiguous();
-    const int64_t vocabulary = rows.size(1);
-    at::parallel_for(0, rows.size(0), 1, [&](int64_t begin, int64_t end) {
-      if (rows.scalar_type() == at::kFloat)
-        draw_float(data<float>(rows), vocabulary, draws, drawn, begin, end);
-      else
-        draw_bfloat16(data<Bf16>(rows), vocabulary, draws, drawn, begin, end);
-    });
   });
 }
 }

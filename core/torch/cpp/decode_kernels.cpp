@@ -6,6 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -13,11 +14,14 @@
 #include <ATen/ops/minimum.h>
 #include <ATen/ops/searchsorted.h>
 #include <ATen/ops/where.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 #include <utility>
 
+#include "../cuda/truncation.cuh"
 #include "guarded.h"
 #include "kernels.h"
 #include "recorded.h"
@@ -26,7 +30,7 @@ namespace {
 
 // Sizes of cuda/pages.cuh, cuda/paged_attention.cu and cuda/sample.cu.
 constexpr int64_t PAGE = 16, MOST_PIECE = 512, GROUP = 8, ATTENTION_THREADS = 128;
-constexpr int64_t CHUNK = 512, MOST_CHUNKS = 1024, CHUNKS_PER_BLOCK = 8, SAMPLE_THREADS = 128;
+constexpr int64_t CHUNK = 512, MOST_CHUNKS = 1024, CHUNKS_PER_BLOCK = 8, SAMPLE_THREADS = 128, TRUNCATE_THREADS = 512;
 constexpr int64_t ROTATION_THREADS = 128;
 
 // The arguments of the kernels of these names.
@@ -162,7 +166,7 @@ void rotate_into_cache_by_operations(const Rotation& r, const at::Tensor& cache,
 
 bool draws_tokens(const at::Tensor& logits) {
   return logits.size(1) > 0 && logits.size(1) <= CHUNK * MOST_CHUNKS && has("sample_chunks", logits) &&
-         has("sample_token", logits);
+         has("sample_token", logits) && has("sample_truncated", logits);
 }
 
 TokenDraws draw_tokens(const at::Tensor& logits, const DrawColumns& draws) {
@@ -176,12 +180,40 @@ TokenDraws draw_tokens(const at::Tensor& logits, const DrawColumns& draws) {
   recorded("nestor::sample", {read, statistics}, [&] {
     launch("sample_chunks", logits, pieces_of(chunks, CHUNKS_PER_BLOCK), rows, SAMPLE_THREADS, read.data_ptr(),
            draws.inverse_temperatures.data_ptr(), statistics.data_ptr(), vocabulary, chunks);
+    const auto optional = [](const at::Tensor* column) { return column ? column->data_ptr() : nullptr; };
+    if (draws.top_k) {
+      launch("sample_truncated", logits, rows, 1, TRUNCATE_THREADS, read.data_ptr(), statistics.data_ptr(),
+             draws.inverse_temperatures.data_ptr(), draws.uniforms.data_ptr(), draws.greedy.data_ptr(),
+             optional(draws.top_k), optional(draws.top_p), drawn.tokens.data_ptr(), vocabulary, chunks);
+    }
     launch("sample_token", logits, rows, 1, SAMPLE_THREADS, read.data_ptr(), statistics.data_ptr(),
            draws.inverse_temperatures.data_ptr(), draws.uniforms.data_ptr(), draws.greedy.data_ptr(),
-           drawn.tokens.data_ptr(), drawn.logprobs.data_ptr(), vocabulary, chunks);
+           optional(draws.top_k), optional(draws.top_p), drawn.tokens.data_ptr(), drawn.logprobs.data_ptr(),
+           vocabulary, chunks);
     return std::vector<at::Tensor>{statistics, drawn.tokens, drawn.logprobs};
   });
   return drawn;
+}
+
+// The tokens (R) that top-k and top-p let each row of logits (R, V) at its temperature draw, by the rule of
+// cuda/truncation.cuh.
+static at::Tensor truncated_by_operations(const at::Tensor& scaled, const DrawColumns& draws) {
+  const int64_t vocabulary = scaled.size(1);
+  const auto part = [](const at::Tensor& share, const at::Tensor& mass) {
+    return (share.to(at::kDouble).unsqueeze(1) * mass.to(at::kDouble)).to(at::kLong);
+  };
+  const auto sum = [&](const at::Tensor& sums) { return sums.narrow(1, vocabulary - 1, 1); };
+  const auto mass = ((scaled - scaled.amax(-1, true)).exp() * MASS_UNITS).to(at::kLong);
+  const auto order = std::get<1>(scaled.sort(/*stable=*/true, -1, /*descending=*/true));
+  const auto rank = at::arange(vocabulary, order.options()).unsqueeze(0);
+  const auto first = rank.lt(draws.top_k->unsqueeze(1)).logical_or(draws.top_k->le(0).unsqueeze(1));
+  const auto masses = mass.gather(1, order) * first, sums = masses.cumsum(1);
+  const auto enough = part(*draws.top_p, sum(sums)).clamp_min(1);
+  const auto kept = (sums - masses).lt(enough).logical_or(draws.top_p->ge(1).unsqueeze(1)).logical_and(first);
+  const auto up_to = (mass * at::zeros_like(kept).scatter(1, order, kept)).cumsum(1);
+  const auto drawn = at::minimum(part(draws.uniforms, sum(up_to)), sum(up_to) - 1);
+  // Rows that are not finite have any mass; their token must still exist.
+  return at::searchsorted(up_to, drawn, /*out_int32=*/false, /*right=*/true).clamp(0, vocabulary - 1).squeeze(1);
 }
 
 TokenDraws draw_tokens_by_operations(const at::Tensor& logits, const DrawColumns& draws) {
@@ -192,7 +224,12 @@ TokenDraws draw_tokens_by_operations(const at::Tensor& logits, const DrawColumns
   const auto found = at::searchsorted(mass, draws.uniforms.unsqueeze(1) * whole, /*out_int32=*/false, /*right=*/true);
   // Rounding may lift the threshold to the whole; the last token with mass is then drawn. A NaN is found nowhere.
   const auto last = at::searchsorted(mass, whole).clamp_max(last_token);
-  const auto tokens = at::where(draws.greedy.ne(0), at::argmax(logp, -1), at::minimum(found, last).squeeze(1));
+  auto whole_drawn = at::minimum(found, last).squeeze(1);
+  if (draws.top_k) {
+    const auto cut = draws.top_k->gt(0).logical_and(draws.top_k->le(last_token)).logical_or(draws.top_p->lt(1));
+    whole_drawn = at::where(cut, truncated_by_operations(scaled, draws), whole_drawn);
+  }
+  const auto tokens = at::where(draws.greedy.ne(0), at::argmax(logp, -1), whole_drawn);
   return {tokens, logp.gather(1, tokens.unsqueeze(1)).squeeze(1)};
 }
 
@@ -225,11 +262,12 @@ int nestor_samples(const at::Tensor* logits, bool* yes, char* message, size_t me
 }
 
 // Draws a token for each row of logits (R, V): tokens (R) int64, and their log-probs (R) float32. Inverse temperatures and
-// uniforms (R) are float32, and greedy (R) is int32.
+// uniforms (R) are float32, and greedy (R) is int32. top_k (R) int32 and top_p (R) float32 are null where no row truncates.
 int nestor_sample(const at::Tensor* logits, const at::Tensor* inverse_temperatures, const at::Tensor* uniforms,
-                  const at::Tensor* greedy, at::Tensor** out, char* message, size_t message_size) {
+                  const at::Tensor* greedy, const at::Tensor* top_k, const at::Tensor* top_p, at::Tensor** out,
+                  char* message, size_t message_size) {
   return guarded(message, message_size, [&] {
-    const DrawColumns draws{*inverse_temperatures, *uniforms, *greedy};
+    const DrawColumns draws{*inverse_temperatures, *uniforms, *greedy, top_k, top_p};
     auto drawn = draws_tokens(*logits) ? draw_tokens(*logits, draws) : draw_tokens_by_operations(*logits, draws);
     out[0] = new at::Tensor(std::move(drawn.tokens));
     out[1] = new at::Tensor(std::move(drawn.logprobs));

@@ -22,9 +22,10 @@ bool rotates_into_cache(const Rotation& rotation, const at::Tensor& cache);
 void rotate_into_cache(const Rotation& rotation, const at::Tensor& cache, const at::Tensor& places);
 void rotate_into_cache_by_operations(const Rotation& rotation, const at::Tensor& cache, const at::Tensor& places);
 
-// Settings of draws, (R) each: float32, float32 and int32.
+// Settings of draws, (R) each: float32, float32 and int32; and top-k int32 and top-p float32, both null where no row truncates.
 struct DrawColumns {
   const at::Tensor &inverse_temperatures, &uniforms, &greedy;
+  const at::Tensor *top_k, *top_p;
 };
 
 // Tokens (R) int64 and log-probs (R) float32.

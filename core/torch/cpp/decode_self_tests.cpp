@@ -57,14 +57,16 @@ std::string rotation_problem(at::ScalarType type, const at::Device& device) {
   return difference(results(true), results(false));
 }
 
-// Rows of three chunks, of which one draws by each rule and one has tokens that are never drawn.
+// Rows of three chunks, of which some draw by each rule and one has tokens that are never drawn.
 std::string sampling_problem(at::ScalarType type, const at::Device& device) {
-  auto logits = sample({4, 1100}, type, device, 4.0, 7);
+  auto logits = sample({6, 1100}, type, device, 4.0, 7);
   logits[2].narrow(0, 0, 600).fill_(-std::numeric_limits<double>::infinity());
   const auto column = [&](at::ArrayRef<float> numbers) { return at::tensor(numbers).to(device); };
-  const auto temperatures = column({1.0f, 0.7f, 1.0f, 1.0f}), uniforms = column({0.1f, 0.5f, 0.9f, 0.3f});
-  const auto greedy = at::tensor({0, 0, 0, 1}, at::kInt).to(device);
-  const DrawColumns draws{temperatures, uniforms, greedy};
+  const auto temperatures = column({1.0f, 0.7f, 1.0f, 1.0f, 1.0f, 0.5f});
+  const auto uniforms = column({0.1f, 0.5f, 0.9f, 0.3f, 0.6f, 0.8f}), top_p = column({0.9f, 1.0f, 1.0f, 1.0f, 1.0f, 0.8f});
+  const auto greedy = at::tensor({0, 0, 0, 1, 0, 0}, at::kInt).to(device);
+  const auto top_k = at::tensor({0, 0, 0, 0, 20, 50}, at::kInt).to(device);
+  const DrawColumns draws{temperatures, uniforms, greedy, &top_k, &top_p};
   const auto got = draw_tokens(logits, draws), want = draw_tokens_by_operations(logits, draws);
   if (!got.tokens.equal(want.tokens)) return "it draws other tokens";
   return difference(got.logprobs, want.logprobs);
@@ -84,5 +86,6 @@ std::vector<SelfTest> decode_self_tests() {
   add("rotate_into_cache", rotation_problem);
   add("sample_chunks", sampling_problem);
   add("sample_token", sampling_problem);
+  add("sample_truncated", sampling_problem);
   return tests;
 }

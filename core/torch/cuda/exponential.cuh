@@ -17,6 +17,7 @@ EXACT float fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 EXACT double fused(double a, double b, double c) { return __fma_rn(a, b, c); }
 EXACT float rounded_product(float a, float b) { return __fmul_rn(a, b); }
 EXACT float as_float(int x) { return __int_as_float(x); }
+EXACT int as_bits(float x) { return __float_as_int(x); }
 EXACT double as_double(long long x) { return __longlong_as_double(x); }
 #else
 EXACT float fused(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
@@ -24,6 +25,11 @@ EXACT double fused(double a, double b, double c) { return __builtin_fma(a, b, c)
 EXACT float rounded_product(float a, float b) { return a * b; }
 EXACT float as_float(int x) {
   float y;
+  std::memcpy(&y, &x, sizeof y);
+  return y;
+}
+EXACT int as_bits(float x) {
+  int y;
   std::memcpy(&y, &x, sizeof y);
   return y;
 }

@@ -13,4 +13,5 @@
 #include "rotate_grad.cu"
 #include "rotate_into_cache.cu"
 #include "sample.cu"
+#include "sample_truncated.cu"
 #include "silu_mul.cu"

@@ -13,7 +13,7 @@
 #define DECODE_KERNELS(X)                                                             \
   EACH_TYPE(X, paged_attention_64) EACH_TYPE(X, paged_attention_128)                  \
   EACH_TYPE(X, paged_attention_combine) EACH_TYPE(X, rotate_into_cache)               \
-  EACH_TYPE(X, sample_chunks) EACH_TYPE(X, sample_token)
+  EACH_TYPE(X, sample_chunks) EACH_TYPE(X, sample_token) EACH_TYPE(X, sample_truncated)
 
 #define KERNELS(X)    \
   RMS_NORM_KERNELS(X) \

@@ -1,11 +1,11 @@
 // Draws one token per row from the whole distribution at the row's temperature, or takes the likeliest. The logits are read
-// once; then the chunk that holds the token is read again.
+// once; then the chunk that holds the token is read again. Rows that truncate have their token from sample_truncated.cu.
 //
-// Every sum has the order of the CPU's sampler (`draw` of cpp/decode.cpp): 16 lanes over a chunk of 512 logits in float32,
+// Every sum has the order of the CPU's sampler (`draw` of cpp/sample.cpp): 16 lanes over a chunk of 512 logits in float32,
 // then chunk after chunk in float64. So the token is the one that the CPU draws from the same logits.
 
 #include "device.cuh"
-#include "exponential.cuh"
+#include "truncation.cuh"
 
 constexpr int CHUNK = 512;         // logits that share one mass and maximum
 constexpr int CHUNK_LANES = 16;    // lanes that sum a chunk: those of the CPU's vectors
@@ -71,9 +71,11 @@ DEVICE void sample_chunks(const T* logits, const float* inverse_temperatures, fl
 }
 
 // The token and its log-prob at the sampling temperature; NaN where the row's logits are not finite. A block for each row.
+// A row that truncates has its token already. `top_k` and `top_p` are null where none does.
 template <class T>
 DEVICE void sample_token(const T* logits, const float* statistics, const float* inverse_temperatures, const float* uniforms,
-                         const int32_t* greedy, int64_t* tokens, float* logprobs, int64_t vocabulary, int32_t chunks) {
+                         const int32_t* greedy, const int32_t* top_k, const float* top_p, int64_t* tokens, float* logprobs,
+                         int64_t vocabulary, int32_t chunks) {
   SHARED(float, largest, MOST_CHUNKS);
   SHARED(float, masses, MOST_CHUNKS);
   SHARED(double, scales, MOST_CHUNKS);  // e^(the chunk's largest logit - the row's)
@@ -82,6 +84,7 @@ DEVICE void sample_token(const T* logits, const float* statistics, const float* 
   SHARED(int32_t, chosen, 1);
   const int64_t row = blockIdx.x;
   const float inverse_temperature = inverse_temperatures[row];
+  const bool is_drawn = top_k && truncates(greedy[row], top_k[row], top_p[row], vocabulary);
   float top = -INFINITY;
   for (int c = threadIdx.x; c < chunks; c += blockDim.x) {
     largest[c] = statistics[2 * row * chunks + c];
@@ -102,7 +105,7 @@ DEVICE void sample_token(const T* logits, const float* statistics, const float* 
       found = -1;
     } else if (greedy[row]) {
       while (largest[found] != top) ++found;
-    } else {
+    } else if (!is_drawn) {
       threshold = uniforms[row] * whole;
       // Rounding may lift the threshold to the whole; the last chunk with mass is then drawn.
       double sum = 0;
@@ -118,6 +121,14 @@ DEVICE void sample_token(const T* logits, const float* statistics, const float* 
   const int32_t chunk = chosen[0];
   if (chunk < 0) {
     if (threadIdx.x == 0) tokens[row] = 0, logprobs[row] = __int_as_float(0x7fc00000);
+    return;
+  }
+  const auto logprob = [&](float x) {
+    return static_cast<float>(static_cast<double>(x) - static_cast<double>(top) - log(whole));
+  };
+  if (is_drawn) {
+    if (threadIdx.x == 0)
+      logprobs[row] = logprob(rounded_product(to_float(logits[row * vocabulary + tokens[row]]), inverse_temperature));
     return;
   }
   read_chunk<T>(logits + row * vocabulary, vocabulary, chunk, inverse_temperature, buffer, threadIdx.x, blockDim.x);
@@ -140,9 +151,8 @@ DEVICE void sample_token(const T* logits, const float* statistics, const float* 
       before = fused(static_cast<double>(weight), scale, before);
     }
   }
-  const float x = buffer[found];
   tokens[row] = static_cast<int64_t>(chunk) * CHUNK + found;
-  logprobs[row] = static_cast<float>(static_cast<double>(x) - static_cast<double>(top) - log(whole));
+  logprobs[row] = logprob(buffer[found]);
 }
 
 #define SAMPLE(SUFFIX, T)                                                                                              \
@@ -153,8 +163,9 @@ DEVICE void sample_token(const T* logits, const float* statistics, const float* 
   }                                                                                                                    \
   extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS)                                                         \
       sample_token_##SUFFIX(const T* logits, const float* statistics, const float* inverse_temperatures,               \
-                            const float* uniforms, const int32_t* greedy, int64_t* tokens, float* logprobs,            \
-                            int64_t vocabulary, int32_t chunks) {                                                      \
-    sample_token<T>(logits, statistics, inverse_temperatures, uniforms, greedy, tokens, logprobs, vocabulary, chunks); \
+                            const float* uniforms, const int32_t* greedy, const int32_t* top_k, const float* top_p,    \
+                            int64_t* tokens, float* logprobs, int64_t vocabulary, int32_t chunks) {                    \
+    sample_token<T>(logits, statistics, inverse_temperatures, uniforms, greedy, top_k, top_p, tokens, logprobs,        \
+                    vocabulary, chunks);                                                                               \
   }
 FOR_EACH_TYPE(SAMPLE)

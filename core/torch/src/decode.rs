@@ -25,9 +25,9 @@ pub struct Segment {
     pub pages: i64,
 }
 
-/// Settings for drawing one row's token from its whole distribution; `Draw` of `cpp/decode.cpp`.
+/// Settings for drawing one row's token; `Draw` of `cpp/sample.cpp`.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RawDraw {
     /// Factor of the logits.
     pub inverse_temperature: f32,
@@ -35,9 +35,20 @@ pub struct RawDraw {
     pub uniform: f32,
     /// Not 0: picks the likeliest token instead.
     pub greedy: i32,
+    /// Draws among the k likeliest tokens, of equal ones the first; 0 or less, or V or more: among all.
+    pub top_k: i32,
+    /// Draws among the likeliest tokens that have this part of the mass; 1 or more: among all that top-k keeps.
+    pub top_p: f32,
 }
 
-/// A token and its log-prob; `Drawn` of `cpp/decode.cpp`.
+impl Default for RawDraw {
+    /// The first token of the whole distribution.
+    fn default() -> Self {
+        Self { inverse_temperature: 1.0, uniform: 0.0, greedy: 0, top_k: 0, top_p: 1.0 }
+    }
+}
+
+/// A token and its log-prob; `Drawn` of `cpp/sample.cpp`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct RawDrawn {
@@ -233,6 +244,12 @@ impl PagedCache {
 
 /// Draws a token per row of logits (R, V) on a CPU, float32 or bfloat16. It sums the mass of chunks first, and then reads
 /// again only the chunk in which the cumulative distribution exceeds the row's uniform number.
+///
+/// A row with top-k or top-p draws by sums of whole numbers, which have no order. Logits are taken at the row's temperature;
+/// larger ones come first, equal ones in the order of their tokens. A token's mass is e^(logit - largest logit) in units of
+/// 2^-40, rounded down. Top-k keeps the first k tokens. Top-p keeps the first of these, and further ones while the mass before
+/// them is below p times the mass of these. The draw is the first kept token, in the order of tokens, up to which more mass is
+/// kept than the uniform number times all kept mass. So a token with less than 2^-40 of the likeliest one's mass is never drawn.
 pub fn draw(logits: &Tensor, draws: &[RawDraw]) -> Result<Vec<RawDrawn>> {
     let size = logits.size();
     ensure!(

@@ -30,6 +30,8 @@ unsafe extern "C" {
         inverse_temperatures: TensorPtr,
         uniforms: TensorPtr,
         greedy: TensorPtr,
+        top_k: TensorPtr,
+        top_p: TensorPtr,
         out: *mut *mut C_tensor,
         message: *mut c_char,
         message_size: usize,
@@ -107,9 +109,20 @@ pub struct DrawColumns<'a> {
     pub uniforms: &'a Tensor,
     /// Not 0: the likeliest token, int32.
     pub greedy: &'a Tensor,
+    /// None where no row truncates.
+    pub truncation: Option<TruncationColumns<'a>>,
 }
 
-/// Returns true if [`sample`] has a kernel for logits (R, V).
+/// Parts of the distribution that rows draw from, on the logits' device, (R) each. Greedy rows have no use for them.
+#[derive(Debug, Clone, Copy)]
+pub struct TruncationColumns<'a> {
+    /// Number of the likeliest tokens, int32; 0 or less, or V or more: all.
+    pub top_k: &'a Tensor,
+    /// Part of the mass, float32; 1 or more: all.
+    pub top_p: &'a Tensor,
+}
+
+/// Returns true if [`sample`] has kernels for logits (R, V).
 pub fn samples(logits: &Tensor) -> bool {
     assert!(logits.dim() == 2);
     let mut yes = false;
@@ -118,13 +131,15 @@ pub fn samples(logits: &Tensor) -> bool {
     yes
 }
 
-/// Draws a token for each row of logits (R, V) from the whole distribution, or the likeliest: tokens (R) int64, and log-probs
-/// (R) float32 at the row's temperature, NaN where the row is not finite. By the kernel it is the token that
-/// [`crate::draw`] draws on a processor with fused multiply-add.
+/// Draws a token for each row of logits (R, V): tokens (R) int64, and log-probs (R) float32 of the whole distribution at the
+/// row's temperature, NaN where the row is not finite. By the kernels it is the token that [`crate::draw`] draws on a processor
+/// with fused multiply-add.
 pub fn sample(logits: &Tensor, draws: &DrawColumns) -> [Tensor; 2] {
     let rows = logits.size()[0];
-    let DrawColumns { inverse_temperatures, uniforms, greedy } = draws;
-    for (column, kind) in [(inverse_temperatures, Kind::Float), (uniforms, Kind::Float), (greedy, Kind::Int)] {
+    let DrawColumns { inverse_temperatures, uniforms, greedy, truncation } = draws;
+    let cut = truncation.map(|cut| [(cut.top_k, Kind::Int), (cut.top_p, Kind::Float)]);
+    let columns = [(*inverse_temperatures, Kind::Float), (*uniforms, Kind::Float), (*greedy, Kind::Int)];
+    for (column, kind) in columns.into_iter().chain(cut.into_iter().flatten()) {
         assert!(column.size() == [rows] && column.kind() == kind && column.device() == logits.device());
         assert!(column.is_contiguous(), "a column of draws is dense");
     }
@@ -135,6 +150,8 @@ pub fn sample(logits: &Tensor, draws: &DrawColumns) -> [Tensor; 2] {
             inverse_temperatures.as_ptr(),
             uniforms.as_ptr(),
             greedy.as_ptr(),
+            truncation.map_or(std::ptr::null_mut(), |cut| cut.top_k.as_ptr()),
+            truncation.map_or(std::ptr::null_mut(), |cut| cut.top_p.as_ptr()),
             out,
             message,
             size,

@@ -7,7 +7,7 @@ mod emulator;
 #[allow(dead_code)] // the tests of the update use the rest
 mod random;
 
-use nestor_torch::decoding::{self, DrawColumns};
+use nestor_torch::decoding::{self, DrawColumns, TruncationColumns};
 use nestor_torch::{PAGE, RawDraw, generic, kernels};
 use tch::{Device, Kind, Tensor};
 
@@ -167,6 +167,18 @@ fn logits(random: &mut Random, vocabulary: i64) -> Tensor {
     }
 }
 
+/// The part of the distribution that a pair of rows draws from.
+fn truncation(random: &mut Random, vocabulary: i64) -> (i32, f32) {
+    let tokens = [0, 1, 2, 20, random.below(vocabulary), vocabulary - 1, vocabulary, vocabulary + 7];
+    let shares = [0.0, 1e-9, 0.5, 0.8, random.uniform() as f32, 0.999, 1.0 - f32::EPSILON, 1.0];
+    let mut one = || random.below(8) as usize;
+    match one() {
+        0..=2 => (tokens[one()] as i32, 1.0),
+        3..=5 => (0, shares[one()]),
+        _ => (tokens[one()] as i32, shares[one()]),
+    }
+}
+
 /// The two neighbours in float32 between which the CPU's token changes, at most at `draw`'s own uniform.
 fn boundary(row: &Tensor, draw: RawDraw) -> [f32; 2] {
     let token = |uniform| nestor_torch::draw(row, &[RawDraw { uniform, ..draw }]).expect("drawn")[0].token;
@@ -194,11 +206,13 @@ fn every_draw_is_the_token_of_the_cpus_sampler() {
         let rows: Vec<Tensor> = (0..ROWS / 2).map(|_| logits(&mut random, vocabulary)).collect();
         // Pairs of rows with the same logits get uniforms at both sides of a boundary, where the order of sums decides.
         let both = Tensor::stack(&rows, 0).repeat_interleave_self_int(2, 0, None).to_kind(kind);
+        let truncates = !random.one_in(3);
         let seen = if kind == Kind::Half { both.to_kind(Kind::Float) } else { both.shallow_clone() };
         let mut draws = Vec::new();
         for row in (0..ROWS).step_by(2) {
             let inverse_temperature = if random.one_in(2) { 1.0 } else { 1.0 / (0.05 + 2.0 * random.uniform()) as f32 };
-            let draw = RawDraw { inverse_temperature, uniform: random.uniform() as f32, greedy: 0 };
+            let (top_k, top_p) = if truncates { truncation(&mut random, vocabulary) } else { (0, 1.0) };
+            let draw = RawDraw { inverse_temperature, uniform: random.uniform() as f32, greedy: 0, top_k, top_p };
             draws.extend(match random.below(4) {
                 0 => [RawDraw { greedy: 1, ..draw }, RawDraw { uniform: [0.0, 1.0][random.below(2) as usize], ..draw }],
                 1 => [draw, RawDraw { uniform: random.uniform() as f32, ..draw }],
@@ -207,7 +221,9 @@ fn every_draw_is_the_token_of_the_cpus_sampler() {
         }
         let want = nestor_torch::draw(&seen, &draws).expect("drawn");
         let column = |f: &dyn Fn(&RawDraw) -> f32| Tensor::from_slice(&draws.iter().map(f).collect::<Vec<_>>());
+        let (top_k, top_p) = (column(&|d| d.top_k as f32).to_kind(Kind::Int), column(&|d| d.top_p));
         let columns = DrawColumns {
+            truncation: truncates.then_some(TruncationColumns { top_k: &top_k, top_p: &top_p }),
             inverse_temperatures: &column(&|d| d.inverse_temperature),
             uniforms: &column(&|d| d.uniform),
             greedy: &column(&|d| d.greedy as f32).to_kind(Kind::Int),

@@ -96,9 +96,9 @@ impl Ahead {
             let place = self.in_flight.as_ref().and_then(|pass| pass.source(chunk.id));
             chunk.fed.then(|| place.unwrap_or_else(|| unreachable!("a fed row's token is drawn in the pass before")))
         };
-        let decodes = |chunk: &Chunk| chunk.draws && chunk.tokens.len() == 1 && run(chunk).request.sampling.is_whole();
-        if chunks.iter().all(decodes) {
-            let shape = Shape { rows: bucket(chunks.len()), pages: self.pages };
+        if chunks.iter().all(|chunk| chunk.draws && chunk.tokens.len() == 1) {
+            let truncates = next.iter().any(|next| next.sampling.truncates());
+            let shape = Shape { rows: bucket(chunks.len()), pages: self.pages, truncates };
             self.slots.retain(|id| scheduler.request(id).is_some());
             let (uniforms, changed) = self.slots.places(&next);
             let mut rows = Vec::with_capacity(chunks.len());

@@ -11,12 +11,16 @@ use super::{NoiseKey, Sampling};
 
 /// Uniform numbers of a request that are uploaded at once.
 const UNIFORMS: usize = 64;
-/// Numbers of a request's line in the table of slots: its uniform numbers, its inverse temperature, and 1 where it is greedy.
-pub const SLOT_NUMBERS: usize = UNIFORMS + 2;
+/// Numbers of a request's line in the table of slots: its uniform numbers, and the settings of its draws.
+pub const SLOT_NUMBERS: usize = UNIFORMS + 4;
 /// Place of the inverse temperature in a line.
 pub const INVERSE_TEMPERATURE: usize = UNIFORMS;
-/// Place of the greedy flag in a line.
+/// Place of the greedy flag in a line: 1 where the request is greedy.
 pub const GREEDY: usize = UNIFORMS + 1;
+/// Place of top-k in a line.
+pub const TOP_K: usize = UNIFORMS + 2;
+/// Place of top-p in a line.
+pub const TOP_P: usize = UNIFORMS + 3;
 
 /// Rows of the recorded pass that takes this many: 1, 2, 4, 8, 16, 32, then multiples of 32.
 pub fn bucket(rows: usize) -> usize {
@@ -50,6 +54,8 @@ pub struct Shape {
     pub rows: usize,
     /// Pages of the longest request.
     pub pages: usize,
+    /// Some row truncates its distribution, so that the pass takes one kernel more.
+    pub truncates: bool,
 }
 
 impl Shape {
@@ -185,6 +191,8 @@ impl SlotTable {
                 }
                 line[INVERSE_TEMPERATURE] = draw.sampling.inverse_temperature();
                 line[GREEDY] = f32::from(u8::from(draw.sampling.is_greedy()));
+                line[TOP_K] = draw.sampling.kept_tokens() as f32;
+                line[TOP_P] = draw.sampling.top_p as f32;
             }
         }
         let place = |draw: &NextDraw| {

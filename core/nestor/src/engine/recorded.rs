@@ -4,13 +4,13 @@ use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 
 use anyhow::{Context, Result};
-use nestor_torch::decoding::DrawColumns;
+use nestor_torch::decoding::{DrawColumns, TruncationColumns};
 use nestor_torch::graph::{GraphPool, ReadBack, Recording, Work, copy_into};
 use tch::{Kind, Tensor};
 
 use super::EngineOptions;
 use super::ahead::{Executor, FedRows};
-use super::buffers::{Column, GREEDY, INVERSE_TEMPERATURE, SLOT_NUMBERS, Shape, bucket};
+use super::buffers::{Column, GREEDY, INVERSE_TEMPERATURE, SLOT_NUMBERS, Shape, TOP_K, TOP_P, bucket};
 use super::cache::{Cache, DecodeView};
 use super::forward::{Feed, HeldWeights, Weights, forward};
 use super::sampler::{Draw, Drawn, draw_rows, draw_tensors};
@@ -133,6 +133,7 @@ impl Bound<'_> {
             lengths: column(Column::Length),
             slots: column(Column::Slot),
             uniforms: column(Column::Uniform),
+            truncates: shape.truncates,
             page_table: input.narrow(0, pages.start as i64, pages.len() as i64).view([-1, shape.pages as i64]),
             drawn: shared.drawn.shallow_clone(),
             table: shared.slots.shallow_clone(),
@@ -195,6 +196,7 @@ struct DecodePass {
     lengths: Tensor,
     slots: Tensor,
     uniforms: Tensor,
+    truncates: bool,
     /// (B, N).
     page_table: Tensor,
     drawn: Tensor,
@@ -217,10 +219,13 @@ impl DecodePass {
             |layer: usize, q: &Tensor, k: &Tensor, v: &Tensor| view.attend(&self.cache[layer], [q, k, v], &rope);
         let states = model.forward(WeightSource::Held { outer, blocks }, &input, attend)?;
         let lines = self.table.index_select(0, &self.slots);
+        let column = |place: usize| lines.select(1, place as i64);
+        let truncation = self.truncates.then(|| [column(TOP_K).to_kind(Kind::Int), column(TOP_P).contiguous()]);
         let settings = DrawColumns {
-            inverse_temperatures: &lines.select(1, INVERSE_TEMPERATURE as i64).contiguous(),
+            inverse_temperatures: &column(INVERSE_TEMPERATURE).contiguous(),
             uniforms: &lines.gather(1, &self.uniforms.unsqueeze(1), false).squeeze_dim(1),
-            greedy: &lines.select(1, GREEDY as i64).to_kind(Kind::Int),
+            greedy: &column(GREEDY).to_kind(Kind::Int),
+            truncation: truncation.as_ref().map(|[top_k, top_p]| TruncationColumns { top_k, top_p }),
         };
         let both = draw_rows(&model.logits(outer, &states), &settings);
         drawn.narrow(1, 0, both.size()[1]).copy_(&both);

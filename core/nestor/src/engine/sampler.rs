@@ -1,10 +1,11 @@
 //! Samples the next token of every row, and records its log-prob.
 //!
 //! The recorded log-prob is that of the whole distribution at the row's temperature; top-k and top-p only decide which
-//! tokens may be drawn. A draw inverts the cumulative distribution at one uniform number per token.
+//! tokens may be drawn. A draw inverts the cumulative distribution at one uniform number per token; [`nestor_torch::draw`] has
+//! the rule of all of it.
 
 use anyhow::bail;
-use nestor_torch::decoding::{self, DrawColumns};
+use nestor_torch::decoding::{self, DrawColumns, TruncationColumns};
 use nestor_torch::ops::Ops;
 use nestor_torch::upload;
 use tch::{Kind, Tensor};
@@ -13,6 +14,8 @@ use crate::input_error;
 
 /// Temperatures below this make sound logits overflow float32: a model's logits reach a few hundred.
 const LOWEST_TEMPERATURE: f64 = 1e-30;
+/// More than any vocabulary has tokens, and the largest number up to which float32 has them all.
+const MOST_KEPT: i64 = 1 << 24;
 
 /// Sampling settings of one request.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -40,9 +43,14 @@ pub struct Draw {
 }
 
 impl Sampling {
-    /// True for rows that [`draw_rows`] can draw: greedy ones, and those that draw from the whole distribution.
-    pub fn is_whole(&self) -> bool {
-        self.is_greedy() || (self.top_k <= 0 && self.top_p >= 1.0)
+    /// True for rows that draw from a part of the distribution.
+    pub fn truncates(&self) -> bool {
+        !self.is_greedy() && (self.top_k > 0 || self.top_p < 1.0)
+    }
+
+    /// The number of the likeliest tokens as a kernel reads it, which float32 holds too: 0 where they are all.
+    pub fn kept_tokens(&self) -> i32 {
+        self.top_k.clamp(0, MOST_KEPT) as i32
     }
 
     pub fn is_greedy(&self) -> bool {
@@ -73,27 +81,11 @@ pub struct Drawn {
 /// When a row's logits are not finite (minus infinity is allowed: such a token is never drawn).
 pub fn sample(ops: Ops, logits: &Tensor, draws: &[Draw]) -> anyhow::Result<Drawn> {
     let drawn = match ops {
-        Ops::Fused => {
-            let mut drawn = read_once(logits, draws)?;
-            let (rows, own) = truncated(draws);
-            if !rows.is_empty() {
-                let cut =
-                    Drawn::read(&draw_truncated(&logits.index_select(0, &Tensor::from_slice(&rows)), &own), own.len())?;
-                for ((&row, token), logprob) in rows.iter().zip(cut.tokens).zip(cut.logprobs) {
-                    (drawn.tokens[row as usize], drawn.logprobs[row as usize]) = (token, logprob);
-                }
-            }
-            drawn
-        }
+        Ops::Fused => draw_on_cpu(logits, draws)?,
         Ops::Generic => Drawn::read(&draw_tensors(logits, draws).to_device(tch::Device::Cpu), draws.len())?,
     };
     check(&drawn, draws.iter().map(|draw| draw.sampling))?;
     Ok(drawn)
-}
-
-/// The rows that draw from a part of the distribution, and their draws.
-fn truncated(draws: &[Draw]) -> (Vec<i64>, Vec<Draw>) {
-    (0i64..).zip(draws).filter(|(_, draw)| !draw.sampling.is_whole()).map(|(row, &draw)| (row, draw)).unzip()
 }
 
 /// An error where a drawn token's log-prob is not finite; the rows' settings are in their order.
@@ -118,14 +110,16 @@ pub fn check(drawn: &Drawn, settings: impl ExactSizeIterator<Item = Sampling>) -
     Ok(())
 }
 
-/// On a CPU, reading each logit once; rows that truncate get a token of the whole distribution.
-fn read_once(logits: &Tensor, draws: &[Draw]) -> anyhow::Result<Drawn> {
+/// By the CPU's own sampler.
+fn draw_on_cpu(logits: &Tensor, draws: &[Draw]) -> anyhow::Result<Drawn> {
     let draws: Vec<nestor_torch::RawDraw> = draws
         .iter()
         .map(|draw| nestor_torch::RawDraw {
             inverse_temperature: draw.sampling.inverse_temperature(),
             uniform: draw.uniform,
             greedy: i32::from(draw.sampling.is_greedy()),
+            top_k: draw.sampling.kept_tokens(),
+            top_p: draw.sampling.top_p as f32,
         })
         .collect();
     let drawn = match logits.kind() {
@@ -144,43 +138,23 @@ pub fn draw_rows(logits: &Tensor, settings: &DrawColumns) -> Tensor {
     joined(&decoding::sample(logits, settings))
 }
 
-/// The same under any settings: truncated rows with libtorch's operations. The host does not wait.
+/// The same with settings from the host, which does not wait.
 pub fn draw_tensors(logits: &Tensor, draws: &[Draw]) -> Tensor {
-    let column = |f: &dyn Fn(&Draw) -> f32| draws.iter().map(f).collect::<Vec<f32>>();
-    let greedy = column(&|draw| f32::from(u8::from(draw.sampling.is_greedy())));
-    let columns = [column(&|draw| draw.sampling.inverse_temperature()), column(&|draw| draw.uniform), greedy].concat();
-    let columns = upload(&columns, logits.device()).view([3, -1]);
+    let column = |f: &dyn Fn(&Sampling) -> f32| draws.iter().map(|draw| f(&draw.sampling)).collect::<Vec<f32>>();
+    let uniforms = draws.iter().map(|draw| draw.uniform).collect();
+    let greedy = column(&|sampling| f32::from(u8::from(sampling.is_greedy())));
+    let (top_k, top_p) = (column(&|sampling| sampling.kept_tokens() as f32), column(&|sampling| sampling.top_p as f32));
+    let columns = [column(&Sampling::inverse_temperature), uniforms, greedy, top_k, top_p].concat();
+    let columns = upload(&columns, logits.device()).view([5, -1]);
+    let truncates = draws.iter().any(|draw| draw.sampling.truncates());
+    let truncation = truncates.then(|| [columns.select(0, 3).to_kind(Kind::Int), columns.select(0, 4)]);
     let settings = DrawColumns {
         inverse_temperatures: &columns.select(0, 0),
         uniforms: &columns.select(0, 1),
         greedy: &columns.select(0, 2).to_kind(Kind::Int),
+        truncation: truncation.as_ref().map(|[top_k, top_p]| TruncationColumns { top_k, top_p }),
     };
-    let drawn = draw_rows(logits, &settings);
-    let (rows, own) = truncated(draws);
-    if rows.is_empty() {
-        return drawn;
-    }
-    let rows = upload(&rows, logits.device());
-    drawn.index_copy(1, &rows, &draw_truncated(&logits.index_select(0, &rows), &own))
-}
-
-/// Draws for truncated rows alone, with libtorch's operations on any device: (2, R) float64, tokens and their log-probs.
-fn draw_truncated(logits: &Tensor, draws: &[Draw]) -> Tensor {
-    let factors: Vec<f32> = draws.iter().map(|draw| draw.sampling.inverse_temperature()).collect();
-    let logits = logits.to_kind(Kind::Float) * upload(&factors, logits.device()).unsqueeze(1);
-    let logp = logits.log_softmax(-1, Kind::Float); // (R, V)
-
-    let tokens = Tensor::zeros([draws.len() as i64], (Kind::Int64, logp.device()));
-    for by_top_k in [true, false] {
-        let members = (0i64..).zip(draws).filter(|(_, draw)| (draw.sampling.top_k > 0) == by_top_k);
-        let (rows, own): (Vec<i64>, Vec<Draw>) = members.map(|(row, &draw)| (row, draw)).unzip();
-        if !rows.is_empty() {
-            let rows = upload(&rows, logp.device());
-            let _ = tokens.shallow_clone().index_copy_(0, &rows, &pick(&logp.index_select(0, &rows), &own, by_top_k));
-        }
-    }
-    let logprobs = logp.gather(1, &tokens.unsqueeze(1), false).squeeze_dim(1);
-    joined(&[tokens, logprobs])
+    draw_rows(logits, &settings)
 }
 
 /// Tokens (R) and their log-probs, (2, R) in a type that holds both exactly: one copy to the host.
@@ -198,50 +172,6 @@ impl Drawn {
             logprobs: logprobs.into_iter().map(|logprob| logprob as f32).collect(),
         })
     }
-}
-
-/// The tokens (R) for rows that all cut by top-k, and perhaps by top-p too, or all by top-p alone.
-fn pick(logp: &Tensor, draws: &[Draw], by_top_k: bool) -> Tensor {
-    let vocab = logp.size()[1];
-    let (sorted, ids) = if by_top_k {
-        logp.topk(draws.iter().map(|d| d.sampling.top_k.min(vocab)).max().unwrap_or(1), -1, true, true)
-    } else {
-        logp.sort_stable(true, -1, true)
-    };
-    let device = logp.device();
-    let column = |f: &dyn Fn(&Draw) -> f32| {
-        let values: Vec<f32> = draws.iter().map(f).collect();
-        upload(&values, device).unsqueeze(1)
-    };
-    let rank = Tensor::arange(sorted.size()[1], (Kind::Float, device)).unsqueeze(0);
-    let limit = column(&|d| if d.sampling.top_k > 0 { d.sampling.top_k as f32 } else { vocab as f32 });
-    let within = rank.lt_tensor(&limit);
-    let probs = sorted.exp() * &within;
-    let mass = probs.cumsum(-1, Kind::Float);
-    // A token stays if those before it do not reach top-p of what top-k left; the likeliest always stays.
-    let enough = column(&|d| d.sampling.top_p as f32) * last_column(&mass);
-    let keep = (&mass - &probs).lt_tensor(&enough).logical_or(&rank.eq(0.0));
-    let chosen = invert(&(probs * keep).cumsum(-1, Kind::Float), draws);
-    ids.gather(1, &chosen.unsqueeze(1), false).squeeze_dim(1)
-}
-
-/// The last column (R, 1).
-fn last_column(x: &Tensor) -> Tensor {
-    x.narrow(1, x.size()[1] - 1, 1)
-}
-
-/// First position (R) where the cumulative mass exceeds uniform times the whole. A position without mass does not exceed
-/// the mass before it, so it is never picked.
-fn invert(mass: &Tensor, draws: &[Draw]) -> Tensor {
-    let uniforms: Vec<f32> = draws.iter().map(|d| d.uniform).collect();
-    let uniforms = upload(&uniforms, mass.device());
-    let whole = last_column(mass);
-    let threshold = uniforms.unsqueeze(1) * &whole;
-    let found = threshold.searchsorted(mass, false, true, "right", None::<&Tensor>);
-    // Rounding may lift the threshold to the whole; the last position that has mass is then picked.
-    let last = whole.contiguous().searchsorted(mass, false, false, "left", None::<&Tensor>);
-    // A NaN is found nowhere; the position must still exist, so that `sample` reaches its error.
-    found.minimum(&last).clamp_max(mass.size()[1] - 1).squeeze_dim(1)
 }
 
 #[cfg(test)]

@@ -252,6 +252,7 @@ fn mixed(seed: u64) -> Vec<Request> {
     for (i, request) in requests.iter_mut().enumerate() {
         request.sampling.temperature = [1.0, 0.0, 0.7, 1.3][(i + seed as usize) % 4];
         request.sampling.top_k = if i % 5 == 4 && seed.is_multiple_of(3) { 9 } else { 0 };
+        request.sampling.top_p = if i % 5 == 2 && seed.is_multiple_of(2) { 0.7 } else { 1.0 };
         request.key.iteration = seed;
     }
     requests

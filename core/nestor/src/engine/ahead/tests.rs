@@ -10,7 +10,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::*;
-use crate::engine::buffers::{Column, GREEDY, INVERSE_TEMPERATURE, SLOT_NUMBERS};
+use crate::engine::buffers::{Column, GREEDY, INVERSE_TEMPERATURE, SLOT_NUMBERS, TOP_K, TOP_P};
 use crate::engine::scheduler::Limits;
 use crate::engine::{FinishReason, NoiseKey, Request};
 
@@ -30,21 +30,22 @@ struct Settings {
     inverse_temperature: f32,
     uniform: f32,
     greedy: bool,
-    top_k: i64,
+    top_k: i32,
+    top_p: f32,
 }
 
 impl Settings {
     fn of(draw: &Draw) -> Self {
         let Draw { sampling, uniform } = *draw;
-        let (greedy, top_k) = (sampling.is_greedy(), sampling.top_k);
-        Self { inverse_temperature: sampling.inverse_temperature(), uniform, greedy, top_k }
+        let (greedy, top_k, top_p) = (sampling.is_greedy(), sampling.kept_tokens(), sampling.top_p as f32);
+        Self { inverse_temperature: sampling.inverse_temperature(), uniform, greedy, top_k, top_p }
     }
 
     fn draw(&self, sequence: impl Iterator<Item = u64>) -> (u32, f32) {
         let mut hash = sequence.fold(7, mix);
         if !self.greedy {
             hash = mix(hash, u64::from(self.uniform.to_bits()) << 32 | u64::from(self.inverse_temperature.to_bits()));
-            hash = mix(hash, self.top_k as u64);
+            hash = mix(hash, (self.top_k as u64) << 32 | u64::from(self.top_p.to_bits()));
         }
         ((hash % 17) as u32, -((hash >> 40) as f32))
     }
@@ -56,6 +57,8 @@ enum Stale {
     Column(Column),
     PageTable,
     Slots,
+    /// One of the settings in all lines of the table of slots.
+    Setting(usize),
     Drawn,
 }
 
@@ -94,7 +97,8 @@ impl Memory {
                 inverse_temperature: line[INVERSE_TEMPERATURE],
                 uniform: line[column(Column::Uniform)[row] as usize],
                 greedy: line[GREEDY] == 1.0,
-                top_k: 0,
+                top_k: if shape.truncates { line[TOP_K] as i32 } else { 0 },
+                top_p: if shape.truncates { line[TOP_P] } else { 1.0 },
             };
             let seen = 0..column(Column::Length)[row] as usize;
             drawn.push(settings.draw(seen.map(|at| self.cache.get(&place(row, at)).copied().unwrap_or(0))));
@@ -122,9 +126,18 @@ struct Fake {
 impl Executor for Fake {
     fn set_slots(&mut self, numbers: &[f32]) -> Result<()> {
         let mut memory = self.memory.borrow_mut();
-        if memory.stale != Some(Stale::Slots) || memory.slots.is_empty() {
-            memory.slots = numbers.to_vec();
+        let mut fresh = numbers.to_vec();
+        for (at, (number, &old)) in fresh.iter_mut().zip(&memory.slots).enumerate() {
+            let stale = match memory.stale {
+                Some(Stale::Slots) => true,
+                Some(Stale::Setting(place)) => at % SLOT_NUMBERS == place,
+                _ => false,
+            };
+            if stale {
+                *number = old;
+            }
         }
+        memory.slots = fresh;
         Ok(())
     }
 
@@ -217,7 +230,8 @@ impl Scenario {
                 prompt.push(20 + episode);
                 let temperature = [0.0, 1.0, 1.0, 0.7][rng.random_range(0..4)];
                 let top_k = if rng.random_range(0..8) == 0 { 3 } else { 0 };
-                let sampling = Sampling { temperature, top_k, top_p: 1.0 };
+                let top_p = if rng.random_range(0..8) == 0 { 0.5 } else { 1.0 };
+                let sampling = Sampling { temperature, top_k, top_p };
                 let max_new_tokens = rng.random_range(1..=if long { 100 } else { 24 });
                 let key = NoiseKey { episode, ..NoiseKey::default() };
                 (rng.random_range(0..40), Request { key, prompt, max_new_tokens, sampling })
@@ -330,8 +344,9 @@ fn one_pass_ahead_gives_the_plain_engines_tokens_and_order() {
 fn a_stale_buffer_is_found() {
     let columns =
         [Column::Token, Column::Source, Column::Position, Column::Place, Column::Length, Column::Slot, Column::Uniform];
+    let settings = [INVERSE_TEMPERATURE, GREEDY, TOP_K, TOP_P].map(Stale::Setting);
     let rest = [Stale::PageTable, Stale::Slots, Stale::Drawn];
-    for stale in columns.into_iter().map(Stale::Column).chain(rest) {
+    for stale in columns.into_iter().map(Stale::Column).chain(settings).chain(rest) {
         let found = (0..300).any(|seed| {
             let scenario = Scenario::new(seed);
             let mut fake = Fake::default();

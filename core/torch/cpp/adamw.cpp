@@ -110,7 +110,7 @@ std::string problem(at::ScalarType type, const at::Device& device) {
 }  // namespace
 
 std::vector<SelfTest> adamw_self_tests() {
-  return for_each_type("adamw", problem);
+  return for_each_type({{"adamw", problem}});
 }
 
 extern "C" {

@@ -7,7 +7,6 @@
 #include <ATen/ops/tensor.h>
 
 #include <cmath>
-#include <iterator>
 #include <limits>
 
 #include "decode_kernels.h"
@@ -75,17 +74,11 @@ std::string sampling_problem(at::ScalarType type, const at::Device& device) {
 }  // namespace
 
 std::vector<SelfTest> decode_self_tests() {
-  std::vector<SelfTest> tests;
-  const auto add = [&](const char* operation, std::string (*problem)(at::ScalarType, const at::Device&)) {
-    auto more = for_each_type(operation, problem);
-    std::move(more.begin(), more.end(), std::back_inserter(tests));
-  };
-  add("paged_attention_64", attention_64_problem);
-  add("paged_attention_128", attention_128_problem);
-  add("paged_attention_combine", attention_64_problem);
-  add("rotate_into_cache", rotation_problem);
-  add("sample_chunks", sampling_problem);
-  add("sample_token", sampling_problem);
-  add("sample_truncated", sampling_problem);
-  return tests;
+  return for_each_type({{"paged_attention_64", attention_64_problem},
+                        {"paged_attention_128", attention_128_problem},
+                        {"paged_attention_combine", attention_64_problem},
+                        {"rotate_into_cache", rotation_problem},
+                        {"sample_chunks", sampling_problem},
+                        {"sample_token", sampling_problem},
+                        {"sample_truncated", sampling_problem}});
 }

@@ -90,9 +90,7 @@ std::string gradient_problem(at::ScalarType type, const at::Device& device) {
 }  // namespace
 
 std::vector<SelfTest> head_self_tests() {
-  auto tests = for_each_type("head_statistics", statistics_problem);
-  for (auto& test : for_each_type("head_gradient", gradient_problem)) tests.push_back(std::move(test));
-  return tests;
+  return for_each_type({{"head_statistics", statistics_problem}, {"head_gradient", gradient_problem}});
 }
 
 extern "C" {

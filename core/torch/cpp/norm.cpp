@@ -299,12 +299,9 @@ std::string rms_norm_grad_problem(at::ScalarType type, const at::Device& device)
 }  // namespace
 
 std::vector<SelfTest> norm_self_tests() {
-  std::vector<SelfTest> tests;
-  for (auto&& some : {for_each_type("rms_norm", rms_norm_problem), for_each_type("add_norm", add_norm_problem),
-                      for_each_type("rms_norm_grad", rms_norm_grad_problem)}) {
-    tests.insert(tests.end(), some.begin(), some.end());
-  }
-  return tests;
+  return for_each_type({{"rms_norm", rms_norm_problem},
+                        {"add_norm", add_norm_problem},
+                        {"rms_norm_grad", rms_norm_grad_problem}});
 }
 
 extern "C" {

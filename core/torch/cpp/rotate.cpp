@@ -190,9 +190,7 @@ std::string rotation_grad_problem(at::ScalarType type, const at::Device& device)
 }  // namespace
 
 std::vector<SelfTest> rotate_self_tests() {
-  auto tests = for_each_type("rotate", rotation_problem);
-  for (auto& test : for_each_type("rotate_grad", rotation_grad_problem)) tests.push_back(std::move(test));
-  return tests;
+  return for_each_type({{"rotate", rotation_problem}, {"rotate_grad", rotation_grad_problem}});
 }
 
 extern "C" {

@@ -27,13 +27,15 @@ std::vector<SelfTest> all() {
 
 }  // namespace
 
-std::vector<SelfTest> for_each_type(const char* operation,
-                                    std::string (*problem)(at::ScalarType type, const at::Device& device)) {
-  std::vector<SelfTest> tests;
-  for (const auto type : TYPES) {
-    tests.push_back({kernel_name(operation, type), [=](const at::Device& device) { return problem(type, device); }});
+std::vector<SelfTest> for_each_type(std::initializer_list<OperationTest> tests) {
+  std::vector<SelfTest> all;
+  for (const auto& [operation, problem] : tests) {
+    for (const auto type : TYPES) {
+      const auto of_type = [problem = problem, type](const at::Device& device) { return problem(type, device); };
+      all.push_back({kernel_name(operation, type), of_type});
+    }
   }
-  return tests;
+  return all;
 }
 
 at::Tensor sample(at::IntArrayRef sizes, at::ScalarType type, const at::Device& device, double scale, uint64_t seed) {

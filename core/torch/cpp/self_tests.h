@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -15,9 +16,14 @@ struct SelfTest {
   std::function<std::string(const at::Device& device)> problem;
 };
 
-// The same test of an operation for each type that it has kernels for.
-std::vector<SelfTest> for_each_type(const char* operation,
-                                    std::string (*problem)(at::ScalarType type, const at::Device& device));
+// An operation that has a kernel for each type, and its test.
+struct OperationTest {
+  const char* operation;
+  std::string (*problem)(at::ScalarType type, const at::Device& device);
+};
+
+// The tests of these operations for each type.
+std::vector<SelfTest> for_each_type(std::initializer_list<OperationTest> tests);
 
 // Normal numbers times `scale`, the same in each run. No generator of libtorch is advanced.
 at::Tensor sample(at::IntArrayRef sizes, at::ScalarType type, const at::Device& device, double scale = 1.0,

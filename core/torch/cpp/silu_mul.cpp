@@ -92,9 +92,7 @@ std::string grad_problem(at::ScalarType type, const at::Device& device) {
 }  // namespace
 
 std::vector<SelfTest> silu_mul_self_tests() {
-  auto tests = for_each_type("silu_mul", problem);
-  for (auto& test : for_each_type("silu_mul_grad", grad_problem)) tests.push_back(std::move(test));
-  return tests;
+  return for_each_type({{"silu_mul", problem}, {"silu_mul_grad", grad_problem}});
 }
 
 extern "C" {

@@ -1,6 +1,7 @@
 """ALFWorld through the program: recorded games of the Python engine (tests/fixtures/alfworld), the published recipes, and
 the tool that makes games."""
 import json
+import math
 import subprocess
 
 import pytest
@@ -158,3 +159,23 @@ def test_published_recipes_start(name, root, run, games, tmp_path):
     metrics = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert metrics[-1]["iteration"] == 1 and "loss/policy" in metrics[-1]
     assert sum(key.startswith("eval/success/") for key in metrics[0]) == 2
+
+
+FAMILY = [("hgpo", {"base_group": True}), ("g2po", {"anchor": "g2po"}), ("graphgpo", {"anchor": "observation_commands"}),
+          ("adastep", {"similarity": 0.9}), ("gagpo", {"anchor": "rewardflow"}), ("proxmo", {}), ("empg", {}), ("tigpo", {}),
+          ("grpo", {"pass_at_k": "episode"}), ("gigpo", {"anchor": "g2po", "similarity": 0.9})]
+
+
+@pytest.mark.parametrize("plugin, config", FAMILY, ids=[plugin for plugin, _ in FAMILY])
+def test_estimators_train_the_cpu_recipe(plugin, config, root, run, tmp_path):
+    """Two iterations of recipes/alfworld/cpu.yaml, with a smaller model and fewer, shorter episodes."""
+    model = "{hidden_size: 16, intermediate_size: 32, layers: 1, heads: 2, kv_heads: 1, vocab_size: 300}"
+    sets = {"model.new": model, "iterations": 2, "warm_start.steps": 20, "warm_start.batch": 16, "rollout.tasks": 2, "rollout.group_size": 4,
+            "rollout.max_steps": 4, "rollout.max_response_tokens": 12, "update.mini_batch": 32, "eval.tasks": 2, "eval.every": 2,
+            "env.config.generate": "{size: small, train: 4, eval: 2}", "estimator": json.dumps({"plugin": plugin, "config": config})}
+    sets = [word for key, value in sets.items() for word in ("--set", f"{key}={value}")]
+    done = run("train", root / "recipes/alfworld/cpu.yaml", *sets, "--run-dir", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert [row["iteration"] for row in rows] == [0, 1, 2]
+    assert all(math.isfinite(row["loss/policy"]) and math.isfinite(row["advantage/max"]) for row in rows[1:])

@@ -170,12 +170,13 @@ FAMILY = [("hgpo", {"base_group": True}), ("g2po", {"anchor": "g2po"}), ("graphg
 def test_estimators_train_the_cpu_recipe(plugin, config, root, run, tmp_path):
     """Two iterations of recipes/alfworld/cpu.yaml, with a smaller model and fewer, shorter episodes."""
     model = "{hidden_size: 16, intermediate_size: 32, layers: 1, heads: 2, kv_heads: 1, vocab_size: 300}"
-    sets = {"model.new": model, "iterations": 2, "warm_start.steps": 20, "warm_start.batch": 16, "rollout.tasks": 2, "rollout.group_size": 4,
-            "rollout.max_steps": 4, "rollout.max_response_tokens": 12, "update.mini_batch": 32, "eval.tasks": 2, "eval.every": 2,
+    sets = {"model.new": model, "iterations": 2, "warm_start.steps": 60, "warm_start.batch": 16, "rollout.tasks": 2, "rollout.group_size": 4,
+            "rollout.max_steps": 4, "rollout.max_prompt_tokens": 512, "update.mini_batch": 32, "eval.tasks": 2, "eval.every": 2,
             "env.config.generate": "{size: small, train: 4, eval: 2}", "estimator": json.dumps({"plugin": plugin, "config": config})}
     sets = [word for key, value in sets.items() for word in ("--set", f"{key}={value}")]
     done = run("train", root / "recipes/alfworld/cpu.yaml", *sets, "--run-dir", tmp_path / "run")
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert [row["iteration"] for row in rows] == [0, 1, 2]
-    assert all(math.isfinite(row["loss/policy"]) and math.isfinite(row["advantage/max"]) for row in rows[1:])
+    assert all(math.isfinite(row["loss/policy"]) for row in rows[1:])
+    assert any(row["advantage/max"] > 0 for row in rows[1:]), "the run teaches nothing, so it shows nothing"

@@ -215,6 +215,17 @@ def test_an_estimator_that_remembers_killed_and_resumed(outside, run, root, tmp_
     assert resume(outside("running_baseline"), "without", "estimator.plugin").returncode == 0
 
 
+def test_graphs_of_tasks_killed_and_resumed(run, root, tmp_path):
+    """The bundled estimator with a state, on few tasks, so that later iterations meet remembered edges and scores."""
+    recipe = root / "recipes/smoke/gigpo.yaml"
+    settings = [*SETTINGS, "estimator={plugin: tigpo, config: {}}", "env.config.max=2", "env.config.held_out=2", "eval.tasks=2"]
+    assert train(run, recipe, tmp_path / "whole", settings=settings).returncode == 0
+    files, rows = outcome(tmp_path / "whole")
+    tasks = json.loads(files["estimator-state.bin"])
+    assert tasks and all(task["links"] and task["scores"] for task in tasks.values())
+    kill_and_resume(run, recipe, tmp_path / "killed", "mid-rollout:70", settings, (files, rows))
+
+
 def test_a_transcript_killed_and_resumed(run, root, tmp_path):
     recipe = tmp_path / "transcript.yaml"
     recipe.write_text(f"extends: {root}/recipes/smoke/gigpo.yaml\n"

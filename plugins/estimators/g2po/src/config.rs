@@ -23,7 +23,7 @@ pub struct Config {
     pub node_penalty: f64,
     /// Value of the end of a solved episode.
     pub success_reward: f64,
-    /// Test of an episode's success.
+    /// Test of an episode's success: `flag`, `{return_above: 0}` or `{return_equals: 10}`.
     pub success: Success,
     /// Definition of a state.
     pub anchor: Anchor,

@@ -23,7 +23,7 @@ pub struct Config {
     pub step_weight: f64,
     /// Weight of the episode-level advantage.
     pub episode_weight: f64,
-    /// Test of an episode's success.
+    /// Test of an episode's success: `flag`, `{return_above: 0}` or `{return_equals: 10}`.
     pub success: Success,
     /// Definition of a state.
     pub anchor: Anchor,

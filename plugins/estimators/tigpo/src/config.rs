@@ -23,7 +23,7 @@ pub struct Config {
     pub episode_weight: f64,
     /// Compare scores also with those of the task's last visit.
     pub reference: bool,
-    /// Test of an episode's success.
+    /// Test of an episode's success: `flag`, `{return_above: 0}` or `{return_equals: 10}`.
     pub success: Success,
     /// Definition of a state.
     pub anchor: Anchor,

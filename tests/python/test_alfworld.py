@@ -166,16 +166,33 @@ FAMILY = [("hgpo", {"base_group": True}), ("g2po", {"anchor": "g2po"}), ("graphg
           ("grpo", {"pass_at_k": "episode"}), ("gigpo", {"anchor": "g2po", "similarity": 0.9})]
 
 
-@pytest.mark.parametrize("plugin, config", FAMILY, ids=[plugin for plugin, _ in FAMILY])
-def test_estimators_train_the_cpu_recipe(plugin, config, root, run, tmp_path):
-    """Two iterations of recipes/alfworld/cpu.yaml, with a smaller model and fewer, shorter episodes."""
-    model = "{hidden_size: 16, intermediate_size: 32, layers: 1, heads: 2, kv_heads: 1, vocab_size: 300}"
-    sets = {"model.new": model, "iterations": 2, "warm_start.steps": 60, "warm_start.batch": 16, "rollout.tasks": 2, "rollout.group_size": 4,
-            "rollout.max_steps": 4, "rollout.max_prompt_tokens": 512, "update.mini_batch": 32, "eval.tasks": 2, "eval.every": 2,
-            "env.config.generate": "{size: small, train: 4, eval: 2}", "estimator": json.dumps({"plugin": plugin, "config": config})}
-    sets = [word for key, value in sets.items() for word in ("--set", f"{key}={value}")]
-    done = run("train", root / "recipes/alfworld/cpu.yaml", *sets, "--run-dir", tmp_path / "run")
+def cpu_recipe(run, root, run_dir, **sets):
+    """Trains recipes/alfworld/cpu.yaml on two games of one kind, with fewer and shorter episodes."""
+    sets = {"rollout.tasks": 2, "rollout.group_size": 4, "rollout.max_steps": 10, "rollout.max_prompt_tokens": 512, "update.mini_batch": 32,
+            "env.config.generate": "{size: small, train: 2, eval: 2}", "env.config.task_types": "[pick_and_place_simple]", "eval.tasks": 2,
+            "eval.every": 2, **sets}
+    words = [word for key, value in sets.items() for word in ("--set", f"{key}={value}")]
+    done = run("train", root / "recipes/alfworld/cpu.yaml", *words, "--run-dir", run_dir)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def taught(run, root, tmp_path_factory):
+    """A small policy that solves some of the two games."""
+    run_dir = tmp_path_factory.mktemp("taught") / "run"
+    model = "{hidden_size: 32, intermediate_size: 64, layers: 1, heads: 2, kv_heads: 1, vocab_size: 300}"
+    cpu_recipe(run, root, run_dir, **{"model.new": model, "iterations": 0, "warm_start.steps": 400, "warm_start.batch": 32,
+                                      "warm_start.lr": 5e-3})
+    done = run("export", run_dir, run_dir.parent / "exported")
+    assert done.returncode == 0, done.stderr
+    return run_dir.parent / "exported"
+
+
+@pytest.mark.parametrize("plugin, config", FAMILY, ids=[plugin for plugin, _ in FAMILY])
+def test_estimators_train_the_cpu_recipe(plugin, config, taught, root, run, tmp_path):
+    estimator = json.dumps({"plugin": plugin, "config": config})
+    cpu_recipe(run, root, tmp_path / "run", **{"model.new": "null", "model.path": taught, "warm_start": "null", "iterations": 2,
+                                              "estimator": estimator})
     rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert [row["iteration"] for row in rows] == [0, 1, 2]
     assert all(math.isfinite(row["loss/policy"]) for row in rows[1:])

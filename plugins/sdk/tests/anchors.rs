@@ -1,5 +1,7 @@
 //! Definitions of a state on hand-made episodes.
 
+#![allow(clippy::unwrap_used)] // a test may fail so
+
 use nestor_plugin::anchor::{Anchor, number};
 use nestor_plugin::recorded::{Columns, Recorded};
 use serde_json::{Value, json};

@@ -56,12 +56,10 @@ impl Estimator for Tigpo {
         for group in group_by(rows.group) {
             let of_row = |&row: &usize| edge(&keys, row, solved[row]).map(link);
             let links: Vec<Link> = group.iter().map(of_row).collect::<Result<_>>()?;
-            let past = self.tasks.get(&task[group[0]]);
-            let distances = memory::distances(past, &links);
-            let now = counted(rows, &group, &scores, weighting);
+            let (past, now) = (self.tasks.get(&task[group[0]]), counted(rows, &group, &scores, weighting));
             let earlier = past.filter(|_| reference).map_or(&[][..], |past| &past.scores);
             let Some(summary) = Summary::of_scores(&[earlier, &now].concat()) else { continue };
-            for (&row, distance) in group.iter().zip(distances) {
+            for (&row, distance) in group.iter().zip(memory::distances(past, &links)) {
                 values[row] = 10.0 * gamma.powf(distance);
                 advantages[row] = episode_weight * summary.advantage(scores[row], norm);
             }

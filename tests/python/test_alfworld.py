@@ -1,6 +1,7 @@
 """ALFWorld through the program: recorded games of the Python engine (tests/fixtures/alfworld), the published recipes, and
 the tool that makes games."""
 import json
+import math
 import subprocess
 
 import pytest
@@ -158,3 +159,41 @@ def test_published_recipes_start(name, root, run, games, tmp_path):
     metrics = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert metrics[-1]["iteration"] == 1 and "loss/policy" in metrics[-1]
     assert sum(key.startswith("eval/success/") for key in metrics[0]) == 2
+
+
+FAMILY = [("hgpo", {"base_group": True}), ("g2po", {"anchor": "g2po"}), ("graphgpo", {"anchor": "observation_commands"}),
+          ("adastep", {"similarity": 0.9}), ("gagpo", {"anchor": "rewardflow"}), ("proxmo", {}), ("empg", {}), ("tigpo", {}),
+          ("grpo", {"pass_at_k": "episode"}), ("gigpo", {"anchor": "g2po", "similarity": 0.9})]
+
+
+def cpu_recipe(run, root, run_dir, **sets):
+    """Trains recipes/alfworld/cpu.yaml on two games of one kind, with fewer and shorter episodes."""
+    sets = {"rollout.tasks": 2, "rollout.group_size": 4, "rollout.max_steps": 10, "rollout.max_prompt_tokens": 512, "update.mini_batch": 32,
+            "env.config.generate": "{size: small, train: 2, eval: 2}", "env.config.task_types": "[pick_and_place_simple]", "eval.tasks": 2,
+            "eval.every": 2, **sets}
+    words = [word for key, value in sets.items() for word in ("--set", f"{key}={value}")]
+    done = run("train", root / "recipes/alfworld/cpu.yaml", *words, "--run-dir", run_dir)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def taught(run, root, tmp_path_factory):
+    """A small policy that solves some of the two games."""
+    run_dir = tmp_path_factory.mktemp("taught") / "run"
+    model = "{hidden_size: 32, intermediate_size: 64, layers: 1, heads: 2, kv_heads: 1, vocab_size: 300}"
+    cpu_recipe(run, root, run_dir, **{"model.new": model, "iterations": 0, "warm_start.steps": 400, "warm_start.batch": 32,
+                                      "warm_start.lr": 5e-3})
+    done = run("export", run_dir, run_dir.parent / "exported")
+    assert done.returncode == 0, done.stderr
+    return run_dir.parent / "exported"
+
+
+@pytest.mark.parametrize("plugin, config", FAMILY, ids=[plugin for plugin, _ in FAMILY])
+def test_estimators_train_the_cpu_recipe(plugin, config, taught, root, run, tmp_path):
+    estimator = json.dumps({"plugin": plugin, "config": config})
+    cpu_recipe(run, root, tmp_path / "run", **{"model.new": "null", "model.path": taught, "warm_start": "null", "iterations": 2,
+                                              "estimator": estimator})
+    rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert [row["iteration"] for row in rows] == [0, 1, 2]
+    assert all(math.isfinite(row["loss/policy"]) for row in rows[1:])
+    assert any(row["advantage/max"] > 0 for row in rows[1:]), "the run teaches nothing, so it shows nothing"

@@ -203,16 +203,27 @@ def test_an_estimator_that_remembers_killed_and_resumed(outside, run, root, tmp_
     assert saved_by["id"] == "running_baseline" and saved_by["border"] and len(saved_by["sha256"]) == 64, saved_by
 
     # Another estimator under the path of the recipe, and the first one after one without a state.
-    def resume(built, name, *allowed):
-        shutil.copy(outside(built), plugin)
+    def resume(library, name, *allowed):
+        shutil.copy(library, plugin)
         words = [word for key in ("estimator.config", *allowed) for word in ("--allow-change", key)]
         return train(run, recipe, tmp_path / name, "--resume", *words, settings=[*settings, "iterations=5"])
-    other = resume("adastep", "whole")
+    other = resume(root / "target/release/libnestor_adastep.so", "whole")
     assert other.returncode == 2 and "holds the state of estimator `running_baseline`, not of `adastep`" in other.stderr, other.stderr
     assert train(run, recipe, tmp_path / "without", settings=[*settings, "iterations=1"]).returncode == 0
-    without = resume("running_baseline", "without")
+    without = resume(outside("running_baseline"), "without")
     assert without.returncode == 2 and "holds no state of estimator `running_baseline`" in without.stderr, without.stderr
-    assert resume("running_baseline", "without", "estimator.plugin").returncode == 0
+    assert resume(outside("running_baseline"), "without", "estimator.plugin").returncode == 0
+
+
+def test_graphs_of_tasks_killed_and_resumed(run, root, tmp_path):
+    """The bundled estimator with a state, on few tasks, so that later iterations meet remembered edges and scores."""
+    recipe = root / "recipes/smoke/gigpo.yaml"
+    settings = [*SETTINGS, "estimator={plugin: tigpo, config: {}}", "env.config.max=2", "env.config.held_out=2", "eval.tasks=2"]
+    assert train(run, recipe, tmp_path / "whole", settings=settings).returncode == 0
+    files, rows = outcome(tmp_path / "whole")
+    tasks = json.loads(files["estimator-state.bin"])
+    assert tasks and all(task["links"] and task["scores"] for task in tasks.values())
+    kill_and_resume(run, recipe, tmp_path / "killed", "mid-rollout:70", settings, (files, rows))
 
 
 def test_a_transcript_killed_and_resumed(run, root, tmp_path):

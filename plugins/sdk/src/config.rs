@@ -1,6 +1,8 @@
 //! Parses a component's config from JSON. Errors name the key and the nearest known one.
 
-use anyhow::{Result, anyhow, bail};
+use std::ops::RangeInclusive;
+
+use anyhow::{Result, anyhow, bail, ensure};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -10,6 +12,13 @@ use serde_json::Value;
 #[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NoConfig {}
+
+/// Checks the number of a config key.
+pub fn check_between(key: &str, value: f64, range: RangeInclusive<f64>) -> Result<()> {
+    let (from, to) = (range.start(), range.end());
+    ensure!(range.contains(&value), "config key `{key}` must be between {from} and {to}, not {value}");
+    Ok(())
+}
 
 /// Returns the JSON schema of a config type, as text.
 pub(crate) fn schema<C: JsonSchema>() -> String {

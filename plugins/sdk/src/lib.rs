@@ -2,8 +2,9 @@
 //!
 //! A plugin author implements [`Environment`] and [`Instance`] (and [`Expert`] or [`Snapshot`]), or [`Estimator`] (and
 //! [`Parts`], [`Columns`] or [`State`]), and writes one [`export!`]. No plugin needs `unsafe`: this crate catches panics,
-//! parses configs, and carries text and arrays across. [`parse`] reads the usual tagged responses. [`stats`] has the group
-//! statistics that estimators share, [`difflib`] a similarity of texts. [`Replayed`] holds an episode whose saved state is its
+//! parses configs, and carries text and arrays across. [`parse`] reads the usual tagged responses. Estimators
+//! share pieces: [`stats`] of groups, sums along episodes ([`returns`]), definitions of states ([`anchor`]) and a [`graph`] of
+//! them, and similarities of texts ([`difflib`], [`tfidf`]). [`Replayed`] holds an episode whose saved state is its
 //! task and actions. [`recorded`] defines the form in which steps are
 //! recorded for tests and for `nestor advantage`. `mapped`, behind the feature of that name, reads large files in place.
 //!
@@ -25,6 +26,7 @@
 
 #![warn(missing_docs)]
 
+pub mod anchor;
 mod column;
 mod config;
 pub mod difflib;
@@ -32,18 +34,22 @@ mod environment;
 mod estimator;
 mod export;
 pub mod ffi;
+pub mod graph;
 mod guard;
 #[cfg(feature = "mapped")]
 pub mod mapped;
 pub mod parse;
 pub mod recorded;
 mod replay;
+pub mod returns;
 mod rows;
 pub mod stats;
+mod success;
+pub mod tfidf;
 
 pub use anyhow;
 pub use column::{Asked, Bytes, Column, Hidden, Values, View};
-pub use config::{NoConfig, parse as parse_config, suggest};
+pub use config::{NoConfig, check_between, parse as parse_config, suggest};
 #[doc(hidden)]
 pub use environment::Functions as EnvironmentFunctions;
 pub use environment::{Environment, Expert, Instance, Observation, Snapshot, Start};
@@ -57,6 +63,7 @@ pub use rows::Rows;
 pub use schemars;
 pub use serde;
 pub use serde_json;
+pub use success::Success;
 
 /// Returns the error for a split that an environment does not have.
 pub fn unknown_split(split: &str, known: &[&str]) -> anyhow::Error {

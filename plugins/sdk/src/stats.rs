@@ -5,7 +5,6 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
-use anyhow::{Result, ensure};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -36,6 +35,16 @@ pub enum Weighting {
     Episode,
 }
 
+/// Selects the divisor of a standard deviation.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Spread {
+    /// n - 1 (Bessel's correction).
+    #[default]
+    Sample,
+    /// n.
+    Population,
+}
+
 /// Mean and standard deviation of a group.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Summary {
@@ -57,6 +66,27 @@ impl Summary {
         let mean = values.iter().sum::<f64>() / count as f64;
         let squares: f64 = values.iter().map(|v| (v - mean) * (v - mean)).sum();
         Some(Self { count, mean, std: (squares / (count - 1) as f64).sqrt() })
+    }
+
+    /// Summarises scores of episodes. A single one has nothing to be compared with, so the mean is taken as 0 and the deviation
+    /// as 1.
+    pub fn of_scores(scores: &[f64]) -> Option<Self> {
+        let alone = Self { count: 1, mean: 0.0, std: 1.0 };
+        Self::of(scores).map(|summary| if summary.count == 1 { alone } else { summary })
+    }
+
+    /// Returns the summary with another divisor in its standard deviation.
+    pub fn with(self, spread: Spread) -> Self {
+        let (n, divisor) = (self.count as f64, self.count.saturating_sub(1) as f64);
+        match spread {
+            Spread::Sample => self,
+            Spread::Population => Self { std: self.std * (divisor / n).sqrt(), ..self },
+        }
+    }
+
+    /// Returns the population variance: exactly 0 if all values are equal.
+    pub fn variance(&self) -> f64 {
+        self.with(Spread::Population).std.powi(2)
     }
 
     /// Returns the advantage of a value: its difference from the mean, divided as `norm` says. A group of equal values
@@ -104,16 +134,12 @@ pub fn counted(rows: &Rows<'_>, members: &[usize], scores: &[f64], weighting: We
 }
 
 /// The episode-level advantage that GRPO and GiGPO share (Eq. 3 of the GiGPO paper). For each group it is
-/// (S - mean) / (std + 1e-6), or S - mean. If only one score counts there is nothing to compare it with, so the mean is
-/// taken as 0 and the deviation as 1.
+/// (S - mean) / (std + 1e-6), or S - mean, with [`Summary::of_scores`].
 pub fn episode_advantages(rows: &Rows<'_>, norm: Norm, weighting: Weighting) -> Vec<f64> {
     let scores = row_scores(rows);
     let mut advantages = vec![0.0; rows.len()];
     for members in group_by(rows.group) {
-        let Some(mut summary) = Summary::of(&counted(rows, &members, &scores, weighting)) else { continue };
-        if summary.count == 1 {
-            summary = Summary { count: 1, mean: 0.0, std: 1.0 };
-        }
+        let Some(summary) = Summary::of_scores(&counted(rows, &members, &scores, weighting)) else { continue };
         for row in members {
             advantages[row] = summary.advantage(scores[row], norm);
         }
@@ -121,33 +147,34 @@ pub fn episode_advantages(rows: &Rows<'_>, norm: Norm, weighting: Weighting) -> 
     advantages
 }
 
-/// The discounted return R of each step, R_t = r_t + gamma R_t+1, less the step's own penalty (Eq. 5 of the GiGPO paper).
-/// Copies are outside the recursion and take their source's return. The penalty is subtracted after discounting, so that it
-/// never reaches earlier steps.
-pub fn step_returns(rows: &Rows<'_>, gamma: f64) -> Result<Vec<f64>> {
-    let mut by_episode: HashMap<u32, Vec<usize>> = HashMap::new();
+/// `[B]` Returns the advantage of each value inside its group: [`Summary::advantage`] with the group's own statistics. A value
+/// that is alone gives 0. `spread` selects the standard deviation.
+pub fn group_advantages(values: &[f64], groups: &[Vec<usize>], norm: Norm, spread: Spread) -> Vec<f64> {
+    let mut advantages = vec![0.0; values.len()];
+    for members in groups {
+        let own: Vec<f64> = members.iter().map(|&row| values[row]).collect();
+        let Some(summary) = Summary::of(&own) else { continue };
+        for &row in members {
+            advantages[row] = summary.with(spread).advantage(values[row], norm);
+        }
+    }
+    advantages
+}
+
+/// Returns the mean of the values of each state, for states numbered from 0. Only rows that are no copies count.
+pub fn state_means(rows: &Rows<'_>, states: &[usize], values: &[f64]) -> Vec<f64> {
+    let mut of_state = vec![Vec::new(); states.iter().max().map_or(0, |last| last + 1)];
     for row in (0..rows.len()).filter(|&row| rows.duplicate_of[row] < 0) {
-        by_episode.entry(rows.episode[row]).or_default().push(row);
+        of_state[states[row]].push(values[row]);
     }
-    let mut returns = vec![0.0; rows.len()];
-    for steps in by_episode.values_mut() {
-        steps.sort_unstable_by_key(|&row| rows.step[row]);
-        let mut next = 0.0;
-        for &row in steps.iter().rev() {
-            next = rows.reward[row] + gamma * next;
-            returns[row] = next;
-        }
+    of_state.iter().map(|values| Summary::of(values).map_or(0.0, |summary| summary.mean)).collect()
+}
+
+/// Adds a part with its weight to each total.
+pub fn add(totals: &mut [f64], weight: f64, part: &[f64]) {
+    for (total, value) in totals.iter_mut().zip(part) {
+        *total += weight * value;
     }
-    for row in 0..rows.len() {
-        if let Ok(source) = usize::try_from(rows.duplicate_of[row]) {
-            ensure!(source < rows.len(), "row {row} is a copy of row {source}, which does not exist");
-            returns[row] = returns[source];
-        }
-    }
-    for (value, penalty) in returns.iter_mut().zip(rows.penalty) {
-        *value -= penalty;
-    }
-    Ok(returns)
 }
 
 /// Whitens the values of all tokens to mean 0 and variance 1: (x - mean) / sqrt(var + 1e-8), the variance with n - 1.

@@ -18,7 +18,7 @@
 //!
 //! - A: `Gigpo::advantages` below;
 //! - AE: `episode_advantages` in the SDK (plugins/sdk/src/stats.rs), because GRPO shares it;
-//! - AS: `Gigpo::steps` below, with the groups C from `anchor::states` (anchor.rs, and the SDK for `similarity`);
+//! - AS: `Gigpo::steps` below, with the groups C from the SDK (plugins/sdk/src/anchor.rs);
 //! - R: `step_returns` in the SDK;
 //! - the division, or none: `Summary::advantage` in the SDK, on both levels.
 //!
@@ -28,12 +28,13 @@
 
 #![forbid(unsafe_code)]
 
-mod anchor;
 mod permuted;
 
-use anyhow::{Context, Result, ensure};
-use nestor_plugin::stats::{Norm, Summary, Weighting, episode_advantages, group_by, step_returns};
-use nestor_plugin::{Estimator, Needs, Parts, Rows, Scores};
+use anyhow::{Result, ensure};
+use nestor_plugin::anchor::{Anchor, check_similarity};
+use nestor_plugin::returns::step_returns;
+use nestor_plugin::stats::{Norm, Spread, Weighting, add, episode_advantages, group_advantages, group_by};
+use nestor_plugin::{Asked, Columns, Estimator, Needs, Parts, Rows, Scores, check_between};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -61,6 +62,9 @@ pub struct Config {
     /// Discount of the step returns.
     #[serde(default = "default_gamma")]
     gamma: f64,
+    /// Definition of a state.
+    #[serde(default)]
+    anchor: Anchor,
     /// Anchors at least this similar (difflib's ratio, between 0 and 1) are one state; null: only equal ones.
     #[serde(default)]
     similarity: Option<f64>,
@@ -86,14 +90,9 @@ impl Estimator for Gigpo {
 
     fn open(config: Config) -> Result<Self> {
         let Config { step_weight, gamma, similarity, .. } = config;
-        ensure!((0.0..=1.0).contains(&gamma), "config key `gamma` must be between 0 and 1, not {gamma}");
+        check_between("gamma", gamma, 0.0..=1.0)?;
         ensure!(step_weight.is_finite(), "config key `step_weight` must be a finite number, not {step_weight}");
-        let threshold_fits = similarity.is_none_or(|s| s > 0.0 && s < 1.0);
-        ensure!(
-            threshold_fits,
-            "config key `similarity` must be strictly between 0 and 1, not {}; for equal anchors only, set it to null",
-            similarity.unwrap_or_default()
-        );
+        check_similarity(similarity)?;
         Ok(Self { config })
     }
 
@@ -104,6 +103,12 @@ impl Estimator for Gigpo {
     fn score(&mut self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
         out.broadcast(rows, &self.advantages(rows)?);
         Ok(())
+    }
+}
+
+impl Columns for Gigpo {
+    fn columns(&self) -> Vec<Asked> {
+        self.config.anchor.columns()
     }
 }
 
@@ -130,9 +135,7 @@ impl Gigpo {
     /// Computes A of every row.
     fn advantages(&self, rows: &Rows<'_>) -> Result<Vec<f64>> {
         let mut advantages = self.episode_advantages(rows);
-        for (total, step) in advantages.iter_mut().zip(self.steps(rows)?.advantages) {
-            *total += self.config.step_weight * step;
-        }
+        add(&mut advantages, self.config.step_weight, &self.steps(rows)?.advantages);
         Ok(advantages)
     }
 
@@ -142,27 +145,15 @@ impl Gigpo {
     }
 
     fn steps(&self, rows: &Rows<'_>) -> Result<Steps> {
-        let anchors = rows.anchors.context("the host gave no anchors")?;
+        let states = self.config.anchor.read(rows)?.states(rows, self.config.similarity)?;
         let returns = step_returns(rows, self.config.gamma)?;
-        let (mut advantages, mut number) = (vec![0.0; rows.len()], vec![0.0; rows.len()]);
-        let mut states = 0.0;
-        for group in group_by(rows.group) {
-            for state in anchor::states(&anchors, &group, self.config.similarity)? {
-                let values: Vec<f64> = state.iter().map(|&row| returns[row]).collect();
-                // A value alone is its own mean, so its advantage is 0.
-                let Some(summary) = Summary::of(&values) else { continue };
-                for (&row, &value) in state.iter().zip(&values) {
-                    advantages[row] = summary.advantage(value, self.config.norm);
-                    number[row] = states;
-                }
-                states += 1.0;
-            }
-        }
-        Ok(Steps { advantages, returns, state: number })
+        let groups = group_by(&states);
+        let advantages = group_advantages(&returns, &groups, self.config.norm, Spread::Sample);
+        Ok(Steps { advantages, returns, state: states.into_iter().map(|state| state as f64).collect() })
     }
 }
 
-nestor_plugin::export! { estimators: [Gigpo + parts, Permuted] }
+nestor_plugin::export! { estimators: [Gigpo + parts + columns, Permuted + columns] }
 
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@
 //! reason than credit assignment, a constant action for example.
 
 use anyhow::Result;
-use nestor_plugin::{Estimator, Needs, Rows, Scores};
+use nestor_plugin::{Asked, Columns, Estimator, Needs, Rows, Scores};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
@@ -34,6 +34,12 @@ impl Estimator for Permuted {
         }
         out.broadcast(rows, &advantages);
         Ok(())
+    }
+}
+
+impl Columns for Permuted {
+    fn columns(&self) -> Vec<Asked> {
+        self.0.columns()
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub mod cases;
 mod named;
+mod order;
 
 use std::collections::HashMap;
 

@@ -409,7 +409,8 @@ fn seconds_and_rate(measured: &Value) -> String {
 /// The number of kernels, and a line for each that is left out.
 fn kernels_line(tested: &Value) -> String {
     let count = |list: &str| tested[list].as_array().map_or(0, Vec::len);
-    let mut text = format!("{} kernels, tested in {:.0} ms", count("kernels"), tested["ms"].as_f64().unwrap_or_default());
+    let mut text =
+        format!("{} kernels, tested in {:.0} ms", count("kernels"), tested["ms"].as_f64().unwrap_or_default());
     for one in tested["left_out"].as_array().into_iter().flatten() {
         let name = |key: &str| one[key].as_str().unwrap_or_default().to_string();
         text += &format!("\nleft out: {} ({})", name("kernel"), name("reason"));

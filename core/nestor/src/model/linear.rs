@@ -67,15 +67,15 @@ struct LayerEntry {
     bias: Option<GradientEdge>,
 }
 
-/// What the weight gradients of a pass are made of, in the order of its tape.
+/// The parts of a pass's weight gradients, in the order of its tape.
 #[derive(Debug)]
 pub struct TapeGradients {
-    /// Of norms, as their leaves are: (E), or (P, E) in P parts.
+    /// Those of norms, in the form of their leaves: (E), or (P, E) in P parts.
     pub norms: Vec<Tensor>,
     pub layers: Vec<LayerGradients>,
 }
 
-/// What the weight gradients of one linear layer are made of.
+/// The parts of one linear layer's weight gradients.
 #[derive(Debug)]
 pub struct LayerGradients {
     /// x (T, in).

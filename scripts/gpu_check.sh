@@ -13,7 +13,9 @@ if [ "${1-}" = --pack ]; then
     { [ -x target/release/nestor-torch ] && [ -x target/release/gradients ]; } || fail "build first: scripts/setup.sh"
     rm -rf target/gpu_check
     mkdir -p target/gpu_check
-    cp target/release/{nestor,nestor-torch,nestor-host,gradients} target/release/libnestor_*.so target/gpu_check/
+    # The plugins that the smoke recipes name.
+    cp target/release/{nestor,nestor-torch,nestor-host,gradients} target/gpu_check/
+    cp target/release/libnestor_{numberline,gigpo,grpo,ppo,reinforce_pp,rloo}.so target/gpu_check/
     strip target/gpu_check/*
     du -sh target/gpu_check
     exit

@@ -28,7 +28,7 @@ def test_an_own_environment_is_found(run, run_json, root, tmp_path):
 
 @pytest.mark.parametrize("args, part", [
     ([], "--env is missing; known: alfworld, "),
-    (["--env", "numberline"], "--estimator is missing; known: gigpo, "),
+    (["--env", "numberline"], "--estimator is missing; known: adastep, "),
     (["--env", "numberlin", "--estimator", "gigpo"], "did you mean `numberline`?"),
     (["--env", "numberline", "--estimator", "gigpo", "--config", "{maxx: 3}"], "did you mean `max`?"),
     (["--env", "numberline", "--estimator", "gigpo", "--model", "no/such"], "no/such"),

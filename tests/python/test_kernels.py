@@ -52,7 +52,7 @@ def tested(run, root):
 
 def test_bench_kernels_names_those_of_a_device(tested, run):
     all_of, damaged = tested(), tested("silu_mul_f16")
-    assert all_of["left_out"] == [] and len(all_of["kernels"]) % 3 == 0 and all_of["ms"] > 0
+    assert all_of["left_out"] == [] and all_of["ms"] > 0
     assert [one["kernel"] for one in damaged["left_out"]] == ["silu_mul_f16"] and "differs" in damaged["left_out"][0]["reason"]
     assert set(all_of["kernels"]) - set(damaged["kernels"]) == {"silu_mul_f16"}
     assert run("bench", "kernels", "--device", "cpu").stdout.startswith("0 kernels")

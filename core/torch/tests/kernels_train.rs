@@ -214,11 +214,11 @@ fn head_statistics_and_gradient_are_exact_to_float32() {
         let scale = [0.1, 3.0, 30.0][noise.below(3) as usize];
         let logits = noise.scaled(&[rows, vocabulary], scale, kind);
         let targets: Vec<i64> = (0..rows).map(|_| noise.below(vocabulary)).collect();
-        // Impossible tokens, and scores that exceed all others.
+        // Impossible tokens, and scores that exceed all others. The last token stays, so that every row has a distribution.
         for extreme in [f64::NEG_INFINITY, -most_of(kind), most_of(kind)] {
             if noise.below(3) == 0 && vocabulary > 8 {
                 let at = noise.below(vocabulary - 1);
-                let _ = logits.narrow(1, at, 1 + noise.below(40).min(vocabulary - at - 1)).fill_(extreme);
+                let _ = logits.narrow(1, at, 1 + noise.below(40).min(vocabulary - at - 2)).fill_(extreme);
             }
         }
         // A row begins anywhere.

@@ -1,8 +1,6 @@
 //! Compares with the reference implementation (`tests/fixtures/advantage_cases.json` explains the origin of its
 //! numbers), CPython's difflib, and a brute-force rewrite of the equations.
 
-use std::collections::HashMap;
-
 use nestor_plugin::recorded::{Columns, Recorded, RecordedRow, cases};
 use nestor_plugin::{Estimator, Parts, parse_config};
 use serde_json::{Value, json};
@@ -147,7 +145,7 @@ fn brute_force_and_order() {
                 assert!((f64::from(*g) - w).abs() < 1e-5 * (1.0 + w.abs()), "seed {seed} row {row}: {g}, not {w}");
             }
             let order = shuffled(columns.group.len(), seed);
-            let moved = score(&permuted(&columns, &order), &config);
+            let moved = score(&columns.in_order(&order), &config);
             for (new, &old) in order.iter().enumerate() {
                 assert!((moved[new] - got[old]).abs() < 1e-5 * (1.0 + got[old].abs()), "seed {seed}: order matters");
             }
@@ -274,34 +272,6 @@ fn random_batch(seed: u64) -> Columns {
         }
     }
     Recorded { rows, penalty_coef: 0.1, ..Recorded::default() }.columns().unwrap()
-}
-
-/// The same rows in another order.
-fn permuted(c: &Columns, order: &[usize]) -> Columns {
-    fn take<T: Copy>(column: &[T], order: &[usize]) -> Vec<T> {
-        order.iter().map(|&row| column[row]).collect()
-    }
-    let place: HashMap<i64, i64> = order.iter().enumerate().map(|(new, &old)| (old as i64, new as i64)).collect();
-    let mut out = Columns {
-        group: take(&c.group, order),
-        episode: take(&c.episode, order),
-        step: take(&c.step, order),
-        span_length: take(&c.span_length, order),
-        reward: take(&c.reward, order),
-        penalty: take(&c.penalty, order),
-        duplicate_of: order.iter().map(|&row| place.get(&c.duplicate_of[row]).copied().unwrap_or(-1)).collect(),
-        token_offsets: vec![0],
-        anchor_offsets: vec![0],
-        ..Columns::default()
-    };
-    let rows = c.view();
-    for &row in order {
-        out.token_rewards.extend(&c.token_rewards[rows.tokens(row)]);
-        out.token_offsets.push(out.token_rewards.len() as u64);
-        out.anchor_data.extend(rows.anchors.unwrap().of(row));
-        out.anchor_offsets.push(out.anchor_data.len() as u64);
-    }
-    out
 }
 
 fn shuffled(n: usize, seed: u64) -> Vec<usize> {

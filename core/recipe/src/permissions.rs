@@ -36,6 +36,7 @@ pub(super) const FREE: &[&str] = &[
     "eval.every",
     "eval.samples",
     "eval.save_episodes",
+    "eval.seed",
     "eval.split",
     "eval.tasks",
     "eval.temperature",

@@ -135,6 +135,9 @@ pub enum OwnCommand {
     /// Run an advantage estimator on recorded steps
     #[command(after_help = "Example:\n  nestor advantage gigpo --rows docs/examples/rows.json")]
     Advantage(Advantage),
+    /// Train a grid of recipes and seeds, some at a time; the same command continues a sweep that was stopped or killed
+    #[command(after_help = "Example:\n  nestor sweep recipes/study/smoke.yaml --list")]
+    Sweep(SweepArgs),
     /// Write, inspect and check plugins
     #[command(subcommand, after_help = "Example:\n  nestor plugin list")]
     Plugin(PluginCommand),
@@ -153,6 +156,18 @@ pub enum OwnCommand {
         #[arg(value_name = "SHELL")]
         shell: Shell,
     },
+}
+
+#[derive(Args)]
+pub struct SweepArgs {
+    /// The file of the sweep: a recipe, variants of its keys, and seeds
+    pub file: PathBuf,
+    /// Print the table of runs, and start none
+    #[arg(long)]
+    pub list: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Args)]

@@ -31,7 +31,7 @@ use crate::data::{Batch, Episode};
 use crate::dist::{agree, exchange};
 use crate::engine::{Counters as Generated, NoiseKey, noise};
 use crate::error::{InputError, message};
-use crate::eval::{self, Evaluation};
+use crate::eval::{self, Evaluation, Panel};
 use crate::files::write_lines;
 use crate::model::Model;
 use crate::plugin::Estimator;
@@ -362,6 +362,11 @@ impl Run {
         let episodes = eval::play(comm, &mut self.player, &self.learner.policy.model, &recipe.eval, recipe.seed)?;
         let evaluation = Evaluation::of(&episodes);
         report::evaluation(&mut self.meter.metrics, &evaluation);
+        if comm.rank() == 0 {
+            let panel = Panel::of(recipe, &episodes);
+            panel.write(&self.dir)?;
+            self.meter.tracker.record_outcomes(&panel.outcomes(iteration, &episodes))?;
+        }
         if recipe.eval.save_episodes && comm.rank() == 0 {
             let file = episodes_file(&self.dir, "evaluations", iteration);
             write_lines(&file, evaluation_lines(&episodes, self.player.tokenizer()))?;

@@ -1,7 +1,7 @@
 //! Compares with results that were derived for `tests/fixtures/estimator_family.json`: no code of the authors is public.
 
-use nestor_plugin::{Parts, State};
 use nestor_plugin::recorded::{Columns, Recorded, cases};
+use nestor_plugin::{Parts, State};
 use serde_json::{Value, json};
 
 use super::Tigpo;

@@ -162,7 +162,7 @@ def test_published_recipes_start(name, root, run, games, tmp_path):
 
 
 FAMILY = [("hgpo", {"base_group": True}), ("g2po", {"anchor": "g2po"}), ("graphgpo", {"anchor": "observation_commands"}),
-          ("adastep", {"similarity": 0.9}), ("gagpo", {"anchor": "rewardflow"}), ("proxmo", {}), ("empg", {}), ("tigpo", {}),
+          ("adastep", {"similarity": 0.9}), ("gagpo", {"anchor": "rewardflow"}), ("proxmo", {}), ("empg", {}), ("remax", {}), ("tigpo", {}),
           ("grpo", {"pass_at_k": "episode"}), ("gigpo", {"anchor": "g2po", "similarity": 0.9})]
 
 

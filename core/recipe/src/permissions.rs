@@ -100,6 +100,9 @@ pub(super) const BETWEEN_ITERATIONS: &[&str] = &[
     "update.mini_batch",
     "update.old_logprobs",
     "update.regularizer_aggregation",
+    "update.reweight",
+    "update.reweight.method",
+    "update.reweight.power",
     "update.short_mini_batch",
     "update.shuffle",
 ];

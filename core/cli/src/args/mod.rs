@@ -136,7 +136,7 @@ pub enum OwnCommand {
     #[command(after_help = "Example:\n  nestor advantage gigpo --rows docs/examples/rows.json")]
     Advantage(Advantage),
     /// Train a grid of recipes and seeds, some at a time; the same command continues a sweep that was stopped or killed
-    #[command(after_help = "Example:\n  nestor sweep recipes/study/smoke.yaml --list")]
+    #[command(after_help = "Example:\n  nestor sweep recipes/smoke/sweeps/estimators.yaml --list")]
     Sweep(SweepArgs),
     /// Write, inspect and check plugins
     #[command(subcommand, after_help = "Example:\n  nestor plugin list")]

@@ -196,6 +196,17 @@ eval: {tasks: 2}
     }
 
     #[test]
+    fn every_sweep_of_the_project_is_valid() -> Result<()> {
+        for folder in ["smoke", "study"] {
+            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recipes").join(folder).join("sweeps");
+            for entry in std::fs::read_dir(&folder)? {
+                assert!(!Sweep::read(&entry?.path())?.jobs()?.is_empty());
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
     fn a_bad_file_is_refused_with_key_and_remedy() {
         for (text, parts) in [
             ("{recipe: base.yaml, variants: {a/b: {}}}", ["variants.a/b", "names a folder"]),

@@ -95,10 +95,8 @@ impl RunSummary {
         let started = text("started").filter(|time| DateTime::parse_from_rfc3339(time).is_ok()).map(str::to_string);
         let Facts { policy, model_files, ranks, environment, estimator } = facts;
         let start_weights = text("start_weights").map(str::to_string);
-        let fingerprint = start_weights.is_none().then(|| {
-            let (folder, kind) = (model_files.to_path_buf(), policy.kind());
-            spawn(move || weights::fingerprint(&folder, kind))
-        });
+        let (folder, kind) = (model_files.to_path_buf(), policy.kind());
+        let fingerprint = Some(spawn(move || weights::fingerprint(&folder, kind)));
         let contents = Contents {
             nestor: VERSION,
             commit: COMMIT,
@@ -126,7 +124,8 @@ impl RunSummary {
     pub fn write(&mut self, state: RunState) -> Result<()> {
         let ready = |computing: &mut JoinHandle<_>| state != RunState::Running || computing.is_finished();
         if let Some(Ok(fingerprint)) = self.fingerprint.take_if(ready).map(JoinHandle::join) {
-            self.contents.start_weights = fingerprint.ok(); // the run itself has read these files
+            // The run itself has read these files.
+            self.contents.start_weights = fingerprint.ok().or(self.contents.start_weights.take());
         }
         let seconds = self.before + self.began.elapsed().as_secs_f64();
         self.contents.state = state;
@@ -153,7 +152,8 @@ mod tests {
         let plugin =
             |id: &str| PluginFile { id: id.into(), path: PathBuf::new(), sha256: String::new(), border: "1.0".into() };
         let (environment, estimator) = (&plugin("maze"), &plugin("stars"));
-        let model_files = dir.path();
+        let model_files = &dir.path().join("model");
+        weights::save_pretrained(&policy, model_files, None, Kind::Float)?;
         let facts = Facts { policy: &policy, model_files, ranks: 2, environment, estimator };
         let read = || read_object(&dir.path().join(SUMMARY)).map(Option::unwrap_or_default);
         let earlier = r#"{"started": "2026-01-02T03:04:05Z", "seconds": 100.5, "state": "running"}"#;
@@ -163,6 +163,7 @@ mod tests {
         summary.write(RunState::Stopped)?;
         let written = read()?;
         assert_eq!([&written["state"], &written["environment"], &written["estimator"]], ["stopped", "maze", "stars"]);
+        assert_eq!(written["start_weights"], weights::fingerprint(model_files, Kind::Float)?);
         assert!(written["seconds"].as_f64().is_some_and(|seconds| seconds >= 100.5));
         let counts = [&written["parameters"], &written["ranks"]].map(serde_json::Value::as_i64);
         assert_eq!(counts, [Some(policy.numel()), Some(2)]);

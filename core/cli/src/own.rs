@@ -9,6 +9,7 @@ use nestor_host::advantage::advantage;
 use nestor_host::{Plugins, terminal};
 
 use crate::args::{Advantage, OwnCommand, PluginCommand};
+use crate::compare::compare;
 use crate::doctor::doctor;
 use crate::message::{exit_code, internal_error, is_closed_pipe, message};
 use crate::output::{print, print_line, rows};
@@ -48,6 +49,7 @@ fn run(command: OwnCommand) -> Result<u8> {
             let scores = advantage(&Plugins::discover()?, &estimator, &config, &file)?;
             print(json, &scores, || rows(&scores["advantages"]))?;
         }
+        OwnCommand::Compare(args) => return compare(&args),
         OwnCommand::Doctor { json } => return doctor(json),
         OwnCommand::Completions { shell } => {
             let mut script = Vec::new();

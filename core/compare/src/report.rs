@@ -85,10 +85,9 @@ fn success(comparison: &Comparison) -> Table {
     let row = |group: &GroupResult| {
         let reached = &group.threshold;
         let median = reached.median.map_or("not reached".into(), |median| format!("median {median}"));
-        let best = group.best.map_or([NONE; 3].map(String::from), |best| {
-            [points(best.success), signed(best.bias), points(best.held_out)]
+        let [best, held_out] = group.best.map_or([NONE; 2].map(String::from), |best| {
+            [format!("{}, bias {}", points(best.success), signed(best.bias)), points(best.held_out)]
         });
-        let [best, bias, held_out] = best;
         vec![
             group.name.clone(),
             group.seeds.len().to_string(),
@@ -97,7 +96,6 @@ fn success(comparison: &Comparison) -> Table {
             estimate(&group.area),
             format!("{} of {}, {median}", reached.seeds, reached.of),
             best,
-            bias,
             held_out,
         ]
     };
@@ -110,11 +108,11 @@ fn success(comparison: &Comparison) -> Table {
             comparison.panel_sha256,
             window(comparison)
         ),
-        &["group", "seeds", "window", "last", "area", &reached, "best of run", "its bias", "best held out"],
+        &["group", "seeds", "window", "last", "area", &reached, "best of run", "held out"],
         comparison.groups.iter().map(row).collect(),
         &[
-            "The best of a run is chosen by noise, too. Its bias: the evaluation that is best on half of the tasks has so much \
-             more success on them than on the other half (held out).",
+            "The best of a run is chosen by noise, too. Bias: the evaluation that is best on half of the tasks has so much more \
+             success on them than on the other half (held out).",
         ],
     )
 }

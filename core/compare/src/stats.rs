@@ -9,21 +9,22 @@ pub const LEVEL: f64 = 0.95;
 /// at most 5 % of the pairs of equal groups are called different.
 pub const CALL: f64 = 0.04;
 
-/// A mean over seeds.
+/// A mean rate over seeds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
     pub mean: f64,
-    /// The 95 % interval, t over seeds; none of a single seed.
+    /// The 95 % interval, t over seeds, within 0 and 1; none of a single seed.
     pub interval: Option<[f64; 2]>,
     /// The value of each seed.
     pub values: Vec<f64>,
 }
 
 impl Estimate {
-    /// The mean of the seeds' values with its t interval.
+    /// The mean of the seeds' rates with its t interval.
     pub fn of(values: Vec<f64>) -> Self {
         let spread = Spread::paired(&values, 0.0);
-        Self { mean: mean(&values), interval: spread.map(|spread| spread.interval(mean(&values))), values }
+        let interval = spread.map(|spread| spread.interval(mean(&values)).map(|end| end.clamp(0.0, 1.0)));
+        Self { mean: mean(&values), interval, values }
     }
 }
 

@@ -33,11 +33,13 @@ pub fn verdict(difference: &Difference, comparisons: usize) -> String {
     let (leader, follower, low, high) =
         if *window >= 0.0 { (group, against, low, high) } else { (against, group, -high, -low) };
     let size = points(window.abs());
+    let first = if size == "0.0" {
+        format!("{group} and {against} differ by 0.0 points")
+    } else {
+        format!("{leader} leads {follower} by {size} points")
+    };
     if difference.exceeds_noise {
-        return format!(
-            "{leader} leads {follower} by {size} points {}: more than replicate noise",
-            interval(low, high)
-        );
+        return format!("{first} {}: more than replicate noise", interval(low, high));
     }
     let reason = match (low > 0.0, difference.p_holm) {
         (true, Some(p)) if p >= CALL => {
@@ -54,8 +56,5 @@ pub fn verdict(difference: &Difference, comparisons: usize) -> String {
     let would_show = difference.detectable.map_or(String::new(), |detectable| {
         format!("; with {seeds} a difference of about {:.0} points would show", (100.0 * detectable).ceil())
     });
-    format!(
-        "{leader} leads {follower} by {size} points {}: within replicate noise{reason}{would_show}",
-        interval(low, high)
-    )
+    format!("{first} {}: within replicate noise{reason}{would_show}", interval(low, high))
 }

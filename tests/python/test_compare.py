@@ -2,7 +2,7 @@
 import json
 
 import pytest
-from planted_runs import plant
+from planted_runs import plant, plant_example
 
 
 @pytest.fixture
@@ -144,3 +144,11 @@ def test_a_record_of_sixty_iterations_is_small(run, tmp_path):
     record = tmp_path / "record.jsonl"
     assert run("compare", path, "--save", record).returncode == 0
     assert record.stat().st_size < 30_000
+
+
+def test_the_example_of_the_docs_is_the_planted_one(run, root, tmp_path):
+    record = tmp_path / "compare.jsonl"
+    printed = run("compare", *plant_example(tmp_path), "--save", record).stdout
+    assert record.read_text() == (root / "docs/examples/compare.jsonl").read_text()
+    remedy = "run tests/python/planted_runs.py, and put the output into docs/compare.md"
+    assert f"```text\n{printed}```\n" in (root / "docs/compare.md").read_text(), remedy

@@ -9,9 +9,9 @@ const SEED: u64 = 2505;
 /// Shares of episodes won, by seed and task.
 pub type Shares = Vec<Vec<f64>>;
 
-/// The 95 % percentile interval of the difference of the mean shares of two groups. A draw takes as many seeds and tasks as
-/// there are; the tasks are the same for all seeds and both groups, since all play one panel. `paired` draws the same seeds of
-/// both groups.
+/// The 95 % percentile interval of the difference of the mean shares of two groups. A draw takes as many seeds and
+/// tasks as there are; the tasks are the same for all seeds and both groups, since all play one panel. `paired` draws
+/// the same seeds of both groups.
 pub fn interval(first: &Shares, second: &Shares, paired: bool, draws: usize) -> Option<[f64; 2]> {
     let tasks = first.first()?.len();
     if draws == 0 || tasks == 0 || first.len().min(second.len()) < 2 {

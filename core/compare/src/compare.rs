@@ -139,8 +139,8 @@ pub struct Difference {
     /// In the last evaluation, with its 95 % interval.
     pub last: f64,
     pub last_interval: Option<[f64; 2]>,
-    /// Pairs of seed and task in which the group, and the other one, won more samples of the last evaluation; shared seeds
-    /// only.
+    /// Pairs of seed and task in which the group, and the other one, won more samples of the last evaluation; shared
+    /// seeds only.
     pub discordant: Option<[u64; 2]>,
     /// The p-value of McNemar's exact test of these pairs, corrected by Holm's method.
     pub p_mcnemar: Option<f64>,

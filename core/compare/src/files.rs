@@ -45,8 +45,8 @@ pub fn recipe(dir: &Path) -> Result<(String, Value), ReadError> {
     }
 }
 
-/// Reads a file of rows by iteration; none if there is no file. The last row of an iteration wins, because a resumed run
-/// writes it again.
+/// Reads a file of rows by iteration; none if there is no file. The last row of an iteration wins, because a resumed
+/// run writes it again.
 pub fn rows(path: &Path) -> Result<BTreeMap<u64, Map<String, Value>>, ReadError> {
     let text = text(path)?.unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();

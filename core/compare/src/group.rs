@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::Value;
+
 use crate::CompareError;
 use crate::recipe::{Flat, alike, differences, flat, is_neutral};
 use crate::record::Run;
-
-/// The key of a recipe that chooses the estimator.
-const ESTIMATOR: &str = "estimator.plugin";
 
 /// Replicates, by ascending seed.
 #[derive(Debug, Clone)]
@@ -19,7 +18,7 @@ pub struct Group<'a> {
 /// Groups runs by recipe, or by the folder that holds them, in the order of their first runs.
 pub fn groups(runs: &[Run], by_folder: bool) -> Result<Vec<Group<'_>>, CompareError> {
     let recipes: Vec<Flat> = runs.iter().map(|run| flat(&run.recipe)).collect();
-    let places = if by_folder { folders(runs) } else { recipe_groups(&recipes) };
+    let places = if by_folder { folders(runs) } else { recipe_groups(runs, &recipes) };
     let mut groups = Vec::new();
     for (name, places) in places {
         let mut own: Vec<&Run> = places.iter().map(|&place| &runs[place]).collect();
@@ -59,15 +58,19 @@ fn is_free(key: &str) -> bool {
     is_neutral(key) || is_saving || key == "model.path"
 }
 
-/// Groups by recipe. A group's name is its estimator; of several groups of one estimator, all but the first add the keys in
-/// which they differ from it.
-fn recipe_groups(recipes: &[Flat]) -> Vec<(String, Vec<usize>)> {
+/// Groups by recipe. A group's name is its estimator; of several groups of one estimator, all but the first add the
+/// keys in which they differ from it.
+fn recipe_groups(runs: &[Run], recipes: &[Flat]) -> Vec<(String, Vec<usize>)> {
     let groups = alike(recipes, is_free);
-    let estimator = |keys: &Flat| keys.get(ESTIMATOR).cloned().unwrap_or_else(|| "run".into());
+    // The recipe may name a plugin by its file.
+    let estimator = |run: &Run| {
+        let id = run.facts.get("estimator").or(run.recipe.pointer("/estimator/plugin")).and_then(Value::as_str);
+        id.unwrap_or("run").to_owned()
+    };
     let mut firsts: BTreeMap<String, Flat> = BTreeMap::new();
     let mut named = Vec::new();
     for (keys, places) in groups {
-        let mut name = estimator(&keys);
+        let mut name = estimator(&runs[places[0]]);
         match firsts.get(&name) {
             Some(first) => {
                 for (key, values) in differences(&[first.clone(), keys.clone()]) {

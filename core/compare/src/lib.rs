@@ -1,9 +1,9 @@
-//! Comparison of groups of runs: their success on one panel of tasks as means over seeds with 95 % intervals, and in words
-//! whether a difference exceeds replicate noise.
+//! Comparison of groups of runs: their success on one panel of tasks as means over seeds with 95 % intervals, and in
+//! words whether a difference exceeds replicate noise.
 //!
-//! [`runs`] reads run directories and record files. [`compare`] groups the runs by recipe, refuses what is not comparable by
-//! name, and computes a [`Comparison`]. [`Report`] turns it into tables for a terminal, Markdown or a page. `docs/compare.md`
-//! defines every column.
+//! [`runs`] reads run directories and record files. [`compare`] groups the runs by recipe, refuses what is not
+//! comparable by name, and computes a [`Comparison`]. [`Report`] turns it into tables for a terminal, Markdown or a
+//! page. `docs/compare.md` defines every column.
 
 #![forbid(unsafe_code)]
 

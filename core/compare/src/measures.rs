@@ -66,8 +66,8 @@ pub fn task_shares(run: &Run, window: usize) -> Vec<f64> {
     (0..run.panel.tasks).map(|task| won(task) / episodes).collect()
 }
 
-/// The area under the curve of evaluations, iteration 0 included, by the trapezoid rule and divided by the iterations that it
-/// spans: the mean success over the run.
+/// The area under the curve of evaluations, iteration 0 included, by the trapezoid rule and divided by the iterations
+/// that it spans: the mean success over the run.
 pub fn area(run: &Run) -> f64 {
     let points: Vec<(f64, f64)> =
         run.outcomes.iter().map(|(&iteration, won)| (iteration as f64, success(&run.panel, won))).collect();
@@ -82,8 +82,8 @@ pub fn reaches(run: &Run, threshold: f64) -> Option<u64> {
     found.map(|(&iteration, _)| iteration)
 }
 
-/// The best evaluation after the start, with its bias over random halvings of the panel; none for a panel of one task, or
-/// without halvings.
+/// The best evaluation after the start, with its bias over random halvings of the panel; none for a panel of one task,
+/// or without halvings.
 pub fn best(run: &Run, halvings: usize) -> Option<Best> {
     let evaluations = evaluations(run);
     let highest = evaluations.iter().map(|(_, won)| success(&run.panel, won)).fold(0.0, f64::max);

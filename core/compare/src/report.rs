@@ -104,16 +104,15 @@ fn success(comparison: &Comparison) -> Table {
     let reached = format!("iterations to {} %", points(comparison.threshold).trim_end_matches(".0"));
     table(
         format!(
-            "Success on {panel} ({tasks} tasks{episodes}, hash {:.8}) in %: mean over seeds, 95 % t interval; window: {}",
+            "Success on {panel} ({tasks} tasks{episodes}, hash {:.8}) in %: mean over seeds, 95 % t interval; \
+             window: {}",
             comparison.panel_sha256,
             window(comparison)
         ),
         &["group", "seeds", "window", "last", "area", &reached, "best of run", "held out"],
         comparison.groups.iter().map(row).collect(),
-        &[
-            "The best of a run is chosen by noise, too. Bias: the evaluation that is best on half of the tasks has so much more \
-             success on them than on the other half (held out).",
-        ],
+        &["The best of a run is chosen by noise, too. Bias: the evaluation that is best on half of the tasks has so \
+             much more success on them than on the other half (held out)."],
     )
 }
 
@@ -143,10 +142,8 @@ fn differences(comparison: &Comparison) -> Table {
         format!("Difference from {} in points", comparison.against),
         &["group", "seeds", "window", "p", "bootstrap", "last", "won : lost", "p of them"],
         comparison.differences.iter().map(row).collect(),
-        &[
-            "Both p after Holm's correction. Won and lost: pairs of seed and task in the last evaluation, McNemar's exact test. \
-             The verdicts rest on the window's interval over seeds and its p.",
-        ],
+        &["Both p after Holm's correction. Won and lost: pairs of seed and task in the last evaluation, McNemar's \
+             exact test. The verdicts rest on the window's interval over seeds and its p."],
     )
 }
 

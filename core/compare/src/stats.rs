@@ -5,8 +5,8 @@ use statrs::distribution::{Binomial, ContinuousCDF, DiscreteCDF, StudentsT};
 
 /// Level of the intervals.
 pub const LEVEL: f64 = 0.95;
-/// Corrected p-value below which a difference is called. It is less than 5 %, so that in simulations with their own error, too,
-/// at most 5 % of the pairs of equal groups are called different.
+/// Corrected p-value below which a difference is called. It is less than 5 %, so that in simulations with their own
+/// error, too, at most 5 % of the pairs of equal groups are called different.
 pub const CALL: f64 = 0.04;
 
 /// A mean rate over seeds.
@@ -36,8 +36,9 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of the mean of values, such as differences of one seed each; none of fewer than two. The standard deviation counts as
-    /// at least `least`: the resolution of a rate, without which equal values by chance would leave no noise at all.
+    /// Of the mean of values, such as differences of one seed each; none of fewer than two. The standard deviation
+    /// counts as at least `least`: the resolution of a rate, without which equal values by chance would leave no noise
+    /// at all.
     pub fn paired(values: &[f64], least: f64) -> Option<Self> {
         let n = values.len() as f64;
         let deviation = variance(values)?.sqrt().max(least);
@@ -69,7 +70,8 @@ impl Spread {
         }
     }
 
-    /// The true difference that such a comparison shows in about 4 of 5 repetitions, when `comparisons` are corrected for.
+    /// The true difference that such a comparison shows in about 4 of 5 repetitions, when `comparisons` are corrected
+    /// for.
     pub fn detectable(&self, comparisons: usize) -> f64 {
         let tail = CALL / 2.0 / comparisons.max(1) as f64;
         (t_quantile(1.0 - tail, self.freedom) + t_quantile(0.8, self.freedom)) * self.error
@@ -167,7 +169,8 @@ mod tests {
         near(high, 0.5962867183577583);
     }
 
-    /// `scipy.stats.binomtest(b, b + c, .5).pvalue`; 10 and 25 also by statsmodels' `mcnemar([[0, 10], [25, 0]], exact=True)`.
+    /// `scipy.stats.binomtest(b, b + c, .5).pvalue`; 10 and 25 also by statsmodels' `mcnemar([[0, 10], [25, 0]],
+    /// exact=True)`.
     #[test]
     fn mcnemar_agrees_with_scipy() {
         for (first, second, p) in [

@@ -17,8 +17,8 @@ pub struct Table {
 const GAP: usize = 2;
 
 impl Table {
-    /// The table in lines of at most `width`, if its cells permit: columns that do not fit follow in blocks, each with the
-    /// first column.
+    /// The table in lines of at most `width`, if its cells permit: columns that do not fit follow in blocks, each with
+    /// the first column.
     pub fn text(&self, width: usize) -> String {
         let widths: Vec<usize> = (0..self.columns.len())
             .map(|at| self.lines().map(|row| display_width(&row[at])).max().unwrap_or(0))

@@ -1,6 +1,6 @@
-//! Planted runs: a true difference of 10 points is called, and two groups of one truth are called different in at most 5 % of
-//! 1,000 pairs. The truth is a logistic model of outcomes: a task's difficulty, a seed's effect that both groups share, a run's
-//! own effect, and a drift from one evaluation to the next.
+//! Planted runs: a true difference of 10 points is called, and two groups of one truth are called different in at most
+//! 5 % of 1,000 pairs. The truth is a logistic model of outcomes: a task's difficulty, a seed's effect that both groups
+//! share, a run's own effect, and a drift from one evaluation to the next.
 
 #![allow(clippy::unwrap_used)] // a test may fail so
 
@@ -16,7 +16,7 @@ const EVALUATIONS: u64 = 6;
 /// Spread of the difficulty of tasks, in logits.
 const DIFFICULTY: f64 = 1.5;
 
-/// Standard deviations of effects in logits, 0.25 of which are about 5 points.
+/// Standard deviations of effects in logits, 0.25 of which are about 4 points.
 #[derive(Debug, Clone, Copy)]
 struct Noise {
     /// Of a seed, on both groups.

@@ -20,7 +20,8 @@ pub fn compare(args: &CompareArgs) -> Result<u8> {
     if let Some(path) = &args.save {
         let records = runs.iter().map(|run| Ok(format!("{}\n", run.record()?)));
         let text = records.collect::<Result<String>>()?;
-        fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;
+        let written = path.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(path, text));
+        written.with_context(|| format!("writing {}", path.display()))?;
     }
     let options = Options {
         window: args.window.map(|window| window as usize),

@@ -85,9 +85,8 @@ fn success(comparison: &Comparison) -> Table {
     let row = |group: &GroupResult| {
         let reached = &group.threshold;
         let median = reached.median.map_or("not reached".into(), |median| format!("median {median}"));
-        let [best, held_out] = group.best.map_or([NONE; 2].map(String::from), |best| {
-            [format!("{}, bias {}", points(best.success), signed(best.bias)), points(best.held_out)]
-        });
+        let best =
+            group.best.map_or(NONE.into(), |best| format!("{}, bias {}", points(best.success), signed(best.bias)));
         vec![
             group.name.clone(),
             group.seeds.len().to_string(),
@@ -96,7 +95,6 @@ fn success(comparison: &Comparison) -> Table {
             estimate(&group.area),
             format!("{} of {}, {median}", reached.seeds, reached.of),
             best,
-            held_out,
         ]
     };
     let Comparison { panel, tasks, samples, .. } = comparison;
@@ -109,10 +107,10 @@ fn success(comparison: &Comparison) -> Table {
             comparison.panel_sha256,
             window(comparison)
         ),
-        &["group", "seeds", "window", "last", "area", &reached, "best of run", "held out"],
+        &["group", "seeds", "window", "last", "area", &reached, "best of run"],
         comparison.groups.iter().map(row).collect(),
         &["The best of a run is chosen by noise, too. Bias: the evaluation that is best on half of the tasks has so \
-             much more success on them than on the other half (held out)."],
+             much more success on them than on the other half."],
     )
 }
 

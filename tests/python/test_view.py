@@ -12,6 +12,7 @@ import urllib.parse
 import pytest
 from conftest import PATIENCE
 from playwright.sync_api import expect, sync_playwright
+from planted_runs import plant
 from view_runs import TYPES, read_rollouts, write_rest, write_run
 
 DESKTOP = {"width": 1280, "height": 800}
@@ -468,3 +469,22 @@ CONTRAST = """(() => {
   }
   return [...new Set(faint)];
 })()"""
+
+
+def test_groups_are_compared(open_page, driver, tmp_path):
+    runs = [plant(tmp_path / f"runs/{name}-{seed}", name, seed, at) for name, at in (("near", 0.0), ("far", 1.6)) for seed in range(1, 6)]
+    driver("view", tmp_path / "page.html", *runs)
+    page = open_page(path=tmp_path / "page.html")
+    head = page.locator("#comparison summary")
+    expect(head).to_have_text(re.compile("^Comparison: far leads near by .* more than replicate noise$"))
+    head.click()
+    assert page.locator("#comparison table").count() == 4
+    expect(page.locator("#comparison th", has_text="far").first).to_be_visible()
+
+    odd = plant(tmp_path / "runs/odd", "odd", 1, 0.0, rollout__max_steps=20)
+    driver("view", tmp_path / "odd.html", *runs, odd)
+    page = open_page(path=tmp_path / "odd.html")
+    head = page.locator("#comparison summary")
+    expect(head).to_have_text("Comparison: the runs are not comparable")
+    head.click()
+    expect(page.locator("#comparison li")).to_contain_text("rollout.max_steps differs: 20 in runs/odd")

@@ -4,6 +4,7 @@
 //! the same definition and does the work of [`args::TorchCommand`].
 
 pub mod args;
+mod compare;
 mod doctor;
 mod hints;
 pub mod launcher;

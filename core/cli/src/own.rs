@@ -9,6 +9,7 @@ use nestor_host::advantage::advantage;
 use nestor_host::{Plugins, terminal};
 
 use crate::args::{Advantage, OwnCommand, PluginCommand};
+use crate::compare::compare;
 use crate::doctor::doctor;
 use crate::message::{exit_code, internal_error, is_closed_pipe, message};
 use crate::output::{print, print_line, rows};
@@ -50,6 +51,7 @@ fn run(command: OwnCommand) -> Result<u8> {
             print(json, &scores, || rows(&scores["advantages"]))?;
         }
         OwnCommand::Sweep(args) => return sweep(&args),
+        OwnCommand::Compare(args) => return compare(&args),
         OwnCommand::Doctor { json } => return doctor(json),
         OwnCommand::Completions { shell } => {
             let mut script = Vec::new();

@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use nestor_compare::text;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::ViewError;
-use crate::read::{RunDir, text};
+use crate::read::RunDir;
 use crate::table::Table;
 use crate::turns::number;
 

@@ -16,7 +16,7 @@ const STYLES: [&str; 5] = [
 ];
 /// uPlot is included as published (with its licence in the header); our own scripts share one scope.
 const UPLOT: &str = include_str!("../page/vendor/uPlot.iife.js");
-const SCRIPTS: [&str; 20] = [
+const SCRIPTS: [&str; 21] = [
     include_str!("../page/js/dom.js"),
     include_str!("../page/js/data.js"),
     include_str!("../page/js/axis.js"),
@@ -29,6 +29,7 @@ const SCRIPTS: [&str; 20] = [
     include_str!("../page/js/large.js"),
     include_str!("../page/js/sections.js"),
     include_str!("../page/js/overview.js"),
+    include_str!("../page/js/comparison.js"),
     include_str!("../page/js/curves.js"),
     include_str!("../page/js/diff.js"),
     include_str!("../page/js/episode.js"),

@@ -2,14 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use nestor_compare::{differences, flat};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::axes::Axes;
 use crate::blocks::{FileEntry, encode};
+use crate::comparison::Comparison;
 use crate::details::Details;
 use crate::read::RunDir;
-use crate::recipes::{differences, flat};
 use crate::state::{planned, state};
 use crate::table::Table;
 use crate::variants::{Variant, variants};
@@ -23,6 +24,8 @@ pub(crate) struct About {
     metrics: BTreeMap<String, Value>,
     /// Keys of the recipes whose values differ between the runs, with the value of each run.
     differences: Vec<(String, Vec<Option<String>>)>,
+    /// Of several variants.
+    comparison: Option<Comparison>,
 }
 
 #[derive(Serialize)]
@@ -55,7 +58,13 @@ impl About {
             let about = json!({"unit": info.unit, "meaning": info.meaning, "formula": info.formula});
             Some((name.clone(), about))
         });
-        Self { metrics: metrics.collect(), variants, differences: differences(&recipes), runs: about }
+        Self {
+            metrics: metrics.collect(),
+            comparison: if variants.len() > 1 { Comparison::of(runs) } else { None },
+            variants,
+            differences: differences(&recipes),
+            runs: about,
+        }
     }
 
     /// Estimates its bytes in the page.

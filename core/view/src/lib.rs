@@ -11,11 +11,11 @@
 mod axes;
 mod blocks;
 mod budget;
+mod comparison;
 mod details;
 mod html;
 mod index;
 mod read;
-mod recipes;
 mod serve;
 mod site;
 mod state;
@@ -23,10 +23,10 @@ mod table;
 mod turns;
 mod variants;
 
-use std::io;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
+use nestor_compare::{ReadError, expand};
 use thiserror::Error;
 
 use crate::blocks::{Rollouts, block, encode};
@@ -81,22 +81,9 @@ pub struct HtmlPage {
 pub enum ViewError {
     #[error("no run given: name one or more run directories")]
     NoRuns,
-    /// The path is not a run directory.
-    #[error("{}: not a run directory: it has no metrics.jsonl, recipe.yaml or evaluation.json", .0.display())]
-    NotARun(PathBuf),
-    #[error("cannot read {}: {source}", path.display())]
-    Read { path: PathBuf, source: io::Error },
-    /// A row, not the last one, is not a JSON object with an iteration.
-    #[error("{}:{line}: not a row of metrics: {reason}; remove the line", path.display())]
-    Row {
-        path: PathBuf,
-        /// Counted from 1.
-        line: usize,
-        reason: String,
-    },
-    /// `recipe.yaml` is not YAML.
-    #[error("{}: not a recipe: {reason}", path.display())]
-    Recipe { path: PathBuf, reason: String },
+    /// A file of a run cannot be read.
+    #[error(transparent)]
+    Run(#[from] ReadError),
     /// The server cannot listen.
     #[error("cannot listen on 127.0.0.1:{port}: {reason}; choose another --port, or 0 for any that is free")]
     Port { port: u16, reason: String },
@@ -125,5 +112,5 @@ fn open(runs: &[PathBuf]) -> Result<Vec<RunDir>, ViewError> {
     if runs.is_empty() {
         return Err(ViewError::NoRuns);
     }
-    runs.iter().map(|dir| RunDir::open(dir)).collect()
+    expand(runs).iter().map(|dir| RunDir::open(dir)).collect()
 }

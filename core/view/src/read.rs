@@ -8,6 +8,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use nestor_compare::{ReadError, recipe, rows, run_of, text};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -50,18 +51,13 @@ pub(crate) struct EpisodeFile {
 impl RunDir {
     /// Reads everything but the episodes.
     pub fn open(path: &Path) -> Result<Self, ViewError> {
-        let dir = &run_of(path).ok_or_else(|| ViewError::NotARun(path.to_owned()))?;
-        let metrics = dir.join("metrics.jsonl");
-        let rows = text(&metrics)?;
-        let recipe = text(&dir.join("recipe.yaml"))?;
-        let recipe = recipe.unwrap_or_default();
-        let recipe_value = serde_yaml::from_str(&recipe)
-            .map_err(|error| ViewError::Recipe { path: dir.join("recipe.yaml"), reason: error.to_string() })?;
+        let dir = &run_of(path)?;
+        let (recipe, recipe_value) = recipe(dir)?;
         let mut files = episode_files(&dir.join("rollouts"), false)?;
         files.extend(episode_files(&dir.join("evaluations"), true)?);
         Ok(Self {
             dir: dir.clone(),
-            rows: parse_rows(&metrics, &rows.unwrap_or_default())?,
+            rows: rows(&dir.join("metrics.jsonl"))?,
             recipe,
             recipe_value,
             info: text(&dir.join("run.json"))?.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default(),
@@ -70,54 +66,8 @@ impl RunDir {
     }
 }
 
-/// Files of which one makes a directory a run, or the output of `nestor eval --out`.
-const MARKS: [&str; 3] = ["metrics.jsonl", "recipe.yaml", "evaluation.json"];
-
-/// The run directory of a path: the path itself, or that of a checkpoint within it.
-fn run_of(path: &Path) -> Option<PathBuf> {
-    let is_run = |dir: &Path| MARKS.iter().any(|mark| dir.join(mark).is_file());
-    if is_run(path) {
-        return Some(path.to_owned());
-    }
-    let real = path.canonicalize().ok()?;
-    let checkpoints = real.ancestors().take(2).find(|dir| dir.ends_with("checkpoints"))?;
-    checkpoints.parent().filter(|dir| is_run(dir)).map(Path::to_owned)
-}
-
-/// Reads a text file; `None` if it does not exist. A character cut by a kill is replaced.
-pub(crate) fn text(path: &Path) -> Result<Option<String>, ViewError> {
-    match fs::read(path) {
-        Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
-        Err(error) if error.kind() == ErrorKind::NotFound || error.kind() == ErrorKind::NotADirectory => Ok(None),
-        Err(source) => Err(ViewError::Read { path: path.to_owned(), source }),
-    }
-}
-
-/// Parses rows by iteration. The last row of an iteration wins, because a resumed run writes it again.
-fn parse_rows(path: &Path, text: &str) -> Result<BTreeMap<u64, Map<String, Value>>, ViewError> {
-    let lines: Vec<&str> = text.lines().collect();
-    let mut rows = BTreeMap::new();
-    for (number, line) in (1..).zip(&lines) {
-        match parse_row(line) {
-            Ok((iteration, row)) => {
-                rows.insert(iteration, row);
-            }
-            // The last line may be cut: the run was killed or is writing it.
-            Err(_) if number == lines.len() => {}
-            Err(reason) => return Err(ViewError::Row { path: path.to_owned(), line: number, reason }),
-        }
-    }
-    Ok(rows)
-}
-
-fn parse_row(line: &str) -> Result<(u64, Map<String, Value>), String> {
-    let mut row: Map<String, Value> = serde_json::from_str(line).map_err(|error| error.to_string())?;
-    let iteration = row.remove("iteration").and_then(|value| value.as_u64()).ok_or("it has no iteration")?;
-    Ok((iteration, row))
-}
-
-fn episode_files(dir: &Path, evaluation: bool) -> Result<BTreeMap<FileKey, EpisodeFile>, ViewError> {
-    let failed = |source| ViewError::Read { path: dir.to_owned(), source };
+fn episode_files(dir: &Path, evaluation: bool) -> Result<BTreeMap<FileKey, EpisodeFile>, ReadError> {
+    let failed = |source| ReadError::Read { path: dir.to_owned(), source };
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(BTreeMap::new()),
@@ -227,9 +177,9 @@ impl<'a> Episodes<'a> {
 }
 
 /// Reads the bytes of a file of episodes; empty if the run has removed it meanwhile.
-pub(crate) fn episode_bytes(path: &Path) -> Result<Vec<u8>, ViewError> {
+pub(crate) fn episode_bytes(path: &Path) -> Result<Vec<u8>, ReadError> {
     match fs::read(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
-        read => read.map_err(|source: io::Error| ViewError::Read { path: path.to_owned(), source }),
+        read => read.map_err(|source: io::Error| ReadError::Read { path: path.to_owned(), source }),
     }
 }

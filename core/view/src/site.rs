@@ -58,9 +58,15 @@ impl Site {
         let mut hasher = DefaultHasher::new();
         for run in &self.runs {
             is_locked(&run.dir).hash(&mut hasher);
-            for name in
-                ["metrics.jsonl", "recipe.yaml", "run.json", "steps.jsonl", "warm_start.jsonl", "histograms.jsonl"]
-            {
+            for name in [
+                "metrics.jsonl",
+                "outcomes.jsonl",
+                "recipe.yaml",
+                "run.json",
+                "steps.jsonl",
+                "warm_start.jsonl",
+                "histograms.jsonl",
+            ] {
                 stamp(&run.dir.join(name)).hash(&mut hasher);
             }
             for name in ["rollouts", "evaluations"] {

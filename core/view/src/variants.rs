@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use nestor_compare::{Flat, alike, is_neutral};
 use serde::Serialize;
-
-use crate::recipes::Flat;
 
 /// Runs of one recipe under several seeds.
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -14,22 +13,9 @@ pub(crate) struct Variant {
     pub runs: Vec<usize>,
 }
 
-/// Keys of a recipe that change no number of a run, or are the seed.
-fn is_neutral(key: &str) -> bool {
-    key == "seed" || key.starts_with("wandb") || key.starts_with("tensorboard")
-}
-
 /// Groups runs by their recipes without the seed. A run without a recipe is alone.
 pub(crate) fn variants(names: &[String], recipes: &[Flat]) -> Vec<Variant> {
-    let mut groups: Vec<(Flat, Vec<usize>)> = Vec::new();
-    for (run, recipe) in recipes.iter().enumerate() {
-        let key: Flat =
-            recipe.iter().filter(|(key, _)| !is_neutral(key)).map(|(k, v)| (k.clone(), v.clone())).collect();
-        match groups.iter_mut().find(|(known, _)| *known == key && !key.is_empty()) {
-            Some((_, runs)) => runs.push(run),
-            None => groups.push((key, vec![run])),
-        }
-    }
+    let groups = alike(recipes, is_neutral);
     let mut names: Vec<String> = groups.iter().map(|(_, runs)| common_name(names, runs)).collect();
     let unclear = names.iter().any(|name| name.is_empty() || names.iter().filter(|other| *other == name).count() > 1);
     if unclear {

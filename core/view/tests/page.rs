@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use flate2::read::ZlibDecoder;
+use nestor_compare::ReadError;
 use nestor_view::{HtmlPage, MetricInfo, Options, ViewError, page};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -223,8 +224,8 @@ fn mistakes_are_named() {
     let dir = run(&temp.path().join("run"), 1);
     let error = |dirs: &[PathBuf]| page(dirs, &Options::default()).map(drop).unwrap_err();
     assert!(matches!(error(&[]), ViewError::NoRuns));
-    assert!(matches!(error(&[dir.clone(), missing]), ViewError::NotARun(_)));
-    assert!(matches!(error(&[dir.join("recipe.yaml")]), ViewError::NotARun(_)));
+    assert!(matches!(error(&[dir.clone(), missing]), ViewError::Run(ReadError::NotARun(_))));
+    assert!(matches!(error(&[dir.join("recipe.yaml")]), ViewError::Run(ReadError::NotARun(_))));
 
     fs::write(dir.join("metrics.jsonl"), "{\"iteration\": 0}\n{\"iter\n{\"iteration\": 2}\n").unwrap();
     let message = error(std::slice::from_ref(&dir)).to_string();
@@ -233,7 +234,7 @@ fn mistakes_are_named() {
     assert!(error(std::slice::from_ref(&dir)).to_string().contains("metrics.jsonl:1"));
     fs::remove_file(dir.join("metrics.jsonl")).unwrap();
     fs::write(dir.join("recipe.yaml"), "a: [1,\n").unwrap();
-    assert!(matches!(error(&[dir]), ViewError::Recipe { .. }));
+    assert!(matches!(error(&[dir]), ViewError::Run(ReadError::Recipe { .. })));
 }
 
 #[test]
@@ -295,4 +296,38 @@ fn older_runs_get_their_axes_from_sums() {
     let index = &blocks(&page(&[dir], &Options::default()).unwrap())["index"];
     let expected = json!({"seconds": [1.5, 4, 6.5], "tokens": [0, 50, 100], "episodes": [0, 32, 64]});
     assert_eq!(index["about"]["runs"][0]["axes"], expected);
+}
+
+/// Adds what the comparison reads: each evaluation wins `won` of two tasks.
+fn evaluated(dir: &Path, estimator: &str, seed: u64, won: u64) -> PathBuf {
+    run(dir, 1);
+    let recipe = format!("seed: {seed}\nestimator:\n  plugin: {estimator}\n");
+    fs::write(dir.join("recipe.yaml"), recipe).unwrap();
+    fs::write(dir.join("run.json"), r#"{"start_weights": "00"}"#).unwrap();
+    let panel = json!({"name": "maze/eval/2", "sha256": "ab", "samples": 2, "temperature": 1, "tasks": [{}, {}]});
+    fs::write(dir.join("panel.json"), panel.to_string()).unwrap();
+    fs::write(dir.join("outcomes.jsonl"), json!({"iteration": 1, "panel": "ab", "won": [won, 0]}).to_string()).unwrap();
+    dir.to_owned()
+}
+
+#[test]
+fn groups_of_runs_are_compared_or_refused_by_name() {
+    let temp = TempDir::new().unwrap();
+    let dir = |name: &str| temp.path().join(name);
+    let near: Vec<PathBuf> = (0..3).map(|seed| evaluated(&dir(&format!("near{seed}")), "near", seed, 0)).collect();
+    let far: Vec<PathBuf> = (0..3).map(|seed| evaluated(&dir(&format!("far{seed}")), "far", seed, 2)).collect();
+    let comparison =
+        |runs: &[PathBuf]| blocks(&page(runs, &Options::default()).unwrap())["index"]["about"]["comparison"].clone();
+    assert!(comparison(&near).is_null());
+    let both = [near, far.clone()].concat();
+    let found = comparison(&both);
+    let verdict = found["report"]["verdicts"][0].as_str().unwrap();
+    assert!(verdict.starts_with("far leads near by 50.0 points"), "{verdict}");
+    assert_eq!(found["report"]["tables"][0]["rows"][1][0], "far");
+
+    fs::write(far[1].join("recipe.yaml"), "seed: 1\nestimator: {plugin: far}\nrollout: {max_steps: 3}\n").unwrap();
+    let found = comparison(&both);
+    assert!(found["report"].is_null());
+    let refusal = found["refusals"][0].as_str().unwrap();
+    assert!(refusal.contains("rollout.max_steps differs: 3 in") && refusal.contains("far1"), "{refusal}");
 }

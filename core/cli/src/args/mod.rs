@@ -1,6 +1,7 @@
 //! The definition of the command line, with an example of each command.
 
 mod bench;
+mod compare;
 mod embed;
 mod init;
 mod inspect;
@@ -20,6 +21,7 @@ pub use self::bench::{
     Backend, Bench, BenchCommand, IterationArgs, LogprobDiff, ProfiledBench, RolloutArgs, RunArgs, ScriptArgs,
     Sequences,
 };
+pub use self::compare::CompareArgs;
 pub use self::embed::EmbedArgs;
 pub use self::init::InitArgs;
 pub use self::inspect::{PlayArgs, ViewArgs};
@@ -138,6 +140,9 @@ pub enum OwnCommand {
     /// Train a grid of recipes and seeds, some at a time; the same command continues a sweep that was stopped or killed
     #[command(after_help = "Example:\n  nestor sweep recipes/smoke/sweeps/estimators.yaml --list")]
     Sweep(SweepArgs),
+    /// Compare groups of runs: success over seeds with intervals, and whether differences exceed replicate noise
+    #[command(after_help = "Example:\n  nestor compare docs/examples/compare.jsonl")]
+    Compare(CompareArgs),
     /// Write, inspect and check plugins
     #[command(subcommand, after_help = "Example:\n  nestor plugin list")]
     Plugin(PluginCommand),

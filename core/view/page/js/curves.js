@@ -36,6 +36,7 @@ class Curves {
     $("seeds").value = this.look.mean ? "mean" : "runs";
     $("overview").querySelector("div").replaceChildren(...overview(about));
     $("overview").querySelector("summary").textContent = overviewLine(about);
+    showComparison(about.comparison);
     this.setUnits();
     this.buildSections();
   }

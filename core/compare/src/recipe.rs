@@ -1,14 +1,14 @@
-//! Recipes as flat lists of keys, and their differences.
+//! Recipes as flat lists of keys, their differences, and the runs whose recipes are alike.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
 /// Values by dotted key; a list is one value.
-pub(crate) type Flat = BTreeMap<String, String>;
+pub type Flat = BTreeMap<String, String>;
 
 /// Flattens a recipe.
-pub(crate) fn flat(recipe: &Value) -> Flat {
+pub fn flat(recipe: &Value) -> Flat {
     let mut keys = Flat::new();
     flatten("", recipe, &mut keys);
     keys
@@ -33,11 +33,31 @@ fn flatten(key: &str, value: &Value, keys: &mut Flat) {
 }
 
 /// Lists the keys whose values differ between recipes, with the value of each.
-pub(crate) fn differences(recipes: &[Flat]) -> Vec<(String, Vec<Option<String>>)> {
+pub fn differences(recipes: &[Flat]) -> Vec<(String, Vec<Option<String>>)> {
     let keys: BTreeSet<&String> = recipes.iter().flat_map(BTreeMap::keys).collect();
     let row = |key: &String| -> Vec<Option<String>> { recipes.iter().map(|keys| keys.get(key).cloned()).collect() };
     keys.into_iter()
         .map(|key| (key.clone(), row(key)))
         .filter(|(_, values)| values.iter().any(|value| *value != values[0]))
         .collect()
+}
+
+/// Keys of a recipe that change no number of a run, or are the seed.
+pub fn is_neutral(key: &str) -> bool {
+    key == "seed" || key.starts_with("wandb") || key.starts_with("tensorboard")
+}
+
+/// Groups recipes that are equal in all but neutral keys, in the order of their first. Each group has its keys and the
+/// places of its recipes. An empty recipe is alone.
+pub fn alike(recipes: &[Flat], is_neutral: impl Fn(&str) -> bool) -> Vec<(Flat, Vec<usize>)> {
+    let mut groups: Vec<(Flat, Vec<usize>)> = Vec::new();
+    for (place, recipe) in recipes.iter().enumerate() {
+        let own: Flat =
+            recipe.iter().filter(|(key, _)| !is_neutral(key)).map(|(k, v)| (k.clone(), v.clone())).collect();
+        match groups.iter_mut().find(|(known, _)| *known == own && !own.is_empty()) {
+            Some((_, places)) => places.push(place),
+            None => groups.push((own, vec![place])),
+        }
+    }
+    groups
 }

@@ -1,0 +1,32 @@
+//! Comparison of groups of runs: their success on one panel of tasks as means over seeds with 95 % intervals, and in
+//! words whether a difference exceeds replicate noise.
+//!
+//! [`runs`] reads run directories and record files. [`compare`] groups the runs by recipe, refuses what is not
+//! comparable by name, and computes a [`Comparison`]. [`Report`] turns it into tables for a terminal, Markdown or a
+//! page. `docs/compare.md` defines every column.
+
+#![forbid(unsafe_code)]
+
+mod bootstrap;
+mod comparable;
+mod compare;
+mod error;
+mod files;
+mod group;
+mod measures;
+mod recipe;
+mod record;
+mod report;
+mod stats;
+mod table;
+mod words;
+
+pub use crate::compare::{Comparison, Difference, GroupResult, Options, Used, Window, compare};
+pub use crate::error::{CompareError, ReadError};
+pub use crate::files::{expand, recipe, rows, run_of, text};
+pub use crate::measures::{Best, Reached};
+pub use crate::recipe::{Flat, alike, differences, flat, is_neutral};
+pub use crate::record::{Metrics, Panel, Run, Won, runs};
+pub use crate::report::Report;
+pub use crate::stats::Estimate;
+pub use crate::table::Table;

@@ -61,7 +61,7 @@ pub struct Comparison {
     /// The group that the differences are against.
     pub against: String,
     pub groups: Vec<GroupResult>,
-    /// Of each other group.
+    /// One for each other group.
     pub differences: Vec<Difference>,
     /// Keys besides the estimator's own that differ between the groups, each with its values.
     pub recipe_differences: Vec<String>,

@@ -224,6 +224,8 @@ typedef struct nestor_parts {
  *   admissible        BYTES  B      the admissible actions, separated by line feeds; empty where there is no list
  *   info.NAME         F64    B      the number, or the bool as 0 or 1, that the environment put into the info of this step
  *                                   under NAME; NaN where there is none
+ *   greedy_return     F64    B      sum of the rewards of one greedy episode of the row's task and seed, which the run plays for
+ *                                   each group in addition and does not train on
  *   teacher_logprobs  F32    T      log-probs under the model of the recipe's estimator.teacher, at the temperature of
  *                                   sampling; the run fails to start without one
  *   hidden.L          F32    B * E  hidden state after layer L at the last token before the response, E numbers a row. Layers

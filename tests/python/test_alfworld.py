@@ -162,7 +162,7 @@ def test_published_recipes_start(name, root, run, games, tmp_path):
 
 
 FAMILY = [("hgpo", {"base_group": True}), ("g2po", {"anchor": "g2po"}), ("graphgpo", {"anchor": "observation_commands"}),
-          ("adastep", {"similarity": 0.9}), ("gagpo", {"anchor": "rewardflow"}), ("proxmo", {}), ("empg", {}), ("tigpo", {}),
+          ("adastep", {"similarity": 0.9}), ("gagpo", {"anchor": "rewardflow"}), ("proxmo", {}), ("empg", {}), ("remax", {}), ("tigpo", {}),
           ("grpo", {"pass_at_k": "episode"}), ("gigpo", {"anchor": "g2po", "similarity": 0.9})]
 
 
@@ -197,3 +197,12 @@ def test_estimators_train_the_cpu_recipe(plugin, config, taught, root, run, tmp_
     assert [row["iteration"] for row in rows] == [0, 1, 2]
     assert all(math.isfinite(row["loss/policy"]) for row in rows[1:])
     assert any(row["advantage/max"] > 0 for row in rows[1:]), "the run teaches nothing, so it shows nothing"
+    files = sorted((tmp_path / "run/rollouts").glob("*.jsonl"))
+    assert len(files) == 2
+    for row, file in zip(rows[1:], files):
+        steps = [step for line in file.read_text().splitlines() for step in json.loads(line)["steps"]]
+        shares = {key.removeprefix("estimator/").removesuffix("_share"): value for key, value in row.items()
+                  if key.startswith("estimator/") and key.endswith("_share")}
+        assert shares, "no part of the advantage is counted"
+        for part, share in shares.items():
+            assert share == pytest.approx(sum(step["parts"][part] != 0 for step in steps) / len(steps)), part

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 TEMPERATURE, TOLERANCE = 0.7, 1e-4
 EPISODES = ["next_anchor", "success", "action", "task", "seed", "split", "task_type", "iteration", "token", "observation",
-            "admissible", "info.current", "info.nothing"]
+            "admissible", "info.current", "info.nothing", "greedy_return"]
 NETWORKS = ["entropy", "teacher_logprobs", "hidden.0", "hidden.-1", "hidden.-1.4", "hidden.0.999", "hidden.7?"]
 
 
@@ -98,6 +98,9 @@ def test_columns_equal_the_episodes_and_transformers(launch, train, models, tmp_
     assert all(text in step["prompt"] for text, (_, step) in zip(columns["observation"], steps))
     assert columns["info.current"] == [step["info"]["current"] for _, step in steps]
     assert columns["info.nothing"] == [None] * len(steps)
+    # One number for a group: a return that the environment can give.
+    greedy = {(episode["group"], value) for (episode, _), value in zip(steps, columns["greedy_return"])}
+    assert len(greedy) == len({group for group, _ in greedy}) and all(value == int(value) for _, value in greedy), greedy
     assert columns["split"] == ["train"] and columns["iteration"] == [1]
     assert [step["parts"]["task_number"] for _, step in steps] == [episode["task"] for episode, _ in steps]
     row = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[1])

@@ -7,11 +7,13 @@ pub mod args;
 mod compare;
 mod doctor;
 mod hints;
+pub mod launcher;
 mod libtorch;
 pub mod message;
 pub mod output;
 pub mod own;
 mod plugin;
+mod sweep;
 pub mod torch;
 
 use std::ffi::OsString;

@@ -14,6 +14,7 @@ use crate::doctor::doctor;
 use crate::message::{exit_code, internal_error, is_closed_pipe, message};
 use crate::output::{print, print_line, rows};
 use crate::plugin;
+use crate::sweep::sweep;
 
 /// Runs a command and returns the program's exit code: 0 success, 1 failure, 2 the user's mistake.
 pub fn main(command: OwnCommand) -> ExitCode {
@@ -49,6 +50,7 @@ fn run(command: OwnCommand) -> Result<u8> {
             let scores = advantage(&Plugins::discover()?, &estimator, &config, &file)?;
             print(json, &scores, || rows(&scores["advantages"]))?;
         }
+        OwnCommand::Sweep(args) => return sweep(&args),
         OwnCommand::Compare(args) => return compare(&args),
         OwnCommand::Doctor { json } => return doctor(json),
         OwnCommand::Completions { shell } => {

@@ -12,6 +12,32 @@ use crate::ReadError;
 /// Files of which one makes a directory a run, or the output of `nestor eval --out`.
 const MARKS: [&str; 3] = ["metrics.jsonl", "recipe.yaml", "evaluation.json"];
 
+/// The deepest run below the folder of a sweep, which holds VARIANT/SEED.
+const DEPTH: usize = 2;
+
+/// Paths with each folder of runs, such as that of a sweep, replaced by the runs in it, in the order of their names. Hidden
+/// folders do not count. Any other path stays as it is.
+pub fn expand(paths: &[PathBuf]) -> Vec<PathBuf> {
+    let of = |path: &PathBuf| match run_of(path) {
+        Err(_) if path.is_dir() => Some(runs_below(path, DEPTH)).filter(|runs| !runs.is_empty()),
+        _ => None,
+    };
+    paths.iter().flat_map(|path| of(path).unwrap_or_else(|| vec![path.clone()])).collect()
+}
+
+fn runs_below(dir: &Path, depth: usize) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let hidden = |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
+    let mut folders: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|p| p.is_dir() && !hidden(p)).collect();
+    folders.sort();
+    let runs = |folder: PathBuf| match run_of(&folder) {
+        Ok(run) => vec![run],
+        Err(_) if depth > 1 => runs_below(&folder, depth - 1),
+        Err(_) => Vec::new(),
+    };
+    folders.into_iter().flat_map(runs).collect()
+}
+
 /// The run directory of a path: the path itself, or that of a checkpoint within it.
 pub fn run_of(path: &Path) -> Result<PathBuf, ReadError> {
     let is_run = |dir: &Path| MARKS.iter().any(|mark| dir.join(mark).is_file());

@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use crate::CompareError;
-use crate::files::{recipe, rows, run_of, text};
+use crate::files::{expand, recipe, rows, run_of, text};
 
 /// Facts of `run.json` that a record keeps.
 const FACTS: [&str; 9] =
@@ -230,13 +230,13 @@ impl Panel {
     }
 }
 
-/// Reads runs: each path is a run directory, a checkpoint of one, or a record file with any number of runs.
+/// Reads runs: each path is a run directory, a checkpoint of one, a folder of runs, or a record file with any number of runs.
 pub fn runs(paths: &[PathBuf]) -> Result<Vec<Run>, CompareError> {
     let mut found = Vec::new();
-    for path in paths {
+    for path in expand(paths) {
         match path.is_file() {
-            true => found.extend(records(path)?),
-            false => found.push(Run::read(path)?),
+            true => found.extend(records(&path)?),
+            false => found.push(Run::read(&path)?),
         }
     }
     if found.is_empty() { Err(CompareError::NoRuns) } else { Ok(found) }

@@ -57,6 +57,8 @@ pub struct Episode {
     pub task_type: Option<String>,
     /// Key of the state after the last step; empty where the environment gives none.
     pub last_anchor: Vec<u8>,
+    /// Return of one greedy episode from the group's start, where the estimator asks for it.
+    pub greedy_return: Option<f64>,
     /// The environment's own numbers, the last one of each name.
     pub metrics: BTreeMap<String, f64>,
 }

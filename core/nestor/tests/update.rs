@@ -6,7 +6,7 @@ use nestor::data::{Batch, Rows, Sequence};
 use nestor::dist::Solo;
 use nestor::model::{Architecture, Config, Model, new};
 use nestor::policy::Network;
-use nestor::policy::batching::mini_batches;
+use nestor::policy::batching::all_mini_batches;
 use nestor::policy::logprobs::ragged_logprobs;
 use nestor::policy::update::{UpdateReport, UpdateSettings, gradients, update as update_policy};
 use nestor::recipe::{Lora, Update};
@@ -80,11 +80,11 @@ fn solo() -> Ranks {
     Ranks::solo(Device::Cpu)
 }
 
-/// The gradient sums of the whole batch as one mini-batch.
+/// The gradient sums of the whole batch, which is one mini-batch.
 fn gradient(batch: &Batch, update: &Update) -> Vec<f32> {
     let mut policy = Network::new(model(), &solo()).unwrap();
-    let all: Vec<usize> = (0..batch.sequences.len()).collect();
-    gradients(&mut policy, batch, &all, &settings(update)).unwrap();
+    let whole = Update { mini_batch: usize::MAX, ..update.clone() };
+    gradients(&mut policy, batch, &all_mini_batches(batch, &whole, 5)[0], &settings(update)).unwrap();
     numbers(&policy.optimizer.grads)
 }
 
@@ -188,13 +188,13 @@ fn a_short_mini_batch_counts_less_where_the_reference_has_it_so() {
 fn mini_batches_are_cut_from_one_order() {
     let batch = batch(&[2; 10]);
     let plain = section(json!({}));
-    assert_eq!(mini_batches(&batch, &plain, 1), [vec![0, 1, 2, 3], vec![4, 5, 6, 7], vec![8, 9]]);
+    assert_eq!(all_mini_batches(&batch, &plain, 1), [vec![0, 1, 2, 3], vec![4, 5, 6, 7], vec![8, 9]]);
     let report = train(&mut Network::new(model(), &solo()).unwrap(), &batch, &section(json!({ "epochs": 2 }))).unwrap();
     assert_eq!(report.steps(), 6);
 
     let shuffle = section(json!({ "shuffle": true }));
     let order = |seed| {
-        let cut = mini_batches(&batch, &shuffle, seed);
+        let cut = all_mini_batches(&batch, &shuffle, seed);
         assert_eq!(cut.iter().map(Vec::len).collect::<Vec<_>>(), [4, 4, 2]);
         cut.concat()
     };
@@ -203,6 +203,31 @@ fn mini_batches_are_cut_from_one_order() {
     assert_eq!(sorted, (0..10).collect::<Vec<_>>());
     assert_eq!(order(1), order(1));
     assert!(order(1) != order(2) && order(1) != sorted);
+}
+
+#[test]
+fn a_step_that_a_resample_draws_twice_counts_twice() {
+    let (batch, plain) = (batch(&[3, 5, 4]), section(json!({ "mini_batch": 8 })));
+    let rewards = |rewards: [f64; 3]| {
+        let mut rewarded = batch.clone();
+        for (row, reward) in rewards.into_iter().enumerate() {
+            let range = rewarded.rows.response(row as u32);
+            rewarded.rows.token_rewards[range.clone()].fill(0.0);
+            rewarded.rows.token_rewards[range.start] = reward;
+        }
+        rewarded
+    };
+    // Only the second step has a weight, so it is drawn three times: the gradient is that of the step alone.
+    let section = section(json!({ "mini_batch": 8, "reweight": { "method": "pow" } }));
+    let drawn = gradient(&rewards([0.0, 1.0, 0.0]), &section);
+    let mut alone = batch.clone();
+    alone.sequences = vec![batch.sequences[1].clone()];
+    let alone = gradient(&alone, &plain);
+    let largest = alone.iter().fold(0f32, |max, g| max.max(g.abs()));
+    assert!(largest > 1e-3);
+    for (drawn, alone) in drawn.iter().zip(&alone) {
+        assert!((drawn - alone).abs() <= 1e-5 * largest, "{drawn} {alone}");
+    }
 }
 
 #[test]

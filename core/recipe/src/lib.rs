@@ -118,6 +118,11 @@ impl Recipe {
 }
 
 impl Eval {
+    /// Seed of the panel: its own, or that of the run.
+    pub fn panel_seed(&self, run: u64) -> u64 {
+        self.seed.unwrap_or(run)
+    }
+
     /// Warns of samples that bring nothing new.
     pub fn warning(&self) -> Option<String> {
         (self.samples > 1 && self.temperature == 0.0).then(|| {

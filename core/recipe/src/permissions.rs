@@ -36,6 +36,7 @@ pub(super) const FREE: &[&str] = &[
     "eval.every",
     "eval.samples",
     "eval.save_episodes",
+    "eval.seed",
     "eval.split",
     "eval.tasks",
     "eval.temperature",
@@ -99,6 +100,9 @@ pub(super) const BETWEEN_ITERATIONS: &[&str] = &[
     "update.mini_batch",
     "update.old_logprobs",
     "update.regularizer_aggregation",
+    "update.reweight",
+    "update.reweight.method",
+    "update.reweight.power",
     "update.short_mini_batch",
     "update.shuffle",
 ];

@@ -263,6 +263,10 @@ fn update(u: &Update, iterations: u64) -> Option<Problem> {
     least("update.mini_batch", u.mini_batch, 1, "must be at least 1")
         .or_else(|| least("update.micro_batch_tokens", u.micro_batch_tokens, 1, "must be at least 1"))
         .or_else(|| least("update.epochs", u.epochs as usize, 1, "must be at least 1"))
+        .or_else(|| {
+            let power = u.reweight.as_ref()?.power;
+            range("update.reweight.power", power, power >= 0.0, "0 or more")
+        })
         .or_else(|| range("update.lr", u.lr, u.lr > 0.0, "greater than 0"))
         .or_else(|| {
             let fits = u.warmup <= iterations;

@@ -11,7 +11,7 @@ use crate::input_error;
 
 /// Keys that choose the tasks of an evaluation, or the way in which it plays them.
 const EVALUATION: &[&str] =
-    &["env.config", "env.plugin", "eval.samples", "eval.split", "eval.tasks", "eval.temperature", "seed"];
+    &["env.config", "env.plugin", "eval.samples", "eval.seed", "eval.split", "eval.tasks", "eval.temperature", "seed"];
 
 /// Keys that choose the training tasks.
 const TASKS: &[&str] = &["env", "rollout.split", "seed"];

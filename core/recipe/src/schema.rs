@@ -294,6 +294,10 @@ pub struct Eval {
     /// The environment's split of evaluation tasks.
     #[serde(default = "eval_split")]
     pub split: String,
+    /// Seed that draws the tasks and starts their environments; by default the run's `seed`. Runs with several seeds that
+    /// set it play the same panel of tasks, as `nestor compare` asks. Sampling keeps the run's own seed.
+    #[serde(default)]
+    pub seed: Option<u64>,
     /// Writes the episodes of each evaluation to `evaluations/` in the run directory.
     #[serde(default = "yes")]
     pub save_episodes: bool,

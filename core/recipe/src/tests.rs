@@ -425,8 +425,8 @@ fn every_recipe_of_the_project_loads() -> Result<()> {
         for entry in std::fs::read_dir(folder)? {
             let path = entry?.path();
             if path.is_dir() {
-                // Workloads of `nestor bench` are no recipes.
-                if !path.ends_with("bench") {
+                // Workloads of `nestor bench` and sweeps are no recipes.
+                if !(path.ends_with("bench") || path.ends_with("sweeps")) {
                     visit(&path)?;
                 }
             } else if path.extension().is_some_and(|e| e == "yaml") {

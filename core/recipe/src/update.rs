@@ -21,6 +21,9 @@ pub struct Update {
     /// Shuffles the steps before they are cut into mini-batches.
     #[serde(default)]
     pub shuffle: bool,
+    /// Trains on a resample of the iteration's steps by their rewards (PF-PPO).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reweight: Option<Reweight>,
     /// Normalisation of a short last mini-batch.
     #[serde(default)]
     pub short_mini_batch: ShortMiniBatch,
@@ -95,6 +98,31 @@ impl Update {
             PolicyLoss::Gspo => Aggregation::TokenMean,
         })
     }
+}
+
+/// PF-PPO's resample of an iteration: as many steps as there are (episodes in a transcript), drawn with replacement.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Reweight {
+    /// Weights of the draws.
+    #[serde(default)]
+    pub method: ReweightMethod,
+    /// Power of the reward's magnitude, with `pow`.
+    #[serde(default = "default_reweight_power")]
+    pub power: f64,
+}
+
+/// Weights of the draws, from the sum of a step's token rewards.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ReweightMethod {
+    /// A power of the magnitude.
+    #[default]
+    Pow,
+    /// Only the iteration's largest and smallest.
+    MaxMin,
+    /// The largest four times as often as any other.
+    MaxRandom,
 }
 
 /// KL loss against the reference.
@@ -239,6 +267,10 @@ fn default_weight_decay() -> f64 {
 fn default_betas() -> [f64; 2] {
     [0.9, 0.999]
 }
+fn default_reweight_power() -> f64 {
+    2.0
+}
+
 fn default_clip() -> f64 {
     0.2
 }

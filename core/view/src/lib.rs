@@ -26,7 +26,7 @@ mod variants;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-use nestor_compare::ReadError;
+use nestor_compare::{ReadError, expand};
 use thiserror::Error;
 
 use crate::blocks::{Rollouts, block, encode};
@@ -112,5 +112,5 @@ fn open(runs: &[PathBuf]) -> Result<Vec<RunDir>, ViewError> {
     if runs.is_empty() {
         return Err(ViewError::NoRuns);
     }
-    runs.iter().map(|dir| RunDir::open(dir)).collect()
+    expand(runs).iter().map(|dir| RunDir::open(dir)).collect()
 }

@@ -87,6 +87,11 @@ impl Anchor {
     }
 }
 
+/// Returns the numbers of states as the part `anchor_group` ([`Parts`](crate::Parts)).
+pub fn anchor_group(states: &[usize]) -> Vec<f64> {
+    states.iter().map(|&state| state as f64).collect()
+}
+
 /// The step before.
 struct Past<'b, 'a> {
     anchor: &'a [u8],

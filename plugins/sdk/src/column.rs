@@ -38,6 +38,8 @@ pub enum Column {
     Admissible,
     /// `[B]` a number of the environment's info; NaN where there is none.
     Info(String),
+    /// `[B]` return of one greedy episode from the start of the row's group.
+    GreedyReturn,
     /// `[T]` log-probs under the teacher.
     TeacherLogprobs,
     /// `[B * E]` hidden state after a layer, the mean over the last tokens before the response.
@@ -50,7 +52,7 @@ pub enum Column {
 }
 
 /// Names of the columns without a part that varies.
-const NAMED: [(&str, Column); 13] = [
+const NAMED: [(&str, Column); 14] = [
     ("next_anchor", Column::NextAnchor),
     ("success", Column::Success),
     ("action", Column::Action),
@@ -63,6 +65,7 @@ const NAMED: [(&str, Column); 13] = [
     ("entropy", Column::Entropy),
     ("observation", Column::Observation),
     ("admissible", Column::Admissible),
+    ("greedy_return", Column::GreedyReturn),
     ("teacher_logprobs", Column::TeacherLogprobs),
 ];
 
@@ -257,7 +260,7 @@ impl<'a> View<'a> {
     /// Checks kind and count against what the column's name fixes, for B rows and T tokens.
     pub fn check(&self, column: &Column, rows: usize, tokens: usize) -> Result<()> {
         use Column::{Action, Entropy, Hidden, Iteration, NextAnchor, Seed, Split, Task, TeacherLogprobs, Token};
-        use Column::{Admissible, Info, Observation, Success, TaskType};
+        use Column::{Admissible, GreedyReturn, Info, Observation, Success, TaskType};
         let (fits, count) = match column {
             NextAnchor | Action | TaskType | Observation | Admissible => (matches!(self, Self::Bytes(_)), rows),
             Split => (matches!(self, Self::Bytes(_)), 1),
@@ -266,7 +269,7 @@ impl<'a> View<'a> {
             Iteration => (matches!(self, Self::U64(_)), 1),
             Token => (matches!(self, Self::U32(_)), tokens),
             Entropy | TeacherLogprobs => (matches!(self, Self::F32(_)), tokens),
-            Info(_) => (matches!(self, Self::F64(_)), rows),
+            Info(_) | GreedyReturn => (matches!(self, Self::F64(_)), rows),
             Hidden { .. } => (matches!(self, Self::F32(_)), rows * (self.len() / rows.max(1))),
         };
         ensure!(fits, "column {column} has entries of another kind");

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use crate::column::{Asked, Column, View};
 use crate::guard::{Out, guard, utf8};
 use crate::rows::Rows;
-use crate::{config, ffi};
+use crate::{config, ffi, stats};
 
 /// Computes advantages and returns per response token from the steps of one iteration. It keeps no state between
 /// iterations unless it implements [`State`].
@@ -121,6 +121,23 @@ impl<'a> Scores<'a> {
             self.advantages[rows.tokens(row)].fill(advantage as f32);
             self.returns[rows.tokens(row)].fill(advantage as f32);
         }
+    }
+
+    /// Scores rows by the first of their parts, with one weight each: every token of a row gets the weighted sum. Parts
+    /// after these explain only. For each part with a weight, the metric `PART_share` is the share of rows that it
+    /// reaches, where it is finite and not 0. It is 0 in rows that are alone and in groups of equal values. The weight
+    /// does not count.
+    ///
+    /// `parts` has the names of [`Parts::NAMES`] and `[B]` entries each. Other lengths are an error.
+    pub fn weighted_sum<E: Parts>(&mut self, rows: &Rows<'_>, parts: &[Vec<f64>], weights: &[f64]) -> Result<()> {
+        let advantages = stats::weighted_sum(parts, weights)?;
+        ensure!(advantages.len() == rows.len(), "parts have {} rows, not {}", advantages.len(), rows.len());
+        for (name, part) in E::NAMES.iter().zip(parts).take(weights.len()) {
+            let reached = part.iter().filter(|value| value.is_finite() && **value != 0.0).count();
+            self.metric(&format!("{name}_share"), reached as f64 / rows.len() as f64);
+        }
+        self.broadcast(rows, &advantages);
+        Ok(())
     }
 }
 
@@ -337,5 +354,85 @@ impl<E: State> Functions<E> {
     unsafe extern "C" fn load(estimator: *mut c_void, state: ffi::Str, sink: *mut ffi::Sink) -> i32 {
         // SAFETY: as for `save`; the bytes are the host's.
         unsafe { guard(sink, ffi::FAILED, |_| Self::estimator(estimator).load(state.bytes())) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recorded::{Recorded, RecordedRow};
+    use crate::stats::{Norm, Spread, group_advantages, group_by};
+    use crate::{NoConfig, Parts};
+
+    /// Compares the rewards of one state, and has a part without a weight.
+    struct Steps;
+
+    impl Estimator for Steps {
+        const ID: &'static str = "steps";
+        const DOC: &'static str = "compares the rewards of one state";
+        type Config = NoConfig;
+
+        fn open(_: NoConfig) -> Result<Self> {
+            Ok(Self)
+        }
+
+        fn score(&mut self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
+            out.weighted_sum::<Self>(rows, &self.parts(rows)?, &[0.5, 2.0])
+        }
+    }
+
+    impl Parts for Steps {
+        const NAMES: &'static [&'static str] = &["step_advantage", "reward", "row"];
+
+        fn parts(&self, rows: &Rows<'_>) -> Result<Vec<Vec<f64>>> {
+            let states: Vec<&[u8]> = (0..rows.len()).map(|row| rows.anchors.unwrap().of(row)).collect();
+            let steps = group_advantages(rows.reward, &group_by(states), Norm::Std, Spread::Sample);
+            Ok(vec![steps, rows.reward.to_vec(), (0..rows.len()).map(|row| row as f64).collect()])
+        }
+    }
+
+    /// Shares and sums by hand: one state is met once, one has equal rewards, one has two rewards with standard deviation
+    /// sqrt(2).
+    #[test]
+    fn shares_omit_single_rows_and_equal_groups() {
+        let met = [
+            ("once", 7.0),
+            ("equal", 0.1),
+            ("equal", 0.1),
+            ("equal", 0.1),
+            ("mixed", 1.0),
+            ("mixed", 3.0),
+            ("none", 0.0),
+        ];
+        let row = |(traj, &(anchor, reward)): (usize, &(&str, f64))| RecordedRow {
+            traj: traj.to_string(),
+            anchor: anchor.to_string(),
+            reward,
+            resp_len: 2,
+            ..RecordedRow::default()
+        };
+        let rows = met.iter().enumerate().map(row).collect();
+        let columns = Recorded { rows, ..Recorded::default() }.columns().unwrap();
+        let (mut advantages, mut returns) = ([f32::NAN; 14], [f32::NAN; 14]);
+        let mut out = Scores::new(&mut advantages, &mut returns);
+        Steps.score(&columns.view(), &mut out).unwrap();
+        let metrics = Value::Object(out.metrics);
+        assert_eq!(metrics, serde_json::json!({ "step_advantage_share": 2.0 / 7.0, "reward_share": 6.0 / 7.0 }));
+        let step = 0.5 / 2f32.sqrt();
+        let want = [14.0, 0.2, 0.2, 0.2, 2.0 - step, 6.0 + step, 0.0];
+        for (token, (advantage, value)) in advantages.into_iter().zip(returns).enumerate() {
+            assert!((advantage - want[token / 2]).abs() < 1e-5 && value == advantage, "token {token}: {advantage}");
+        }
+    }
+
+    #[test]
+    fn parts_of_another_length_are_an_error() {
+        let row = RecordedRow { resp_len: 1, ..RecordedRow::default() };
+        let columns = Recorded { rows: vec![row; 2], ..Recorded::default() }.columns().unwrap();
+        for parts in [vec![vec![1.0]; 2], vec![vec![1.0; 2]], vec![vec![1.0; 2], vec![1.0; 3]]] {
+            let (mut advantages, mut returns) = ([0.0; 2], [0.0; 2]);
+            let mut out = Scores::new(&mut advantages, &mut returns);
+            assert!(out.weighted_sum::<Steps>(&columns.view(), &parts, &[1.0, 1.0]).is_err(), "{parts:?}");
+        }
     }
 }

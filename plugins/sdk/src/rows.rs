@@ -86,6 +86,8 @@ impl<'a> Rows<'a> {
         observation: Column::Observation, Bytes -> Bytes<'a>;
         /// `[B]` Returns the admissible actions, separated by line feeds.
         admissible: Column::Admissible, Bytes -> Bytes<'a>;
+        /// `[B]` Returns the returns of one greedy episode from the start of each row's group.
+        greedy_return: Column::GreedyReturn, F64 -> &'a [f64];
         /// `[T]` Returns the log-probs under the teacher.
         teacher_logprobs: Column::TeacherLogprobs, F32 -> &'a [f32];
     }

@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
+use anyhow::{Result, ensure};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -170,11 +171,14 @@ pub fn state_means(rows: &Rows<'_>, states: &[usize], values: &[f64]) -> Vec<f64
     of_state.iter().map(|values| Summary::of(values).map_or(0.0, |summary| summary.mean)).collect()
 }
 
-/// Adds a part with its weight to each total.
-pub fn add(totals: &mut [f64], weight: f64, part: &[f64]) {
-    for (total, value) in totals.iter_mut().zip(part) {
-        *total += weight * value;
-    }
+/// Returns the weighted sum of the first columns, one for each weight. Too few columns, and columns of different lengths,
+/// are an error.
+pub fn weighted_sum(columns: &[Vec<f64>], weights: &[f64]) -> Result<Vec<f64>> {
+    let length = columns.first().map_or(0, Vec::len);
+    let fits = weights.len() <= columns.len() && columns.iter().all(|column| column.len() == length);
+    ensure!(fits, "a sum with {} weights has {} columns, or they differ in length", weights.len(), columns.len());
+    let weighted = |row: usize| columns.iter().zip(weights).map(|(column, weight)| weight * column[row]).sum();
+    Ok((0..length).map(weighted).collect())
 }
 
 /// Whitens the values of all tokens to mean 0 and variance 1: (x - mean) / sqrt(var + 1e-8), the variance with n - 1.

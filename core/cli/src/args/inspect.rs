@@ -8,7 +8,7 @@ use clap::Args;
 /// Arguments of `nestor view`.
 #[derive(Debug, Clone, Args)]
 pub struct ViewArgs {
-    /// Run directories, checkpoints of runs, or outputs of `nestor eval --out`; runs that differ in the seed only are drawn
+    /// Run directories, folders of runs, checkpoints of runs, or outputs of `nestor eval --out`; runs that differ in the seed only are drawn
     /// as their mean and range
     #[arg(required = true, value_name = "RUN")]
     pub runs: Vec<PathBuf>,

@@ -137,6 +137,9 @@ pub enum OwnCommand {
     /// Run an advantage estimator on recorded steps
     #[command(after_help = "Example:\n  nestor advantage gigpo --rows docs/examples/rows.json")]
     Advantage(Advantage),
+    /// Train a grid of recipes and seeds, some at a time; the same command continues a sweep that was stopped or killed
+    #[command(after_help = "Example:\n  nestor sweep recipes/smoke/sweeps/estimators.yaml --list")]
+    Sweep(SweepArgs),
     /// Compare groups of runs: success over seeds with intervals, and whether differences exceed replicate noise
     #[command(after_help = "Example:\n  nestor compare docs/examples/compare.jsonl")]
     Compare(CompareArgs),
@@ -158,6 +161,18 @@ pub enum OwnCommand {
         #[arg(value_name = "SHELL")]
         shell: Shell,
     },
+}
+
+#[derive(Args)]
+pub struct SweepArgs {
+    /// The file of the sweep: a recipe, variants of its keys, and seeds
+    pub file: PathBuf,
+    /// Print the table of runs, and start none
+    #[arg(long)]
+    pub list: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Args)]

@@ -36,6 +36,9 @@ fn values(column: &Column, episodes: &[Episode], run: RunColumns) -> Option<Valu
         Column::Token => Values::U32(steps().flat_map(|step| &step.response).copied().collect()),
         Column::Observation => Values::bytes(steps().map(|step| &step.observation)),
         Column::Admissible => Values::bytes(steps().map(|step| step.admissible.join("\n"))),
+        Column::GreedyReturn => {
+            Values::F64(rows().map(|(episode, _)| episode.greedy_return.unwrap_or(f64::NAN)).collect())
+        }
         Column::Info(name) => Values::F64(steps().map(|step| number(step, name)).collect()),
         Column::Entropy | Column::TeacherLogprobs | Column::Hidden { .. } => return None,
     })
@@ -70,14 +73,14 @@ mod tests {
 
     #[test]
     fn columns_have_one_entry_for_each_row_or_token() {
-        let asked = "next_anchor success action task seed split task_type iteration token observation admissible info.score \
+        let asked = "next_anchor success action task seed split task_type iteration token observation admissible info.score greedy_return \
                      entropy teacher_logprobs? hidden.-1";
         let asked: Vec<Asked> = asked.split_whitespace().map(|name| name.parse().expect("a column")).collect();
         let episodes = episodes();
         let columns = episode_columns(&asked, &episodes, RunColumns { split: "train", iteration: 3 });
-        assert_eq!(columns.len(), 12, "those of the episodes alone");
+        assert_eq!(columns.len(), 13, "those of the episodes alone");
         let rows = pack(&episodes, &rollout(0.0)).rows;
-        for one in &asked[..12] {
+        for one in &asked[..13] {
             let view = columns[&one.column.to_string()].view();
             view.check(&one.column, rows.len(), rows.token_rewards.len()).expect("the shape of its name");
         }

@@ -62,6 +62,12 @@ impl PlaySettings {
         Self { stream: noise::TRAIN, iteration, split: rollout.split.clone(), sampling }
     }
 
+    /// For an iteration's greedy episodes.
+    pub fn greedy(rollout: &Rollout, iteration: u64) -> Self {
+        let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
+        Self { sampling, ..Self::train(rollout, iteration) }
+    }
+
     /// Evaluation; its noise is the same in every iteration, so that only the policy makes a difference.
     pub fn eval(eval: &Eval) -> Self {
         let sampling = Sampling { temperature: eval.temperature, ..Sampling::default() };

@@ -3,13 +3,11 @@
 use std::str::FromStr;
 
 use anyhow::Result;
+use nestor_cli::launcher::LAUNCHER;
 use nestor_torch::StoreAddress;
 
 use super::secret::{SECRET, Secret};
 use crate::input_error;
-
-/// Names the process of `nestor launch` to its ranks.
-pub const LAUNCHER: &str = "NESTOR_LAUNCHER";
 
 /// A number of ranks beyond any cluster.
 const MOST_RANKS: usize = 1 << 16;

@@ -10,6 +10,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use nestor_cli::launcher::{LAUNCHER, WORK_DONE};
 use nix::sys::prctl;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
@@ -17,7 +18,6 @@ use nix::unistd::{Pid, getppid};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::environment::LAUNCHER;
 use super::secret::{SECRET, Secret};
 use crate::track::{Event, terminal};
 
@@ -33,10 +33,6 @@ pub const SAME_SIGNAL: Duration = Duration::from_secs(1);
 const NOTHING_TO_SAVE: &str = "stopped by a signal; there was nothing to save yet";
 /// Exit codes after which a restart would not help: success, invalid input, stopped by a signal.
 const FINAL: [u8; 3] = [0, 2, 130];
-
-/// The code with which a rank tells its launcher that it did its work to the end. A plugin that leaves the process cannot
-/// give it by accident, as it can 0.
-const WORK_DONE: u8 = 93;
 
 /// The ranks to start.
 #[derive(Debug, Clone)]

@@ -63,7 +63,7 @@ pub fn eval(args: &EvalArgs) -> Result<EvalReport> {
         rows.push(row);
     }
     evaluator.progress.end();
-    let (tasks, seed) = (settings.tasks.number(count), recipe.seed);
+    let (tasks, seed) = (settings.tasks.number(count), settings.panel_seed(recipe.seed));
     let report = EvalReport { settings, tasks, seed, models: rows };
     if let Some(out) = &args.out {
         write_json(&out.join("evaluation.json"), &report.to_json())?;

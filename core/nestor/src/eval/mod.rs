@@ -2,6 +2,7 @@
 
 mod command;
 mod evaluated;
+mod panel;
 mod pass_at;
 mod report;
 mod success;
@@ -20,6 +21,7 @@ use crate::recipe::Eval;
 
 pub use command::eval;
 pub use evaluated::EvaluatedModel;
+pub use panel::Panel;
 pub use pass_at::pass_at;
 pub use report::EvalReport;
 pub use success::{SuccessRate, interval, wilson};
@@ -71,12 +73,12 @@ pub fn environment_means(episodes: &[Episode]) -> BTreeMap<String, f64> {
     sums.into_iter().map(|(name, (sum, count))| (name.to_owned(), sum / count)).collect()
 }
 
-/// Plays the fixed task list. Every rank gets all episodes, those of a task side by side. Tasks, seeds and noise come from
+/// Plays the panel. Every rank gets all episodes, those of a task side by side. Tasks, seeds and noise come from
 /// streams of their own, so that training is not affected.
 pub fn play(comm: &dyn Comm, player: &mut Player, model: &Model, eval: &Eval, seed: u64) -> Result<Vec<Episode>> {
     // A signal may stop the plugin's call at one rank: then all stop.
     let counts = exchange(comm, count_eval_tasks(player.shared_env(), eval))?;
-    let plan = eval_plan(counts[comm.rank()], eval.tasks, eval.samples, seed);
+    let plan = eval_plan(counts[comm.rank()], eval.tasks, eval.samples, eval.panel_seed(seed));
     let episodes = player.play_among(comm, model, &plan, &PlaySettings::eval(eval)).context("evaluating")?;
     player.take_counters();
     Ok(episodes)

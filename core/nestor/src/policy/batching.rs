@@ -5,14 +5,20 @@ use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
+use super::reweight::resample;
 use crate::data::{Batch, Sequence};
 use crate::dist::balance;
 use crate::recipe::Update;
 use crate::shard::Ranks;
 
-/// Sequences of each mini-batch of an iteration, epoch after epoch.
+/// Sequences of each mini-batch of an iteration, epoch after epoch. With `update.reweight` the epochs share one resample.
 pub fn all_mini_batches(batch: &Batch, update: &Update, seed: u64) -> Vec<Vec<usize>> {
-    (0..update.epochs).flat_map(|epoch| mini_batches(batch, update, seed.wrapping_add(u64::from(epoch)))).collect()
+    let sequences = match &update.reweight {
+        Some(reweight) => resample(batch, reweight, seed),
+        None => (0..batch.sequences.len()).collect(),
+    };
+    let epoch = |epoch| mini_batches(batch, &sequences, update, seed.wrapping_add(u64::from(epoch)));
+    (0..update.epochs).flat_map(epoch).collect()
 }
 
 /// The mini-batches that remain after the first `done`. Also sets this rank's progress total.
@@ -29,10 +35,10 @@ pub fn remaining_mini_batches(
     left
 }
 
-/// Sequences of each mini-batch of one epoch. They are cut from the global order, so that they do not depend on the
-/// number of ranks.
-pub fn mini_batches(batch: &Batch, update: &Update, seed: u64) -> Vec<Vec<usize>> {
-    let mut order: Vec<usize> = (0..batch.sequences.len()).collect();
+/// These sequences of a batch, cut into the mini-batches of one epoch. They are cut from the global order, so that they do not
+/// depend on the number of ranks.
+pub fn mini_batches(batch: &Batch, sequences: &[usize], update: &Update, seed: u64) -> Vec<Vec<usize>> {
+    let mut order = sequences.to_vec();
     if update.shuffle {
         order.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
     }

@@ -3,6 +3,7 @@
 pub mod critic;
 pub mod update;
 pub mod kl_reward;
+mod reweight;
 pub mod loss;
 pub mod columns;
 pub mod logprobs;

@@ -250,7 +250,10 @@ fn rehearse(recipe: &Recipe, findings: &Findings) -> Result<Option<RehearsedProm
     }
     if let Some((tasks, count)) = *eval_tasks {
         let panel = EvalTasks::Panel(tasks.min(u64::from(u32::MAX)) as u32);
-        let plan: Vec<_> = eval_plan(count, panel, 1, recipe.seed).into_iter().take(EVAL_TASKS as usize).collect();
+        let plan: Vec<_> = eval_plan(count, panel, 1, recipe.eval.panel_seed(recipe.seed))
+            .into_iter()
+            .take(EVAL_TASKS as usize)
+            .collect();
         rehearsal.play(&eval.split, &plan).context("rehearsing a prompt of the evaluation")?;
     }
     Ok(first)

@@ -19,22 +19,25 @@ mod start;
 mod summary;
 mod verdict;
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use rand_chacha::rand_core::Rng;
 use serde::{Deserialize, Serialize};
 
-use crate::agent::{PlaySettings, Player, RunColumns, Scored, episode_columns, evaluation_lines, pack, plan_from};
+use crate::agent::{
+    EpisodePlan, PlaySettings, Player, RunColumns, Scored, episode_columns, evaluation_lines, pack, plan_from,
+};
 use crate::checkpoint::Contents;
 use crate::data::{Batch, Episode};
 use crate::dist::{agree, exchange};
 use crate::engine::{Counters as Generated, NoiseKey, noise};
 use crate::error::{InputError, message};
-use crate::eval::{self, Evaluation};
+use crate::eval::{self, Evaluation, Panel};
 use crate::files::write_lines;
 use crate::model::Model;
-use crate::plugin::Estimator;
+use crate::plugin::{Column, Estimator};
 use crate::policy::Network;
 use crate::policy::batching::all_mini_batches;
 use crate::policy::critic::{self, CriticReport};
@@ -143,11 +146,36 @@ impl Run {
         if rollout.dynamic_sampling.is_some() {
             selection.report(&mut self.meter.metrics);
         }
+        let mut played = selection.episodes_played();
+        let mut episodes = selection.into_episodes();
+        if self.estimator.asked().iter().any(|asked| asked.column == Column::GreedyReturn) {
+            played += self.play_greedy(iteration, &mut episodes)?;
+        }
+        self.ledger.totals.episodes = self.ledger.state.totals.episodes + played;
         self.count_env_errors()?;
-        self.ledger.totals.episodes = self.ledger.state.totals.episodes + selection.episodes_played();
-        let episodes = selection.into_episodes();
         report::environment(&mut self.meter.metrics, &episodes)?;
         Ok(episodes)
+    }
+
+    /// Plays one greedy episode from the start of each group, and notes its return in the group's episodes. Returns their number.
+    fn play_greedy(&mut self, iteration: u64, episodes: &mut [Episode]) -> Result<u64> {
+        let rollout = &self.recipe.rollout;
+        let first = |(number, group): (usize, &[Episode])| {
+            let Episode { group, task, seed, .. } = group[0];
+            EpisodePlan { group, episode: number as u32, task, seed }
+        };
+        let groups = || episodes.chunk_by(|a, b| a.group == b.group);
+        let plan: Vec<EpisodePlan> = groups().enumerate().map(first).collect();
+        let settings = PlaySettings::greedy(rollout, iteration);
+        let greedy = self
+            .player
+            .play_among(&*self.ranks.comm, &self.learner.policy.model, &plan, &settings)
+            .context("playing greedy episodes")?;
+        let returns: HashMap<u32, f64> = greedy.iter().map(|one| (one.group, one.episode_return())).collect();
+        for episode in episodes {
+            episode.greedy_return = returns.get(&episode.group).copied();
+        }
+        Ok(plan.len() as u64)
     }
 
     /// Packs episodes into a batch: sequences to train on, and one row per step with the columns that the estimator asks for
@@ -362,6 +390,11 @@ impl Run {
         let episodes = eval::play(comm, &mut self.player, &self.learner.policy.model, &recipe.eval, recipe.seed)?;
         let evaluation = Evaluation::of(&episodes);
         report::evaluation(&mut self.meter.metrics, &evaluation);
+        if comm.rank() == 0 {
+            let panel = Panel::of(recipe, &episodes);
+            panel.write(&self.dir)?;
+            self.meter.tracker.record_outcomes(&panel.outcomes(iteration, &episodes))?;
+        }
         if recipe.eval.save_episodes && comm.rank() == 0 {
             let file = episodes_file(&self.dir, "evaluations", iteration);
             write_lines(&file, evaluation_lines(&episodes, self.player.tokenizer()))?;

@@ -18,11 +18,13 @@ use crate::recipe::{Changes, Recipe, load};
 use crate::track::Console;
 
 /// The records that a run which starts from the beginning moves aside. W&B's are each in a folder of their own.
-const MOVED: [&str; 9] = [
+const MOVED: [&str; 11] = [
     "metrics.jsonl",
     "steps.jsonl",
     "warm_start.jsonl",
     "histograms.jsonl",
+    "outcomes.jsonl",
+    "panel.json",
     "log.txt",
     "curve.svg",
     "rollouts",

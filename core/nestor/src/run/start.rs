@@ -178,6 +178,7 @@ impl Run {
     fn begin_summary(&self, began: Instant) -> Result<Option<RunSummary>> {
         let facts = Facts {
             policy: &self.learner.policy.model,
+            model_files: &self.model_files,
             ranks: self.ranks.world(),
             environment: self.player.shared_env().file(),
             estimator: self.estimator.file(),

@@ -1,6 +1,7 @@
 //! `run.json` in the run directory: the state of a run and the facts that do not change, for tools that read runs.
 
 use std::path::{Path, PathBuf};
+use std::thread::{JoinHandle, spawn};
 use std::time::Instant;
 
 use anyhow::Result;
@@ -10,7 +11,7 @@ use tch::Device;
 
 use crate::data::PluginFile;
 use crate::files::{read_object, write_json};
-use crate::model::{Model, StoredType};
+use crate::model::{Model, StoredType, weights};
 use crate::version::{COMMIT, VERSION};
 
 /// The file's name.
@@ -55,6 +56,8 @@ struct Contents {
     environment: String,
     /// Id of the estimator plugin.
     estimator: String,
+    /// SHA-256 of the weights that the run starts from, before a warm start of its own.
+    start_weights: Option<String>,
 }
 
 /// Writes the summary of a run.
@@ -66,12 +69,16 @@ pub struct RunSummary {
     /// Wall seconds of the lives before.
     before: f64,
     contents: Contents,
+    /// Computes `start_weights` beside the run's start: large weights take long.
+    fingerprint: Option<JoinHandle<Result<String>>>,
 }
 
 /// The facts of a run that its summary names.
 #[derive(Debug, Clone, Copy)]
 pub struct Facts<'a> {
     pub policy: &'a Model,
+    /// The folder that the policy was loaded from.
+    pub model_files: &'a Path,
     pub ranks: usize,
     pub environment: &'a PluginFile,
     pub estimator: &'a PluginFile,
@@ -86,7 +93,10 @@ impl RunSummary {
         let earlier = read_object(&path).ok().flatten().unwrap_or_default();
         let text = |key: &str| earlier.get(key).and_then(|value| value.as_str());
         let started = text("started").filter(|time| DateTime::parse_from_rfc3339(time).is_ok()).map(str::to_string);
-        let Facts { policy, ranks, environment, estimator } = facts;
+        let Facts { policy, model_files, ranks, environment, estimator } = facts;
+        let start_weights = text("start_weights").map(str::to_string);
+        let (folder, kind) = (model_files.to_path_buf(), policy.kind());
+        let fingerprint = Some(spawn(move || weights::fingerprint(&folder, kind)));
         let contents = Contents {
             nestor: VERSION,
             commit: COMMIT,
@@ -102,15 +112,21 @@ impl RunSummary {
             ranks,
             environment: environment.id.clone(),
             estimator: estimator.id.clone(),
+            start_weights,
         };
         let before = earlier.get("seconds").and_then(|value| value.as_f64()).unwrap_or(0.0);
-        let mut summary = Self { path, began, before, contents };
+        let mut summary = Self { path, began, before, contents, fingerprint };
         summary.write(RunState::Running)?;
         Ok(summary)
     }
 
     /// Writes the file anew.
     pub fn write(&mut self, state: RunState) -> Result<()> {
+        let ready = |computing: &mut JoinHandle<_>| state != RunState::Running || computing.is_finished();
+        if let Some(Ok(fingerprint)) = self.fingerprint.take_if(ready).map(JoinHandle::join) {
+            // The run itself has read these files.
+            self.contents.start_weights = fingerprint.ok().or(self.contents.start_weights.take());
+        }
         let seconds = self.before + self.began.elapsed().as_secs_f64();
         self.contents.state = state;
         self.contents.updated = now();
@@ -136,7 +152,9 @@ mod tests {
         let plugin =
             |id: &str| PluginFile { id: id.into(), path: PathBuf::new(), sha256: String::new(), border: "1.0".into() };
         let (environment, estimator) = (&plugin("maze"), &plugin("stars"));
-        let facts = Facts { policy: &policy, ranks: 2, environment, estimator };
+        let model_files = &dir.path().join("model");
+        weights::save_pretrained(&policy, model_files, None, Kind::Float)?;
+        let facts = Facts { policy: &policy, model_files, ranks: 2, environment, estimator };
         let read = || read_object(&dir.path().join(SUMMARY)).map(Option::unwrap_or_default);
         let earlier = r#"{"started": "2026-01-02T03:04:05Z", "seconds": 100.5, "state": "running"}"#;
         std::fs::write(dir.path().join(SUMMARY), earlier)?;
@@ -145,6 +163,7 @@ mod tests {
         summary.write(RunState::Stopped)?;
         let written = read()?;
         assert_eq!([&written["state"], &written["environment"], &written["estimator"]], ["stopped", "maze", "stars"]);
+        assert_eq!(written["start_weights"], weights::fingerprint(model_files, Kind::Float)?);
         assert!(written["seconds"].as_f64().is_some_and(|seconds| seconds >= 100.5));
         let counts = [&written["parameters"], &written["ranks"]].map(serde_json::Value::as_i64);
         assert_eq!(counts, [Some(policy.numel()), Some(2)]);

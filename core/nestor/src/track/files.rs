@@ -1,4 +1,5 @@
-//! The files that a run appends to: `metrics.jsonl`, `steps.jsonl`, `warm_start.jsonl`, `histograms.jsonl`, `log.txt`.
+//! The files that a run appends to: `metrics.jsonl`, `steps.jsonl`, `warm_start.jsonl`, `histograms.jsonl`,
+//! `outcomes.jsonl`, `log.txt`.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -50,10 +51,12 @@ pub(super) enum RowFile {
     WarmStart,
     /// One row per iteration, with the counts of its values.
     Histograms,
+    /// One row per evaluation, with the samples won of each task.
+    Outcomes,
 }
 
 impl RowFile {
-    const ALL: [Self; 4] = [Self::Metrics, Self::Steps, Self::WarmStart, Self::Histograms];
+    const ALL: [Self; 5] = [Self::Metrics, Self::Steps, Self::WarmStart, Self::Histograms, Self::Outcomes];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -61,6 +64,7 @@ impl RowFile {
             Self::Steps => "steps.jsonl",
             Self::WarmStart => "warm_start.jsonl",
             Self::Histograms => "histograms.jsonl",
+            Self::Outcomes => "outcomes.jsonl",
         }
     }
 
@@ -68,7 +72,7 @@ impl RowFile {
     fn kept(self, kept: Kept) -> (&'static str, Option<u64>) {
         match self {
             Self::WarmStart => ("step", kept.warm_start()),
-            Self::Metrics | Self::Steps | Self::Histograms => ("iteration", kept.iteration()),
+            Self::Metrics | Self::Steps | Self::Histograms | Self::Outcomes => ("iteration", kept.iteration()),
         }
     }
 }
@@ -78,7 +82,7 @@ impl RowFile {
 pub(super) struct RunFiles {
     pub dir: PathBuf,
     /// Each from its first row on, so that a run without a warm start has no file of one.
-    rows: [Option<File>; 4],
+    rows: [Option<File>; RowFile::ALL.len()],
     log: File,
 }
 
@@ -107,13 +111,13 @@ impl RunFiles {
             match file {
                 RowFile::Metrics => earlier.rows = rows.into_iter().map(|(_, row)| row).collect(),
                 RowFile::Steps => earlier.steps = rows.len() as u64,
-                RowFile::WarmStart | RowFile::Histograms => {}
+                RowFile::WarmStart | RowFile::Histograms | RowFile::Outcomes => {}
             }
         }
         if kept == Kept::Nothing {
             write_whole(&dir.join("log.txt"), "")?;
         }
-        let files = Self { dir: dir.to_path_buf(), rows: [None, None, None, None], log: open(&dir.join("log.txt"))? };
+        let files = Self { dir: dir.to_path_buf(), rows: Default::default(), log: open(&dir.join("log.txt"))? };
         Ok((files, earlier))
     }
 

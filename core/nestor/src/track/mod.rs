@@ -172,6 +172,12 @@ impl Tracker {
         files.append(RowFile::WarmStart, &format!("{}\n", json!({ "step": step, "loss": loss })))
     }
 
+    /// Writes the outcomes of an evaluation.
+    pub fn record_outcomes(&mut self, outcomes: &serde_json::Value) -> Result<()> {
+        let Some(files) = &mut self.files else { return Ok(()) };
+        files.append(RowFile::Outcomes, &format!("{outcomes}\n"))
+    }
+
     /// Writes the histograms of an iteration, which `histograms` counts at rank 0.
     pub fn record_histograms(
         &mut self,

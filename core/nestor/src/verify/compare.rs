@@ -43,7 +43,7 @@ impl Part {
 }
 
 /// Files of metrics, the row of each iteration first.
-const METRICS: [&str; 4] = ["metrics.jsonl", "steps.jsonl", "warm_start.jsonl", "histograms.jsonl"];
+const METRICS: [&str; 5] = ["metrics.jsonl", "steps.jsonl", "warm_start.jsonl", "histograms.jsonl", "outcomes.jsonl"];
 /// Folders with a file of episodes for each iteration.
 const EPISODES: [&str; 2] = ["rollouts", "evaluations"];
 

@@ -14,13 +14,16 @@
 #![forbid(unsafe_code)]
 
 mod config;
+mod explained;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
+use nestor_plugin::anchor::anchor_group;
 use nestor_plugin::returns::step_returns;
-use nestor_plugin::stats::{Spread, Summary, add, episode_advantages, group_advantages, group_by};
-use nestor_plugin::{Asked, Column, Columns, Estimator, Needs, Rows, Scores};
+use nestor_plugin::stats::{Spread, episode_advantages, group_advantages, group_by};
+use nestor_plugin::{Asked, Column, Columns, Estimator, Needs, Parts, Rows, Scores};
 
 use self::config::Config;
+use self::explained::explained;
 
 pub struct AdaStep(Config);
 
@@ -39,10 +42,28 @@ impl Estimator for AdaStep {
     }
 
     fn score(&mut self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
+        let parts = self.parts(rows)?;
+        let [.., weight, _, state] = &parts[..] else { bail!("{} parts", parts.len()) };
+        let states = group_by(state.iter().map(|state| state.to_bits()));
+        let weights: Vec<f64> =
+            states.iter().map(|state| weight[state[0]]).filter(|weight| weight.is_finite()).collect();
+        out.metric("weighed_states", weights.len() as f64);
+        out.metric("weight_mean", weights.iter().sum::<f64>() / weights.len() as f64);
+        out.weighted_sum::<Self>(rows, &parts, &[1.0, self.0.step_weight])
+    }
+}
+
+impl Parts for AdaStep {
+    const NAMES: &'static [&'static str] =
+        &["episode_advantage", "step_advantage", "action_weight", "step_return", "anchor_group"];
+
+    /// `step_advantage` is w AS. `action_weight` is w; a row lacks it where w cannot be estimated.
+    fn parts(&self, rows: &Rows<'_>) -> Result<Vec<Vec<f64>>> {
         let (actions, returns) = (rows.action()?, step_returns(rows, self.0.gamma)?);
-        let groups = group_by(self.0.anchor.read(rows)?.states(rows, self.0.similarity)?);
+        let states = self.0.anchor.read(rows)?.states(rows, self.0.similarity)?;
+        let groups = group_by(&states);
         let mut steps = group_advantages(&returns, &groups, self.0.norm, Spread::Sample);
-        let mut weights = Vec::new();
+        let mut weights = vec![f64::NAN; rows.len()];
         for state in &groups {
             let returns_of = |rows: &[usize]| rows.iter().map(|&row| returns[row]).collect::<Vec<f64>>();
             let by_action: Vec<Vec<f64>> = group_by(state.iter().map(|&row| actions.of(row)))
@@ -50,27 +71,14 @@ impl Estimator for AdaStep {
                 .map(|members| returns_of(&members.iter().map(|&member| state[member]).collect::<Vec<_>>()))
                 .collect();
             let Some(weight) = explained(&returns_of(state), &by_action) else { continue };
-            state.iter().for_each(|&row| steps[row] *= weight);
-            weights.push(weight);
+            for &row in state {
+                steps[row] *= weight;
+                weights[row] = weight;
+            }
         }
-        out.metric("weighed_states", weights.len() as f64);
-        out.metric("weight_mean", weights.iter().sum::<f64>() / weights.len() as f64);
-        let mut advantages = episode_advantages(rows, self.0.norm, self.0.weighting);
-        add(&mut advantages, self.0.step_weight, &steps);
-        out.broadcast(rows, &advantages);
-        Ok(())
+        let episodes = episode_advantages(rows, self.0.norm, self.0.weighting);
+        Ok(vec![episodes, steps, weights, returns, anchor_group(&states)])
     }
-}
-
-/// The share of the returns' variance that the actions explain; none where it cannot be estimated.
-fn explained(returns: &[f64], by_action: &[Vec<f64>]) -> Option<f64> {
-    let variance = |values: &[f64]| Summary::of(values).map_or(0.0, |summary| summary.variance());
-    let total = variance(returns);
-    if by_action.len() < 2 || by_action.iter().any(|returns| returns.len() < 2) || total == 0.0 {
-        return None;
-    }
-    let within: f64 = by_action.iter().map(|own| own.len() as f64 / returns.len() as f64 * variance(own)).sum();
-    Some((1.0 - within / total).clamp(0.0, 1.0))
 }
 
 impl Columns for AdaStep {
@@ -79,7 +87,7 @@ impl Columns for AdaStep {
     }
 }
 
-nestor_plugin::export! { estimators: [AdaStep + columns] }
+nestor_plugin::export! { estimators: [AdaStep + parts + columns] }
 
 #[cfg(test)]
 mod tests;

@@ -14,73 +14,58 @@
 
 #![forbid(unsafe_code)]
 
-use anyhow::{Result, ensure};
+mod config;
+
+use anyhow::Result;
 use nestor_plugin::returns::Order;
-use nestor_plugin::stats::{Norm, Summary, Weighting, episode_advantages};
-use nestor_plugin::{Asked, Column, Columns, Estimator, Rows, Scores};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use nestor_plugin::stats::{Summary, episode_advantages, weighted_sum};
+use nestor_plugin::{Asked, Column, Columns, Estimator, Parts, Rows, Scores};
 
-/// The estimator, which is its own config: the keys of `estimator.config`.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Empg {
-    /// Divide episode advantages by the group's standard deviation, or not.
-    norm: Norm,
-    /// The scores that the episode advantage's mean and standard deviation count.
-    weighting: Weighting,
-    /// Strength with which the entropy of a step scales its advantage.
-    k: f64,
-    /// Strength with which the entropy of the next step lowers the bonus.
-    k_next: f64,
-    /// The bonus for a next step of the lowest entropy.
-    bonus: f64,
-}
+use self::config::Config;
 
-impl Default for Empg {
-    fn default() -> Self {
-        let (norm, weighting) = Default::default();
-        Self { norm, weighting, k: 1.0, k_next: 1.0, bonus: 0.05 }
-    }
-}
+pub struct Empg(Config);
 
 impl Estimator for Empg {
     const ID: &'static str = "empg";
     const DOC: &'static str = "EMPG: GRPO's advantages scaled by the entropy of each step";
-    type Config = Self;
+    type Config = Config;
 
-    fn open(config: Self) -> Result<Self> {
-        let all = [config.k, config.k_next, config.bonus];
-        ensure!(
-            all.iter().all(|key| key.is_finite()),
-            "config keys `k`, `k_next` and `bonus` must be finite, not {all:?}"
-        );
-        Ok(config)
+    fn open(config: Config) -> Result<Self> {
+        config.check()?;
+        Ok(Self(config))
     }
 
     fn score(&mut self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
+        out.weighted_sum::<Self>(rows, &self.parts(rows)?, &[1.0, 1.0, -1.0])
+    }
+}
+
+impl Parts for Empg {
+    const NAMES: &'static [&'static str] = &["episode_advantage", "bonus_advantage", "batch_mean", "step_entropy"];
+
+    /// `episode_advantage` is AE g, `batch_mean` the mean of B, and `step_entropy` is h.
+    fn parts(&self, rows: &Rows<'_>) -> Result<Vec<Vec<f64>>> {
+        let Config { norm, weighting, k, k_next, bonus } = self.0;
         let entropy = rows.entropy()?;
         let mean_of = |row: usize| -> f64 {
             let own = &entropy[rows.tokens(row)];
             own.iter().map(|&entropy| f64::from(entropy)).sum::<f64>() / own.len().max(1) as f64
         };
-        let mut level: Vec<f64> = (0..rows.len()).map(mean_of).collect();
-        let least = level.iter().copied().fold(f64::INFINITY, f64::min);
-        let range = level.iter().copied().fold(f64::NEG_INFINITY, f64::max) - least;
-        level.iter_mut().for_each(|entropy| *entropy = (*entropy - least) / (range + 1e-8));
+        let entropies: Vec<f64> = (0..rows.len()).map(mean_of).collect();
+        let least = entropies.iter().copied().fold(f64::INFINITY, f64::min);
+        let range = entropies.iter().copied().fold(f64::NEG_INFINITY, f64::max) - least;
+        let level: Vec<f64> = entropies.iter().map(|entropy| (entropy - least) / (range + 1e-8)).collect();
 
-        let scale: Vec<f64> = level.iter().map(|n| (-self.k * n).exp()).collect();
+        let scale: Vec<f64> = level.iter().map(|n| (-k * n).exp()).collect();
         let mean_scale = Summary::of(&scale).map_or(1.0, |summary| summary.mean);
-        let next = Order::of(rows)?.next();
-        let bonus = |next: usize| self.bonus * (-self.k_next * level[next]).exp();
-        let mut advantages = episode_advantages(rows, self.norm, self.weighting);
-        for (row, advantage) in advantages.iter_mut().enumerate() {
-            *advantage = *advantage * scale[row] / (mean_scale + 1e-8) + next[row].map_or(0.0, bonus);
-        }
-        let mean = Summary::of(&advantages).map_or(0.0, |summary| summary.mean);
-        advantages.iter_mut().for_each(|advantage| *advantage -= mean);
-        out.broadcast(rows, &advantages);
-        Ok(())
+        let mut episodes = episode_advantages(rows, norm, weighting);
+        episodes.iter_mut().zip(scale).for_each(|(advantage, scale)| *advantage *= scale / (mean_scale + 1e-8));
+        let before = |next: usize| bonus * (-k_next * level[next]).exp();
+        let bonuses = Order::of(rows)?.next().into_iter().map(|next| next.map_or(0.0, before)).collect();
+        let mut parts = vec![episodes, bonuses];
+        let mean = Summary::of(&weighted_sum(&parts, &[1.0, 1.0])?).map_or(0.0, |summary| summary.mean);
+        parts.extend([vec![mean; rows.len()], entropies]);
+        Ok(parts)
     }
 }
 
@@ -90,7 +75,7 @@ impl Columns for Empg {
     }
 }
 
-nestor_plugin::export! { estimators: [Empg + columns] }
+nestor_plugin::export! { estimators: [Empg + parts + columns] }
 
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,7 @@
 //! G2PO (arXiv:2606.22995): values of states are compared twice, where a step leads (node) and how much it gains (edge),
 //!
 //! ```text
-//! A_i = AE_i + step_weight * (node_i + edge_i)
+//! A_i = AE_i + step_weight * node_i + step_weight * edge_i
 //! V(x) = mean of value_gamma^(T - t) E             over the rows of the group in state x; T: steps of the episode, t from 0
 //! N_i = V(state after i), or after the last step success_reward if solved, else 0
 //! node_i = Z(N_i - node_penalty (1 - valid_i))     Z over the rows of i's group in i's state
@@ -19,8 +19,9 @@
 mod config;
 
 use anyhow::Result;
-use nestor_plugin::stats::{Spread, add, episode_advantages, group_advantages, group_by, state_means};
-use nestor_plugin::{Asked, Columns, Estimator, Needs, Rows, Scores};
+use nestor_plugin::anchor::anchor_group;
+use nestor_plugin::stats::{Spread, episode_advantages, group_advantages, group_by, state_means};
+use nestor_plugin::{Asked, Columns, Estimator, Needs, Parts, Rows, Scores};
 
 use self::config::Config;
 
@@ -41,6 +42,14 @@ impl Estimator for G2po {
     }
 
     fn score(&mut self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
+        out.weighted_sum::<Self>(rows, &self.parts(rows)?, &[1.0, self.0.step_weight, self.0.step_weight])
+    }
+}
+
+impl Parts for G2po {
+    const NAMES: &'static [&'static str] = &["episode_advantage", "node_advantage", "edge_advantage", "anchor_group"];
+
+    fn parts(&self, rows: &Rows<'_>) -> Result<Vec<Vec<f64>>> {
         let keys = self.0.anchor.read(rows)?;
         let (states, order) = (keys.states(rows, self.0.similarity)?, &keys.order);
         let solved = self.0.success.read(rows, order)?;
@@ -54,12 +63,9 @@ impl Estimator for G2po {
         let penalised = |row: usize| next[row] - self.0.node_penalty * f64::from(1 - rows.valid[row]);
         let node: Vec<f64> = (0..rows.len()).map(penalised).collect();
         let edge: Vec<f64> = (0..rows.len()).map(|row| next[row] - value[states[row]]).collect();
-        let mut advantages = episode_advantages(rows, self.0.norm, self.0.weighting);
-        for (part, groups) in [(node, group_by(&states)), (edge, group_by(rows.group))] {
-            add(&mut advantages, self.0.step_weight, &group_advantages(&part, &groups, self.0.norm, Spread::Sample));
-        }
-        out.broadcast(rows, &advantages);
-        Ok(())
+        let z = |values: &[f64], groups| group_advantages(values, groups, self.0.norm, Spread::Sample);
+        let (node, edge) = (z(&node, &group_by(&states)), z(&edge, &group_by(rows.group)));
+        Ok(vec![episode_advantages(rows, self.0.norm, self.0.weighting), node, edge, anchor_group(&states)])
     }
 }
 
@@ -69,7 +75,7 @@ impl Columns for G2po {
     }
 }
 
-nestor_plugin::export! { estimators: [G2po + columns] }
+nestor_plugin::export! { estimators: [G2po + parts + columns] }
 
 #[cfg(test)]
 mod tests;

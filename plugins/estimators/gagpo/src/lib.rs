@@ -16,10 +16,10 @@
 #![forbid(unsafe_code)]
 
 use anyhow::Result;
-use nestor_plugin::anchor::{Anchor, check_similarity};
+use nestor_plugin::anchor::{Anchor, anchor_group, check_similarity};
 use nestor_plugin::returns::{penalise, step_returns};
 use nestor_plugin::stats::{Norm, Spread, group_advantages, group_by, state_means};
-use nestor_plugin::{Asked, Columns, Estimator, Needs, Rows, Scores, check_between};
+use nestor_plugin::{Asked, Columns, Estimator, Needs, Parts, Rows, Scores, check_between};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -63,18 +63,28 @@ impl Estimator for Gagpo {
     }
 
     fn score(&mut self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
+        out.weighted_sum::<Self>(rows, &self.parts(rows)?, &[1.0])
+    }
+}
+
+impl Parts for Gagpo {
+    const NAMES: &'static [&'static str] = &["step_advantage", "state_value", "step_return", "anchor_group"];
+
+    fn parts(&self, rows: &Rows<'_>) -> Result<Vec<Vec<f64>>> {
         let keys = self.anchor.read(rows)?;
         let states = keys.states(rows, self.similarity)?;
-        let values = state_means(rows, &states, &step_returns(rows, self.gamma)?);
+        let returns = step_returns(rows, self.gamma)?;
+        let means = state_means(rows, &states, &returns);
+        let values: Vec<f64> = states.iter().map(|&state| means[state]).collect();
         let mut deltas = rows.reward.to_vec();
         penalise(rows, &mut deltas);
         for (row, delta) in deltas.iter_mut().enumerate() {
-            let next = keys.next(row).map_or(0.0, |next| values[states[next]]);
-            *delta += self.gamma * next - values[states[row]];
+            let next = keys.next(row).map_or(0.0, |next| values[next]);
+            *delta += self.gamma * next - values[row];
         }
         let sums = keys.order.discounted_sums(&deltas, self.gamma * self.lambda);
-        out.broadcast(rows, &group_advantages(&sums, &group_by(rows.group), self.norm, Spread::Population));
-        Ok(())
+        let steps = group_advantages(&sums, &group_by(rows.group), self.norm, Spread::Population);
+        Ok(vec![steps, values, returns, anchor_group(&states)])
     }
 }
 
@@ -84,7 +94,7 @@ impl Columns for Gagpo {
     }
 }
 
-nestor_plugin::export! { estimators: [Gagpo + columns] }
+nestor_plugin::export! { estimators: [Gagpo + parts + columns] }
 
 #[cfg(test)]
 mod tests;

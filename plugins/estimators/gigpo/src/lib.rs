@@ -3,7 +3,7 @@
 //! state,
 //!
 //! ```text
-//! A_i  = AE_i + step_weight * AS_i
+//! A_i  = episode_weight * AE_i + step_weight * AS_i
 //! AE_i = (S_i - mean_G S) / (std_G S + 1e-6)        G: the rows of i's group                    (Eq. 3)
 //! AS_i = (R_i - mean_C R) / (std_C R + 1e-6)        C: the rows of G with i's anchor            (Eq. 6)
 //! R_t  = r_t + gamma * R_t+1, then less the step's own penalty                                  (Eq. 5)
@@ -14,13 +14,9 @@
 //! or one per episode (Eq. 3). A state met once gives AS = 0, as does one with equal returns. Every response token of
 //! the row gets A_i.
 //!
-//! The equations are computed in
-//!
-//! - A: `Gigpo::advantages` below;
-//! - AE: `episode_advantages` in the SDK (plugins/sdk/src/stats.rs), because GRPO shares it;
-//! - AS: `Gigpo::steps` below, with the groups C from the SDK (plugins/sdk/src/anchor.rs);
-//! - R: `step_returns` in the SDK;
-//! - the division, or none: `Summary::advantage` in the SDK, on both levels.
+//! The equations are computed in `Gigpo::parts` below, A in `Scores::weighted_sum` of the SDK. AE is `episode_advantages`
+//! in the SDK (plugins/sdk/src/stats.rs), because GRPO shares it; the groups C are in plugins/sdk/src/anchor.rs, R is
+//! `step_returns`, and the division, or none, is `Summary::advantage` on both levels.
 //!
 //! The default of `norm` is `none` here and `std` in grpo. Each is the default of the reference implementation: its
 //! GiGPO mode is `mean_norm`, its GRPO divides as the GRPO paper does. The GiGPO paper allows both forms. Its published
@@ -28,59 +24,20 @@
 
 #![forbid(unsafe_code)]
 
+mod config;
 mod permuted;
 
-use anyhow::{Result, ensure};
-use nestor_plugin::anchor::{Anchor, check_similarity};
+use anyhow::Result;
+use nestor_plugin::anchor::anchor_group;
 use nestor_plugin::returns::step_returns;
-use nestor_plugin::stats::{Norm, Spread, Weighting, add, episode_advantages, group_advantages, group_by};
-use nestor_plugin::{Asked, Columns, Estimator, Needs, Parts, Rows, Scores, check_between};
-use schemars::JsonSchema;
-use serde::Deserialize;
+use nestor_plugin::stats::{Spread, episode_advantages, group_advantages, group_by};
+use nestor_plugin::{Asked, Columns, Estimator, Needs, Parts, Rows, Scores};
 
+use self::config::Config;
 use self::permuted::Permuted;
 
 pub struct Gigpo {
     config: Config,
-}
-
-/// The keys of `estimator.config`.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-// The published runs.
-#[schemars(example = nestor_plugin::serde_json::json!({"norm": "std", "step_weight": 1.0, "gamma": 0.95}))]
-pub struct Config {
-    /// Divide by standard deviations, on both levels, or not.
-    #[serde(default = "no_norm")]
-    norm: Norm,
-    /// The scores that a group's mean and standard deviation count.
-    #[serde(default)]
-    weighting: Weighting,
-    /// Weight of the step-level advantage.
-    #[serde(default = "one")]
-    step_weight: f64,
-    /// Discount of the step returns.
-    #[serde(default = "default_gamma")]
-    gamma: f64,
-    /// Definition of a state.
-    #[serde(default)]
-    anchor: Anchor,
-    /// Anchors at least this similar (difflib's ratio, between 0 and 1) are one state; null: only equal ones.
-    #[serde(default)]
-    similarity: Option<f64>,
-}
-
-fn no_norm() -> Norm {
-    Norm::None
-}
-
-fn one() -> f64 {
-    1.0
-}
-
-/// The value of all published GiGPO runs; the reference implementation's bare default is 1.
-fn default_gamma() -> f64 {
-    0.95
 }
 
 impl Estimator for Gigpo {
@@ -89,10 +46,7 @@ impl Estimator for Gigpo {
     type Config = Config;
 
     fn open(config: Config) -> Result<Self> {
-        let Config { step_weight, gamma, similarity, .. } = config;
-        check_between("gamma", gamma, 0.0..=1.0)?;
-        ensure!(step_weight.is_finite(), "config key `step_weight` must be a finite number, not {step_weight}");
-        check_similarity(similarity)?;
+        config.check()?;
         Ok(Self { config })
     }
 
@@ -101,8 +55,7 @@ impl Estimator for Gigpo {
     }
 
     fn score(&mut self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
-        out.broadcast(rows, &self.advantages(rows)?);
-        Ok(())
+        out.weighted_sum::<Self>(rows, &self.parts(rows)?, &self.config.weights())
     }
 }
 
@@ -116,44 +69,16 @@ impl Parts for Gigpo {
     const NAMES: &'static [&'static str] = &["episode_advantage", "step_advantage", "step_return", "anchor_group"];
 
     fn parts(&self, rows: &Rows<'_>) -> Result<Vec<Vec<f64>>> {
-        let Steps { advantages, returns, state } = self.steps(rows)?;
-        Ok(vec![self.episode_advantages(rows), advantages, returns, state])
+        let Config { norm, weighting, gamma, anchor, similarity, .. } = self.config;
+        let episodes = episode_advantages(rows, norm, weighting); // AE
+        let states = anchor.read(rows)?.states(rows, similarity)?; // C
+        let returns = step_returns(rows, gamma)?; // R
+        let steps = group_advantages(&returns, &group_by(&states), norm, Spread::Sample); // AS
+        Ok(vec![episodes, steps, returns, anchor_group(&states)])
     }
 }
 
-/// The step level of every row, `[B]` each.
-struct Steps {
-    /// AS.
-    advantages: Vec<f64>,
-    /// R.
-    returns: Vec<f64>,
-    /// Number of the state in the batch.
-    state: Vec<f64>,
-}
-
-impl Gigpo {
-    /// Computes A of every row.
-    fn advantages(&self, rows: &Rows<'_>) -> Result<Vec<f64>> {
-        let mut advantages = self.episode_advantages(rows);
-        add(&mut advantages, self.config.step_weight, &self.steps(rows)?.advantages);
-        Ok(advantages)
-    }
-
-    /// Computes AE of every row (Eq. 3).
-    fn episode_advantages(&self, rows: &Rows<'_>) -> Vec<f64> {
-        episode_advantages(rows, self.config.norm, self.config.weighting)
-    }
-
-    fn steps(&self, rows: &Rows<'_>) -> Result<Steps> {
-        let states = self.config.anchor.read(rows)?.states(rows, self.config.similarity)?;
-        let returns = step_returns(rows, self.config.gamma)?;
-        let groups = group_by(&states);
-        let advantages = group_advantages(&returns, &groups, self.config.norm, Spread::Sample);
-        Ok(Steps { advantages, returns, state: states.into_iter().map(|state| state as f64).collect() })
-    }
-}
-
-nestor_plugin::export! { estimators: [Gigpo + parts + columns, Permuted + columns] }
+nestor_plugin::export! { estimators: [Gigpo + parts + columns, Permuted + parts + columns] }
 
 #[cfg(test)]
 mod tests;

@@ -3,11 +3,12 @@
 //! reason than credit assignment, a constant action for example.
 
 use anyhow::Result;
-use nestor_plugin::{Asked, Columns, Estimator, Needs, Rows, Scores};
+use nestor_plugin::{Asked, Columns, Estimator, Needs, Parts, Rows, Scores};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-use crate::{Config, Gigpo};
+use crate::Gigpo;
+use crate::config::Config;
 
 /// The control; takes GiGPO's keys.
 pub struct Permuted(Gigpo);
@@ -26,14 +27,23 @@ impl Estimator for Permuted {
     }
 
     fn score(&mut self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
-        let mut advantages = self.0.advantages(rows)?;
+        out.weighted_sum::<Self>(rows, &self.parts(rows)?, &self.0.config.weights())
+    }
+}
+
+impl Parts for Permuted {
+    const NAMES: &'static [&'static str] = Gigpo::NAMES;
+
+    /// The advantages are those that the row was dealt; return and state are its own.
+    fn parts(&self, rows: &Rows<'_>) -> Result<Vec<Vec<f64>>> {
+        let mut parts = self.0.parts(rows)?;
         // An estimator keeps no state, so the order comes from the batch itself: another one in every iteration.
         let mut rng = ChaCha8Rng::seed_from_u64(fingerprint(rows));
-        for last in (1..advantages.len()).rev() {
-            advantages.swap(last, (rng.next_u64() % (last as u64 + 1)) as usize);
+        for last in (1..rows.len()).rev() {
+            let other = (rng.next_u64() % (last as u64 + 1)) as usize;
+            parts[..2].iter_mut().for_each(|advantages| advantages.swap(last, other));
         }
-        out.broadcast(rows, &advantages);
-        Ok(())
+        Ok(parts)
     }
 }
 

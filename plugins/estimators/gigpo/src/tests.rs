@@ -157,13 +157,13 @@ fn brute_force_and_order() {
 fn parts_make_up_the_advantage() {
     for seed in 0..10 {
         let columns = random_batch(seed);
-        let config = json!({ "norm": "std", "gamma": 0.9, "step_weight": 0.7 });
+        let config = json!({ "norm": "std", "gamma": 0.9, "episode_weight": 0.3, "step_weight": 0.7 });
         let rows = columns.view();
         let estimator = Gigpo::open(parse_config(&config.to_string()).unwrap()).unwrap();
         let parts = estimator.parts(&rows).unwrap();
         let [episode, step, _, state] = &parts[..] else { panic!("{} parts", parts.len()) };
         for (row, advantage) in score(&columns, &config).into_iter().enumerate() {
-            assert_eq!((episode[row] + 0.7 * step[row]) as f32, advantage);
+            assert_eq!((0.3 * episode[row] + 0.7 * step[row]) as f32, advantage);
             let anchors = rows.anchors.unwrap();
             for other in 0..rows.len() {
                 let same = rows.group[other] == rows.group[row] && anchors.of(other) == anchors.of(row);

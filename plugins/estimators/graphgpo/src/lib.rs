@@ -19,10 +19,11 @@
 mod config;
 
 use anyhow::Result;
+use nestor_plugin::anchor::anchor_group;
 use nestor_plugin::graph::{Edge, edge, success_distances};
 use nestor_plugin::returns::penalise;
-use nestor_plugin::stats::{Spread, add, episode_advantages, group_advantages, group_by};
-use nestor_plugin::{Asked, Column, Columns, Estimator, Needs, Rows, Scores};
+use nestor_plugin::stats::{Spread, episode_advantages, group_advantages, group_by};
+use nestor_plugin::{Asked, Column, Columns, Estimator, Needs, Parts, Rows, Scores};
 
 use self::config::Config;
 
@@ -43,6 +44,14 @@ impl Estimator for GraphGpo {
     }
 
     fn score(&mut self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
+        out.weighted_sum::<Self>(rows, &self.parts(rows)?, &[self.0.step_weight, self.0.episode_weight])
+    }
+}
+
+impl Parts for GraphGpo {
+    const NAMES: &'static [&'static str] = &["step_advantage", "episode_advantage", "anchor_group"];
+
+    fn parts(&self, rows: &Rows<'_>) -> Result<Vec<Vec<f64>>> {
         let keys = self.0.anchor.read(rows)?;
         let solved = self.0.success.read(rows, &keys.order)?;
         let mut values = vec![0.0; rows.len()];
@@ -54,12 +63,9 @@ impl Estimator for GraphGpo {
             }
         }
         penalise(rows, &mut values);
-        let groups = group_by(keys.states(rows, None)?);
-        let mut advantages = vec![0.0; rows.len()];
-        add(&mut advantages, self.0.step_weight, &group_advantages(&values, &groups, self.0.norm, Spread::Sample));
-        add(&mut advantages, self.0.episode_weight, &episode_advantages(rows, self.0.norm, self.0.weighting));
-        out.broadcast(rows, &advantages);
-        Ok(())
+        let states = keys.states(rows, None)?;
+        let steps = group_advantages(&values, &group_by(&states), self.0.norm, Spread::Sample);
+        Ok(vec![steps, episode_advantages(rows, self.0.norm, self.0.weighting), anchor_group(&states)])
     }
 }
 
@@ -69,7 +75,7 @@ impl Columns for GraphGpo {
     }
 }
 
-nestor_plugin::export! { estimators: [GraphGpo + columns] }
+nestor_plugin::export! { estimators: [GraphGpo + parts + columns] }
 
 #[cfg(test)]
 mod tests;

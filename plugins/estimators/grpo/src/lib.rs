@@ -20,15 +20,19 @@
 //! form takes the first step of each episode for a sample (`first_step`). `episode` gives that advantage to all steps of the
 //! best episode. A group with one sample gives 0, where that code stops.
 //!
-//! The arithmetic is `episode_advantages` in the SDK (plugins/sdk/src/stats.rs), which GiGPO shares, and `lead` below.
+//! The arithmetic is `episode_advantages` in the SDK (plugins/sdk/src/stats.rs), which GiGPO shares, and `lead` in pass_at_k.rs.
 
 #![forbid(unsafe_code)]
 
+mod pass_at_k;
+
 use anyhow::Result;
-use nestor_plugin::stats::{Norm, Summary, Weighting, episode_advantages, group_by, row_scores};
-use nestor_plugin::{Estimator, Rows, Scores};
+use nestor_plugin::stats::{Norm, Weighting, episode_advantages};
+use nestor_plugin::{Estimator, Parts, Rows, Scores};
 use schemars::JsonSchema;
 use serde::Deserialize;
+
+use self::pass_at_k::{Sample, lead};
 
 /// The estimator, which is its own config: the keys of `estimator.config`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -45,18 +49,6 @@ pub struct Grpo {
     pass_at_k: Option<Sample>,
 }
 
-/// Says which rows are samples of a group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Sample {
-    /// Every row.
-    Row,
-    /// The first step of every episode; the others get 0.
-    FirstStep,
-    /// Every episode, by its first step.
-    Episode,
-}
-
 impl Estimator for Grpo {
     const ID: &'static str = "grpo";
     const DOC: &'static str = "GRPO: episode scores compared inside a group";
@@ -67,34 +59,22 @@ impl Estimator for Grpo {
     }
 
     fn score(&mut self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
-        let advantages = match self.pass_at_k {
+        out.weighted_sum::<Self>(rows, &self.parts(rows)?, &[1.0])
+    }
+}
+
+impl Parts for Grpo {
+    const NAMES: &'static [&'static str] = &["episode_advantage"];
+
+    fn parts(&self, rows: &Rows<'_>) -> Result<Vec<Vec<f64>>> {
+        Ok(vec![match self.pass_at_k {
             None => episode_advantages(rows, self.norm, self.weighting),
             Some(sample) => lead(rows, sample, self.norm),
-        };
-        out.broadcast(rows, &advantages);
-        Ok(())
+        }])
     }
 }
 
-/// The advantages of pass@k.
-fn lead(rows: &Rows<'_>, sample: Sample, norm: Norm) -> Vec<f64> {
-    let (scores, mut advantages) = (row_scores(rows), vec![0.0; rows.len()]);
-    for group in group_by(rows.group) {
-        let counts = |row: &usize| sample == Sample::Row || (rows.step[*row] == 0 && rows.duplicate_of[*row] < 0);
-        let mut samples: Vec<usize> = group.iter().copied().filter(counts).collect();
-        samples.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
-        let [best, second, ..] = samples[..] else { continue };
-        let values: Vec<f64> = samples.iter().map(|&row| scores[row]).collect();
-        let Some(summary) = Summary::of(&values) else { continue };
-        let advantage = Summary { mean: scores[second], ..summary }.advantage(scores[best], norm);
-        let wins =
-            |row: &usize| *row == best || (sample == Sample::Episode && rows.episode[*row] == rows.episode[best]);
-        group.into_iter().filter(wins).for_each(|row| advantages[row] = advantage);
-    }
-    advantages
-}
-
-nestor_plugin::export! { estimators: [Grpo] }
+nestor_plugin::export! { estimators: [Grpo + parts] }
 
 #[cfg(test)]
 mod tests;

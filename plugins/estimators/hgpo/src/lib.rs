@@ -18,9 +18,10 @@
 mod config;
 
 use anyhow::Result;
+use nestor_plugin::anchor::anchor_group;
 use nestor_plugin::returns::step_returns;
 use nestor_plugin::stats::{EPSILON, Spread, Summary, episode_advantages, group_by};
-use nestor_plugin::{Asked, Columns, Estimator, Needs, Rows, Scores};
+use nestor_plugin::{Asked, Columns, Estimator, Needs, Parts, Rows, Scores};
 
 use self::config::Config;
 
@@ -41,15 +42,23 @@ impl Estimator for Hgpo {
     }
 
     fn score(&mut self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
+        out.weighted_sum::<Self>(rows, &self.parts(rows)?, &[1.0, 1.0])
+    }
+}
+
+impl Parts for Hgpo {
+    const NAMES: &'static [&'static str] = &["episode_advantage", "history_advantage", "step_return", "anchor_group"];
+
+    fn parts(&self, rows: &Rows<'_>) -> Result<Vec<Vec<f64>>> {
         let Config { norm, gamma, history, alpha, base_group, weighting, anchor, similarity } = self.0;
         let keys = anchor.read(rows)?;
         let states = keys.states(rows, similarity)?;
         let (returns, previous) = (step_returns(rows, gamma)?, keys.order.previous());
-        let mut items: Vec<Vec<(f64, f64)>> = vec![Vec::new(); rows.len()];
-        if base_group {
-            let episode = episode_advantages(rows, norm, weighting);
-            items.iter_mut().zip(episode).filter(|(_, a)| a.abs() > 1e-9).for_each(|(item, a)| item.push((1.0, a)));
-        }
+        let mut episodes = if base_group { episode_advantages(rows, norm, weighting) } else { vec![0.0; rows.len()] };
+        episodes.iter_mut().filter(|item| item.abs() <= 1e-9).for_each(|item| *item = 0.0);
+        // The sum of each row's weights, and of its weighted items from k = 1 on.
+        let mut weights: Vec<f64> = episodes.iter().map(|item| f64::from(u8::from(*item != 0.0))).collect();
+        let mut histories = vec![0.0; rows.len()];
         let last_states = |row: usize, k: u32| {
             let earlier = std::iter::successors(Some(row), |&row| previous[row]).map(|row| states[row]);
             let last: Vec<usize> = earlier.take(k as usize).collect();
@@ -65,19 +74,16 @@ impl Estimator for Hgpo {
                 };
                 let least = if summary.std == 0.0 { f64::INFINITY } else { 1e-6 * summary.mean.abs().max(1.0) };
                 for row in members().filter(|&row| (returns[row] - summary.mean).abs() >= least) {
-                    items[row].push((weight, summary.with(Spread::Population).advantage(returns[row], norm)));
+                    weights[row] += weight;
+                    histories[row] += weight * summary.with(Spread::Population).advantage(returns[row], norm);
                 }
             }
         }
-        let advantages: Vec<f64> = items
-            .iter()
-            .map(|items| {
-                let weights: f64 = items.iter().map(|(weight, _)| weight).sum();
-                items.iter().map(|(weight, item)| weight / (weights + EPSILON) * item).sum()
-            })
-            .collect();
-        out.broadcast(rows, &advantages);
-        Ok(())
+        for (row, weights) in weights.into_iter().enumerate() {
+            episodes[row] /= weights + EPSILON;
+            histories[row] /= weights + EPSILON;
+        }
+        Ok(vec![episodes, histories, returns, anchor_group(&states)])
     }
 }
 
@@ -87,7 +93,7 @@ impl Columns for Hgpo {
     }
 }
 
-nestor_plugin::export! { estimators: [Hgpo + columns] }
+nestor_plugin::export! { estimators: [Hgpo + parts + columns] }
 
 #[cfg(test)]
 mod tests;

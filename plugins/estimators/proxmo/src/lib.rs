@@ -16,14 +16,16 @@
 #![forbid(unsafe_code)]
 
 mod config;
+mod modulation;
 mod similar;
 
 use anyhow::Result;
 use nestor_plugin::returns::step_returns;
-use nestor_plugin::stats::{Norm, Spread, Summary, add, episode_advantages, group_advantages, group_by, row_scores};
-use nestor_plugin::{Asked, Columns, Estimator, Needs, Rows, Scores, Success};
+use nestor_plugin::stats::{Norm, Spread, episode_advantages, group_advantages, group_by};
+use nestor_plugin::{Asked, Columns, Estimator, Needs, Parts, Rows, Scores, Success};
 
 use self::config::{Config, Rate};
+use self::modulation::modulation;
 
 pub struct Proxmo(Config);
 
@@ -43,7 +45,16 @@ impl Estimator for Proxmo {
     }
 
     fn score(&mut self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
-        let Config { soft, weighting, gamma, step_weight, anchor, similarity, .. } = self.0;
+        out.weighted_sum::<Self>(rows, &self.parts(rows)?, &[1.0, self.0.step_weight])
+    }
+}
+
+impl Parts for Proxmo {
+    const NAMES: &'static [&'static str] = &["episode_advantage", "step_advantage", "episode_weight", "step_return"];
+
+    /// `episode_advantage` is m AE, and `episode_weight` is m.
+    fn parts(&self, rows: &Rows<'_>) -> Result<Vec<Vec<f64>>> {
+        let Config { soft, weighting, gamma, anchor, similarity, .. } = self.0;
         let norm = if soft { Norm::None } else { self.0.norm };
         let (keys, returns) = (anchor.read(rows)?, step_returns(rows, gamma)?);
         let steps = if soft {
@@ -51,36 +62,9 @@ impl Estimator for Proxmo {
         } else {
             group_advantages(&returns, &group_by(keys.states(rows, similarity)?), norm, Spread::Sample)
         };
-        let mut advantages = episode_advantages(rows, norm, weighting);
-        if self.0.modulation {
-            advantages.iter_mut().zip(self.modulation(rows)?).for_each(|(advantage, weight)| *advantage *= weight);
-        }
-        add(&mut advantages, step_weight, &steps);
-        out.broadcast(rows, &advantages);
-        Ok(())
-    }
-}
-
-impl Proxmo {
-    /// m of each row.
-    fn modulation(&self, rows: &Rows<'_>) -> Result<Vec<f64>> {
-        let success: Vec<f64> = match self.0.rate {
-            Rate::Flag => rows.success()?.iter().copied().map(f64::from).collect(),
-            Rate::Score => row_scores(rows),
-        };
-        let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
-        let mut weights = vec![1.0; rows.len()];
-        for group in group_by(rows.group) {
-            let own: Vec<f64> = group.iter().map(|&row| success[row]).collect();
-            let Some(Summary { mean, .. }) = Summary::of(&own) else { continue };
-            let rate = if group.len() == 1 { 0.0 } else { mean.clamp(0.0, 1.0) };
-            for row in group {
-                let solved = success[row] > 0.5;
-                let exponent = if solved { (1.0 - rate).powf(self.0.alpha) } else { -rate.powf(self.0.alpha) };
-                weights[row] = 1.0 + self.0.beta * (sigmoid(exponent) - 0.5);
-            }
-        }
-        Ok(weights)
+        let (mut episodes, weights) = (episode_advantages(rows, norm, weighting), modulation(rows, &self.0)?);
+        episodes.iter_mut().zip(&weights).for_each(|(advantage, weight)| *advantage *= weight);
+        Ok(vec![episodes, steps, weights, returns])
     }
 }
 
@@ -91,7 +75,7 @@ impl Columns for Proxmo {
     }
 }
 
-nestor_plugin::export! { estimators: [Proxmo + columns] }
+nestor_plugin::export! { estimators: [Proxmo + parts + columns] }
 
 #[cfg(test)]
 mod tests;

@@ -13,7 +13,7 @@
 
 use anyhow::Result;
 use nestor_plugin::stats::{Summary, Weighting, counted, group_by, row_scores};
-use nestor_plugin::{Estimator, Rows, Scores};
+use nestor_plugin::{Estimator, Parts, Rows, Scores};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -36,6 +36,14 @@ impl Estimator for Rloo {
     }
 
     fn score(&mut self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
+        out.weighted_sum::<Self>(rows, &self.parts(rows)?, &[1.0])
+    }
+}
+
+impl Parts for Rloo {
+    const NAMES: &'static [&'static str] = &["episode_advantage"];
+
+    fn parts(&self, rows: &Rows<'_>) -> Result<Vec<Vec<f64>>> {
         let scores = row_scores(rows);
         let mut advantages = scores.clone();
         for members in group_by(rows.group) {
@@ -49,12 +57,11 @@ impl Estimator for Rloo {
                 _ => {}
             }
         }
-        out.broadcast(rows, &advantages);
-        Ok(())
+        Ok(vec![advantages])
     }
 }
 
-nestor_plugin::export! { estimators: [Rloo] }
+nestor_plugin::export! { estimators: [Rloo + parts] }
 
 #[cfg(test)]
 mod tests;

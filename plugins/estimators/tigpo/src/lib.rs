@@ -19,10 +19,11 @@ mod memory;
 use std::collections::BTreeMap;
 
 use anyhow::Result;
+use nestor_plugin::anchor::anchor_group;
 use nestor_plugin::graph::edge;
 use nestor_plugin::returns::penalise;
-use nestor_plugin::stats::{Spread, Summary, add, counted, group_advantages, group_by, row_scores};
-use nestor_plugin::{Asked, Column, Columns, Estimator, Needs, Rows, Scores, State, serde_json};
+use nestor_plugin::stats::{Spread, Summary, counted, group_advantages, group_by, row_scores};
+use nestor_plugin::{Asked, Column, Columns, Estimator, Needs, Parts, Rows, Scores};
 
 use self::config::Config;
 use self::memory::{Link, Task, link};
@@ -31,6 +32,8 @@ pub struct Tigpo {
     config: Config,
     /// The memory of each task.
     tasks: BTreeMap<u64, Task>,
+    /// Those of the last score, which the memory has learned since.
+    parts: Vec<Vec<f64>>,
 }
 
 impl Estimator for Tigpo {
@@ -40,7 +43,7 @@ impl Estimator for Tigpo {
 
     fn open(config: Config) -> Result<Self> {
         config.check()?;
-        Ok(Self { config, tasks: BTreeMap::new() })
+        Ok(Self { config, tasks: BTreeMap::new(), parts: vec![] })
     }
 
     fn needs(&self) -> Needs {
@@ -51,7 +54,7 @@ impl Estimator for Tigpo {
         let Config { norm, weighting, gamma, step_weight, episode_weight, reference, .. } = self.config;
         let (keys, task, scores) = (self.config.anchor.read(rows)?, rows.task()?, row_scores(rows));
         let solved = self.config.success.read(rows, &keys.order)?;
-        let (mut values, mut advantages) = (vec![0.0; rows.len()], vec![0.0; rows.len()]);
+        let (mut values, mut episodes) = (vec![0.0; rows.len()], vec![0.0; rows.len()]);
         let mut seen = Vec::new();
         for group in group_by(rows.group) {
             let of_row = |&row: &usize| edge(&keys, row, solved[row]).map(link);
@@ -61,17 +64,25 @@ impl Estimator for Tigpo {
             let Some(summary) = Summary::of_scores(&[earlier, &now].concat()) else { continue };
             for (&row, distance) in group.iter().zip(memory::distances(past, &links)) {
                 values[row] = 10.0 * gamma.powf(distance);
-                advantages[row] = episode_weight * summary.advantage(scores[row], norm);
+                episodes[row] = summary.advantage(scores[row], norm);
             }
             seen.push((task[group[0]], (links, now)));
         }
         penalise(rows, &mut values);
-        let steps = group_advantages(&values, &group_by(keys.states(rows, None)?), norm, Spread::Sample);
-        add(&mut advantages, step_weight, &steps);
+        let states = keys.states(rows, None)?;
+        let steps = group_advantages(&values, &group_by(&states), norm, Spread::Sample);
+        self.parts = vec![episodes, steps, anchor_group(&states)];
         seen.into_iter().for_each(|(task, seen)| self.tasks.entry(task).or_default().learn(seen));
         out.metric("tasks", self.tasks.len() as f64);
-        out.broadcast(rows, &advantages);
-        Ok(())
+        out.weighted_sum::<Self>(rows, &self.parts, &[episode_weight, step_weight])
+    }
+}
+
+impl Parts for Tigpo {
+    const NAMES: &'static [&'static str] = &["episode_advantage", "step_advantage", "anchor_group"];
+
+    fn parts(&self, _: &Rows<'_>) -> Result<Vec<Vec<f64>>> {
+        Ok(self.parts.clone())
     }
 }
 
@@ -82,18 +93,7 @@ impl Columns for Tigpo {
     }
 }
 
-impl State for Tigpo {
-    fn save(&self) -> Result<Vec<u8>> {
-        Ok(serde_json::to_vec(&self.tasks)?)
-    }
-
-    fn load(&mut self, state: &[u8]) -> Result<()> {
-        self.tasks = serde_json::from_slice(state)?;
-        Ok(())
-    }
-}
-
-nestor_plugin::export! { estimators: [Tigpo + columns + state] }
+nestor_plugin::export! { estimators: [Tigpo + parts + columns + state] }
 
 #[cfg(test)]
 mod tests;

@@ -1,9 +1,13 @@
-//! The memory of a task: the edges between its states, and its scores.
+//! The memory of a task: the edges between its states, and its scores. The saved state holds it for every task.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use anyhow::Result;
 use nestor_plugin::graph::{Edge, SUCCESS, distances_or_beyond};
+use nestor_plugin::{State, serde_json};
 use serde::{Deserialize, Serialize};
+
+use crate::Tigpo;
 
 /// An edge by the fingerprints of its states.
 pub type Link = (u64, u64);
@@ -46,4 +50,15 @@ pub fn distances(past: Option<&Task>, now: &[Link]) -> Vec<f64> {
     let edges: Vec<(usize, usize)> = all.map(|&(from, to)| (number(from), number(to))).collect();
     let distances = distances_or_beyond(&edges, goal, numbers.len());
     edges[..now.len()].iter().map(|&(_, to)| distances[to]).collect()
+}
+
+impl State for Tigpo {
+    fn save(&self) -> Result<Vec<u8>> {
+        Ok(serde_json::to_vec(&self.tasks)?)
+    }
+
+    fn load(&mut self, state: &[u8]) -> Result<()> {
+        self.tasks = serde_json::from_slice(state)?;
+        Ok(())
+    }
 }

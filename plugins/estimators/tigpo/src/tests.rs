@@ -1,7 +1,7 @@
 //! Compares with results that were derived for `tests/fixtures/estimator_family.json`: no code of the authors is public.
 
-use nestor_plugin::State;
 use nestor_plugin::recorded::{Columns, Recorded, cases};
+use nestor_plugin::{Parts, State};
 use serde_json::{Value, json};
 
 use super::Tigpo;
@@ -49,6 +49,9 @@ fn tigpo_loads_what_it_saved() {
             resumed.load(&state).unwrap();
             let advantages = cases::score_with(&mut whole, columns);
             assert_eq!(advantages, cases::score_with(&mut resumed, columns));
+            let parts = whole.parts(&columns.view()).unwrap();
+            let sum = |row: usize| (parts[0][row] + parts[1][row]) as f32;
+            assert_eq!(advantages, (0..advantages.len()).map(sum).collect::<Vec<_>>(), "parts of another memory");
             remembered |= advantages != cases::score::<Tigpo>(columns, &json!({}));
             state = whole.save().unwrap();
             assert_eq!(state, resumed.save().unwrap());

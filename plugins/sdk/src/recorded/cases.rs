@@ -42,6 +42,9 @@ impl Cases {
             let source: usize = serde_json::from_value(source.clone()).unwrap_or_else(|e| panic!("{e}"));
             recorded.rows.push(RecordedRow { dup_of: Some(source), ..recorded.rows[source].clone() });
         }
+        for (number, baseline) in result["baseline"].as_array().into_iter().flatten().enumerate() {
+            recorded.rows[number].named.greedy_return = baseline.as_f64();
+        }
         for (number, entropy) in result["entropy"].as_array().into_iter().flatten().enumerate() {
             let mut entropy: Vec<f32> = serde_json::from_value(entropy.clone()).unwrap_or_else(|e| panic!("{e}"));
             // The file pads all responses to one length.

@@ -28,6 +28,8 @@ pub struct NamedCells {
     pub token: Option<Vec<u32>>,
     /// Entropies of the policy that sampled, one for each response token.
     pub entropy: Option<Vec<f32>>,
+    /// Return of one greedy episode from the start of the row's group.
+    pub greedy_return: Option<f64>,
     /// Log-probs under the teacher, one for each response token.
     pub teacher_logprobs: Option<Vec<f32>>,
     /// The observation that the prompt was made of.
@@ -49,7 +51,7 @@ pub fn columns(file: &Recorded) -> Result<Vec<(Column, Values)>> {
     let admissible = |row: &NamedCells| row.admissible.as_ref().map(|all| all.join("\n"));
     let numbers = |cell: fn(&NamedCells) -> Option<u64>| Ok(cells(rows, cell)?.map(Values::U64));
     let floats = |cell: fn(&NamedCells) -> Option<&Vec<f32>>| Ok(per_token(rows, cell)?.map(Values::F32));
-    let named: [(Column, Result<Option<Values>>); 13] = [
+    let named: [(Column, Result<Option<Values>>); 14] = [
         (Column::NextAnchor, texts(|row| row.next_anchor.as_ref())),
         (Column::Success, cells(rows, |row| row.success.map(u8::from)).map(|cells| cells.map(Values::U8))),
         (Column::Action, texts(|row| row.action.as_ref())),
@@ -62,6 +64,7 @@ pub fn columns(file: &Recorded) -> Result<Vec<(Column, Values)>> {
         (Column::Entropy, floats(|row| row.entropy.as_ref())),
         (Column::Observation, texts(|row| row.observation.as_ref())),
         (Column::Admissible, cells(rows, admissible).map(|cells| cells.map(Values::bytes))),
+        (Column::GreedyReturn, cells(rows, |row| row.greedy_return).map(|cells| cells.map(Values::F64))),
         (Column::TeacherLogprobs, floats(|row| row.teacher_logprobs.as_ref())),
     ];
     let mut all = Vec::new();

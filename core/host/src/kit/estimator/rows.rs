@@ -202,7 +202,7 @@ fn column(column: &Column, all: &[Row], plan: &Plan) -> Values {
         Column::TeacherLogprobs => of_tokens(|token| token.ref_logprob),
         Column::Observation => Values::bytes(all.iter().map(|row| &row.anchor)),
         Column::Admissible => Values::bytes(all.iter().map(|_| "go 0\ngo 1\ngo 2")),
-        Column::Info(_) => Values::F64(all.iter().map(|row| row.info).collect()),
+        Column::Info(_) | Column::GreedyReturn => Values::F64(all.iter().map(|row| row.info).collect()),
         Column::Hidden { .. } => Values::F32(all.iter().flat_map(|row| row.hidden).collect()),
     }
 }

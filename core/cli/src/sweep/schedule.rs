@@ -1,0 +1,256 @@
+//! Starts the runs of a sweep, some at a time, and waits for them.
+
+use std::collections::VecDeque;
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use nestor_host::terminal;
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::unistd::Pid;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::file::Sweep;
+use super::job::{Job, WarmStart};
+use super::progress::{Progress, State};
+use super::table;
+use crate::launcher::{LAUNCHER, WORK_DONE};
+
+/// Time between two looks at the processes.
+const POLL: Duration = Duration::from_millis(100);
+/// Time between two drawings of the line of progress.
+const REDRAW: Duration = Duration::from_secs(1);
+
+/// A process to start.
+#[derive(Debug, Clone)]
+struct Task {
+    name: String,
+    arguments: Vec<String>,
+    /// The file of its output.
+    log: PathBuf,
+    /// The model that must be there first.
+    needs: Option<PathBuf>,
+    /// The run that it trains; none for a part of a warm start.
+    job: Option<usize>,
+    /// The process that follows it.
+    next: Option<Box<Task>>,
+}
+
+struct Running {
+    task: Task,
+    child: Child,
+}
+
+/// The processes of a sweep.
+pub struct Schedule<'a> {
+    sweep: &'a Sweep,
+    jobs: &'a [Job],
+    waiting: VecDeque<Task>,
+    running: Vec<Running>,
+    failed: usize,
+    /// A signal asked to stop.
+    stopped: bool,
+    /// Prints no lines.
+    quiet: bool,
+    drawn: Instant,
+}
+
+impl<'a> Schedule<'a> {
+    /// What is left to do: warm starts that are not made, then runs that are not done.
+    pub fn new(sweep: &'a Sweep, jobs: &'a [Job], warm_starts: Vec<WarmStart>, quiet: bool) -> Result<Self> {
+        let left = |(number, job): (usize, &Job)| {
+            let progress = Progress::of(job);
+            (progress.state != State::Done).then(|| train(sweep, (number, job), &progress, &warm_starts))
+        };
+        let runs: Vec<Task> = jobs.iter().enumerate().filter_map(left).collect();
+        let needed = |start: &&WarmStart| runs.iter().any(|run| run.needs.as_ref() == Some(&start.model));
+        let missing = warm_starts.iter().filter(|start| !start.is_ready()).filter(needed);
+        let waiting = missing.map(|start| warm(sweep, start)).chain(runs.iter().cloned()).collect();
+        let (running, failed, stopped) = (Vec::new(), 0, false);
+        Ok(Self { sweep, jobs, waiting, running, failed, stopped, quiet, drawn: Instant::now() })
+    }
+
+    /// Runs until nothing is left or a signal asks to stop. Returns the exit code.
+    pub fn run(mut self) -> Result<u8> {
+        let mut signals = Signals::new([SIGINT, SIGTERM]).context("watching for signals")?;
+        loop {
+            for _ in signals.pending() {
+                self.stop();
+            }
+            self.reap()?;
+            while !self.stopped && self.running.len() < self.sweep.file.parallel {
+                let ready = |task: &Task| task.needs.as_ref().is_none_or(|model| model.is_dir());
+                let Some(place) = self.waiting.iter().position(ready) else { break };
+                let Some(task) = self.waiting.remove(place) else { break };
+                self.start(task)?;
+            }
+            if self.running.is_empty() {
+                break;
+            }
+            self.draw();
+            sleep(POLL);
+        }
+        terminal::clear();
+        // Their warm start failed.
+        if !self.stopped && !self.waiting.is_empty() {
+            self.say(&format!("{} runs were not started: their warm start is missing", self.waiting.len()));
+        }
+        Ok(if self.stopped { 130 } else { u8::from(self.failed > 0) })
+    }
+
+    /// The first time asks all runs to save and stop, the second time kills them.
+    fn stop(&mut self) {
+        for running in &self.running {
+            let pid = Pid::from_raw(running.child.id() as i32);
+            // It may have ended just now, but it is not reaped yet, so its process id is still its own.
+            let _ = if self.stopped { killpg(pid, Signal::SIGKILL) } else { kill(pid, Signal::SIGTERM) };
+        }
+        let doing = if self.stopped { "killing" } else { "stopping" };
+        self.stopped = true;
+        self.say(&format!("{doing} {} runs; the same command continues them", self.running.len()));
+    }
+
+    fn start(&mut self, task: Task) -> Result<()> {
+        let log = output(&task.log)?;
+        let program = std::env::current_exe().context("finding this program")?;
+        let child = Command::new(program)
+            .args(&task.arguments)
+            .env("OMP_NUM_THREADS", self.sweep.threads().to_string())
+            .env(LAUNCHER, std::process::id().to_string())
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().with_context(|| task.log.display().to_string())?)
+            .stderr(log)
+            .process_group(0) // a terminal's ^C reaches the sweep alone
+            .spawn()
+            .with_context(|| format!("starting {}", task.name))?;
+        self.say(&format!("started {}", task.name));
+        self.running.push(Running { task, child });
+        Ok(())
+    }
+
+    /// Takes note of processes that have ended.
+    fn reap(&mut self) -> Result<()> {
+        for mut running in std::mem::take(&mut self.running) {
+            let status = running.child.try_wait().with_context(|| format!("waiting for {}", running.task.name))?;
+            match status {
+                None => self.running.push(running),
+                Some(status) => self.ended(running.task, status),
+            }
+        }
+        Ok(())
+    }
+
+    fn ended(&mut self, task: Task, status: ExitStatus) {
+        let job = task.job.map(|number| &self.jobs[number]);
+        let progress = job.map(Progress::of);
+        match (status.code(), task.next) {
+            (Some(130), _) if self.stopped => {}
+            (code, next) if code == Some(i32::from(WORK_DONE)) || (code == Some(0) && job.is_none()) => match next {
+                Some(next) => self.waiting.push_front(*next),
+                None => self.say(&done(&task.name, progress)),
+            },
+            (code, _) => {
+                self.failed += 1;
+                let how = match (code, status.signal()) {
+                    (Some(code), _) => format!("ended with code {code}"),
+                    (None, signal) => format!("was killed by signal {}", signal.unwrap_or_default()),
+                };
+                let last = last_error(&task.log).map_or(String::new(), |line| format!(": {line}"));
+                self.say(&format!("failed: {} {how}{last} ({})", task.name, task.log.display()));
+            }
+        }
+    }
+
+    fn say(&self, line: &str) {
+        if !self.quiet {
+            terminal::print(&terminal::printable(line));
+        }
+    }
+
+    /// Redraws the line of progress on a terminal.
+    fn draw(&mut self) {
+        if self.quiet || !terminal::redraws() || self.drawn.elapsed() < REDRAW {
+            return;
+        }
+        self.drawn = Instant::now();
+        let rows = table::rows(self.jobs);
+        let running = rows.iter().filter(|row| row.state == State::Running);
+        let each = running.map(|row| format!("{} {}/{}", row.name, row.iteration, row.iterations));
+        let line = format!("{} | {}", table::counts(&rows), each.collect::<Vec<_>>().join(" | "));
+        let width = terminal::width().unwrap_or(usize::MAX);
+        terminal::clear();
+        terminal::put(&line.chars().take(width).collect::<String>());
+    }
+}
+
+/// The process that starts or resumes a run.
+fn train(sweep: &Sweep, (number, job): (usize, &Job), progress: &Progress, warm_starts: &[WarmStart]) -> Task {
+    let set = |start: &&WarmStart| job.sets.iter().any(|set| set.contains(&*start.model.to_string_lossy()));
+    // A resumed run has its own copy of the weights, but its recipe still names the model.
+    let needs = warm_starts.iter().find(set).map(|start| start.model.clone());
+    // It resumes a run, and starts over where a kill left none.
+    let again = progress.state != State::Waiting || job.dir.exists();
+    Task {
+        name: job.name.clone(),
+        arguments: arguments(&sweep.recipe, &job.sets, &job.dir, again),
+        log: sweep.dir.join("logs").join(format!("{}.txt", job.name.replace('/', "-"))),
+        needs,
+        job: Some(number),
+        next: None,
+    }
+}
+
+/// The processes that make a warm start and export its model.
+fn warm(sweep: &Sweep, start: &WarmStart) -> Task {
+    let log = start.run.with_file_name("log.txt");
+    let path = |path: &Path| path.to_string_lossy().into_owned();
+    let export = Task {
+        name: start.name().into(),
+        arguments: vec!["export".into(), path(&start.run), path(&start.model)],
+        log: log.clone(),
+        needs: None,
+        job: None,
+        next: None,
+    };
+    let again = start.run.exists();
+    Task {
+        arguments: arguments(&sweep.recipe, &start.sets, &start.run, again),
+        next: Some(Box::new(export.clone())),
+        ..export
+    }
+}
+
+fn arguments(recipe: &Path, sets: &[String], dir: &Path, again: bool) -> Vec<String> {
+    let path = |path: &Path| path.to_string_lossy().into_owned();
+    let mut arguments = vec!["train".to_string(), path(recipe), "--run-dir".into(), path(dir)];
+    arguments.extend(again.then(|| "--restarted".to_string()));
+    arguments.extend(sets.iter().flat_map(|set| ["--set".to_string(), set.clone()]));
+    arguments
+}
+
+/// The line of a process that did its work.
+fn done(name: &str, progress: Option<Progress>) -> String {
+    let Some(progress) = progress else { return format!("done {name}") };
+    let eval = progress.eval.map_or(String::new(), |eval| format!(": eval {eval:.3}"));
+    format!("done {name}{eval}, {:.1} min", progress.seconds / 60.0)
+}
+
+/// Opens the file of a process's output.
+fn output(path: &Path) -> Result<File> {
+    let open = || {
+        path.parent().map_or(Ok(()), fs::create_dir_all)?;
+        OpenOptions::new().create(true).append(true).open(path)
+    };
+    open().with_context(|| format!("opening {}", path.display()))
+}
+
+/// The last error that a process printed.
+fn last_error(log: &Path) -> Option<String> {
+    let text = fs::read_to_string(log).ok()?;
+    text.lines().rev().find_map(|line| line.strip_prefix("error: ")).map(str::to_string)
+}

@@ -68,6 +68,11 @@ def test_groups_of_one_estimator_are_named_by_what_differs(run_json, tmp_path):
     assert names == ["a1.0", "a0.5"]
 
 
+def test_a_folder_stands_for_its_runs(run, runs):
+    """A folder's runs come in the order of their names."""
+    assert run("compare", runs[0].parent).stdout == run("compare", *sorted(runs)).stdout
+
+
 def test_seeds_that_are_not_shared_are_not_paired(run_json, tmp_path):
     runs = [plant(tmp_path / name / str(seed), name, seed, 0.0) for name, seeds in (("one", (1, 2, 3)), ("two", (4, 5))) for seed in seeds]
     for path in runs:
@@ -99,7 +104,7 @@ def test_other_start_weights_are_refused(run, runs):
     refusal(run("compare", *runs), "start weights of seed 3 differ: ", "abababab in runs/far-3", "runs/near-3")
 
 
-def test_runs_that_cannot_be_read_are_refused_by_name(run, runs):
+def test_runs_that_cannot_be_read_are_refused_by_name(run, runs, tmp_path):
     refusal(run("compare", runs[0], runs[0]), "have the same seed 1: give one of them")
     (runs[0] / "outcomes.jsonl").rename(runs[0] / "kept")
     refusal(run("compare", *runs), "runs/near-1 has no outcomes.jsonl: it has made no evaluation")
@@ -110,7 +115,8 @@ def test_runs_that_cannot_be_read_are_refused_by_name(run, runs):
     refusal(run("compare", runs[1]), "runs/near-2: outcomes.jsonl: an evaluation does not have at most 2 won samples of each of 20 tasks")
     edit(runs[2] / "panel.json", lambda panel: panel.update(sha256="0"))
     refusal(run("compare", runs[2]), "runs/near-3: outcomes.jsonl: an evaluation played another panel than panel.json names")
-    refusal(run("compare", runs[0].parent), "not a run directory")
+    (tmp_path / "empty").mkdir()
+    refusal(run("compare", tmp_path / "empty"), "empty: not a run directory")
     (runs[0] / "run.json").unlink()
     refusal(run("compare", *runs), "runs/near-1 has no run.json: it is of an older version; run it again")
 

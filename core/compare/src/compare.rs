@@ -61,7 +61,7 @@ pub struct Comparison {
     /// The group that the differences are against.
     pub against: String,
     pub groups: Vec<GroupResult>,
-    /// Of each other group.
+    /// One for each other group.
     pub differences: Vec<Difference>,
     /// Keys besides the estimator's own that differ between the groups, each with its values.
     pub recipe_differences: Vec<String>,
@@ -169,9 +169,11 @@ pub fn compare(runs: &[Run], options: &Options) -> Result<Comparison, CompareErr
     };
     let evaluations = evaluations(first);
     let window = options.window.unwrap_or(evaluations.len().div_ceil(2)).clamp(1, evaluations.len());
-    let others = groups.iter().enumerate().filter(|(place, _)| *place != base);
+    let others: Vec<&Group> = groups.iter().filter(|group| group.name != groups[base].name).collect();
+    let has_noise = |group: &&&Group| group.runs.len().min(groups[base].runs.len()) > 1;
+    let comparisons = others.iter().filter(has_noise).count();
     let mut differences: Vec<Difference> =
-        others.map(|(_, group)| difference(group, &groups[base], window, options.draws, groups.len() - 1)).collect();
+        others.iter().map(|group| difference(group, &groups[base], window, options.draws, comparisons)).collect();
     correct(&mut differences);
     let panel = &first.panel;
     Ok(Comparison {

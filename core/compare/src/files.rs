@@ -15,8 +15,8 @@ const MARKS: [&str; 3] = ["metrics.jsonl", "recipe.yaml", "evaluation.json"];
 /// The deepest run below the folder of a sweep, which holds VARIANT/SEED.
 const DEPTH: usize = 2;
 
-/// Paths with each folder of runs, such as that of a sweep, replaced by the runs in it, in the order of their names. Hidden
-/// folders do not count. Any other path stays as it is.
+/// Paths with each folder of runs, such as that of a sweep, replaced by the runs in it, in the order of their names.
+/// Hidden folders do not count. Any other path stays as it is.
 pub fn expand(paths: &[PathBuf]) -> Vec<PathBuf> {
     let of = |path: &PathBuf| match run_of(path) {
         Err(_) if path.is_dir() => Some(runs_below(path, DEPTH)).filter(|runs| !runs.is_empty()),

@@ -33,7 +33,7 @@ pub struct Reached {
 }
 
 impl Reached {
-    /// Of the iterations of all seeds; none of a seed that never reaches it.
+    /// Counts the iterations of all seeds; none of a seed that never reaches it.
     pub fn of(mut iterations: Vec<Option<u64>>) -> Self {
         iterations.sort_by_key(|iteration| iteration.unwrap_or(u64::MAX));
         let (of, middle) = (iterations.len(), iterations.len() / 2);

@@ -230,7 +230,8 @@ impl Panel {
     }
 }
 
-/// Reads runs: each path is a run directory, a checkpoint of one, a folder of runs, or a record file with any number of runs.
+/// Reads runs: each path is a run directory, a checkpoint of one, a folder of runs, or a record file with any number of
+/// runs.
 pub fn runs(paths: &[PathBuf]) -> Result<Vec<Run>, CompareError> {
     let mut found = Vec::new();
     for path in expand(paths) {

@@ -36,16 +36,16 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of the mean of values, such as differences of one seed each; none of fewer than two. The standard deviation
-    /// counts as at least `least`: the resolution of a rate, without which equal values by chance would leave no noise
-    /// at all.
+    /// The standard error of the mean of values, such as differences of one seed each; none of fewer than two. The
+    /// standard deviation counts as at least `least`: the resolution of a rate, without which equal values by chance
+    /// would leave no noise at all.
     pub fn paired(values: &[f64], least: f64) -> Option<Self> {
         let n = values.len() as f64;
         let deviation = variance(values)?.sqrt().max(least);
         Some(Self { error: deviation / n.sqrt(), freedom: n - 1.0 })
     }
 
-    /// Of the difference of the means of two independent groups, after Welch (Biometrika 34, 1947).
+    /// The standard error of the difference of the means of two independent groups, after Welch (Biometrika 34, 1947).
     pub fn welch(a: &[f64], b: &[f64], least: f64) -> Option<Self> {
         let part = |values: &[f64]| Some(variance(values)?.max(least * least) / values.len() as f64);
         let (first, second) = (part(a)?, part(b)?);

@@ -53,8 +53,12 @@ pub fn verdict(difference: &Difference, comparisons: usize) -> String {
         (true, _) => " (the bootstrap over seeds and tasks does not exclude 0)".into(),
         (false, _) => String::new(),
     };
-    let would_show = difference.detectable.map_or(String::new(), |detectable| {
-        format!("; with {seeds} a difference of about {:.0} points would show", (100.0 * detectable).ceil())
-    });
+    let would_show = match difference.detectable {
+        None => String::new(),
+        Some(detectable) if detectable >= 1.0 => format!("; {seeds} are too few to show any difference"),
+        Some(detectable) => {
+            format!("; with {seeds} a difference of about {:.0} points would show", (100.0 * detectable).ceil())
+        }
+    };
     format!("{first} {}: within replicate noise{reason}{would_show}", interval(low, high))
 }

@@ -19,11 +19,11 @@ const DIFFICULTY: f64 = 1.5;
 /// Standard deviations of effects in logits, 0.25 of which are about 4 points.
 #[derive(Debug, Clone, Copy)]
 struct Noise {
-    /// Of a seed, on both groups.
+    /// A seed, in both groups.
     seed: f64,
-    /// Of a run.
+    /// A run.
     run: f64,
-    /// Of an evaluation.
+    /// An evaluation.
     evaluation: f64,
 }
 

@@ -6,7 +6,8 @@ use clap::Args;
 
 #[derive(Debug, Clone, Args)]
 pub struct CompareArgs {
-    /// Run directories, folders of runs such as that of a sweep, or record files that --save wrote. Runs whose recipes differ in the seed only form a group
+    /// Run directories, folders of runs such as that of a sweep, or record files that --save wrote. Runs whose recipes
+    /// differ in the seed only form a group
     #[arg(required = true, value_name = "RUN")]
     pub runs: Vec<PathBuf>,
     /// The group that all others are compared with, by its name; by default that of the first run

@@ -1,7 +1,7 @@
 //! The progress of a run, read from its directory.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde_json::Value;
@@ -27,6 +27,8 @@ pub enum State {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Progress {
     pub name: String,
+    /// The run directory.
+    pub dir: PathBuf,
     pub state: State,
     /// The last finished iteration.
     pub iteration: u64,
@@ -58,6 +60,7 @@ impl Progress {
         };
         Self {
             name: job.name.clone(),
+            dir: job.dir.clone(),
             state,
             iteration,
             iterations: job.recipe.iterations,

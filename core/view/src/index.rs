@@ -24,7 +24,7 @@ pub(crate) struct About {
     metrics: BTreeMap<String, Value>,
     /// Keys of the recipes whose values differ between the runs, with the value of each run.
     differences: Vec<(String, Vec<Option<String>>)>,
-    /// Of several variants.
+    /// That of the variants, where there are several.
     comparison: Option<Comparison>,
 }
 

@@ -86,7 +86,7 @@ fn warm_start(dir: &Path, sets: &[String], seed: Option<u64>) -> WarmStart {
 fn identity(recipe: &Recipe, seed: Option<u64>) -> Result<String> {
     let all = serde_json::to_value(recipe).context("writing the recipe as JSON")?;
     let mut rollout = all["rollout"].clone();
-    // Of reinforcement learning alone.
+    // These belong to reinforcement learning alone.
     for key in ["tasks", "group_size", "slots", "invalid_action_penalty", "dynamic_sampling", "temperature"] {
         rollout.as_object_mut().map(|keys| keys.remove(key));
     }

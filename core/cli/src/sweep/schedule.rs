@@ -61,7 +61,7 @@ pub struct Schedule<'a> {
 }
 
 impl<'a> Schedule<'a> {
-    /// What is left to do: warm starts that are not made, then runs that are not done.
+    /// A schedule of the work that is left: warm starts that are not made, then runs that are not done.
     pub fn new(sweep: &'a Sweep, jobs: &'a [Job], warm_starts: Vec<WarmStart>, quiet: bool) -> Result<Self> {
         let left = |(number, job): (usize, &Job)| {
             let progress = Progress::of(job);

@@ -128,7 +128,9 @@ impl<'a> Schedule<'a> {
             .process_group(0) // a terminal's ^C reaches the sweep alone
             .spawn()
             .with_context(|| format!("starting {}", task.name))?;
-        self.say(&format!("started {}", task.name));
+        if task.job.is_some() || task.next.is_some() {
+            self.say(&format!("started {}", task.name));
+        }
         self.running.push(Running { task, child });
         Ok(())
     }
@@ -179,9 +181,11 @@ impl<'a> Schedule<'a> {
         }
         self.drawn = Instant::now();
         let rows = table::rows(self.jobs);
-        let running = rows.iter().filter(|row| row.state == State::Running);
-        let each = running.map(|row| format!("{} {}/{}", row.name, row.iteration, row.iterations));
-        let line = format!("{} | {}", table::counts(&rows), each.collect::<Vec<_>>().join(" | "));
+        let each = self.running.iter().map(|running| match running.task.job.map(|number| &rows[number]) {
+            Some(row) => format!("{} {}/{}", row.name, row.iteration, row.iterations),
+            None => running.task.name.clone(),
+        });
+        let line = std::iter::once(table::counts(&rows)).chain(each).collect::<Vec<_>>().join(" | ");
         let width = terminal::width().unwrap_or(usize::MAX);
         terminal::clear();
         terminal::put(&line.chars().take(width).collect::<String>());

@@ -100,7 +100,7 @@ impl Sweep {
                 let sets = [&sets[..], &[format!("seed={seed}")]].concat();
                 let recipe = load(&self.recipe, &sets).with_context(|| format!("variant {name}"))?;
                 let name = format!("{name}/seed-{seed}");
-                jobs.push(Job { dir: self.dir.join(&name), name, sets, recipe });
+                jobs.push(Job { dir: self.dir.join(&name), name, sets, recipe, model: None });
             }
         }
         Ok(jobs)

@@ -23,6 +23,8 @@ pub struct Job {
     /// `--set` arguments.
     pub sets: Vec<String>,
     pub recipe: Recipe,
+    /// The model of the shared warm start that it begins with.
+    pub model: Option<PathBuf>,
 }
 
 /// A warm start that several runs share.
@@ -65,6 +67,7 @@ pub fn warm_starts(sweep: &Sweep, jobs: &mut [Job]) -> Result<Vec<WarmStart>> {
         for job in sharing {
             job.sets.push(format!("model={}", json!({ "path": start.model })));
             job.sets.push("warm_start=null".into());
+            job.model = Some(start.model.clone());
         }
         all.push(start);
     }
@@ -134,7 +137,7 @@ eval: {tasks: 2}
         assert_eq!(shared(&format!("{estimators}, seeds: [1, 2], warm_start_seed: 7"))?.0, 1);
         let (count, jobs) = shared("variants: {a: {warm_start.lr: 0.5}, b: {env.config: {size: 3}}}")?;
         assert_eq!(count, 0, "each makes its own");
-        assert!(jobs.iter().all(|job| job.sets.len() == 2));
+        assert!(jobs.iter().all(|job| job.model.is_none()));
         assert_eq!(shared("variants: {a: {model.lora: {rank: 2}}, b: {model.lora: {rank: 2}}}")?.0, 0);
         Ok(())
     }

@@ -65,7 +65,7 @@ impl<'a> Schedule<'a> {
     pub fn new(sweep: &'a Sweep, jobs: &'a [Job], warm_starts: Vec<WarmStart>, quiet: bool) -> Result<Self> {
         let left = |(number, job): (usize, &Job)| {
             let progress = Progress::of(job);
-            (progress.state != State::Done).then(|| train(sweep, (number, job), &progress, &warm_starts))
+            (progress.state != State::Done).then(|| train(sweep, (number, job), &progress))
         };
         let runs: Vec<Task> = jobs.iter().enumerate().filter_map(left).collect();
         let needed = |start: &&WarmStart| runs.iter().any(|run| run.needs.as_ref() == Some(&start.model));
@@ -193,17 +193,15 @@ impl<'a> Schedule<'a> {
 }
 
 /// The process that starts or resumes a run.
-fn train(sweep: &Sweep, (number, job): (usize, &Job), progress: &Progress, warm_starts: &[WarmStart]) -> Task {
-    let set = |start: &&WarmStart| job.sets.iter().any(|set| set.contains(&*start.model.to_string_lossy()));
-    // A resumed run has its own copy of the weights, but its recipe still names the model.
-    let needs = warm_starts.iter().find(set).map(|start| start.model.clone());
+fn train(sweep: &Sweep, (number, job): (usize, &Job), progress: &Progress) -> Task {
     // It resumes a run, and starts over where a kill left none.
     let again = progress.state != State::Waiting || job.dir.exists();
     Task {
         name: job.name.clone(),
         arguments: arguments(&sweep.recipe, &job.sets, &job.dir, again),
         log: sweep.dir.join("logs").join(format!("{}.txt", job.name.replace('/', "-"))),
-        needs,
+        // A resumed run has its own weights, but its recipe still names the model.
+        needs: job.model.clone(),
         job: Some(number),
         next: None,
     }

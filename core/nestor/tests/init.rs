@@ -10,13 +10,14 @@ use nestor::recipe;
 use nestor_cli::args::InitArgs;
 
 #[test]
-fn every_bundled_pair_gives_a_recipe_that_passes() -> Result<()> {
+fn every_bundled_plugin_gives_a_recipe_that_passes() -> Result<()> {
     support::build(&[]);
     let folder = tempfile::tempdir()?;
     let mut estimators = Plugins::discover()?.list()?;
     estimators.retain(|found| found.kind == Kind::Estimator);
     for env in support::bundled_plugins("environments") {
-        for estimator in &estimators {
+        // All pairs would take minutes: an estimator's part of a recipe does not depend on the environment.
+        for estimator in estimators.iter().filter(|one| env == "numberline" || ["grpo", "ppo"].contains(&&*one.id)) {
             let out = folder.path().join(format!("{env}_{}.yaml", estimator.id));
             let args = InitArgs {
                 env: Some(env.clone()),

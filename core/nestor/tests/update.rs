@@ -83,7 +83,7 @@ fn solo() -> Ranks {
 /// The gradient sums of the whole batch, which is one mini-batch.
 fn gradient(batch: &Batch, update: &Update) -> Vec<f32> {
     let mut policy = Network::new(model(), &solo()).unwrap();
-    let whole = Update { mini_batch: usize::MAX, ..update.clone() };
+    let whole = Update { mini_batch: 1 << 20, ..update.clone() };
     gradients(&mut policy, batch, &all_mini_batches(batch, &whole, 5)[0], &settings(update)).unwrap();
     numbers(&policy.optimizer.grads)
 }
@@ -210,10 +210,10 @@ fn a_step_that_a_resample_draws_twice_counts_twice() {
     let (batch, plain) = (batch(&[3, 5, 4]), section(json!({ "mini_batch": 8 })));
     let rewards = |rewards: [f64; 3]| {
         let mut rewarded = batch.clone();
+        rewarded.rows.token_rewards = vec![0.0; batch.response_tokens()];
         for (row, reward) in rewards.into_iter().enumerate() {
-            let range = rewarded.rows.response(row as u32);
-            rewarded.rows.token_rewards[range.clone()].fill(0.0);
-            rewarded.rows.token_rewards[range.start] = reward;
+            let first = rewarded.rows.response(row as u32).start;
+            rewarded.rows.token_rewards[first] = reward;
         }
         rewarded
     };

@@ -296,7 +296,7 @@ pub struct Eval {
     pub split: String,
     /// Seed that draws the tasks and starts their environments; by default the run's `seed`. Runs with several seeds that
     /// set it play the same panel of tasks, as `nestor compare` asks. Sampling keeps the run's own seed.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
     /// Writes the episodes of each evaluation to `evaluations/` in the run directory.
     #[serde(default = "yes")]

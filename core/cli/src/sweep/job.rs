@@ -138,7 +138,10 @@ eval: {tasks: 2}
         let (count, jobs) = shared("variants: {a: {warm_start.lr: 0.5}, b: {env.config: {size: 3}}}")?;
         assert_eq!(count, 0, "each makes its own");
         assert!(jobs.iter().all(|job| job.model.is_none()));
-        assert_eq!(shared("variants: {a: {model.lora: {rank: 2}}, b: {model.lora: {rank: 2}}}")?.0, 0);
+        assert_eq!(
+            shared("variants: {a: {model.lora: {rank: 2, alpha: 4}}, b: {model.lora: {rank: 2, alpha: 4}}}")?.0,
+            0
+        );
         Ok(())
     }
 }

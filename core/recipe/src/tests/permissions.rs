@@ -27,7 +27,7 @@ const CHANGES: &str = "
   env.timeout_s=60          estimator.cpu_s=60          estimator.isolate=process    estimator.memory_gib=0
   estimator.timeout_s=60
   dist.timeout_s=100        eval.every=7                eval.split=other             eval.tasks=7
-  eval.samples=2            eval.save_episodes=false
+  eval.samples=2            eval.save_episodes=false    eval.seed=5
   eval.temperature=0.5      iterations=21               rollout.cache_tokens=9999    rollout.env_errors=3
   rollout.env_threads=5     rollout.slots=5             sharding=grad_op             update.betas=[0.8,0.9]
   update.grad_clip=2        update.lr=1e-5              update.micro_batch_tokens=999 update.min_lr_ratio=0.1
@@ -45,7 +45,8 @@ const CHANGES: &str = "
 - update.kl_in_reward.adaptive.horizon=9                - update.kl_in_reward.adaptive=null
 - update.kl_in_reward=null  - update.mini_batch=16      - update.old_logprobs=recompute
 - update.regularizer_aggregation=token-sum-norm         - update.short_mini_batch=reference
-- update.shuffle=true
+- update.shuffle=true       - update.reweight.method=max_min                         - update.reweight.power=3
+- update.reweight=null
 > critic=null               > dtype=float32             > env.config.range=11        > env.config.new=1
 > env.config={range:10}     > estimator.config.gamma=1  > estimator.config={gamma:1} > model.lora.alpha=3
 > estimator.teacher.path=x  > estimator.teacher=null
@@ -87,6 +88,7 @@ fn a_resume_prints_refuses_or_allows_every_change() -> Result<()> {
         "model.lora={rank: 2, alpha: 4}",
         "rollout.dynamic_sampling={rounds: 3}",
         "update.kl_in_reward={adaptive: {}}",
+        "update.reweight={}",
         "estimator.teacher={path: teacher}",
     ];
     let path = folder.write("r.yaml", &format!("{WHOLE}{SECTIONS}"));

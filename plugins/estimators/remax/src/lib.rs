@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 use anyhow::{Result, ensure};
+use nestor_plugin::stats::row_scores;
 use nestor_plugin::{Asked, Column, Columns, Estimator, NoConfig, Parts, Rows, Scores};
 
 pub struct Remax;
@@ -29,6 +30,8 @@ impl Estimator for Remax {
     }
 
     fn score(&mut self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
+        out.weighted_sum::<Self>(rows, &self.parts(rows)?, &[1.0])?;
+        // A row's part is that of its first token. KL in the reward makes those of later tokens differ.
         for (row, baseline) in rows.greedy_return()?.iter().enumerate() {
             ensure!(baseline.is_finite(), "the group of row {row} has no greedy episode");
             let mut following = 0.0;
@@ -49,10 +52,12 @@ impl Columns for Remax {
 }
 
 impl Parts for Remax {
-    const NAMES: &'static [&'static str] = &["greedy_return"];
+    const NAMES: &'static [&'static str] = &["episode_advantage", "greedy_return"];
 
     fn parts(&self, rows: &Rows<'_>) -> Result<Vec<Vec<f64>>> {
-        Ok(vec![rows.greedy_return()?.to_vec()])
+        let baselines = rows.greedy_return()?;
+        let advantages = row_scores(rows).iter().zip(baselines).map(|(score, baseline)| score - baseline).collect();
+        Ok(vec![advantages, baselines.to_vec()])
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod alarms;
 mod check;
+mod collect;
 mod columns;
 mod directory;
 mod estimator_state;
@@ -19,16 +20,13 @@ mod start;
 mod summary;
 mod verdict;
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use rand_chacha::rand_core::Rng;
 use serde::{Deserialize, Serialize};
 
-use crate::agent::{
-    EpisodePlan, PlaySettings, Player, RunColumns, Scored, episode_columns, evaluation_lines, pack, plan_from,
-};
+use crate::agent::{Player, RunColumns, Scored, episode_columns, evaluation_lines, pack};
 use crate::checkpoint::Contents;
 use crate::data::{Batch, Episode};
 use crate::dist::{agree, exchange};
@@ -37,7 +35,7 @@ use crate::error::{InputError, message};
 use crate::eval::{self, Evaluation, Panel};
 use crate::files::write_lines;
 use crate::model::Model;
-use crate::plugin::{Column, Estimator};
+use crate::plugin::Estimator;
 use crate::policy::Network;
 use crate::policy::batching::all_mini_batches;
 use crate::policy::critic::{self, CriticReport};
@@ -48,7 +46,6 @@ use crate::track::{Event, Metrics, Phases, Status, Tracker};
 use alarms::Alarms;
 use directory::RunDir;
 pub use directory::{RECIPE, check_empty, make_first_free, remove_empty, to_resume};
-use group_filter::Selection;
 use ledger::{Ledger, OpenRow, OptimizerCounters, SaveClock, StartedUpdate};
 use speed::{Speed, TRAINED, TRAINED_THROUGH_ADAPTERS, forward_flops, generation_flops};
 pub use start::join;
@@ -124,58 +121,6 @@ impl Run {
     /// The phase that runs now.
     pub fn phase(&self) -> &'static str {
         self.meter.phases.running()
-    }
-
-    /// Plays one group of episodes for each of the next tasks. Dynamic sampling replaces groups that it drops.
-    pub fn collect(&mut self, iteration: u64) -> Result<Vec<Episode>> {
-        self.meter.phases.start("rollout");
-        let _bar = self.ranks.progress.phase("rollout", "episodes");
-        let rollout = &self.recipe.rollout;
-        let settings = PlaySettings::train(rollout, iteration);
-        let mut selection = Selection::new(rollout);
-        self.ledger.tasks = self.ledger.state.tasks.clone();
-        while let Some(groups) = selection.missing() {
-            let tasks = self.ledger.tasks.next(groups.len());
-            let plan = plan_from(groups.start, &tasks, rollout.group_size, self.recipe.seed, iteration);
-            let episodes = self
-                .player
-                .play_among(&*self.ranks.comm, &self.learner.policy.model, &plan, &settings)
-                .context("playing episodes")?;
-            selection.add(episodes);
-        }
-        if rollout.dynamic_sampling.is_some() {
-            selection.report(&mut self.meter.metrics);
-        }
-        let mut played = selection.episodes_played();
-        let mut episodes = selection.into_episodes();
-        if self.estimator.asked().iter().any(|asked| asked.column == Column::GreedyReturn) {
-            played += self.play_greedy(iteration, &mut episodes)?;
-        }
-        self.ledger.totals.episodes = self.ledger.state.totals.episodes + played;
-        self.count_env_errors()?;
-        report::environment(&mut self.meter.metrics, &episodes)?;
-        Ok(episodes)
-    }
-
-    /// Plays one greedy episode from the start of each group, and notes its return in the group's episodes. Returns their number.
-    fn play_greedy(&mut self, iteration: u64, episodes: &mut [Episode]) -> Result<u64> {
-        let rollout = &self.recipe.rollout;
-        let first = |(number, group): (usize, &[Episode])| {
-            let Episode { group, task, seed, .. } = group[0];
-            EpisodePlan { group, episode: number as u32, task, seed }
-        };
-        let groups = || episodes.chunk_by(|a, b| a.group == b.group);
-        let plan: Vec<EpisodePlan> = groups().enumerate().map(first).collect();
-        let settings = PlaySettings::greedy(rollout, iteration);
-        let greedy = self
-            .player
-            .play_among(&*self.ranks.comm, &self.learner.policy.model, &plan, &settings)
-            .context("playing greedy episodes")?;
-        let returns: HashMap<u32, f64> = greedy.iter().map(|one| (one.group, one.episode_return())).collect();
-        for episode in episodes {
-            episode.greedy_return = returns.get(&episode.group).copied();
-        }
-        Ok(plan.len() as u64)
     }
 
     /// Packs episodes into a batch: sequences to train on, and one row per step with the columns that the estimator asks for

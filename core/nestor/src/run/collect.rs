@@ -1,0 +1,65 @@
+//! The episodes of an iteration: groups to train on, and a greedy episode for each where the estimator asks for it.
+
+use std::collections::HashMap;
+
+use anyhow::{Context, Result};
+
+use super::group_filter::Selection;
+use super::{Run, report};
+use crate::agent::{EpisodePlan, PlaySettings, plan_from};
+use crate::data::Episode;
+use crate::plugin::Column;
+
+impl Run {
+    /// Plays one group of episodes for each of the next tasks. Dynamic sampling replaces groups that it drops.
+    pub fn collect(&mut self, iteration: u64) -> Result<Vec<Episode>> {
+        self.meter.phases.start("rollout");
+        let _bar = self.ranks.progress.phase("rollout", "episodes");
+        let rollout = &self.recipe.rollout;
+        let settings = PlaySettings::train(rollout, iteration);
+        let mut selection = Selection::new(rollout);
+        self.ledger.tasks = self.ledger.state.tasks.clone();
+        while let Some(groups) = selection.missing() {
+            let tasks = self.ledger.tasks.next(groups.len());
+            let plan = plan_from(groups.start, &tasks, rollout.group_size, self.recipe.seed, iteration);
+            let episodes = self
+                .player
+                .play_among(&*self.ranks.comm, &self.learner.policy.model, &plan, &settings)
+                .context("playing episodes")?;
+            selection.add(episodes);
+        }
+        if rollout.dynamic_sampling.is_some() {
+            selection.report(&mut self.meter.metrics);
+        }
+        let mut played = selection.episodes_played();
+        let mut episodes = selection.into_episodes();
+        if self.estimator.asked().iter().any(|asked| asked.column == Column::GreedyReturn) {
+            played += self.play_greedy(iteration, &mut episodes)?;
+        }
+        self.ledger.totals.episodes = self.ledger.state.totals.episodes + played;
+        self.count_env_errors()?;
+        report::environment(&mut self.meter.metrics, &episodes)?;
+        Ok(episodes)
+    }
+
+    /// Plays one greedy episode from the start of each group, and notes its return in the group's episodes. Returns their number.
+    fn play_greedy(&mut self, iteration: u64, episodes: &mut [Episode]) -> Result<u64> {
+        let rollout = &self.recipe.rollout;
+        let first = |(number, group): (usize, &[Episode])| {
+            let Episode { group, task, seed, .. } = group[0];
+            EpisodePlan { group, episode: number as u32, task, seed }
+        };
+        let groups = || episodes.chunk_by(|a, b| a.group == b.group);
+        let plan: Vec<EpisodePlan> = groups().enumerate().map(first).collect();
+        let settings = PlaySettings::greedy(rollout, iteration);
+        let greedy = self
+            .player
+            .play_among(&*self.ranks.comm, &self.learner.policy.model, &plan, &settings)
+            .context("playing greedy episodes")?;
+        let returns: HashMap<u32, f64> = greedy.iter().map(|one| (one.group, one.episode_return())).collect();
+        for episode in episodes {
+            episode.greedy_return = returns.get(&episode.group).copied();
+        }
+        Ok(plan.len() as u64)
+    }
+}

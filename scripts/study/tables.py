@@ -37,12 +37,19 @@ def records(*names):
 
 
 def compared(groups, against):
-    """The tables of `nestor compare`."""
+    """The report of `nestor compare`."""
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
         file.writelines(json.dumps(run) + "\n" for runs in groups.values() for run in runs)
         file.flush()
         command = [NESTOR, "compare", file.name, "--by-folder", "--against", against, "--markdown"]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def short(report):
+    """A report of `nestor compare` without its tables by kind of task and of what was used, and without the recipes' differences."""
+    parts = re.split(r"\n\n(?=\*\*|- )", report)
+    long = ("**Success by kind", "**Used in training", "- The recipes differ")
+    return "\n\n".join(part for part in parts if not part.startswith(long))
 
 
 def values(run, name):
@@ -152,8 +159,13 @@ def blocks():
         pictures[f"study_{world}.svg"] = curve(main, f"{title}: success on held-out tasks by iteration, mean and 95 % interval over seeds")
         rest = {group: runs for group, runs in {**groups, **records(f"{world}_rest")}.items() if group not in MAIN}
         if rest:
-            found[f"{world} variants"] = compared({"gigpo": groups["gigpo"], **rest}, "gigpo")
+            found[f"{world} variants"] = short(compared({"gigpo": groups["gigpo"], **rest}, "gigpo"))
             found[f"{world} variants states"] = states({"gigpo": groups["gigpo"], **rest})
+        cause = records(f"{world}_cause")
+        if cause:
+            both = {"grpo": groups["grpo"], "gigpo": groups["gigpo"], **cause}
+            found[f"{world} cause"] = short(compared(both, "grpo"))
+            found[f"{world} cause states"] = states(both)
     return found, pictures
 
 

@@ -24,7 +24,7 @@ mod words;
 pub use crate::compare::{Comparison, Difference, GroupResult, Options, Used, Window, compare};
 pub use crate::error::{CompareError, ReadError};
 pub use crate::files::{expand, recipe, rows, run_of, text};
-pub use crate::measures::{Best, Reached};
+pub use crate::measures::{Best, Reached, best};
 pub use crate::recipe::{Flat, alike, differences, flat, is_neutral};
 pub use crate::record::{Metrics, Panel, Run, Won, runs};
 pub use crate::report::Report;

@@ -83,13 +83,13 @@ pub fn reaches(run: &Run, threshold: f64) -> Option<u64> {
 }
 
 /// The best evaluation after the start, with its bias over random halvings of the panel; none for a panel of one task,
-/// or without halvings.
+/// without evaluations, or without halvings.
 pub fn best(run: &Run, halvings: usize) -> Option<Best> {
     let evaluations = evaluations(run);
     let highest = evaluations.iter().map(|(_, won)| success(&run.panel, won)).fold(0.0, f64::max);
     let mut tasks: Vec<usize> = (0..run.panel.tasks).collect();
     let half = tasks.len() / 2;
-    if half.min(halvings) == 0 {
+    if half.min(halvings) == 0 || evaluations.is_empty() {
         return None;
     }
     let mut rng = ChaCha8Rng::seed_from_u64(SEED);

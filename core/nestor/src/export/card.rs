@@ -2,9 +2,11 @@
 //! (<https://huggingface.co/docs/hub/model-cards>). It states what the run directory records, and nothing else.
 
 use std::fmt::Write;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use nestor_compare as compare;
 use serde_json::{Map, Value, json};
 
 use super::Part;
@@ -99,6 +101,8 @@ struct Facts {
     plugins: Vec<String>,
     /// Evaluations up to the checkpoint that compare with its own.
     evaluations: Vec<Evaluated>,
+    /// The bias of the best of them; none where the run holds no outcomes of its tasks.
+    bias: Option<f64>,
     /// `run.json`; empty where the run has none.
     run: Map<String, Value>,
 }
@@ -117,13 +121,15 @@ impl Facts {
         let state = read_object(&path.join("state.json"))?.unwrap_or_default();
         let number = |name: &str| state.get(name).and_then(Value::as_u64).unwrap_or(0);
         let id = |plugin: &Value| plugin["id"].as_str().map(str::to_string);
+        let iterations = number("comparable_from")..=number("iteration");
         Ok(Some(Self {
             part,
             checkpoint: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
             base: Base::of(&recipe)?,
             recipe,
             plugins: state.get("plugins").and_then(Value::as_array).into_iter().flatten().filter_map(id).collect(),
-            evaluations: evaluations(run_dir, number("comparable_from")..=number("iteration"))?,
+            bias: bias_of_best(run_dir, &iterations),
+            evaluations: evaluations(run_dir, iterations)?,
             run: read_object(&run_dir.join("run.json"))?.unwrap_or_default(),
             run_dir: run_dir.into(),
         }))
@@ -191,9 +197,14 @@ impl Facts {
         let best = trained().reduce(|best, one| if one.success > best.success { one } else { best });
         let rows = [("before reinforcement learning", first), ("best", best), ("last", trained().next_back())];
         let rows = rows.into_iter().filter_map(|(name, one)| Some(one?.row(name)));
+        let bias = match self.bias {
+            Some(bias) => format!("about {:+.1} points, estimated on random halves of the tasks", 100.0 * bias),
+            None => "not known, since the run holds no outcomes of single tasks".into(),
+        };
         format!(
             "\n## Results\n\nSuccess on the evaluation tasks of the run (split `{}`, tasks: {}, temperature {}):\n\n\
-             | evaluation | iteration | success | 95 % interval |\n|---|---|---|---|\n{}",
+             | evaluation | iteration | success | 95 % interval |\n|---|---|---|---|\n{}\n\
+             The best evaluation is chosen by its own noise, too. Its bias is {bias}.\n",
             eval.split,
             eval.tasks,
             eval.temperature,
@@ -234,7 +245,7 @@ impl Facts {
 }
 
 /// The evaluations of a run after these iterations.
-fn evaluations(run_dir: &Path, iterations: std::ops::RangeInclusive<u64>) -> Result<Vec<Evaluated>> {
+fn evaluations(run_dir: &Path, iterations: RangeInclusive<u64>) -> Result<Vec<Evaluated>> {
     let path = run_dir.join("metrics.jsonl");
     if !path.exists() {
         return Ok(Vec::new());
@@ -243,6 +254,13 @@ fn evaluations(run_dir: &Path, iterations: std::ops::RangeInclusive<u64>) -> Res
     let rows = text.lines().filter_map(|line| serde_json::from_str(line).ok());
     let all = rows.filter_map(|row: Value| Evaluated::of(&row));
     Ok(all.filter(|one| iterations.contains(&one.iteration)).collect())
+}
+
+/// The bias of the best evaluation after these iterations.
+fn bias_of_best(run_dir: &Path, iterations: &RangeInclusive<u64>) -> Option<f64> {
+    let mut run = compare::Run::read(run_dir).ok()?;
+    run.outcomes.retain(|iteration, _| iterations.contains(iteration));
+    Some(compare::best(&run, compare::Options::default().halvings)?.bias)
 }
 
 /// A fence of more backticks than the text has in a row: a recipe may hold a template in Markdown.

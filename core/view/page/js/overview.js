@@ -6,20 +6,19 @@ const STATE_NOTES = {
   failed: "ended with an error: see log.txt", interrupted: "ended before its last iteration; no process holds its lock",
 };
 
-/// Returns the largest value of a metric with its iteration; null if the run has none.
-function best(run, metric) {
+/// Returns the last value of a metric with its iteration; null if the run has none. The best value would be chosen by its own noise,
+/// too: the section "Comparison" shows it beside its bias.
+function last(run, metric) {
   const series = run.series[metric];
-  if (!series) return null;
-  let place = -1;
-  series.values.forEach((value, at) => { if (value !== null && (place < 0 || value > series.values[place])) place = at; });
+  const place = series ? series.values.findLastIndex((value) => value !== null) : -1;
   return place < 0 ? null : { value: series.values[place], iteration: run.iterations[series.at[place]] };
 }
 
 /// The columns: name, and the text or element of a run; null where the run does not tell.
 const COLUMNS = [
   ["state", (run) => h(`span.state-${run.state}`, { title: STATE_NOTES[run.state] }, STATES[run.state])],
-  ["best evaluation", (run) => {
-    const found = best(run, "eval/success");
+  ["last evaluation", (run) => {
+    const found = last(run, "eval/success");
     return found && h("span", null, h("b", null, format(found.value, "share")), ` at ${found.iteration}`);
   }],
   ["iterations", (run) => (run.iterations.length || run.planned
@@ -37,7 +36,7 @@ const COLUMNS = [
   ["torch", (run) => run.info.torch],
 ];
 /// Shown for every run, even if equal.
-const ALWAYS = ["state", "best evaluation", "iterations", "wall time"];
+const ALWAYS = ["state", "last evaluation", "iterations", "wall time"];
 
 const clockOf = (seconds) => (typeof seconds === "number" ? clock(seconds) : null);
 const count = (number) => (typeof number === "number" ? metricPrefix(number) : null);
@@ -57,11 +56,13 @@ function overview(about) {
   return [facts, table];
 }
 
-/// One line for a folded head: how many runs are in which state, and the best of all.
+/// One line for a folded head: how many runs are in which state, and the last evaluations.
 function overviewLine(about) {
   const states = Object.keys(STATES).map((state) => [state, about.runs.filter((run) => run.state === state).length]).filter(([, number]) => number);
-  const all = about.runs.map((run) => [run.name, best(run, "eval/success")]).filter(([, found]) => found);
-  const [name, top] = all.sort(([, a], [, b]) => b.value - a.value)[0] || [];
   const word = states.map(([state, number]) => (about.runs.length === 1 ? state : `${number} ${state}`)).join(", ");
-  return `${word}${top ? ` · best evaluation ${format(top.value, "share")}${about.runs.length > 1 ? ` (${name}` : " ("}${about.runs.length > 1 ? ", " : ""}iteration ${top.iteration})` : ""}`;
+  const all = about.runs.map((run) => last(run, "eval/success")).filter(Boolean).sort((a, b) => a.value - b.value);
+  const [low, high] = [all[0], all.at(-1)];
+  if (!high) return word;
+  const shown = (found) => format(found.value, "share");
+  return all.length === 1 ? `${word} · last evaluation ${shown(high)} (iteration ${high.iteration})` : `${word} · last evaluations ${shown(low)} to ${shown(high)}`;
 }

@@ -62,6 +62,7 @@ def test_an_iteration_trains_on_all_of_its_script(workload, phases, bench, tmp_p
     assert measured["tokens"] == sum(len(turn["prompt"]) + turn["response"] for turn in turns)
     assert measured["optimizer_steps"] == -(-len(turns) // 12)
     assert len(measured["seconds_all"]) == 2 and 0 < measured["logprob_diff_max"] < 1e-4
+    assert measured["peak_of"] == "host" and measured["peak_bytes"] > 1e8
 
 
 def test_generate_counts_its_passes_and_the_context_of_decoding(bench):

@@ -8,6 +8,7 @@ use nestor_cli::args::IterationArgs;
 use serde_json::{Value, json};
 use tch::Device;
 
+use super::peak_memory;
 use super::rollout::{Stage, describe};
 use super::script::Script;
 use super::timing::{median, seconds_of};
@@ -80,7 +81,8 @@ pub fn iteration(args: &IterationArgs) -> Result<Value> {
 
     let model = model()?;
     let reference = (kl > 0.0).then(|| model.frozen());
-    let ranks = Ranks::solo(model.device());
+    let device = model.device();
+    let ranks = Ranks::solo(device);
     let mut policy = Network::new(model, &ranks)?;
     let mut stage = Stage::new(&script, args.run.slots, Sampling::default());
     let mut iterations: Vec<Clock> = Vec::new();
@@ -133,6 +135,9 @@ pub fn iteration(args: &IterationArgs) -> Result<Value> {
     printed["seconds_all"] = seconds_of(&totals);
     printed["tokens_per_s"] = (report.tokens as f64 / median(totals.clone())).into();
     printed["seconds"] = median(totals).into();
+    let (peak_of, peak) = peak_memory(device)?;
+    printed["peak_of"] = peak_of.into();
+    printed["peak_bytes"] = peak.into();
     Ok(printed)
 }
 

@@ -148,14 +148,14 @@ pub fn update(options: &BenchOptions) -> Result<Value> {
     });
     report["planned_bytes"] = json!(planned.peak().1);
     report["plan"] = serde_json::to_value(&planned)?;
-    let (peak_of, peak) = update_peak(device)?;
+    let (peak_of, peak) = peak_memory(device)?;
     report["peak_of"] = json!(peak_of);
     report["peak_bytes"] = serde_json::to_value(exchange(&*ranks.comm, Ok(peak))?)?;
     Ok(if rendezvous.rank == 0 { report } else { Value::Null })
 }
 
-/// The memory that the plan of an update stands beside, and its peak in bytes: the GPU's, or on a CPU the process's.
-fn update_peak(device: Device) -> Result<(&'static str, Option<f64>)> {
+/// The memory that a benchmark fills, and its peak in bytes: the GPU's, or on a CPU the process's.
+fn peak_memory(device: Device) -> Result<(&'static str, Option<f64>)> {
     match device {
         Device::Cuda(gpu) => Ok(("device", Some(cuda::memory(gpu)?.peak() as f64))),
         _ => Ok(("host", peak_bytes())),

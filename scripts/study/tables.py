@@ -82,6 +82,29 @@ def shown(center, digits):
     return "–" if math.isnan(center) else f"{center:.{digits}f}"
 
 
+def leads(*rows):
+    """GiGPO's lead in points: the runs of one machine in a row, each a name, groups, and the group without a step level."""
+    def window(run):
+        last = sorted(run["outcomes"], key=int)[-3:]
+        return 100 * mean(sum(map(int, run["outcomes"][at])) for at in last) / (run["panel"]["tasks"] * run["panel"]["samples"])
+
+    def by_seed(runs):
+        return {run["name"].split("/")[-1]: window(run) for run in runs}
+    lines, all_pairs = [], []
+    for name, groups, other in rows:
+        own, others = by_seed(groups["gigpo"]), by_seed(groups[other])
+        pairs = [own[seed] - others[seed] for seed in sorted(own.keys() & others.keys())]
+        lines.append((name, pairs))
+        all_pairs += pairs
+    lines.append(("both", all_pairs))
+    cells = []
+    for name, pairs in lines:
+        center, spread = over_seeds(pairs, lambda pair: pair)
+        each = ", ".join(f"{pair:+.1f}" for pair in pairs)
+        cells.append([name, str(len(pairs)), f"{center:+.1f}", f"{center - spread:+.1f} to {center + spread:+.1f}", each])
+    return table(["runs", "pairs", "gigpo leads by", "95 %", "each pair"], cells)
+
+
 def states(groups):
     """Where the parts of an advantage reach, and how the policy behaves."""
     share = lambda name: lambda run: 100 * mean(values(run, name))
@@ -164,6 +187,8 @@ def blocks():
         if len(variants) > 1:
             found[f"{world} variants"] = short(compared(variants, "gigpo"))
             found[f"{world} variants states"] = states(variants)
+        if "gigpo" in rest and "gigpo_w0.0" in rest:
+            found[f"{world} leads"] = leads(("main table", groups, "grpo"), ("second machine", rest, "gigpo_w0.0"))
         cause = records(f"{world}_cause")
         if cause:
             both = {"grpo": groups["grpo"], "gigpo": groups["gigpo"], **cause}

@@ -5,6 +5,7 @@ usage, at each rank, with torchrun's variables: fully_shard.py MODEL_DIR BATCHES
 Rank 0 prints a JSON object for each optimiser step and writes the final parameters.
 """
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -77,6 +78,9 @@ def main():
     if rank == 0:
         save_file(whole, out)
     dist.destroy_process_group()
+    sys.stdout.flush()
+    # Threads of PyTorch that still run would at times abort the end of the process.
+    os._exit(0)
 
 
 if __name__ == "__main__":

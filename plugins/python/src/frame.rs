@@ -4,7 +4,6 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use nestor_plugin::ffi;
-use serde::Deserialize;
 use serde_json::Value;
 
 use crate::reply::{Body, Reply};
@@ -63,8 +62,9 @@ pub fn reply(body: &[u8], id: u64) -> Result<Body> {
     ensure!(text.len() <= MOST_JSON, "the worker's reply has {} bytes of text; the limit is {MOST_JSON}", text.len());
     let text = std::str::from_utf8(text).context("the worker's reply is not UTF-8")?;
     let mut reader = serde_json::Deserializer::from_str(text);
-    let reply = Reply::deserialize(&mut reader).and_then(|reply| reader.end().map(|()| reply));
-    let reply = reply.with_context(|| format!("the worker's reply cannot be read: {}", start_of(text)))?;
+    let context = || format!("the worker's reply cannot be read: {}", start_of(text));
+    let reply: Reply = serde_path_to_error::deserialize(&mut reader).with_context(context)?;
+    reader.end().with_context(context)?;
     if reply.id != id {
         bail!("the worker replied to request {}, not to {id}", reply.id);
     }
@@ -110,7 +110,10 @@ mod tests {
         let Body::Observation(whole) = reply(&seen("abcdef"), 2).unwrap() else { panic!("an observation") };
         assert_eq!((whole.images[0].width(), whole.images[0].rgb()), (2, &b"abcdef"[..]));
         let (short, long) = (seen("abcde"), seen("abcdefg"));
-        let cases: [(&[u8], &str); 10] = [
+        let text = SEEN.replace("\"metrics\":{}", "\"metrics\":{\"x\":null}");
+        let cases: [(&[u8], &str); 12] = [
+            (text.as_bytes(), "type `observation` has data of another form: field `observation.metrics.x`"),
+            (br#"{"id":2,"type":"count","data":"many"}"#, "type `count` has data of another form: \"many\""),
             (&short, "5 bytes of pixels for images of 2 pixels"),
             (&long, "7 bytes of pixels for images of 2 pixels"),
             (SEEN.as_bytes(), "0 bytes of pixels for images of 2 pixels"),

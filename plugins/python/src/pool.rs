@@ -1,7 +1,7 @@
 //! The workers of a world. Each has many environments, and one call at a time. A worker that was lost is replaced at the
 //! next call; the instances then build their episodes again.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -42,6 +42,10 @@ pub struct Pool {
     slots: Vec<Mutex<Slot>>,
     closing: Vec<Sender<u64>>,
     seats: AtomicU64,
+    /// A `close` took too long or ended its worker, so that no other one is called.
+    gave_up: AtomicBool,
+    /// A warning of a faulty `close` is out.
+    warned: AtomicBool,
 }
 
 impl Pool {
@@ -52,7 +56,8 @@ impl Pool {
         let mut first = Some(worker);
         let slot = |closed| Mutex::new(Slot { worker: first.take(), generation: 1, closed });
         let slots = receivers.into_iter().map(slot).collect();
-        Ok((Pool { setup, slots, closing, seats: AtomicU64::new(0) }, described))
+        let (seats, gave_up, warned) = (AtomicU64::new(0), AtomicBool::new(false), AtomicBool::new(false));
+        Ok((Pool { setup, slots, closing, seats, gave_up, warned }, described))
     }
 
     /// The checked config.
@@ -70,12 +75,12 @@ impl Pool {
 
     /// Takes hold of an environment's worker, for one or more calls.
     pub fn hold(&self, seat: &Seat) -> Held<'_> {
-        Held { slot: self.lock(seat.slot), setup: &self.setup, env: seat.env }
+        Held { slot: self.lock(seat.slot), pool: self, env: seat.env }
     }
 
     /// Asks the first worker for a number of tasks.
     pub fn tasks(&self, split: &str) -> Result<Body, Fault> {
-        let mut held = Held { slot: self.lock(0), setup: &self.setup, env: 0 };
+        let mut held = Held { slot: self.lock(0), pool: self, env: 0 };
         held.ready().map_err(Fault::Lost)?;
         held.call("tasks", serde_json::json!({ "split": split }))
     }
@@ -86,29 +91,71 @@ impl Pool {
     }
 }
 
+impl Pool {
+    /// Closes an environment in a worker, unless that was given up. Returns false if the worker is lost. A fault becomes a
+    /// warning: nobody waits for the result.
+    fn close(&self, worker: &mut Worker, env: u64) -> bool {
+        if self.gave_up.load(Ordering::Relaxed) {
+            return true;
+        }
+        let (message, lost) = match worker.call(env, "close", Value::Null) {
+            Ok(_) => return true,
+            Err(Fault::Raised(message)) => (message, false),
+            Err(Fault::Lost(error)) => (format!("{error:#}"), true),
+        };
+        let class = &self.setup.class;
+        if lost && !self.gave_up.swap(true, Ordering::Relaxed) {
+            eprintln!("warning: `close` of `{class}`: {message}; no other `close` is called in this run");
+        } else if !lost && !self.warned.swap(true, Ordering::Relaxed) {
+            eprintln!("warning: `close` of `{class}`: {message}; further faults of `close` are not shown");
+        }
+        !lost
+    }
+}
+
 impl Drop for Pool {
     fn drop(&mut self) {
-        // All of them hear of it before one is waited for.
-        let slots = self.slots.iter_mut().map(|slot| slot.get_mut().unwrap_or_else(PoisonError::into_inner));
-        slots.filter_map(|slot| slot.worker.as_ref()).for_each(Worker::hang_up);
+        let count = self.slots.len() as u64;
+        // The first environment of each worker was described.
+        let envs = self.seats.load(Ordering::Relaxed).div_ceil(count).max(1);
+        let slots = std::mem::take(&mut self.slots);
+        let workers = slots.into_iter().filter_map(|slot| slot.into_inner().unwrap_or_else(PoisonError::into_inner).worker);
+        let pool = &*self;
+        // Side by side, since each may take a while.
+        std::thread::scope(|scope| {
+            for mut worker in workers {
+                scope.spawn(move || {
+                    let closed = worker.runs() && (0..envs).all(|env| pool.close(&mut worker, env));
+                    // Without a word it would close the rest by itself.
+                    if !closed || pool.gave_up.load(Ordering::Relaxed) {
+                        worker.kill();
+                    }
+                });
+            }
+        });
     }
 }
 
 /// A worker that no one else uses meanwhile.
 pub struct Held<'a> {
     slot: MutexGuard<'a, Slot>,
-    setup: &'a Setup,
+    pool: &'a Pool,
     env: u64,
 }
 
 impl Held<'_> {
-    /// Starts the worker if it does not run. Returns its generation.
+    /// Closes environments of instances that are gone, and starts the worker if it does not run. Returns its generation.
     pub fn ready(&mut self) -> Result<u64> {
         let slot = &mut *self.slot;
+        while let (Some(worker), Ok(env)) = (&mut slot.worker, slot.closed.try_recv()) {
+            if worker.runs() && !self.pool.close(worker, env) {
+                slot.worker = None;
+            }
+        }
         if !slot.worker.as_mut().is_some_and(Worker::runs) {
             slot.worker = None;
             slot.generation += 1;
-            slot.worker = Some(Worker::start(self.setup)?.0);
+            slot.worker = Some(Worker::start(&self.pool.setup)?.0);
         }
         Ok(slot.generation)
     }
@@ -116,11 +163,10 @@ impl Held<'_> {
     /// Makes one call. A worker that is lost is not used again.
     pub fn call(&mut self, kind: &str, data: Value) -> Result<Body, Fault> {
         let slot = &mut *self.slot;
-        let closed: Vec<u64> = slot.closed.try_iter().collect();
         let Some(worker) = &mut slot.worker else {
             return Err(Fault::Lost(anyhow::anyhow!("the worker is not ready")));
         };
-        let result = worker.call(self.env, kind, data, &closed);
+        let result = worker.call(self.env, kind, data);
         if matches!(result, Err(Fault::Lost(_))) {
             slot.worker = None;
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, anyhow, bail, ensure};
 use nestor_plugin::Image;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -57,23 +57,29 @@ impl Reply<'_> {
     pub fn into_body(self, pixels: &[u8]) -> Result<Body> {
         Ok(match self.kind {
             Kind::Observation => {
-                let mut seen = read::<Box<Seen>>(self.data)?;
+                let mut seen = read::<Box<Seen>>("observation", self.data)?;
                 seen.images = images(&seen.observation.images, pixels)?;
                 Body::Observation(seen)
             }
             _ if !pixels.is_empty() => bail!("the worker's reply has pixels and is no observation"),
-            Kind::Description => Body::Description(read(self.data)?),
-            Kind::Count => Body::Count(read(self.data)?),
-            Kind::Text => Body::Text(read(self.data)?),
-            Kind::State => Body::State(read(self.data)?),
+            Kind::Description => Body::Description(read("description", self.data)?),
+            Kind::Count => Body::Count(read("count", self.data)?),
+            Kind::Text => Body::Text(read("text", self.data)?),
+            Kind::State => Body::State(read("state", self.data)?),
             Kind::Done => Body::Done,
-            Kind::Error => Body::Error(read::<Failure>(self.data)?.message),
+            Kind::Error => Body::Error(read::<Failure>("error", self.data)?.message),
         })
     }
 }
 
-fn read<T: DeserializeOwned>(data: &RawValue) -> Result<T> {
-    serde_json::from_str(data.get()).context("the worker's reply has data of another form")
+/// Reads the data of a reply of this type. The error names the field.
+fn read<T: DeserializeOwned>(kind: &str, data: &RawValue) -> Result<T> {
+    let mut reader = serde_json::Deserializer::from_str(data.get());
+    serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+        let (path, start) = (error.path().to_string(), data.get().chars().take(40).collect::<String>());
+        let place = if path == "." { start } else { format!("field `{path}`") };
+        anyhow!("the worker's reply of type `{kind}` has data of another form: {place}: {}", error.into_inner())
+    })
 }
 
 /// Cuts pixels into images of these widths and heights.

@@ -200,6 +200,134 @@ fn dropped_instances_are_closed() {
     assert_eq!(kept.step(&world, &said("closed")).unwrap().text, "closed 1");
 }
 
+/// The lines that the environments of class `Helpers` noted, and the processes in them that still run.
+fn noted(log: &std::path::Path) -> (Vec<String>, Vec<String>) {
+    let text = std::fs::read_to_string(log).unwrap_or_default();
+    let lines: Vec<String> = text.lines().map(str::to_string).collect();
+    let pid = |line: &&String| line.split(' ').nth(1).is_some_and(|pid| is_alive(pid.parse().unwrap()));
+    let alive = lines.iter().filter(pid).cloned().collect();
+    (lines, alive)
+}
+
+fn is_alive(pid: i32) -> bool {
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), None).is_ok()
+}
+
+#[test]
+fn every_environment_is_closed_and_no_process_outlives_its_worker() {
+    let dir = tempfile::tempdir().unwrap();
+    for (mode, count) in [("well", 3), ("raise", 3), ("leave", 3), ("exit", 1), ("hang", 1)] {
+        let log = dir.path().join(mode);
+        let kwargs = json!({ "log": log, "mode": mode });
+        let config = json!({ "class": "cases:Helpers", "workers": 1, "kwargs": kwargs, "timeout_s": 1 });
+        let world = opened(config).unwrap();
+        let plays = [0, 1, 2].map(|seed| start(&world, 0, seed));
+        assert_eq!(noted(&log).1.len(), 6, "{mode}");
+        drop((plays, world));
+        let (lines, alive) = noted(&log);
+        assert_eq!(lines.iter().filter(|line| *line == "closed").count(), count, "{mode}: {lines:?}");
+        assert!(alive.is_empty(), "{mode}: {alive:?}");
+    }
+}
+
+#[test]
+fn a_faulty_close_is_no_fault_of_the_next_call() {
+    let dir = tempfile::tempdir().unwrap();
+    for mode in ["raise", "leave", "exit", "hang"] {
+        let kwargs = json!({ "log": dir.path().join(mode), "mode": mode });
+        let config = json!({ "class": "cases:Helpers", "kwargs": kwargs, "timeout_s": 1 });
+        let world = opened(config).unwrap();
+        let (mut kept, _) = start(&world, 0, 0);
+        drop(start(&world, 0, 1));
+        assert_eq!(world.tasks("train").unwrap(), 1000, "{mode}");
+        assert_eq!(kept.step(&world, &said("wait")).unwrap().text, "done", "{mode}");
+    }
+}
+
+#[test]
+fn lost_workers_leave_nothing_and_say_how_they_were_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let config = json!({ "class": "cases:Helpers", "kwargs": { "log": log }, "timeout_s": 1 });
+    let world = opened(config).unwrap();
+    for (action, message) in [
+        ("exit", "the worker ended with exit code 7 during `step`"),
+        ("hang", "`step` did not return within 1 s"),
+        ("closed", "the worker closed its connection to nestor during `step`"),
+    ] {
+        let (mut play, _) = start(&world, 0, 0);
+        let error = refused(play.step(&world, &said(action)));
+        assert!(error.contains(message), "{error}");
+        assert!(noted(&log).1.is_empty(), "{action}");
+    }
+    let (mut play, _) = start(&world, 0, 0);
+    assert_eq!(play.step(&world, &said("fork")).unwrap().text, "done", "the copy's answer is not sent");
+    assert_eq!(play.step(&world, &said("a")).unwrap().text, "done");
+}
+
+#[test]
+fn signals_of_an_environment_end_neither_worker_nor_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = json!({ "class": "cases:Helpers", "kwargs": { "log": dir.path().join("log") } });
+    let world = opened(config).unwrap();
+    let (mut play, _) = start(&world, 0, 0);
+    let seen = play.step(&world, &said("send sigint sigterm sighup sigusr1 sigusr2 sigchld sigcont sigwinch"));
+    assert_eq!(seen.unwrap().text, "done");
+}
+
+#[test]
+fn values_of_another_type_are_errors_that_name_their_field() {
+    let world = open("Typed");
+    let (mut play, _) = start(&world, 0, 0);
+    let cases = [
+        ("step None", "step returned NoneType; it must return observation"),
+        ("step 'abcde'", "step returned str"),
+        ("step (1, 2, 3)", "step returned 3 values"),
+        ("parse ('a', True, 1)", "parse returned 3 values"),
+        ("parse ('a', 'yes')", "`valid` of parse is str 'yes'"),
+        ("seen None", "not NoneType"),
+        ("seen {'text': 4}", "not int"),
+        ("seen {'images': 3}", "`images` of the observation is int 3"),
+        ("reward '1'", "the reward is str '1'; it must be a number"),
+        ("reward None", "the reward is NoneType None"),
+        ("reward [1]", "the reward is list [1]"),
+        ("reward float('inf')", "the reward is inf; it must be finite"),
+        ("terminated 'no'", "`terminated` of step is str 'no'"),
+        ("truncated []", "`truncated` of step is list []"),
+        ("info [1]", "info is list [1]; it must be a dict"),
+        ("metrics 3", "info[\"metrics\"] is int 3; it must be a dict"),
+        ("metrics {'x': float('nan')}", "info[\"metrics\"][\"x\"] is nan; it must be finite"),
+        ("metrics {'x': 'many'}", "info[\"metrics\"][\"x\"] is str 'many'; it must be a number"),
+        ("metrics {'x': 10**400}", "info[\"metrics\"][\"x\"] is int 1000"),
+        ("admissible 'left'", "the list of admissible actions is str 'left'"),
+        ("admissible 4", "the list of admissible actions is int 4"),
+        ("won 'no'", "`won` of info is str 'no'"),
+        ("success float('nan')", "`won` of info is nan"),
+        ("other {(1, 2): 3}", "info cannot be written as JSON: keys must be"),
+        ("other (lambda x: [x.append(x), x])([])", "info cannot be written as JSON: Circular reference"),
+    ];
+    for (response, message) in cases {
+        play.reset(&world, Start { split: "train", task: 0, seed: 0 }).unwrap();
+        let error = refused(play.step(&world, response));
+        assert!(error.contains(message) && !error.contains('\n'), "{response}: {error}");
+    }
+    for (attributes, message) in [
+        (json!({ "num_tasks": -5 }), "`num_tasks` is -5; it must be at least 1"),
+        (json!({ "num_tasks": "many" }), "`num_tasks` is str 'many'; it must be a whole number"),
+        (json!({ "num_tasks": 2.5 }), "`num_tasks` is float 2.5"),
+        (json!({ "num_tasks": true }), "`num_tasks` is bool True"),
+        (json!({ "num_tasks": { "train": "many" } }), "`num_tasks['train']` is str 'many'"),
+        (json!({ "num_tasks": 0 }), "has no tasks in split `train`"),
+        (json!({ "num_tasks": u64::MAX }), "below 2^63"),
+    ] {
+        let world = opened(json!({ "class": "cases:Typed", "kwargs": attributes })).unwrap();
+        let error = refused(world.tasks("train"));
+        assert!(error.contains(message), "{attributes}: {error}");
+    }
+    let error = refused(opened(json!({ "class": "cases:Typed", "kwargs": { "template": 5 } })));
+    assert!(error.contains("`template` is int 5; it must be a text"), "{error}");
+}
+
 #[test]
 fn reward_functions_score_the_rows_of_a_file() {
     let dir = tempfile::tempdir().unwrap();

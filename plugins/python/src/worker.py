@@ -5,23 +5,37 @@ most significant first, and that many bytes of JSON. In a reply with images a nu
 request has an id, the index of an environment, a type and data; its
 reply has the id, a type and data. One request is answered before the next one is read. The bodies are those of OpenEnv, with
 Nestor's own fields inside.
+
+Two processes run it. The first one, the keeper, is the parent of the worker and outlives it: it ends whatever the worker has
+started, also once the trainer is gone. Its standard output is a socket on which the trainer hangs up, or asks it to kill.
 """
+import contextlib
 import faulthandler
 import hashlib
 import importlib
 import inspect
 import json
 import math
+import operator
 import os
+import select
 import signal
 import sys
+import time
 import traceback
 import types
+from collections.abc import Iterable, Mapping, Sized
 
 # Bytes of a reply without pixels. The plugin takes no more.
 LIMIT = 16 << 20
 # Images of a reply, and their pixels together.
 MOST_IMAGES, MOST_PIXELS = 64, 16 << 20
+# Seconds that a worker has to close its environments once the trainer is gone, and its keeper to end the rest.
+FAREWELL, REST = 2, 5
+# Seconds between two looks of the keeper for the trainer.
+LOOK = 0.5
+# prctl's numbers of a signal at the parent's end, and of a process that adopts its descendants' orphans.
+PDEATHSIG, SUBREAPER = 1, 36
 
 
 class Environments:
@@ -40,13 +54,21 @@ class Environments:
         adapter = self.envs.pop(index, None)
         close = getattr(adapter and adapter.env, "close", None)
         if callable(close):
+            close()
+
+    def close_all(self):
+        """Closes what is open, once the trainer is gone and no one waits for the result."""
+        for index in list(self.envs):
             try:
-                close()
-            except Exception:  # noqa: BLE001: nobody waits for the result
+                self.close(index)
+            except BaseException:  # noqa: BLE001: the others are closed too
                 traceback.print_exc()
 
     def answer(self, index, kind, data):
         """Type and data of the reply, and the pixels of an observation."""
+        if kind == "close":
+            self.close(index)
+            return "done", None
         adapter = self.env(index)
         if kind == "step":
             return "observation", *adapter.step(data)
@@ -59,9 +81,9 @@ class Environments:
         if kind == "expert":
             return "text", adapter.expert()
         if kind == "response":
-            return "text", str(adapter.env.response(data["action"]))
+            return "text", said(adapter.env.response(data["action"]), "`response`")
         if kind == "save":
-            return "state", adapter.env.save()
+            return "state", strict(adapter.env.save())
         if kind == "load":
             adapter.env.load(data["state"])
             return "done", None
@@ -88,21 +110,24 @@ class Adapter:
 
     def describe(self):
         template = getattr(self.env, "template", None)
+        template = template() if callable(template) else template
+        if not (template is None or isinstance(template, str)):
+            raise TypeError(f"`template` is {shown(template)}; it must be a text, or a method that returns one")
         optional = {"parse": self.parse, "expert": self.expert_action}
         optional |= {name: self.method(name) for name in ("response", "save", "load")}
-        return {"template": template() if callable(template) else template,
-                "has": [name for name, found in optional.items() if found]}
+        return {"template": template, "has": [name for name, found in optional.items() if found]}
 
     def tasks(self, split):
         """Number of tasks in a split; null where the class does not say."""
-        found = getattr(self.env, "tasks", getattr(self.env, "num_tasks", None))
+        name = "tasks" if hasattr(self.env, "tasks") else "num_tasks"
+        found = getattr(self.env, name, None)
         if callable(found):
-            found = found(split)
+            found, name = found(split), f"{name}({split!r})"
         if isinstance(found, dict):
             if split not in found:
                 raise ValueError(f"split `{split}` is unknown; known: {', '.join(map(str, found))}")
-            found = found[split]
-        return found if found is None or isinstance(found, int) else len(found)
+            found, name = found[split], f"{name}[{split!r}]"
+        return None if found is None else count(found, f"`{name}`")
 
     def reset(self, data):
         given = {**data, "options": {"split": data["split"], "task": data["task"]}}
@@ -111,6 +136,8 @@ class Adapter:
         seen = self.env.reset(**{name: value for name, value in given.items() if name in wanted})
         info = {}
         if isinstance(seen, tuple):
+            if len(seen) != 2:
+                raise TypeError(f"reset returned {len(seen)} values; it must return the observation, or the observation and info")
             seen, info = seen
         return self.observe(seen, info, 0.0, False, False)
 
@@ -119,29 +146,33 @@ class Adapter:
             action, valid = data["action"], data["valid"]
         else:
             action = self.parse(data["response"])
+            if isinstance(action, tuple) and len(action) != 2:
+                raise TypeError(f"parse returned {len(action)} values; it must return the action, or (action, valid)")
             action, valid = action if isinstance(action, tuple) else (action, action is not None)
             action = "" if action is None else action
         result = self.env.step(action)
-        if len(result) == 5:
-            seen, reward, terminated, truncated, info = result
-        elif len(result) == 4:
-            seen, reward, terminated, info = result
-            truncated = bool((info or {}).get("TimeLimit.truncated"))
+        length = len(result) if isinstance(result, (tuple, list)) else None
+        if length not in (4, 5):
+            what = type(result).__name__ if length is None else f"{length} values"
+            raise TypeError(f"step returned {what}; it must return observation, reward, terminated, truncated, info")
+        seen, reward, terminated, *cut, info = result
+        terminated = flag(terminated, "`terminated` of step" if cut else "`done` of step")
+        if cut:
+            truncated = flag(cut[0], "`truncated` of step")
         else:
-            raise TypeError(f"step returned {len(result)} values; it must return observation, reward, terminated, truncated, info")
-        terminated = bool(terminated) and not (len(result) == 4 and truncated)
-        reply, pixels = self.observe(seen, info, float(reward), terminated, bool(truncated) and not terminated)
-        reply["observation"].update(action=str(action), valid=bool(valid))
+            truncated = flag(mapping(info, "info").get("TimeLimit.truncated"), 'info["TimeLimit.truncated"]')
+            terminated = terminated and not truncated
+        reply, pixels = self.observe(seen, info, number(reward, "the reward"), terminated, truncated and not terminated)
+        reply["observation"].update(action=str(action), valid=flag(valid, "`valid` of parse"))
         return reply, pixels
 
     def observe(self, seen, info, reward, terminated, truncated):
-        if not math.isfinite(reward):
-            raise ValueError(f"the reward is {reward}; it must be finite")
-        info, images = dict(info or {}), []
+        info, images = dict(mapping(info, "info")), []
         if isinstance(seen, dict):
             info = {key: seen[key] for key in ("task", "anchor", "admissible") if key in seen} | info
             one, several = seen.get("image"), seen.get("images")
-            images = pictures([*([] if one is None else [one]), *([] if several is None else several)])
+            several = [] if several is None else items(several, "`images` of the observation")
+            images = pictures([*([] if one is None else [one]), *several])
             seen = seen.get("text", "" if images else None)
         elif not isinstance(seen, str) and callable(getattr(seen, "tobytes", None)):
             seen, images = "", pictures([seen])
@@ -162,9 +193,13 @@ class Adapter:
             anchor = anchor.hex() if isinstance(anchor, bytes) else str(anchor)
         won = first(info, "won", "success", "is_success")
         if won is not None:
-            info["won"] = bool(won)
-        observation = {"text": seen, "task": str(info.pop("task", "")), "admissible": [str(a) for a in admissible or ()],
-                       "anchor": anchor, "metrics": info.pop("metrics", {}), "metadata": info,
+            info["won"] = flag(won, "`won` of info")
+        metrics = mapping(info.pop("metrics", None), 'info["metrics"]')
+        metrics = {str(key): number(value, f'info["metrics"]["{key}"]') for key, value in metrics.items()}
+        admissible = [] if admissible is None else items(admissible, "the list of admissible actions")
+        task = info.pop("task", None)
+        observation = {"text": seen, "task": "" if task is None else str(task), "admissible": [str(a) for a in admissible],
+                       "anchor": anchor, "metrics": metrics, "metadata": info,
                        "images": [[width, height] for width, height, _ in images]}
         reply = {"observation": observation, "reward": reward, "done": terminated or truncated, "truncated": truncated}
         return reply, b"".join(pixels for *_, pixels in images)
@@ -172,7 +207,78 @@ class Adapter:
     def expert(self):
         if self.expert_action is None:
             raise TypeError(f"{type(self.env).__name__} has no `expert`")
-        return str(self.expert_action())
+        return said(self.expert_action(), "`expert`")
+
+
+def shown(value):
+    """A value in a message: its type and the start of its text."""
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= 40 else text[:40] + '…'}"
+
+
+def number(value, name):
+    """A finite number as a float. Texts are none, even those that look like one."""
+    try:
+        if isinstance(value, (str, bytes, bytearray)):
+            raise TypeError
+        found = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError(f"{name} is {shown(value)}; it must be a number") from None
+    if not math.isfinite(found):
+        raise ValueError(f"{name} is {found}; it must be finite")
+    return found
+
+
+def flag(value, name):
+    """True or false. `None` is false, numbers are as Python has them, and nothing else is a truth value."""
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    return number(value, name) != 0
+
+
+def count(value, name):
+    """A number of tasks: a whole number, or the length of a list."""
+    if isinstance(value, Sized) and not isinstance(value, (str, bytes, bytearray)):
+        return len(value)
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        found = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} is {shown(value)}; it must be a whole number, a list, or a dict of either by split") from None
+    if not 0 <= found < 1 << 63:
+        raise ValueError(f"{name} is {found}; it must be at least 1 and below 2^63")
+    return found
+
+
+def mapping(value, name):
+    """A dict; an empty one in place of `None`."""
+    if value is None or isinstance(value, Mapping):
+        return {} if value is None else value
+    raise TypeError(f"{name} is {shown(value)}; it must be a dict")
+
+
+def items(value, name):
+    """Something like a list. A text is none, though Python iterates over its characters."""
+    if isinstance(value, Iterable) and not isinstance(value, (str, bytes, bytearray, Mapping)):
+        return value
+    raise TypeError(f"{name} is {shown(value)}; it must be a list")
+
+
+def said(value, name):
+    """An action or a response as text."""
+    if value is None:
+        raise TypeError(f"{name} returned None; it must return a text")
+    return str(value)
+
+
+def strict(state):
+    """The state of an episode, all of whose values JSON has: it is read again later."""
+    try:
+        json.dumps(state, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TypeError(f"`save` returned a state that JSON cannot hold: {error}") from None
+    return state
 
 
 def pictures(images):
@@ -254,11 +360,17 @@ ENCODE = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=plain, se
 
 def encoded(reply):
     try:
-        return ENCODE(reply).encode()
+        try:
+            text = ENCODE(reply)
+        except ValueError:
+            text = ENCODE(finite(json.loads(json.dumps(reply, default=plain))))
+    except (TypeError, ValueError, RecursionError) as error:
+        # All other fields were checked.
+        raise TypeError(f"info cannot be written as JSON: {error}") from None
+    try:
+        return text.encode()
     except UnicodeEncodeError:
         raise ValueError("a text of the environment holds half a surrogate pair, which is no UTF-8") from None
-    except ValueError:
-        return ENCODE(finite(json.loads(json.dumps(reply, default=plain)))).encode()
 
 
 def send(link, reply, pixels=b""):
@@ -301,44 +413,199 @@ def opened(data):
     return Environments(load(data["class"]), data["kwargs"])
 
 
-def serve(link):
-    """Answers requests until the plugin hangs up."""
-    environments, patience = None, 0
-    for request in requests(link):
-        index, kind, data = request["env"], request["type"], request["data"]
-        # Ends a call that nobody waits for any more, should the trainer be gone.
-        signal.alarm(patience)
+class Gone(BaseException):
+    """The trainer is gone during a call."""
+
+
+class Worker:
+    """Answers requests until the trainer hangs up."""
+
+    def __init__(self, link):
+        self.link, self.environments, self.process = link, None, None
+        # A call is under way whose reply the trainer waits for.
+        self.calling = False
+
+    def look(self, *_):
+        """The keeper's signal: leaves a call that no one waits for any more. An environment may send the signal too."""
+        if os.getpid() != self.process:  # one that the environment forked
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            return os.kill(os.getpid(), signal.SIGTERM)
+        poll = select.poll()
+        poll.register(self.link, select.POLLRDHUP)
+        if self.calling and poll.poll(0):
+            self.calling = False
+            raise Gone
+
+    def serve(self):
+        self.process = os.getpid()
         try:
+            for request in requests(self.link):
+                reply = self.reply(request)
+                if os.getpid() != self.process:
+                    os._exit(0)  # the environment forked, and its call returned in the copy too
+                send(self.link, *reply)
+        except (Gone, BrokenPipeError, ConnectionResetError):
+            pass
+        finally:
+            if self.environments and os.getpid() == self.process:
+                self.environments.close_all()
+
+    def reply(self, request):
+        index, kind, data = request["env"], request["type"], request["data"]
+        try:
+            self.calling = kind != "close"
             if kind == "open":
-                environments, answer = opened(data), ("description", None)
-                patience = math.ceil(data["timeout_s"]) + 30
-                answer = environments.answer(index, "describe", None)
+                self.environments = opened(data)
+                answer = self.environments.answer(index, "describe", None)
             else:
-                for gone in request["closed"]:
-                    environments.close(gone)
-                answer = environments.answer(index, kind, data)
+                answer = self.environments.answer(index, kind, data)
+            self.calling = False
             reply = {"id": request["id"], "type": answer[0], "data": answer[1]}
-            pixels = answer[2] if len(answer) > 2 else b""
-        except Exception as error:  # noqa: BLE001: whatever the environment raises is the reply
-            reply = {"id": request["id"], "type": "error", "data": {"message": message_of(error), "code": "EXECUTION_ERROR"}}
-            pixels = b""
-        signal.alarm(0)
-        send(link, reply, pixels)
+            return reply, answer[2] if len(answer) > 2 else b""
+        except Gone:
+            raise
+        except BaseException as error:  # noqa: BLE001: whatever the environment raises is the reply
+            self.calling = False
+            if not isinstance(error, Exception) and kind != "close":
+                raise
+            return {"id": request["id"], "type": "error", "data": {"message": message_of(error), "code": "EXECUTION_ERROR"}}, b""
+
+
+def prctl(option, value):
+    """Linux's call of this name; without ctypes, which some interpreters lack, nothing is done."""
+    with contextlib.suppress(ImportError, OSError, AttributeError):
+        import ctypes
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+class Keeper:
+    """The parent of a worker."""
+
+    def __init__(self, worker, lifeline, trainer):
+        self.worker, self.lifeline, self.trainer = worker, lifeline, trainer
+
+    def keep(self):
+        """Waits for the worker's end, ends all that it has left, and then ends in the same way."""
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGVTALRM}:
+            with contextlib.suppress(OSError, ValueError):
+                signal.signal(number, signal.SIG_IGN)
+        # The trainer knows this process alone.
+        signal.signal(signal.SIGVTALRM, lambda *_: self.tell(signal.SIGVTALRM))
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        ends, wake = os.pipe()
+        for each in (ends, wake):
+            os.set_blocking(each, False)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        poll, late = select.poll(), math.inf
+        poll.register(ends, select.POLLIN)
+        poll.register(self.lifeline, select.POLLIN)
+        while (status := self.reap()) is None:
+            left = min(LOOK, max(0.01, late - time.monotonic()))
+            for descriptor, _ in poll.poll(math.ceil(left * 1000)):
+                if descriptor == ends:
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(ends, 4096)
+                elif self.asked():
+                    late = 0
+                else:
+                    poll.unregister(self.lifeline)
+                    self.trainer = None
+            if late == math.inf and os.getppid() != self.trainer:
+                late = time.monotonic() + FAREWELL
+                self.tell(signal.SIGTERM)
+            if time.monotonic() >= late:
+                self.tell(signal.SIGKILL)
+        self.end_rest()
+        leave(status)
+
+    def asked(self):
+        """True if the trainer asks to kill; false if it hung up."""
+        try:
+            return bool(os.read(self.lifeline, 1))
+        except OSError:
+            return False
+
+    def tell(self, number):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.worker, number)
+
+    def reap(self):
+        """Takes note of processes that ended; the worker's status once it did."""
+        while True:
+            try:
+                found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return 0
+            if found is None:
+                return None
+            if found.si_pid == self.worker:
+                # Not reaped yet, so the number of its group is still its own.
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self.worker, signal.SIGKILL)
+                return os.waitpid(self.worker, 0)[1]
+            os.waitpid(found.si_pid, 0)
+
+    def end_rest(self):
+        """Kills all that is left. The orphans of a killed process become children of this one."""
+        end = time.monotonic() + REST
+        while time.monotonic() < end:
+            for child in children():
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(child, signal.SIGKILL)
+            try:
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            except ChildProcessError:
+                return
+            time.sleep(0.005)
+
+
+def children():
+    """The process ids of this process's children."""
+    own = str(os.getpid())
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        with contextlib.suppress(OSError), open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
+            # The name in brackets may hold anything; state and parent follow it.
+            if file.read().rpartition(")")[2].split()[1] == own:
+                yield int(name)
+
+
+def leave(status):
+    """Ends this process as another one ended."""
+    if os.WIFSIGNALED(status):
+        with contextlib.suppress(ImportError, OSError, ValueError):
+            import resource
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        number = os.WTERMSIG(status)
+        with contextlib.suppress(OSError, ValueError):
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    os._exit(os.waitstatus_to_exitcode(status) & 0xff)
 
 
 def main():
-    link = os.dup(0)
+    link, lifeline, trainer = os.dup(0), os.dup(1), os.getppid()
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
-    # The plugin sends this signal to a worker that takes too long, and reads on the socket where it hangs.
-    faulthandler.register(signal.SIGVTALRM, file=link, all_threads=False)
+    os.dup2(2, 1)
+    worker = Worker(link)
     # A signal to all processes of a job is the trainer's to act on. Handlers are not inherited by programs that run here.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, lambda *_: None)
-    try:
-        serve(link)
-    except (BrokenPipeError, ConnectionResetError):
-        pass  # the trainer is gone
+    signal.signal(signal.SIGTERM, worker.look)
+    prctl(SUBREAPER, 1)
+    keeper = os.getpid()
+    if process := os.fork():
+        os.close(link)
+        Keeper(process, lifeline, trainer).keep()
+    os.close(lifeline)
+    os.setsid()
+    prctl(PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != keeper:
+        os._exit(1)
+    # The trainer sends this signal to a worker that takes too long, and reads on the socket where it hangs.
+    faulthandler.register(signal.SIGVTALRM, file=link, all_threads=False)
+    worker.serve()
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
-//! A worker process: it plays environments, and answers one request at a time.
+//! A worker process: it plays environments, and answers one request at a time. The process that is started here is its
+//! keeper (`worker.py`), which ends with it and with all that it has started, also where the trainer was killed.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,12 @@ const START: Duration = Duration::from_secs(120);
 const DUMP: Duration = Duration::from_millis(500);
 /// Time that a worker has to end by itself.
 const FAREWELL: Duration = Duration::from_secs(2);
+/// Time that a keeper has to end a worker with all that it has started.
+const END: Duration = Duration::from_secs(7);
+/// Time after which a worker that closed its connection is taken to run on.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Asks a keeper to kill its worker.
+const KILL: &[u8] = b"k";
 
 /// The reason why a request has no answer.
 #[derive(Debug)]
@@ -41,6 +48,8 @@ pub enum Fault {
 pub struct Worker {
     child: Child,
     link: UnixStream,
+    /// The keeper's connection.
+    lifeline: UnixStream,
     frames: Frames,
     timeout: Duration,
     requests: u64,
@@ -50,17 +59,19 @@ impl Worker {
     /// Starts a process and opens the class in it.
     pub fn start(setup: &Setup) -> Result<(Worker, Description)> {
         let (link, theirs) = UnixStream::pair().context("cannot make a socket for a worker")?;
+        let (lifeline, keepers) = UnixStream::pair().context("cannot make a socket for a worker")?;
         link.set_write_timeout(Some(setup.timeout)).context("cannot limit a worker's time")?;
         let mut command = Command::new(&setup.python);
-        // A group of its own: a Ctrl-C in the terminal is the trainer's, and a kill reaches what the worker started.
+        // A group of its own: a Ctrl-C in the terminal is the trainer's.
         command.args(["-u", "-c", SOURCE]).process_group(0);
-        command.stdin(OwnedFd::from(theirs)).stdout(Stdio::from(std::io::stderr()));
+        command.stdin(OwnedFd::from(theirs)).stdout(OwnedFd::from(keepers));
         let child = command.spawn().with_context(|| {
             format!("config key `python`: {} cannot be started; name an interpreter or a venv", setup.python.display())
         })?;
-        drop(command); // it holds the worker's end of the socket
-        let mut worker = Worker { child, link, frames: Frames::default(), timeout: setup.timeout + START, requests: 0 };
-        let described = match worker.call(0, "open", setup.open.clone(), &[]) {
+        drop(command); // it holds the other ends of the sockets
+        let (frames, timeout) = (Frames::default(), setup.timeout + START);
+        let mut worker = Worker { child, link, lifeline, frames, timeout, requests: 0 };
+        let described = match worker.call(0, "open", setup.open.clone()) {
             Ok(Body::Description(described)) => described,
             Ok(other) => bail!("the worker opened with {other:?}"),
             Err(Fault::Raised(message)) => bail!("`{}`: {message}", setup.class),
@@ -75,11 +86,11 @@ impl Worker {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Sends a request for an environment and waits for the reply. The environments of `closed` are closed before.
-    pub fn call(&mut self, env: u64, kind: &str, data: Value, closed: &[u64]) -> Result<Body, Fault> {
+    /// Sends a request for an environment and waits for the reply.
+    pub fn call(&mut self, env: u64, kind: &str, data: Value) -> Result<Body, Fault> {
         self.requests += 1;
         let id = self.requests;
-        let request = json!({ "id": id, "env": env, "type": kind, "data": data, "closed": closed });
+        let request = json!({ "id": id, "env": env, "type": kind, "data": data });
         match self.exchange(&request, id).map_err(|error| self.lost(kind, error))? {
             Body::Error(message) => Err(Fault::Raised(message)),
             body => Ok(body),
@@ -117,7 +128,13 @@ impl Worker {
                     "`{kind}` did not return within {seconds} s (config key `timeout_s`){place}; its worker was killed"
                 )
             }
-            Some(_) => anyhow!("the worker {} during `{kind}`", ended(self.kill())),
+            Some(_) => match self.wait(PATIENCE) {
+                Some(status) => anyhow!("the worker {} during `{kind}`", ended(status)),
+                None => {
+                    self.kill();
+                    anyhow!("the worker closed its connection to nestor during `{kind}`, and was killed")
+                }
+            },
             None => {
                 self.kill();
                 error
@@ -150,11 +167,26 @@ impl Worker {
         Pid::from_raw(self.child.id() as i32)
     }
 
+    /// Waits for the process to end by itself.
+    fn wait(&mut self, time: Duration) -> Option<ExitStatus> {
+        let end = Instant::now() + time;
+        loop {
+            match self.child.try_wait() {
+                Ok(None) if Instant::now() < end => sleep(Duration::from_millis(5)),
+                Ok(status) => return status,
+                Err(_) => return None,
+            }
+        }
+    }
+
     /// Ends the process and all that it started.
-    fn kill(&mut self) -> Option<ExitStatus> {
-        // The group's number is the worker's, which stays taken until `wait`.
+    pub fn kill(&mut self) {
+        if self.lifeline.write_all(KILL).is_ok() && self.wait(END).is_some() {
+            return;
+        }
+        // It is no keeper, or was stopped. The group's number is the process's, which stays taken until `wait`.
         let _ = killpg(self.pid(), Signal::SIGKILL);
-        self.child.wait().ok()
+        let _ = self.child.wait();
     }
 
     /// Hangs up, on which a worker ends by itself.
@@ -166,21 +198,16 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         self.hang_up();
-        let end = Instant::now() + FAREWELL;
-        while Instant::now() < end {
-            if !self.runs() {
-                return;
-            }
-            sleep(Duration::from_millis(5));
+        if self.wait(FAREWELL).is_none() {
+            self.kill();
         }
-        self.kill();
     }
 }
 
-fn ended(status: Option<ExitStatus>) -> String {
-    match status.map(|status| (status.code(), status.signal())) {
-        Some((Some(code), _)) => format!("ended with exit code {code}"),
-        Some((_, Some(number))) => match Signal::try_from(number) {
+fn ended(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("ended with exit code {code}"),
+        (_, Some(number)) => match Signal::try_from(number) {
             Ok(signal) => format!("was killed by {signal}"),
             Err(_) => format!("was killed by signal {number}"),
         },

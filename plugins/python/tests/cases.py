@@ -1,5 +1,8 @@
 """Environments that the tests of the plugin play (src/tests.rs)."""
 import os
+import signal
+import subprocess
+import sys
 import time
 
 
@@ -74,6 +77,80 @@ class Echo:
 
     def close(self):
         Echo.closed += 1
+
+
+class Helpers:
+    """Starts processes that nothing ends, and closes in many ways."""
+
+    def __init__(self, log, mode="well"):
+        self.log, self.mode = log, mode
+        self.note(f"made {subprocess.Popen(['sleep', '1000'], start_new_session=True).pid}")
+
+    def note(self, line):
+        with open(self.log, "a", encoding="utf-8") as log:
+            log.write(line + "\n")
+
+    def daemon(self):
+        """Starts a process that is an orphan in a session of its own."""
+        if os.fork() == 0:
+            os.setsid()
+            if (process := os.fork()) == 0:
+                os.execvp("sleep", ["sleep", "1000"])
+            self.note(f"daemon {process}")
+            os._exit(0)
+        os.wait()
+
+    def reset(self, seed):
+        self.daemon()
+        return "ready"
+
+    def step(self, action):
+        keeper = os.getppid()
+        actions = {"exit": lambda: os._exit(7), "hang": lambda: time.sleep(1000), "fork": os.fork,
+                   "closed": lambda: (os.closerange(0, 100), time.sleep(1000))}
+        if action in actions:
+            actions[action]()
+        for name in action.split()[1:]:
+            for target in (lambda n: os.kill(keeper, n), lambda n: os.killpg(os.getpgid(keeper), n), lambda n: os.killpg(0, n)):
+                target(getattr(signal, name.upper()))
+        return "done", 0, False, {}
+
+    def close(self):
+        self.note("closed")
+        if self.mode == "raise":
+            raise ValueError("a fault of close")
+        if self.mode == "leave":
+            sys.exit(3)
+        if self.mode == "exit":
+            os._exit(5)
+        if self.mode == "hang":
+            time.sleep(1000)
+
+
+class Typed:
+    """Gives values of other types. Each action is the place of one and a Python expression."""
+
+    def __init__(self, **attributes):
+        self.__dict__.update(attributes)
+
+    def reset(self, seed):
+        return "begin"
+
+    def parse(self, response):
+        place, _, text = response.partition(" ")
+        value = eval(text)  # noqa: S307: the tests' own
+        return value if place == "parse" else ((place, value), True)
+
+    def step(self, action):
+        place, value = action if isinstance(action, tuple) else ("", None)
+        fields = {"seen": "text", "reward": 0.0, "terminated": False, "truncated": False, "info": {}}
+        if place == "step":
+            return value
+        if place in fields:
+            fields[place] = value
+        elif place:
+            fields["info"] = {place: value}
+        return tuple(fields.values())
 
 
 class Array:

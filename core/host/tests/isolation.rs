@@ -142,10 +142,30 @@ fn a_close_function_that_hangs_costs_one_deadline() {
 
 #[test]
 fn harmless_habits_are_harmless() {
-    for fault in ["stdout", "chdir", "slow", "fork", "leak", "close_stdout"] {
+    for fault in ["stdout", "chdir", "slow", "fork", "leak", "close_stdout", "signals"] {
         let shared = environment(json!({ "fault": fault })).unwrap();
         assert_eq!(play(&shared, 0).map_err(|e| format!("{e:#}")), Ok(0.0), "{fault}");
         assert!(std::env::current_dir().unwrap() != Path::new("/"), "{fault}");
+    }
+}
+
+#[test]
+fn no_process_of_a_plugin_outlives_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |at: &str| {
+        let config = json!({ "fault": "daemon", "at": at, "folder": folder.path() });
+        let shared = environment(config).unwrap();
+        play(&shared, 0).unwrap();
+        drop(shared);
+    };
+    for at in ["open", "reset", "step", "close"] {
+        run(at);
+        let noted: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert!(!noted.is_empty(), "{at}");
+        for pid in noted {
+            assert!(!Path::new("/proc").join(&pid).exists(), "{at}");
+            std::fs::remove_file(folder.path().join(pid)).unwrap();
+        }
     }
 }
 

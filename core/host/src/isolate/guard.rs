@@ -7,33 +7,58 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use anyhow::{Context, Result, bail, ensure};
-use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage, setrlimit};
 use nix::unistd::{Pid, dup2_stdin, getppid, setpgid, setsid};
+
+use super::keeper;
 
 /// The socket that takes the last word; -1 for none.
 static SOCKET: AtomicI32 = AtomicI32::new(-1);
 /// First descriptor after the standard ones.
 const FIRST: RawFd = 3;
 
-/// Takes the socket that is this process's standard input, and leaves all that the process inherited but its output.
+/// Signals that a job or a terminal sends to all of its processes. They are the trainer's to act on, and a plugin may send
+/// them too.
+const NOT_MEANT: [c_int; 5] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2];
+
+/// Takes the socket that is this process's standard input, and leaves all that the process inherited but its output. Returns
+/// in a child of this process ([`keeper`]).
 pub fn leave_parent() -> Result<OwnedFd> {
-    let parent = getppid();
-    // A process in a session of its own gets no signal from the trainer's terminal. One that leads a group already has it.
-    let _ = setsid();
-    die_with(parent)?;
+    lead_session();
     // SAFETY: this program has opened nothing yet, so no value owns these descriptors.
     ensure!(
         unsafe { libc::close_range(FIRST as u32, u32::MAX, 0) } == 0,
         "cannot close inherited descriptors: {}",
         std::io::Error::last_os_error()
     );
-    let socket = fcntl(std::io::stdin(), FcntlArg::F_DUPFD_CLOEXEC(FIRST)).context("there is no standard input")?;
-    // SAFETY: the descriptor is new.
-    let socket = unsafe { OwnedFd::from_raw_fd(socket) };
-    dup2_stdin(fs::File::open("/dev/null").context("opening /dev/null")?).context("cannot replace standard input")?;
     setrlimit(Resource::RLIMIT_CORE, 0, 0).context("cannot turn core dumps off")?;
+    let lifeline = keeper::take_lifeline(FIRST)?;
+    keeper::divide(lifeline)?;
+    let socket = moved(std::io::stdin().as_raw_fd(), FIRST)?;
+    dup2_stdin(fs::File::open("/dev/null").context("opening /dev/null")?).context("cannot replace standard input")?;
+    for signal in NOT_MEANT {
+        // SAFETY: the handler does nothing. Programs that run here do not inherit it.
+        unsafe { libc::signal(signal, nothing as *const () as usize) };
+    }
     Ok(socket)
+}
+
+extern "C" fn nothing(_: c_int) {}
+
+/// Makes this process a session of its own, which gets no signal from the trainer's terminal. One that leads a group
+/// already has it.
+pub fn lead_session() {
+    let _ = setsid();
+}
+
+/// A copy of a standard descriptor at this number or above, that programs which run here do not inherit.
+pub fn moved(standard: RawFd, first: RawFd) -> Result<OwnedFd> {
+    // SAFETY: the descriptor is only read during the call; the copy is new.
+    unsafe {
+        let copy = libc::fcntl(standard, libc::F_DUPFD_CLOEXEC, first);
+        ensure!(copy >= 0, "cannot copy a standard descriptor: {}", std::io::Error::last_os_error());
+        Ok(OwnedFd::from_raw_fd(copy))
+    }
 }
 
 /// Has the kernel kill this process when its parent ends.

@@ -5,12 +5,16 @@
 //! descriptors cannot be copied so; each instance then is a fresh `nestor-host`. A process that dies, or that takes too long
 //! and is killed, harms no other; the next spawn makes a new one ([`process`]).
 //!
+//! The trainer's child is a keeper, which starts the process that loads the file and ends all that is below it, whoever dies
+//! first ([`keeper`]).
+//!
 //! A call is one message each way on a socket; a body that is too long for it is in a file in memory that both processes
 //! have open ([`channel`]). The socket also tells the trainer that the process died. [`frame`] has the messages.
 
 mod channel;
 pub mod frame;
 mod guard;
+mod keeper;
 mod output;
 mod process;
 mod program;

@@ -1,8 +1,10 @@
 //! A process that runs a plugin, as the trainer has it: calls with a deadline, and its end.
 
+use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
+use std::process::{Child, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,6 +15,7 @@ use nix::unistd::Pid;
 
 use super::channel::{Channel, Received};
 use super::frame::{Load, Reply, Request, VERSION, decode, encode};
+use super::keeper::KILL;
 use super::program::{self, Program};
 use super::status::{Bounds, Ending};
 use crate::Stopped;
@@ -27,6 +30,8 @@ use nestor_plugin::ffi;
 
 /// Time that a process whose connection is closed has to end.
 const PATIENCE: Duration = Duration::from_millis(300);
+/// Time that a keeper has to end a process with all that it has started.
+const LAST: Duration = Duration::from_secs(7);
 /// Longest answer but for the numbers of an estimator: texts and images with their lengths, and a state.
 const MOST_ANSWER: usize = ffi::MOST_BYTES
     + 16 * ffi::MOST_TEXTS
@@ -221,22 +226,29 @@ impl Drop for Process {
 }
 
 fn end_program(program: &mut Program, patience: Duration) -> Option<i32> {
-    let begin = Instant::now();
-    let group = Pid::from_raw(program.child.id() as i32);
-    loop {
-        if let Ok(Some(status)) = program.child.try_wait() {
-            return Some(status.into_raw());
-        }
-        if begin.elapsed() >= patience {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(1));
+    if let Some(status) = ended(&mut program.child, patience) {
+        return Some(status.into_raw());
     }
-    // It is not reaped yet, so its process id is still its own.
-    let _ = killpg(group, Signal::SIGKILL);
+    if program.lifeline.write_all(KILL).is_ok() && ended(&mut program.child, LAST).is_some() {
+        return None;
+    }
+    // The keeper was stopped. It is not reaped yet, so its process id is still its own.
+    let _ = killpg(Pid::from_raw(program.child.id() as i32), Signal::SIGKILL);
     let _ = program.child.kill();
     let _ = program.child.wait();
     None
+}
+
+/// Waits for the end of a process.
+fn ended(child: &mut Child, patience: Duration) -> Option<ExitStatus> {
+    let begin = Instant::now();
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Some(status),
+            _ if begin.elapsed() >= patience => return None,
+            _ => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

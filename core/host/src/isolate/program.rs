@@ -1,9 +1,9 @@
 //! Finds the program `nestor-host` and starts it.
 
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Sender, channel};
 
 use anyhow::{Context, Result};
 
@@ -16,38 +16,25 @@ const NAME: &str = "nestor-host";
 
 /// A started program.
 pub struct Program {
+    /// The keeper ([`super::keeper`]).
     pub child: Child,
-    /// The thread that started the program ends when this is dropped, and with the thread the program.
-    _keep: Sender<()>,
+    /// Closed, it has the keeper end the plugin's process.
+    pub lifeline: UnixStream,
 }
 
-/// Starts the program with this socket. A thread of its own does so and then shows what the program prints: the kernel kills
-/// the program when the thread that started it ends, and this one lives as long as it is needed.
+/// Starts the program with this socket, and a thread that shows what it prints.
 pub fn start(plugin: &'static str, socket: OwnedFd) -> Result<Program> {
     let path = find()?;
-    let (keep, dropped) = channel::<()>();
-    let (sender, started) = channel();
-    let work = move || {
-        let mut output = None;
-        let spawned = std::io::pipe().and_then(|(reader, writer)| {
-            output = Some(reader);
-            let mut command = Command::new(&path);
-            command.stdin(Stdio::from(socket)).stdout(writer.try_clone()?).stderr(writer);
-            command.spawn()
-        });
-        // The receiver waits for it.
-        let _ = sender.send(spawned.with_context(|| format!("cannot start {}", path.display())));
-        if let Some(output) = output {
-            output::show(plugin, output);
-        }
-        let _ = dropped.recv();
-    };
+    let (lifeline, keepers) = UnixStream::pair().context("cannot make a socket for a plugin's process")?;
+    let (output, writer) = std::io::pipe().context("cannot make a pipe for a plugin's output")?;
+    let mut command = Command::new(&path);
+    command.stdin(Stdio::from(socket)).stdout(OwnedFd::from(keepers)).stderr(writer);
+    let child = command.spawn().with_context(|| format!("cannot start {}", path.display()))?;
     std::thread::Builder::new()
         .name("plugin output".into())
-        .spawn(work)
+        .spawn(move || output::show(plugin, output))
         .context("cannot start a thread for a plugin's process")?;
-    let child = started.recv().context("the thread for a plugin's process has ended")??;
-    Ok(Program { child, _keep: keep })
+    Ok(Program { child, lifeline })
 }
 
 fn find() -> Result<PathBuf> {

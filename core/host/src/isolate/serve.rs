@@ -11,11 +11,15 @@ use nix::unistd::{ForkResult, Pid, fork, getpid};
 use super::channel::{Channel, Received, receive};
 use super::frame::{INLINE, Load, Packet, Reply, Request, VERSION, decode, encode};
 use super::guard;
+use super::keeper::below;
 use super::status::LOST;
 use crate::call::{Answer, Handle, open};
 use crate::environment_call::EnvironmentCall;
 use crate::leave;
 use crate::library::{self, Abilities, Functions};
+
+/// Time that the copies have to close their instances once the trainer is gone.
+const COPIES: Duration = Duration::from_secs(1);
 
 /// Serves the socket that is this process's standard input, and does not return but for an error.
 pub fn serve() -> Result<()> {
@@ -36,7 +40,7 @@ pub fn serve() -> Result<()> {
         }
     };
     channel.send(&encode(&Reply::Loaded(abilities))?, &[])?;
-    Host { channel, functions, cpu: load.cpu, shared: None, own: None }.serve()
+    Host { channel, functions, cpu: load.cpu, shared: None, own: None, is_copy: false, copies: Vec::new() }.serve()
 }
 
 /// Sets the limits and loads the component.
@@ -60,6 +64,10 @@ struct Host {
     shared: Option<Handle>,
     /// An instance of the environment.
     own: Option<Handle>,
+    /// Another process has opened the shared part.
+    is_copy: bool,
+    /// Process ids of the copies.
+    copies: Vec<i32>,
 }
 
 impl Host {
@@ -69,7 +77,10 @@ impl Host {
             let (body, descriptors) = match self.channel.receive_with_descriptors() {
                 Ok((Received::Body(body), descriptors)) => (body, descriptors),
                 Ok((Received::Nothing, _)) => continue,
-                Ok(_) => leave::now(0),
+                Ok(_) => {
+                    self.close();
+                    leave::now(0)
+                }
                 Err(_) => leave::now(LOST),
             };
             let reply = decode(&body).and_then(|request| self.reply(request, descriptors));
@@ -90,6 +101,26 @@ impl Host {
         }
     }
 
+    /// Closes what is open once the trainer has gone: the copies close theirs first. The keeper ends a plugin that hangs here.
+    fn close(&mut self) {
+        let begin = Instant::now();
+        for &copy in &self.copies {
+            let ended = || waitid(Id::Pid(Pid::from_raw(copy)), WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG);
+            while ended() == Ok(WaitStatus::StillAlive) && begin.elapsed() < COPIES {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        let is_environment = matches!(self.functions, Functions::Environment(_));
+        for (open, call) in
+            [(self.own, EnvironmentCall::Close), (self.shared.filter(|_| !self.is_copy), EnvironmentCall::CloseWorld)]
+        {
+            if open.is_some() && is_environment {
+                // Nobody waits for a fault.
+                let _ = self.environment(&call);
+            }
+        }
+    }
+
     /// The reply to a request; none in the copy that a fork makes.
     fn reply(&mut self, request: Request, descriptors: Vec<OwnedFd>) -> Result<Option<Reply>> {
         if let Some(seconds) = self.cpu {
@@ -99,6 +130,7 @@ impl Host {
             Request::Load(_) => bail!("a second plugin to load"),
             Request::Fork => return self.fork(descriptors),
             Request::End { pid, patience } => {
+                self.copies.retain(|&copy| copy != pid);
                 return Ok(Some(Reply::Ended(end(pid, Duration::from_millis(patience)))));
             }
             Request::Open(config) => {
@@ -128,7 +160,13 @@ impl Host {
         let answer = unsafe { call.perform(&tables, handle.context("a call before open or spawn")?) };
         match call {
             EnvironmentCall::Spawn => self.own = answer.handle(),
-            EnvironmentCall::Close => self.own = None,
+            EnvironmentCall::Close => {
+                self.own = None;
+                if !self.is_copy && self.shared.is_some() {
+                    // The trainer knows the instance alone.
+                    return self.environment(&EnvironmentCall::CloseWorld);
+                }
+            }
             EnvironmentCall::CloseWorld => self.shared = None,
             _ => {}
         }
@@ -150,9 +188,13 @@ impl Host {
         let parent = getpid();
         // SAFETY: this process has one thread, so the copy is whole.
         match unsafe { fork() }.context("cannot copy a plugin's process")? {
-            ForkResult::Parent { child } => Ok(Some(Reply::Forked(Some(child.as_raw())))),
+            ForkResult::Parent { child } => {
+                self.copies.push(child.as_raw());
+                Ok(Some(Reply::Forked(Some(child.as_raw()))))
+            }
             ForkResult::Child => {
                 self.channel = Channel::of(socket, shared);
+                (self.is_copy, self.copies) = (true, Vec::new());
                 guard::report_faults(&self.channel.socket());
                 guard::lead_group()?;
                 guard::die_with(parent)?;
@@ -175,8 +217,11 @@ fn end(pid: i32, patience: Duration) -> Option<i32> {
         }
     };
     // It is not reaped yet, so its process id is still its own. It may not lead a group yet.
+    let started = below(copy);
     let _ = killpg(copy, Signal::SIGKILL);
-    let _ = kill(copy, Signal::SIGKILL);
+    for process in [copy].into_iter().chain(started) {
+        let _ = kill(process, Signal::SIGKILL);
+    }
     let mut status = 0;
     // SAFETY: `status` is written only during the call.
     let reaped = unsafe { libc::waitpid(pid, &mut status, 0) };

@@ -73,10 +73,11 @@ def check(run, root, tmp_path_factory):
 @pytest.mark.parametrize("broken", RANGES + FORMS, ids=lambda broken: broken[0][0])
 def test_broken_values_are_all_reported(broken, check):
     code, errors, _ = check("recipes/smoke/gigpo.yaml", [(key, value) for key, value, _ in broken])
-    assert code == 2 and len(errors.splitlines()) == 1, errors
+    lines = errors.splitlines()
+    assert code == 2 and len(lines) == (len(broken) + 1 if len(broken) > 1 else 1), errors
     for key, _, words in broken:
         assert key in errors and words in errors, (key, words, errors)
-    assert len(broken) == 1 or errors.startswith(f"error: {len(broken)} problems: (1) "), errors
+    assert len(broken) == 1 or errors.startswith(f"error: {len(broken)} problems:\n  (1) "), errors
 
 
 @pytest.mark.parametrize("broken", PLUGINS, ids=lambda broken: broken[0][0])
@@ -93,9 +94,9 @@ def test_train_refuses_the_same_and_leaves_nothing_behind(run, root, tmp_path):
     broken = [("rollout.template", "{{ observatoin }}"), ("eval.tasks", 11), ("critic", {})]
     done = run("train", root / "recipes/smoke/gigpo.yaml", *arguments(broken), "--run-dir", tmp_path / "run")
     assert done.returncode == 2 and not (tmp_path / "run").exists()
-    assert done.stderr.startswith("error: 3 problems: (1) ") and len(done.stderr.splitlines()) == 1, done.stderr
+    assert done.stderr.startswith("error: 3 problems:\n  (1) ") and len(done.stderr.splitlines()) == 4, done.stderr
     done = run("plan", root / "recipes/smoke/gigpo.yaml", *arguments(broken), "--gpu", "cpu")
-    assert done.returncode == 2 and done.stderr.startswith("error: 3 problems: (1) "), done.stderr
+    assert done.returncode == 2 and done.stderr.startswith("error: 3 problems:\n  (1) "), done.stderr
 
 
 def test_the_directory_is_checked(check, tmp_path):

@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 
-use nestor_recipe::{Key, keys};
+use nestor_recipe::{Key, keys, masked};
 
 /// Commands that take a recipe, and `--set` for its keys.
 const WITH_RECIPE: [&str; 4] = ["train", "eval", "plan", "verify"];
@@ -26,7 +26,8 @@ pub fn meant(args: &[OsString]) -> Option<String> {
             None if dashes => (name, next.unwrap_or("VALUE")),
             _ => return None,
         };
-        (!options.contains(&key) && names_key(key, &known)).then(|| format!("--set {key}={value}"))
+        (!options.contains(&key) && names_key(key, &known))
+            .then(|| format!("--set {}", masked(&format!("{key}={value}"))))
     })
 }
 
@@ -57,6 +58,7 @@ mod tests {
             ("train --set=update.lr=1e-3 r.yaml", None),
             ("train runs/a.b=1/recipe.yaml --run-dir update.lr=1", None),
             ("train r.yaml --seed 3", Some("--set seed=3")),
+            ("train r.yaml --wandb.api_key=hush", Some("--set wandb.api_key=***")),
             ("eval r.yaml --model seed=1", None),
             ("view runs/a update.lr=1", None),
         ] {

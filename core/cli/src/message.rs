@@ -4,22 +4,38 @@ use std::any::Any;
 use std::io::{self, ErrorKind};
 use std::panic::PanicHookInfo;
 
-use nestor_recipe::InputError;
+use nestor_recipe::{InputError, lines};
 
-/// Longest message in characters, since messages may quote input.
+/// Longest line of a message in characters, since messages may quote input.
 const LONGEST: usize = 2_000;
 
-/// The one line that a user sees: the chain of causes, with a remedy for a full disk.
+/// The one line that a user sees, or one for each of several problems: the chain of causes, with a remedy for a full disk.
 pub fn message(error: &anyhow::Error) -> String {
     let full = |cause: &io::Error| {
         matches!(cause.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge)
     };
     let text = brief(&format!("{error:#}"));
-    let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(LONGEST).collect();
+    let tidy =
+        |line: &str| -> String { line.chars().map(|c| if c.is_control() { ' ' } else { c }).take(LONGEST).collect() };
+    let text = lines(&text).map(tidy).collect::<Vec<_>>().join("\n");
     match error.chain().filter_map(|cause| cause.downcast_ref()).any(full) {
         true => format!("{text}; the disk is full: free some space and try again (--resume continues a run)"),
         false => text,
     }
+}
+
+/// True for a line of a list of problems.
+pub fn is_item(line: &str) -> bool {
+    line.starts_with("  (")
+}
+
+/// The last error in a process's output, on one line.
+pub fn last_error(output: &str) -> Option<String> {
+    let lines: Vec<&str> = output.lines().collect();
+    let at = lines.iter().rposition(|line| line.starts_with("error: "))?;
+    let items = lines[at + 1..].iter().take_while(|line| is_item(line)).map(|line| line.trim_start());
+    let whole: Vec<&str> = lines[at].strip_prefix("error: ").into_iter().chain(items).collect();
+    Some(whole.join(" "))
 }
 
 /// A message without the C++ backtrace that libtorch appends.

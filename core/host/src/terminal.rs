@@ -11,6 +11,7 @@ use std::sync::OnceLock;
 
 use anyhow::{Context, Result};
 use console::{Term, colors_enabled, is_dumb, style};
+use nestor_recipe::lines;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::unistd::{close, dup2_stdout};
 use textwrap::Options;
@@ -141,16 +142,18 @@ pub fn put(text: &str) {
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
-/// Prints an error or a warning on standard error. Ignores a closed standard error.
-pub fn warn(line: &str) {
+/// Prints an error or a warning on standard error: one line, or one for each of several problems. Ignores a closed standard
+/// error.
+pub fn warn(message: &str) {
     let term = Term::stderr();
+    let each = |line: &dyn Fn(&str) -> String| lines(message).map(line).collect::<Vec<_>>().join("\n");
     let text = match term.is_term() {
-        false => format!("{}\n", printable(line)),
+        false => format!("{}\n", each(&|line| printable(line))),
         true => {
             let clear = if redraws() { CLEAR } else { "" };
             let red = style("error:").red().for_stderr().to_string();
             let yellow = style("warning:").yellow().for_stderr().to_string();
-            let folded = fold(line, columns(&term));
+            let folded = each(&|line| fold(line, columns(&term)));
             format!("{clear}{}\n", folded.replacen("error:", &red, 1).replacen("warning:", &yellow, 1))
         }
     };

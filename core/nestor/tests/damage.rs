@@ -95,11 +95,12 @@ fn keys(value: &Value, path: &[Value]) -> Vec<Vec<Value>> {
     value.as_mapping().unwrap_or(&empty).iter().flat_map(below).collect()
 }
 
-/// The message of an error, which must be one line and the user's mistake.
+/// The message of an error, which must be the user's mistake, and one line unless it lists several problems.
 fn refusal<T>(result: Result<T>, what: &str) -> Option<String> {
     let error = result.err()?;
     assert!(error.chain().any(|cause| cause.is::<InputError>()), "{what}: {error:#}");
-    Some(message(&error)).inspect(|text| assert!(!text.contains('\n'), "{what}: {text}"))
+    let is_item = |line: &str| line.starts_with("  (");
+    Some(message(&error)).inspect(|text| assert!(text.lines().skip(1).all(is_item), "{what}: {text}"))
 }
 
 #[test]
@@ -122,7 +123,7 @@ fn a_damaged_recipe_gives_one_message_with_its_place() -> Result<()> {
                 usize::from(env.or(refusal(plugins.estimator(&recipe.estimator.choice()), &what)).is_some());
         }
         let Some(text_of_error) = refusal(read, &what) else { continue };
-        let first = text_of_error.split_once(" problems: (1) ").map_or(&*text_of_error, |(_, first)| first);
+        let first = text_of_error.split_once(" problems:\n  (1) ").map_or(&*text_of_error, |(_, first)| first);
         assert!(first.starts_with(&format!("{}:", file.display())), "{what}: {text_of_error}");
         refused += 1;
         if refused % SAMPLE == 0 {

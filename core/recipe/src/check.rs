@@ -5,7 +5,9 @@ use anyhow::Result;
 use serde_json::Value;
 use serde_path_to_error::Segment;
 
-use super::keys::{Key, alternatives, keys_of};
+use super::hints::{key_hint, value_hint};
+use super::keys::{Key, keys_of};
+use super::secret;
 use super::tree::{Location, Node};
 use super::*;
 
@@ -22,9 +24,15 @@ where
     let value: T = build(root, start)?;
     let located = problems(&value).into_iter().map(|(path, message)| {
         let parts: Vec<String> = path.split('.').map(str::to_string).collect();
-        input_error!("{}: `{path}` {message}", locate(root, start, &parts))
+        (locate(root, start, &parts), format!("`{path}` {message}"))
     });
-    all_of(located.collect()).map_or(Ok(value), Err)
+    in_order(located.collect(), start).map_or(Ok(value), Err)
+}
+
+/// One error for problems with their locations, in the order of the file.
+fn in_order(mut problems: Vec<(Location, String)>, start: &Location) -> Option<anyhow::Error> {
+    problems.sort_by_key(|(location, _)| location.order(start));
+    all_of(problems.into_iter().map(|(location, message)| input_error!("{location}: {message}")).collect())
 }
 
 /// Builds the struct, or explains every key of the wrong form. serde stops at the first, so each is mended in a copy until
@@ -47,11 +55,11 @@ fn build<T: DeserializeOwned + JsonSchema>(root: &Node, start: &Location) -> Res
         }
         next = if again { serde_path_to_error::deserialize::<_, T>(json.clone()).err() } else { None };
     }
-    Err(all_of(problems).unwrap_or_else(|| input_error!("{start}: some keys have the wrong form")))
+    Err(in_order(problems, start).unwrap_or_else(|| input_error!("{start}: some keys have the wrong form")))
 }
 
 /// Most bad keys of one recipe that are looked for.
-const MOST_FORMS: usize = 30;
+const MOST_FORMS: usize = 200;
 
 /// Keys that were mended in a copy of a recipe.
 #[derive(Default)]
@@ -135,8 +143,8 @@ fn locate(root: &Node, start: &Location, path: &[String]) -> Location {
     location.clone()
 }
 
-/// Turns serde's message about the value at `path` into one that names location, key and remedy.
-fn explain(root: &Node, start: &Location, keys: &[Key], mut path: Vec<String>, message: &str) -> anyhow::Error {
+/// Turns serde's message about the value at `path` into its location and one that names key and remedy.
+fn explain(root: &Node, start: &Location, keys: &[Key], mut path: Vec<String>, message: &str) -> (Location, String) {
     if message.starts_with("unknown field") {
         let mut names = quoted(message);
         let unknown = if names.is_empty() { String::new() } else { names.remove(0) };
@@ -144,8 +152,8 @@ fn explain(root: &Node, start: &Location, keys: &[Key], mut path: Vec<String>, m
             path.push(unknown.clone());
         }
         let location = locate(root, start, &path);
-        let hint = suggest(keys, &path[..path.len() - 1], &unknown, &names);
-        return input_error!("{location}: unknown key `{}`; {hint}", path.join("."));
+        let hint = key_hint(keys, &path[..path.len() - 1], &unknown, &names);
+        return (location, format!("unknown key `{}`; {hint}", path.join(".")));
     }
     let location = locate(root, start, &path);
     if message.starts_with("missing field") {
@@ -155,70 +163,27 @@ fn explain(root: &Node, start: &Location, keys: &[Key], mut path: Vec<String>, m
             .iter()
             .find(|k| k.path == dotted)
             .map_or(String::new(), |k| format!(" ({})", [k.kind.as_str(), &k.doc].join(": ").trim_end_matches(": ")));
-        return input_error!("{location}: the key `{dotted}` is missing{takes}");
+        return (location, format!("the key `{dotted}` is missing{takes}"));
     }
     let dotted = path.join(".");
     let found = describe(root, &path);
     let key = path.iter().rposition(|part| part.parse::<usize>().is_err()).map(|last| path[..=last].join("."));
-    match keys.iter().find(|k| Some(&k.path) == key.as_ref()) {
-        Some(key) if key.path == dotted => {
-            let hint = node_at(root, &path).map_or(String::new(), |node| nearest_value(&key.kind, node));
-            input_error!("{location}: `{dotted}` must be {}, but is {found}{hint}", key.kind)
+    let text = match keys.iter().find(|k| Some(&k.path) == key.as_ref()) {
+        Some(key) => {
+            let hint = node_at(root, &path).map_or(String::new(), |node| value_hint(keys, key, node));
+            match key.path == dotted {
+                true => format!("`{dotted}` must be {}, but is {found}{hint}", key.kind),
+                false => format!("`{}` must be {}; item {dotted} is {found}{hint}", key.path, key.kind),
+            }
         }
-        Some(key) => input_error!("{location}: `{}` must be {}; item {dotted} is {found}", key.path, key.kind),
-        None => input_error!("{location}: `{dotted}`: {message}"),
-    }
+        None => format!("`{dotted}`: {message}"),
+    };
+    (location, text)
 }
 
 /// Extracts the names in backticks.
-fn quoted(message: &str) -> Vec<String> {
+pub(super) fn quoted(message: &str) -> Vec<String> {
     message.split('`').skip(1).step_by(2).map(str::to_string).collect()
-}
-
-/// Suggests a key for an unknown one: a similar name in its section, the same name in another, or all known names.
-fn suggest(keys: &[Key], section: &[String], unknown: &str, known: &[String]) -> String {
-    let dotted = |key: &str| section.iter().map(String::as_str).chain([key]).collect::<Vec<_>>().join(".");
-    let near = known
-        .iter()
-        .map(|key| (strsim::damerau_levenshtein(key, unknown), key))
-        .min()
-        .filter(|(distance, key)| *distance <= 1 + key.len().min(unknown.len()) / 3);
-    if let Some((_, key)) = near {
-        return format!("did you mean `{}`?", dotted(key));
-    }
-    let elsewhere = keys.iter().find(|k| k.path.rsplit('.').next() == Some(unknown));
-    if let Some(key) = elsewhere {
-        return format!("did you mean `{}`?", key.path);
-    }
-    let nearest =
-        known.iter().max_by(|a, b| strsim::jaro_winkler(a, unknown).total_cmp(&strsim::jaro_winkler(b, unknown)));
-    match nearest {
-        Some(key) if strsim::jaro_winkler(key, unknown) > 0.8 => format!("did you mean `{}`?", dotted(key)),
-        _ => format!("known here: {}", alternatives(known.iter().map(|key| format!("`{key}`")).collect())),
-    }
-}
-
-/// Names that other programs give to values of a recipe.
-const SYNONYMS: [(&str, &str); 7] = [
-    ("gpu", "cuda"),
-    ("bf16", "bfloat16"),
-    ("fp16", "float16"),
-    ("half", "float16"),
-    ("fp32", "float32"),
-    ("fsdp", "full"),
-    ("zero3", "full"),
-];
-
-/// The option of an enumeration, as [`Key::kind`] words it, that a wrong text comes near.
-fn nearest_value(kind: &str, wrong: &Node) -> String {
-    let Node::Scalar(Value::String(wrong)) = wrong else { return String::new() };
-    let options = quoted(kind);
-    let synonym = SYNONYMS.iter().find(|(other, own)| *other == wrong && options.iter().any(|option| option == own));
-    let near = |option: &&String| strsim::damerau_levenshtein(option, &wrong.to_lowercase()) <= 1 + wrong.len() / 4;
-    match synonym.map(|(_, own)| *own).or_else(|| options.iter().find(near).map(String::as_str)) {
-        Some(option) => format!("; did you mean `{option}`?"),
-        None => String::new(),
-    }
 }
 
 /// The value at `path`.
@@ -233,6 +198,9 @@ fn node_at<'a>(root: &'a Node, path: &[String]) -> Option<&'a Node> {
 /// Describes the value at `path`.
 fn describe(root: &Node, path: &[String]) -> String {
     match node_at(root, path) {
+        Some(Node::Scalar(_)) if path.last().is_some_and(|key| secret::is_name(key)) => {
+            "a value that is not shown".into()
+        }
         Some(Node::Scalar(serde_json::Value::String(text))) if text.chars().count() > 80 => {
             format!("a text that begins \"{}\"", text.chars().take(60).collect::<String>())
         }

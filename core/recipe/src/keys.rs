@@ -29,6 +29,9 @@ pub fn json_schema() -> Value {
         "description": "Another recipe, relative to this file, that this one extends.",
         "type": "string",
     });
+    schema["patternProperties"] = serde_json::json!({
+        "^x-": { "description": "Ignored: a place for anchors." },
+    });
     schema
 }
 

@@ -7,6 +7,8 @@
 mod check;
 mod error;
 mod eval_tasks;
+mod foreign;
+mod hints;
 mod keys;
 mod permissions;
 mod plugins;
@@ -14,11 +16,14 @@ mod ranges;
 mod recompute;
 mod resume;
 mod schema;
+mod secret;
 mod template_file;
 #[cfg(test)]
 mod tests;
 mod tree;
 mod update;
+mod utf8;
+mod variables;
 mod vision;
 
 use std::path::{Path, PathBuf};
@@ -28,7 +33,7 @@ use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 
 pub use check::Problem;
-pub use error::{InputError, all_of};
+pub use error::{InputError, all_of, lines};
 pub use eval_tasks::EvalTasks;
 pub use keys::{Key, json_schema, keys, keys_of, table};
 pub use permissions::OnResume;
@@ -36,8 +41,12 @@ pub use plugins::*;
 pub use recompute::Recompute;
 pub use resume::{Change, Changes, changes};
 pub use schema::*;
-use tree::{Location, Node};
+pub use secret::masked;
+use tree::{Location, Map, Node};
 pub use update::*;
+pub use utf8::read_text;
+pub use variables::escape;
+use variables::{Lookup, of_environment};
 pub use vision::*;
 
 /// Longest chain of `extends`.
@@ -51,13 +60,17 @@ pub type ReadText<'a> = &'a dyn Fn(&Path) -> std::io::Result<(PathBuf, String)>;
 
 /// Reads a recipe, lays it on those it extends, applies `--set key.path=value` arguments and checks every key.
 pub fn load(path: &Path, sets: &[String]) -> Result<Recipe> {
-    load_with(path, sets, &|path| Ok((path.canonicalize()?, std::fs::read_to_string(path)?)))
+    load_with(path, sets, &|path| Ok((path.canonicalize()?, read_text(path)?)))
 }
 
 /// [`load`] with files from any source, such as a map in memory.
 pub fn load_with(path: &Path, sets: &[String], read_text: ReadText) -> Result<Recipe> {
-    let mut root = read_file(path, None, read_text, &mut Vec::new())?;
-    tree::set_all(&mut root, sets)?;
+    load_from(path, sets, read_text, &of_environment)
+}
+
+fn load_from(path: &Path, sets: &[String], read_text: ReadText, lookup: Lookup) -> Result<Recipe> {
+    let mut root = Reader { read_text, lookup, open: Vec::new() }.read(path, None)?;
+    tree::set_all(&mut root, sets, lookup)?;
     template_file::read(&mut root, read_text)?;
     let mut recipe: Recipe = check::read(&root, &Location::start_of(&path.display().to_string()), ranges::problems)?;
     let history = &mut recipe.rollout.history;
@@ -83,18 +96,25 @@ where
     T: DeserializeOwned + JsonSchema,
 {
     let start = Location::start_of(&path.display().to_string());
-    let text = std::fs::read_to_string(path).map_err(|error| input_error!("{}: {error}", path.display()))?;
-    let root = tree::parse(&text, &start)?;
-    if !matches!(root, Node::Map(_)) {
+    let text = read_text(path).map_err(|error| input_error!("{}{}{error}", path.display(), utf8::colon(&error)))?;
+    let Node::Map(mut map) = tree::parse(&text, &start, &of_environment)? else {
         return Err(input_error!("{start}: this file must be a map of keys"));
-    }
-    check::read(&root, &start, problem)
+    };
+    drop_shared(&mut map);
+    check::read(&Node::Map(map), &start, problem)
 }
 
 impl Recipe {
-    /// The resolved recipe as YAML, which loads to the same recipe.
+    /// The resolved recipe as YAML, which loads to the same recipe. It holds the values of variables, not their names.
     pub fn to_yaml(&self) -> Result<String> {
-        serde_yaml::to_string(self).context("could not write the recipe as YAML")
+        let context = "could not write the recipe as YAML";
+        let text = serde_yaml::to_string(self).context(context)?;
+        if !text.contains("${") {
+            return Ok(text);
+        }
+        let mut value = serde_json::to_value(self).context(context)?;
+        protect(&mut value);
+        serde_yaml::to_string(&value).context(context)
     }
 
     /// Combinations that are allowed but rarely intended.
@@ -162,36 +182,63 @@ impl Rollout {
     }
 }
 
-/// Reads one file and the recipes that it extends; `open` holds the files being read, outermost first.
-fn read_file(path: &Path, from: Option<&Location>, read_text: ReadText, open: &mut Vec<PathBuf>) -> Result<Node> {
-    let name = path.display().to_string();
-    let start = Location::start_of(&name);
-    let mention = from.map_or(String::new(), |location| format!("{location}: "));
-    let (real, text) = read_text(path).map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => input_error!("{mention}there is no recipe {name}"),
-        _ => input_error!("{mention}could not read the recipe {name}: {error}"),
-    })?;
-    if open.contains(&real) {
-        return Err(input_error!("{mention}{name} extends itself"));
+/// Protects every text of a value from the expansion of variables.
+fn protect(value: &mut serde_json::Value) {
+    match value {
+        serde_json::Value::String(text) => *text = escape(text),
+        serde_json::Value::Array(items) => items.iter_mut().for_each(protect),
+        serde_json::Value::Object(map) => map.values_mut().for_each(protect),
+        _ => {}
     }
-    if open.len() == MAX_EXTENDS {
-        return Err(input_error!("{mention}{MAX_EXTENDS} recipes extend each other; merge some of them"));
-    }
-    open.push(real);
+}
 
-    let Node::Map(mut map) = tree::parse(&text, &start)? else {
-        return Err(input_error!("{start}: a recipe is a map of keys, such as `iterations: 100`"));
-    };
-    template_file::locate(&mut map, path.parent().unwrap_or(Path::new("")));
-    let extends = map.iter().position(|entry| entry.key == "extends").map(|index| map.remove(index));
-    let mut node = Node::Map(map);
-    if let Some(extends) = extends {
-        let Node::Scalar(serde_json::Value::String(other)) = extends.node else {
-            return Err(input_error!("{}: `extends` must be the path of one recipe", extends.location));
+/// Drops the keys `x-...` of a file, which only hold anchors for its other keys.
+fn drop_shared(map: &mut Map) {
+    map.retain(|entry| !entry.key.starts_with("x-"));
+}
+
+/// A reader of recipes and those that they extend.
+struct Reader<'a> {
+    read_text: ReadText<'a>,
+    lookup: Lookup<'a>,
+    /// The files being read, outermost first.
+    open: Vec<PathBuf>,
+}
+
+impl Reader<'_> {
+    /// Reads one file; `from` is the location that names it.
+    fn read(&mut self, path: &Path, from: Option<&Location>) -> Result<Node> {
+        let name = path.display().to_string();
+        let start = Location::start_of(&name);
+        let mention = from.map_or(String::new(), |location| format!("{location}: "));
+        let (real, text) = (self.read_text)(path).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => input_error!("{mention}there is no recipe {name}"),
+            std::io::ErrorKind::InvalidData => input_error!("{mention}{name}{}{error}", utf8::colon(&error)),
+            _ => input_error!("{mention}could not read the recipe {name}: {error}"),
+        })?;
+        if self.open.contains(&real) {
+            return Err(input_error!("{mention}{name} extends itself"));
+        }
+        if self.open.len() == MAX_EXTENDS {
+            return Err(input_error!("{mention}{MAX_EXTENDS} recipes extend each other; merge some of them"));
+        }
+        self.open.push(real);
+
+        let Node::Map(mut map) = tree::parse(&text, &start, self.lookup)? else {
+            return Err(input_error!("{start}: a recipe is a map of keys, such as `iterations: 100`"));
         };
-        let base = path.parent().unwrap_or(Path::new("")).join(other);
-        node = tree::merge(read_file(&base, Some(&extends.location), read_text, open)?, node);
+        drop_shared(&mut map);
+        template_file::locate(&mut map, path.parent().unwrap_or(Path::new("")));
+        let extends = map.iter().position(|entry| entry.key == "extends").map(|index| map.remove(index));
+        let mut node = Node::Map(map);
+        if let Some(extends) = extends {
+            let Node::Scalar(serde_json::Value::String(other)) = extends.node else {
+                return Err(input_error!("{}: `extends` must be the path of one recipe", extends.location));
+            };
+            let base = path.parent().unwrap_or(Path::new("")).join(other);
+            node = tree::merge(self.read(&base, Some(&extends.location))?, node);
+        }
+        self.open.pop();
+        Ok(node)
     }
-    open.pop();
-    Ok(node)
 }

@@ -322,7 +322,7 @@ fn update(u: &Update, iterations: u64) -> Option<Problem> {
         })
         .or_else(|| range("update.lr", u.lr, u.lr > 0.0, "greater than 0"))
         .or_else(|| {
-            let fits = u.warmup <= iterations;
+            let fits = warms_up(u.warmup, iterations);
             range("update.warmup", u.warmup as f64, fits, &format!("at most `iterations` ({iterations})"))
         })
         .or_else(|| {
@@ -355,6 +355,11 @@ fn update(u: &Update, iterations: u64) -> Option<Problem> {
         .or_else(|| if u.loss == PolicyLoss::Gspo { gspo(u) } else { None })
 }
 
+/// True if a warm-up of so many iterations fits into a run. A run of none is a warm start alone, or only evaluates.
+fn warms_up(warmup: u64, iterations: u64) -> bool {
+    warmup <= iterations || iterations == 0
+}
+
 /// Keys that GSPO's ratio of whole responses requires.
 fn gspo(u: &Update) -> Option<Problem> {
     let needs = |good: bool, key: &str, message: &str| {
@@ -383,7 +388,7 @@ fn critic(c: &Critic, iterations: u64) -> Option<Problem> {
         .or_else(|| range("critic.clip", c.clip, c.clip > 0.0, "greater than 0"))
         .or_else(|| range("critic.grad_clip", c.grad_clip, c.grad_clip > 0.0, "greater than 0"))
         .or_else(|| {
-            let fits = c.warmup <= iterations;
+            let fits = warms_up(c.warmup, iterations);
             range("critic.warmup", c.warmup as f64, fits, &format!("at most `iterations` ({iterations})"))
         })
 }

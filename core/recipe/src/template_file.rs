@@ -56,7 +56,8 @@ pub(super) fn read(root: &mut Node, read_text: ReadText) -> Result<()> {
     let (location, path) = file;
     let (_, text) = read_text(Path::new(path)).map_err(|error| {
         input_error!(
-            "{location}: could not read the prompt template {path}: {error}; the path is relative to the recipe"
+            "{location}: could not read the prompt template {path}{}{error}; the path is relative to the recipe",
+            super::utf8::colon(&error)
         )
     })?;
     entry.node = Node::Scalar(text.into());

@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use super::*;
 use crate::InputError;
 
+mod mistakes;
 mod permissions;
 mod template_file;
+mod variables;
 
 /// Every section, every required key; line numbers matter to the tests below.
 const WHOLE: &str = "\
@@ -50,11 +52,15 @@ impl Folder {
     }
 
     fn load(&self, path: &Path, sets: &[&str]) -> Result<Recipe> {
+        self.load_with(path, sets, &|_| None)
+    }
+
+    fn load_with(&self, path: &Path, sets: &[&str], lookup: Lookup) -> Result<Recipe> {
         let read = |path: &Path| {
             let text = self.0.borrow().get(path).cloned().ok_or(std::io::ErrorKind::NotFound)?;
             Ok((path.to_path_buf(), text))
         };
-        load_with(path, &sets.iter().map(|set| set.to_string()).collect::<Vec<_>>(), &read)
+        load_from(path, &sets.iter().map(|set| set.to_string()).collect::<Vec<_>>(), &read, lookup)
     }
 
     /// The message of a damaged recipe.
@@ -289,7 +295,7 @@ fn errors_name_the_argument_and_the_extended_file() {
     let without = format!("{before}{}", &after[after.find("eval:").expect("an eval section")..]);
     let message = folder.error(&without, &["warm_start.steps=3"]);
     assert!(
-        message.starts_with("2 problems: (1) --set warm_start.steps=3: the key `warm_start.batch` is missing"),
+        message.starts_with("2 problems:\n  (1) --set warm_start.steps=3: the key `warm_start.batch` is missing"),
         "{message}"
     );
 
@@ -308,9 +314,9 @@ fn all_problems_are_reported_at_once() {
     let text = WHOLE.replace("mini_batch", "minibatch").replace("iterations: 20", "iterations: many");
     let message = folder.error(&text, &["device=gpu", "update.betas=[1, x]", "eval=null"]);
     for part in [
-        "5 problems: (1) ",
+        "5 problems:\n  (1) r.yaml:1:1: `iterations` must be",
+        "\n  (2) r.yaml:17:3: ",
         "did you mean `update.mini_batch`?",
-        "`iterations` must be",
         "`device` must be",
         "`eval`",
         "`update.betas`",
@@ -320,11 +326,37 @@ fn all_problems_are_reported_at_once() {
     assert!(!message.contains("is missing") || message.matches("is missing").count() == 1, "{message}");
     // Ranges: one of each section, and no sum over sections with a wrong term.
     let message = folder.error(WHOLE, &["rollout.tasks=0", "update.lr=0", "eval.tasks=0", "checkpoint.keep=0"]);
-    assert!(message.starts_with("4 problems: (1) ") && !message.contains("mini_batch"), "{message}");
-    // A recipe of many faults still ends.
-    let many: Vec<String> = (0..100).map(|i| format!("key_{i}=1")).collect();
-    let message = folder.error(WHOLE, &many.iter().map(String::as_str).collect::<Vec<_>>());
-    assert!(message.starts_with("30 problems: "), "{message}");
+    assert!(message.starts_with("4 problems:\n  (1) ") && !message.contains("mini_batch"), "{message}");
+    // One a line, in the order of the file; a recipe of many faults still ends.
+    let many = |count: u32| (0..count).map(|i| format!("key_{i}: 1\n")).collect::<String>() + WHOLE;
+    let message = folder.error(&many(60), &[]);
+    let places: Vec<String> =
+        (1..=60).map(|line| format!("  ({line}) r.yaml:{line}:1: unknown key `key_{}`", line - 1)).collect();
+    let all: Vec<&str> = lines(&message).collect();
+    assert_eq!((all.len(), all[0]), (61, "60 problems:"), "{message}");
+    assert!(all[1..].iter().zip(&places).all(|(line, place)| line.starts_with(place)), "{message}");
+    let message = folder.error(&many(150), &[]);
+    assert!(lines(&message).count() == 102 && message.ends_with("\n  (and 50 more)"), "{message}");
+}
+
+#[test]
+fn text_of_another_encoding_is_refused_with_its_place() -> Result<()> {
+    let dir = std::env::temp_dir().join(format!("nestor-recipe-encoding-{}", std::process::id()));
+    std::fs::create_dir_all(&dir)?;
+    let path = dir.join("r.yaml");
+    let message = |bytes: &[u8]| {
+        std::fs::write(&path, bytes).expect("a file");
+        load(&path, &[]).map_or_else(|error| format!("{error:#}"), |_| "accepted".into())
+    };
+    assert!(
+        message(b"# gr\xc3\xbc\xc3\x9fe\nseed: 1 # caf\xe9\n")
+            .ends_with("r.yaml:2:14: the byte 0xe9 is not UTF-8; save the file as UTF-8")
+    );
+    assert!(message(b"\xff\xfes\0").ends_with("r.yaml:1:1: this is UTF-16; save the file as UTF-8"));
+    assert_eq!(message(format!("\u{feff}{WHOLE}").as_bytes()), "accepted");
+    assert_eq!(message(WHOLE.replace('\n', "\r\n").as_bytes()), "accepted");
+    std::fs::remove_dir_all(&dir)?;
+    Ok(())
 }
 
 #[test]
@@ -431,6 +463,8 @@ fn every_recipe_of_the_project_loads() -> Result<()> {
                 }
             } else if path.extension().is_some_and(|e| e == "yaml") {
                 load(&path, &[])?;
+                // A warm start alone, as the documentation and `nestor sweep` run it.
+                load(&path, &["iterations=0".into(), "eval.every=0".into()])?;
                 let text = std::fs::read_to_string(&path)?;
                 assert!(text.lines().take(3).all(|line| line.starts_with('#')), "{} has no header", path.display());
             }

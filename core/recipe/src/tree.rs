@@ -1,13 +1,18 @@
 //! YAML as a tree that keeps the location of every key, so that errors can name it after merging.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
 use anyhow::Result;
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Span, StrInput};
 
+use super::secret;
+use super::variables::{self, Lookup};
 use crate::input_error;
+
+/// The key that takes the keys of other maps into its own (YAML 1.1's merge key).
+const MERGE: &str = "<<";
 
 /// Deeper nesting is refused, since the reader is recursive.
 const MAX_DEPTH: usize = 64;
@@ -33,7 +38,17 @@ impl Location {
     }
 
     pub(super) fn argument(argument: &str) -> Self {
-        Self { source: format!("--set {argument}").into(), position: None }
+        Self { source: format!("--set {}", secret::masked(argument)).into(), position: None }
+    }
+
+    /// A key that sorts locations as people read them: the file `first`, other files, arguments.
+    pub(super) fn order(&self, first: &Self) -> (u8, String, (usize, usize)) {
+        let (class, source) = match self.position {
+            Some(_) if self.source == first.source => (0, String::new()),
+            Some(_) => (1, self.source.to_string()),
+            None => (2, String::new()),
+        };
+        (class, source, self.position.unwrap_or_default())
     }
 
     fn moved(&self, marker: &Marker) -> Self {
@@ -101,9 +116,11 @@ impl Node {
     }
 }
 
-/// Parses one YAML document; `origin` is the location of its first character.
-pub(super) fn parse(text: &str, origin: &Location) -> Result<Node> {
-    let mut reader = TreeReader { parser: Parser::new_from_str(text), origin, anchors: Vec::new(), copies: 0 };
+/// Parses one YAML document and replaces its variables; `origin` is the location of its first character.
+pub(super) fn parse(text: &str, origin: &Location, lookup: Lookup) -> Result<Node> {
+    let shielded = variables::shield(text.strip_prefix('\u{feff}').unwrap_or(text));
+    let parser = Parser::new_from_str(&shielded);
+    let mut reader = TreeReader { parser, origin, lookup, anchors: Vec::new(), copies: 0 };
     let mut root = Node::Scalar(serde_json::Value::Null);
     let mut documents = 0;
     loop {
@@ -123,6 +140,7 @@ pub(super) fn parse(text: &str, origin: &Location) -> Result<Node> {
 struct TreeReader<'a> {
     parser: Parser<'a, StrInput<'a>>,
     origin: &'a Location,
+    lookup: Lookup<'a>,
     anchors: Vec<(usize, Node)>,
     /// Values copied from aliases so far.
     copies: usize,
@@ -138,7 +156,8 @@ impl<'a> TreeReader<'a> {
     }
 
     fn syntax(&self, error: &ScanError) -> anyhow::Error {
-        input_error!("{}: this is not valid YAML: {}", self.origin.moved(error.marker()), error.info())
+        let (place, info) = (self.origin.moved(error.marker()), error.info());
+        input_error!("{place}: this is not valid YAML: {}{}", variables::unshield(info), syntax_remedy(info))
     }
 
     fn fail(&self, span: &Span, message: &str) -> anyhow::Error {
@@ -153,6 +172,7 @@ impl<'a> TreeReader<'a> {
             Event::Scalar(_, _, _, Some(tag))
             | Event::SequenceStart(_, Some(tag))
             | Event::MappingStart(_, Some(tag)) => {
+                let tag = tag.to_string().replace("tag:yaml.org,2002:!", "!!").replace("tag:yaml.org,2002:", "!!");
                 return Err(self.fail(span, &format!("the YAML tag `{tag}` means nothing here; remove it")));
             }
             Event::Scalar(text, style, anchor, None) => (Node::Scalar(self.scalar(&text, style, span)?), anchor),
@@ -190,11 +210,14 @@ impl<'a> TreeReader<'a> {
     fn map(&mut self, depth: usize) -> Result<Node> {
         let mut map = Map::new();
         let mut index = HashMap::new();
+        let mut merged = None;
         loop {
             let (event, span) = self.next()?;
-            let key = match event {
-                Event::MappingEnd => return Ok(Node::Map(map)),
-                Event::Scalar(text, ..) => text.into_owned(),
+            let (key, merges) = match event {
+                Event::MappingEnd => return Ok(Node::Map(with_merged(map, merged.unwrap_or_default()))),
+                Event::Scalar(text, style, ..) => {
+                    (variables::unshield(&text), text == MERGE && style == ScalarStyle::Plain)
+                }
                 _ => return Err(self.fail(&span, "a key must be text")),
             };
             if map.len() == MAX_KEYS {
@@ -204,18 +227,37 @@ impl<'a> TreeReader<'a> {
             if let Some(first) = index.insert(key.clone(), map.len()).and_then(|at: usize| map.get(at)) {
                 return Err(input_error!("{location}: key `{key}` appears a second time (first: {})", first.location));
             }
-            let (event, span) = self.next()?;
-            let node = self.node(event, &span, depth + 1)?;
-            map.push(MapEntry { key, location, node });
+            let (event, value) = self.next()?;
+            let node = self.node(event, &value, depth + 1)?;
+            match (merges, &merged) {
+                (true, None) => merged = Some(self.merged(node, &location)?),
+                (true, Some(_)) => {
+                    return Err(self.fail(&span, "`<<` appears a second time; one takes a list: `<<: [*a, *b]`"));
+                }
+                (false, _) => map.push(MapEntry { key, location, node }),
+            }
         }
+    }
+
+    /// The keys that a merge key takes from a map, or from a list of maps, of which earlier ones count first.
+    fn merged(&mut self, node: Node, location: &Location) -> Result<Map> {
+        let maps = match node {
+            Node::List(items) => items.into_iter().map(|(_, node)| node).collect(),
+            node => vec![node],
+        };
+        maps.into_iter().try_fold(Map::new(), |taken, node| match node {
+            Node::Map(map) => Ok(with_merged(taken, map)),
+            _ => Err(input_error!("{location}: `<<` takes a map, such as `<<: *anchor`, or a list of maps")),
+        })
     }
 
     /// Reads plain scalars as serde_yaml does, so that a recipe that serde_yaml wrote loads to the same values.
     fn scalar(&self, text: &str, style: ScalarStyle, span: &Span) -> Result<serde_json::Value> {
+        let text = variables::expand(&variables::unshield(text), &self.origin.moved(&span.start), self.lookup)?;
         if style != ScalarStyle::Plain {
             return Ok(text.into());
         }
-        match serde_yaml::from_str(text) {
+        match serde_yaml::from_str(&text) {
             Ok(serde_yaml::Value::Null) => Ok(serde_json::Value::Null),
             Ok(serde_yaml::Value::Bool(value)) => Ok(value.into()),
             Ok(serde_yaml::Value::Number(number)) => match (number.as_u64(), number.as_i64(), number.as_f64()) {
@@ -227,6 +269,31 @@ impl<'a> TreeReader<'a> {
             _ => Ok(text.into()),
         }
     }
+}
+
+/// The remedy for an error of syntax, by the parser's words.
+fn syntax_remedy(info: &str) -> &'static str {
+    const REMEDIES: [(&str, &str); 8] = [
+        (" tab", "; indent by blanks, not by tabs"),
+        (
+            "simple key",
+            "; a line is `key: value`, with a blank behind the colon: look at this line and the one above it",
+        ),
+        ("mapping values", "; keys of one section start in the same column, and a text with a colon needs quotes"),
+        ("block mapping", "; keys of one section start in the same column"),
+        ("flow", "; a `{` or a `[` has no end, or a comma is missing"),
+        ("quoted scalar", "; a quote has no end"),
+        ("unexpected character", "; put the text in quotes"),
+        ("unknown anchor", "; `*name` repeats a value that `&name` marks above it: put any other text in quotes"),
+    ];
+    REMEDIES.iter().find(|(words, _)| info.contains(words)).map_or("", |(_, remedy)| remedy)
+}
+
+/// A map with further keys, unless it has them.
+fn with_merged(mut map: Map, further: Map) -> Map {
+    let known: HashSet<String> = map.iter().map(|entry| entry.key.clone()).collect();
+    map.extend(further.into_iter().filter(|entry| !known.contains(&entry.key)));
+    map
 }
 
 /// Lays `over` on `base`: merges maps key by key and replaces everything else. A section that names a `plugin` other
@@ -257,8 +324,8 @@ pub(super) fn merge(base: Node, over: Node) -> Node {
 
 /// Applies `--set` arguments. An argument replaces the value at its path and creates missing sections. Naming another
 /// plugin drops the `config` of the old one, in any order of the arguments.
-pub(super) fn set_all(root: &mut Node, arguments: &[String]) -> Result<()> {
-    let mut sets = arguments.iter().map(|argument| SetArgument::parse(argument)).collect::<Result<Vec<_>>>()?;
+pub(super) fn set_all(root: &mut Node, arguments: &[String], lookup: Lookup) -> Result<()> {
+    let mut sets = arguments.iter().map(|argument| SetArgument::parse(argument, lookup)).collect::<Result<Vec<_>>>()?;
     sets.sort_by_key(|set| set.path.last().is_none_or(|key| key != "plugin"));
     sets.into_iter().try_for_each(|set| set.apply(root))
 }
@@ -270,7 +337,7 @@ struct SetArgument {
 }
 
 impl SetArgument {
-    fn parse(argument: &str) -> Result<Self> {
+    fn parse(argument: &str, lookup: Lookup) -> Result<Self> {
         let location = Location::argument(argument);
         let form = || input_error!("{location}: expected `--set key.path=value`, for example `--set update.lr=1e-5`");
         let (path, value) = argument.split_once('=').ok_or_else(form)?;
@@ -281,7 +348,7 @@ impl SetArgument {
         if path.len() > MAX_DEPTH {
             return Err(input_error!("{location}: nested too deeply"));
         }
-        let value = parse(value, &location)?;
+        let value = parse(value, &location, lookup)?;
         Ok(Self { path, location, value })
     }
 

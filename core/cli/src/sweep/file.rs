@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use nestor_recipe::{input_error, load, load_as};
+use nestor_recipe::{escape, input_error, load, load_as};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -113,9 +113,9 @@ fn variant((name, keys): (&String, &Value)) -> (String, Vec<String>) {
     (name.clone(), keys.map(|(key, value)| set(key, value)).collect())
 }
 
-/// JSON is YAML too.
+/// JSON is YAML too. The file's variables are replaced already.
 fn set(key: &str, value: &Value) -> String {
-    format!("{key}={value}")
+    format!("{key}={}", escape(&value.to_string()))
 }
 
 /// A variant's name with a value of the grid, named by the key's last part.

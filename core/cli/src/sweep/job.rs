@@ -129,6 +129,18 @@ eval: {tasks: 2}
     }
 
     #[test]
+    fn the_run_of_a_warm_start_is_valid_beside_a_warm_up() -> Result<()> {
+        let dir = tempfile::tempdir()?;
+        std::fs::write(dir.path().join("base.yaml"), RECIPE.replace("lr: 1}\nwarm", "lr: 1, warmup: 3}\nwarm"))?;
+        std::fs::write(dir.path().join("sweep.yaml"), "{recipe: base.yaml, seeds: [1], warm_start_seed: 7}")?;
+        let sweep = Sweep::read(&dir.path().join("sweep.yaml"))?;
+        let start = warm_starts(&sweep, &mut sweep.jobs()?)?.remove(0);
+        let recipe = nestor_recipe::load(&sweep.recipe, &start.sets)?;
+        assert_eq!((recipe.iterations, recipe.update.warmup), (0, 3));
+        Ok(())
+    }
+
+    #[test]
     fn runs_share_a_warm_start_where_nothing_that_it_depends_on_differs() -> Result<()> {
         let estimators = "variants: {a: {estimator.plugin: moons}, b: {update.lr: 0.5, rollout.tasks: 2}}";
         let (count, jobs) = shared(&format!("{estimators}, seeds: [1, 2]"))?;

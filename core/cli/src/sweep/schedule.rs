@@ -20,6 +20,7 @@ use super::job::{Job, WarmStart};
 use super::progress::{Progress, State};
 use super::table;
 use crate::launcher::{LAUNCHER, WORK_DONE};
+use crate::message::last_error;
 
 /// Time between two looks at the processes.
 const POLL: Duration = Duration::from_millis(100);
@@ -162,7 +163,7 @@ impl<'a> Schedule<'a> {
                     (Some(code), _) => format!("ended with code {code}"),
                     (None, signal) => format!("was killed by signal {}", signal.unwrap_or_default()),
                 };
-                let last = last_error(&task.log).map_or(String::new(), |line| format!(": {line}"));
+                let last = error_of(&task.log).map_or(String::new(), |line| format!(": {line}"));
                 self.say(&format!("failed: {} {how}{last} ({})", task.name, task.log.display()));
             }
         }
@@ -252,7 +253,7 @@ fn output(path: &Path) -> Result<File> {
 }
 
 /// The last error that a process printed.
-fn last_error(log: &Path) -> Option<String> {
+fn error_of(log: &Path) -> Option<String> {
     let text = fs::read_to_string(log).ok()?;
-    text.lines().rev().find_map(|line| line.strip_prefix("error: ")).map(str::to_string)
+    last_error(&text)
 }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use nestor_cli::launcher::{LAUNCHER, WORK_DONE};
+use nestor_cli::message::is_item;
 use nix::sys::prctl;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
@@ -251,7 +252,11 @@ impl Processes {
                 terminal::warn(&format!("[rank {rank}] {text}"));
             }
             if error && !text.trim().is_empty() {
-                self.ranks[rank].last_error = Some(text);
+                let last = &mut self.ranks[rank].last_error;
+                match last.as_mut().filter(|_| is_item(&text)) {
+                    Some(list) => *list += &text.replacen("  (", " (", 1),
+                    None => *last = Some(text),
+                }
             }
         }
         // All outputs are closed: `recv_timeout` did not wait.

@@ -8,6 +8,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use nestor_cli::message::last_error;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use signal_hook::iterator::Signals;
@@ -81,8 +82,8 @@ impl Running {
             return Ok(self.elapsed().as_secs_f64());
         }
         let text = fs::read_to_string(&self.log).unwrap_or_default();
-        let last = text.lines().rev().find(|line| line.starts_with("error: ")).or(text.lines().next_back());
-        let last = last.unwrap_or("it printed nothing").trim_start_matches("error: ");
+        let last = last_error(&text).or_else(|| text.lines().next_back().map(str::to_string));
+        let last = last.unwrap_or_else(|| "it printed nothing".into());
         let how = match (status.code(), status.signal()) {
             (Some(code), _) => format!("ended with code {code}"),
             (None, signal) => format!("was killed by signal {}", signal.unwrap_or_default()),

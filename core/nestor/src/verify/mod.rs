@@ -43,14 +43,23 @@ pub struct VerifyOptions {
 }
 
 impl VerifyOptions {
-    /// The `--set` arguments of a shortened run. The user's may lower the number of kept checkpoints.
-    fn all_sets(&self, deterministic: bool) -> Vec<String> {
+    /// The `--set` arguments that shorten the recipe's warm-ups to half of the iterations, where they are longer than these.
+    fn warmups(&self) -> Result<Vec<String>> {
+        let whole = recipe::load(&self.recipe, &self.sets)?;
+        let critic = whole.critic.as_ref().map_or(0, |critic| critic.warmup);
+        let all = [("update.warmup", whole.update.warmup), ("critic.warmup", critic)];
+        let long = all.iter().filter(|(_, warmup)| *warmup > self.iterations);
+        Ok(long.map(|(key, _)| format!("{key}={}", self.iterations / 2)).collect())
+    }
+
+    /// The `--set` arguments of a shortened run with these warm-ups. The user's may lower the number of kept checkpoints.
+    fn all_sets(&self, warmups: &[String], deterministic: bool) -> Vec<String> {
         let mut sets = vec![
             "checkpoint.every=1".into(),
             format!("checkpoint.keep={}", self.iterations + 2),
             "checkpoint.rollouts_every=1".into(),
         ];
-        sets.extend(self.sets.iter().cloned());
+        sets.extend(self.sets.iter().chain(warmups).cloned());
         sets.extend([format!("iterations={}", self.iterations), "wandb=null".into(), "tensorboard=null".into()]);
         sets.push(format!("deterministic={deterministic}"));
         sets
@@ -64,7 +73,8 @@ impl VerifyOptions {
 /// Runs a recipe several times and compares the runs with the first one. Writes the report as `verify.md` beside them.
 pub fn verify(options: &VerifyOptions) -> Result<Report> {
     // Wrong input ends here, before a directory is made.
-    let recipe = recipe::load(&options.recipe, &options.all_sets(true))?;
+    let warmups = options.warmups()?;
+    let recipe = recipe::load(&options.recipe, &options.all_sets(&warmups, true))?;
     let signals = collect_signals()?;
     let out = match &options.out {
         Some(dir) => {
@@ -79,7 +89,7 @@ pub fn verify(options: &VerifyOptions) -> Result<Report> {
             make_first_free(&format!("verify-{name}"))?.0
         }
     };
-    let mut plays = Plays { options, recipe: &recipe, out: &out, signals };
+    let mut plays = Plays { options, recipe: &recipe, warmups: &warmups, out: &out, signals };
     let (first, window) = plays.plain("first", &format!("{} iterations of the recipe", options.iterations), true)?;
     let mut others: Vec<(Play, Played)> = Vec::new();
     let mut not_run = Vec::new();
@@ -143,4 +153,38 @@ fn checks(
     compare: fn(&Contents, &Contents, Part) -> Result<compare::Finding>,
 ) -> Result<Vec<Check>> {
     PARTS.into_iter().map(|part| Ok(Check { run, part, finding: compare(first, other, part)? })).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn recipes(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
+        for entry in std::fs::read_dir(folder)? {
+            let path = entry?.path();
+            match path.is_dir() {
+                // Workloads of `nestor bench` and sweeps are no recipes.
+                true if path.ends_with("bench") || path.ends_with("sweeps") => {}
+                true => recipes(&path, found)?,
+                false => found.extend(path.extension().is_some_and(|e| e == "yaml").then_some(path)),
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn every_recipe_of_the_project_can_be_verified() -> Result<()> {
+        let mut found = Vec::new();
+        recipes(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recipes"), &mut found)?;
+        assert!(found.len() > 30);
+        for recipe in found {
+            for iterations in [1, 2] {
+                let (recipe, out, sets, skip) = (recipe.clone(), None, Vec::new(), Vec::new());
+                let options = VerifyOptions { recipe, sets, iterations, ranks: 2, kill_at: None, out, skip };
+                let sets = options.all_sets(&options.warmups()?, true);
+                recipe::load(&options.recipe, &sets).with_context(|| options.recipe.display().to_string())?;
+            }
+        }
+        Ok(())
+    }
 }

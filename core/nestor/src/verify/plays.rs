@@ -48,6 +48,8 @@ pub type Attempt = Result<Played, String>;
 pub struct Plays<'a> {
     pub options: &'a VerifyOptions,
     pub recipe: &'a Recipe,
+    /// `--set` arguments of its warm-ups.
+    pub warmups: &'a [String],
     /// The directory of all runs.
     pub out: &'a Path,
     pub signals: Signals,
@@ -142,7 +144,7 @@ impl Plays<'_> {
     fn train(&self, name: &str, deterministic: bool) -> Vec<OsString> {
         let VerifyOptions { recipe, .. } = self.options;
         let mut arguments: Vec<OsString> = vec!["train".into(), recipe.into()];
-        for set in self.options.all_sets(deterministic) {
+        for set in self.options.all_sets(self.warmups, deterministic) {
             arguments.extend(["--set".into(), set.into()]);
         }
         arguments.extend(["--run-dir".into(), self.out.join(name).into_os_string()]);

@@ -1,9 +1,10 @@
 //! `nestor view`: draws runs on one HTML page with the crate `nestor-view`, and adds units and meanings of the metrics.
 
 use std::io::Write;
+use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use nestor_cli::args::ViewArgs;
 use nestor_view::{MetricInfo, Options, Server, page};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -14,7 +15,7 @@ use crate::input_error;
 use crate::track::{METRICS, terminal};
 
 /// Time between two looks at signals.
-const POLL: Duration = Duration::from_millis(200);
+const POLL: Duration = Duration::from_millis(100);
 
 /// Writes the page, or serves it until a signal; returns the line to end with.
 pub fn view(args: &ViewArgs) -> Result<String> {
@@ -45,10 +46,11 @@ pub fn view(args: &ViewArgs) -> Result<String> {
     Ok(line)
 }
 
-/// Serves the page until SIGINT or SIGTERM, which end it as asked: exit code 0.
+/// Serves the page until SIGINT or SIGTERM, which end it as asked: exit code 0. The page is made in a thread of its own, so that a
+/// signal ends the program at once, however long that takes.
 fn serve(args: &ViewArgs, options: Options) -> Result<String> {
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("watching for signals")?;
-    let mut server = Server::bind(args.port, &args.runs, options).map_err(|error| input_error!("{error}"))?;
+    let server = Server::bind(args.port, &args.runs, options).map_err(|error| input_error!("{error}"))?;
     let mut out = terminal::out();
     writeln!(
         out,
@@ -56,8 +58,11 @@ fn serve(args: &ViewArgs, options: Options) -> Result<String> {
         server.address()
     )?;
     out.flush()?;
+    let serving = thread::Builder::new().name("page".into()).spawn(move || server.run()).context("starting a thread")?;
     while signals.pending().next().is_none() {
-        server.answer(POLL);
+        // It ends by a panic alone, which says its reason itself.
+        ensure!(!serving.is_finished(), "the page's server has failed");
+        thread::sleep(POLL);
     }
     Ok("ended".into())
 }

@@ -12,6 +12,7 @@ mod axes;
 mod blocks;
 mod budget;
 mod comparison;
+mod connection;
 mod details;
 mod html;
 mod images;

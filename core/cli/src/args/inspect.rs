@@ -21,7 +21,7 @@ pub struct ViewArgs {
     /// Keep turns of these iterations only
     #[arg(long, value_name = "A..B", value_parser = iterations)]
     pub iterations: Option<RangeInclusive<u64>>,
-    /// Serve the page to this machine until SIGINT, with all turns, and follow the runs while they train
+    /// Serve the page to this machine until SIGINT or SIGTERM, with all turns, and follow the runs while they train
     #[arg(long, conflicts_with_all = ["out", "max_mib", "iterations"])]
     pub serve: bool,
     /// With --serve: the port; 0 takes any that is free

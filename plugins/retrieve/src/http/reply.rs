@@ -13,21 +13,32 @@ struct Reply {
     result: Vec<Vec<Item>>,
 }
 
-/// A passage with or without a score.
+/// A passage with or without a score. The servers of Search-R1 for online search name none.
 #[derive(Deserialize)]
 #[serde(
     untagged,
-    expecting = "a passage is neither {\"document\": {\"contents\": TEXT}, \"score\": NUMBER} nor {\"contents\": TEXT}"
+    expecting = "a passage is neither {\"document\": {\"contents\": TEXT}, \"score\": NUMBER} nor {\"contents\": TEXT}; a score \
+                 may be missing"
 )]
 enum Item {
-    Scored { document: Document, score: f64 },
+    Wrapped { document: Document, score: Option<f64> },
     Bare(Document),
 }
 
 #[derive(Deserialize)]
-struct Document {
-    id: Option<Id>,
-    contents: String,
+#[serde(untagged)]
+enum Document {
+    Contents {
+        id: Option<Id>,
+        contents: String,
+    },
+    /// As corpora of other retrievers have it.
+    TitleAndText {
+        id: Option<Id>,
+        title: Option<String>,
+        text: String,
+    },
+    Text(String),
 }
 
 /// Search-R1's corpora have texts for ids, others numbers.
@@ -38,33 +49,35 @@ enum Id {
     Number(u64),
 }
 
-/// Reads the passages for each of `queries` queries.
+/// Reads the passages for each of `queries` queries, the first `topk` of each list: servers that search online return more than
+/// they were asked for.
 ///
 /// # Errors
-/// Bytes that are no JSON, another shape, another number of lists, a list of over `topk` passages, a missing or infinite score.
+/// Bytes that are no JSON, another shape, another number of lists.
 pub fn parse(body: &[u8], queries: usize, topk: usize) -> Result<Vec<Vec<Passage>>> {
     let reply: Reply = serde_json::from_slice(body).with_context(|| format!("the reply {}", start(body)))?;
     let lists = reply.result.len();
     ensure!(lists == queries, "the reply has {lists} lists of passages for {queries} queries");
-    if let Some(list) = reply.result.iter().find(|list| list.len() > topk) {
-        ensure!(list.len() <= topk, "the reply has {} passages for a query that asked for {topk}", list.len());
-    }
-    let lists = reply.result.into_iter().map(|list| list.into_iter().map(passage).collect::<Result<Vec<_>>>());
-    lists.collect()
+    Ok(reply.result.into_iter().map(|list| list.into_iter().take(topk).map(passage).collect()).collect())
 }
 
-fn passage(item: Item) -> Result<Passage> {
+fn passage(item: Item) -> Passage {
     let (document, score) = match item {
-        Item::Scored { document, score } => (document, score),
-        Item::Bare(document) => (document, 0.0),
+        Item::Wrapped { document, score } => (document, score),
+        Item::Bare(document) => (document, None),
     };
-    ensure!(score.is_finite(), "a passage of the reply has the score {score}");
-    let id = match document.id {
+    let (id, contents) = match document {
+        Document::Contents { id, contents } => (id, contents),
+        Document::TitleAndText { id, title: Some(title), text } => (id, format!("\"{title}\"\n{text}")),
+        Document::TitleAndText { id, title: None, text } => (id, text),
+        Document::Text(contents) => (None, contents),
+    };
+    let id = match id {
         Some(Id::Text(id)) => id,
         Some(Id::Number(id)) => id.to_string(),
         None => String::new(),
     };
-    Ok(Passage { id, contents: document.contents, score })
+    Passage { id, contents, score: score.unwrap_or(0.0) }
 }
 
 /// The start of a body, for a message.
@@ -93,6 +106,32 @@ mod tests {
         assert_eq!(found[0].iter().map(|p| (p.id.as_str(), p.score)).collect::<Vec<_>>(), [("7", 0.0), ("", 0.0)]);
     }
 
+    /// Search-R1's servers for online search (`serp_search_server.py`, `google_search_server.py`) return documents without
+    /// scores, an answer box beside the asked number of pages among them.
+    #[test]
+    fn servers_for_online_search_are_read() {
+        let online = r#"{"result": [[
+            {"document": {"contents": "\"No title.\"\nbox"}}, {"document": {"contents": "\"T\"\nx"}}, {"document": {"contents": "y"}}
+        ]]}"#;
+        let texts = |body: &str, topk| -> Vec<String> {
+            let lists = parse(body.as_bytes(), 1, topk).unwrap();
+            lists[0].iter().map(|p| format!("{} {:?} {}", p.id, p.contents, p.score)).collect()
+        };
+        assert_eq!(texts(online, 2), [r#" "\"No title.\"\nbox" 0"#, r#" "\"T\"\nx" 0"#]);
+        let others = [
+            (r#"{"document": {"id": 7, "contents": "x"}, "score": null}"#, r#"7 "x" 0"#),
+            (r#"{"document": "x", "score": 2}"#, r#" "x" 2"#),
+            (r#""x""#, r#" "x" 0"#),
+            (r#"{"document": {"id": "7", "title": "T", "text": "x"}, "score": -1.5}"#, r#"7 "\"T\"\nx" -1.5"#),
+            (r#"{"id": null, "title": null, "text": "x"}"#, r#" "x" 0"#),
+            (r#"{"title": "T", "text": "x", "contents": "\"T\"\nx"}"#, r#" "\"T\"\nx" 0"#),
+            (r#"{"document": {"contents": "\u00e9\ud83d\ude00"}, "url": {}, "score": 1}"#, r#" "é😀" 1"#),
+        ];
+        for (item, passage) in others {
+            assert_eq!(texts(&format!(r#"{{"result": [[{item}]]}}"#), 3), [passage], "{item}");
+        }
+    }
+
     #[test]
     fn other_replies_are_refused() {
         let item = r#"{"document": {"id": "7", "contents": "x"}, "score": 1}"#;
@@ -105,12 +144,14 @@ mod tests {
             (r#"{"result": [null]}"#.into(), "invalid type: null"),
             (of("null"), "a passage is neither"),
             (of(r#"{"document": null, "score": 1}"#), "a passage is neither"),
-            (of(r#"{"document": {"id": "7", "contents": "x"}, "score": null}"#), "a passage is neither"),
+            (of(r#"{"document": {"id": "7", "contents": "x"}, "score": "high"}"#), "a passage is neither"),
             (of(r#"{"document": {"id": "7", "contents": "x"}, "score": NaN}"#), "expected value"),
             (of(r#"{"document": {"id": "7", "contents": "x"}, "score": 1e999}"#), "out of range"),
             (of(r#"{"document": {"id": "7", "contents": null}, "score": 1}"#), "a passage is neither"),
-            (of(r#"{"id": "7", "text": "x"}"#), "a passage is neither"),
-            (of(&[item; 3].join(",")), "3 passages for a query that asked for 2"),
+            (of(r#"{"id": "7", "url": "x"}"#), "a passage is neither"),
+            (of(r#"{"document": {"id": "7", "contents": ["x"]}}"#), "a passage is neither"),
+            (of(r#"{"document": {"id": 7.5, "contents": "x"}}"#), "a passage is neither"),
+            (of(r#"[{"contents": "x"}, 0.5]"#), "a passage is neither"),
             (of(item)[..30].into(), "EOF"),
             (of(item) + "}", "trailing"),
         ];

@@ -224,7 +224,7 @@ impl State {
                     .map(|list| list.into_iter().map(|mut item| item["document"].take()).collect())
                     .collect()
             }
-            Way::Nulls => lists[0][0]["score"] = Value::Null,
+            Way::Nulls => lists[0][0]["document"] = Value::Null,
             _ => {}
         }
         let mut body = json!({ "result": lists }).to_string();

@@ -199,13 +199,21 @@ fn last_success(run: &Run) -> f64 {
     evaluations(run).last().map_or(0.0, |(_, won)| success(&run.panel, won))
 }
 
+/// The share of one episode in an evaluation: a rate moves by whole episodes.
+fn resolution(run: &Run) -> f64 {
+    1.0 / (run.panel.tasks as f64 * f64::from(run.panel.samples))
+}
+
 fn result(group: &Group, window: usize, options: &Options) -> GroupResult {
-    let over = |measure: &dyn Fn(&Run) -> f64| Estimate::of(group.runs.iter().map(|run| measure(run)).collect());
+    let episode = resolution(group.runs[0]);
+    let over =
+        |measure: &dyn Fn(&Run) -> f64| Estimate::of(group.runs.iter().map(|run| measure(run)).collect(), episode);
     let shares: Vec<Vec<f64>> = group.runs.iter().map(|run| task_shares(run, window)).collect();
     let of_type = |places: &Vec<usize>| {
         let rate =
             |shares: &Vec<f64>| places.iter().map(|&place| shares.get(place).copied().unwrap_or(0.0)).sum::<f64>();
-        Estimate::of(shares.iter().map(|shares| rate(shares) / places.len() as f64).collect())
+        let episode = 1.0 / (places.len() as f64 * f64::from(group.runs[0].panel.samples));
+        Estimate::of(shares.iter().map(|shares| rate(shares) / places.len() as f64).collect(), episode)
     };
     let bests: Vec<Best> = group.runs.iter().filter_map(|run| best(run, options.halvings)).collect();
     let mean_of = |part: fn(&Best) -> f64| mean(&bests.iter().map(part).collect::<Vec<_>>());
@@ -271,8 +279,7 @@ fn difference(group: &Group, base: &Group, window: usize, draws: usize, comparis
         };
         (mean(&a) - mean(&b), spread)
     };
-    // A rate moves by whole episodes.
-    let resolution = 1.0 / (own[0].panel.tasks as f64 * f64::from(own[0].panel.samples));
+    let resolution = resolution(own[0]);
     let (at, spread) = compared(&|run| mean(&task_shares(run, window)), resolution);
     let (last, last_spread) = compared(&last_success, resolution);
     let shares = |runs: &[&Run]| runs.iter().map(|run| task_shares(run, window)).collect::<Vec<_>>();

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use crate::CompareError;
-use crate::recipe::{Flat, alike, differences, flat, is_neutral};
+use crate::recipe::{Flat, MODEL, differences, flat, is_free, replicates};
 use crate::record::Run;
 
 /// Replicates, by ascending seed.
@@ -28,8 +28,11 @@ pub fn groups(runs: &[Run], by_folder: bool) -> Result<Vec<Group<'_>>, CompareEr
             return Err(CompareError::Twice { first, second, seed: pair[0].seed() });
         }
         let own_recipes: Vec<Flat> = places.iter().map(|&place| recipes[place].clone()).collect();
-        let keys: Vec<String> =
-            differences(&own_recipes).into_iter().map(|(key, _)| key).filter(|key| !is_free(key)).collect();
+        let keys: Vec<String> = differences(&own_recipes)
+            .into_iter()
+            .map(|(key, _)| key)
+            .filter(|key| !is_free(key) && key != MODEL)
+            .collect();
         if !keys.is_empty() {
             return Err(CompareError::Mixed { folder: name, keys });
         }
@@ -52,16 +55,10 @@ fn folders(runs: &[Run]) -> Vec<(String, Vec<usize>)> {
     groups
 }
 
-/// Keys in which replicates may differ. Weights are compared by their hash, so their folder does not count.
-fn is_free(key: &str) -> bool {
-    let is_saving = key.starts_with("checkpoint.") || key.starts_with("dist.") || key == "eval.save_episodes";
-    is_neutral(key) || is_saving || key == "model.path"
-}
-
 /// Groups by recipe. A group's name is its estimator; of several groups of one estimator, all but the first add the
 /// keys in which they differ from it.
 fn recipe_groups(runs: &[Run], recipes: &[Flat]) -> Vec<(String, Vec<usize>)> {
-    let groups = alike(recipes, is_free);
+    let groups = replicates(recipes);
     // The recipe may name a plugin by its file.
     let estimator = |run: &Run| {
         let id = run.facts.get("estimator").or(run.recipe.pointer("/estimator/plugin")).and_then(Value::as_str);
@@ -73,7 +70,7 @@ fn recipe_groups(runs: &[Run], recipes: &[Flat]) -> Vec<(String, Vec<usize>)> {
         let mut name = estimator(&runs[places[0]]);
         match firsts.get(&name) {
             Some(first) => {
-                for (key, values) in differences(&[first.clone(), keys.clone()]) {
+                for (key, values) in telling(differences(&[first.clone(), keys.clone()])) {
                     let value = values[1].as_deref().unwrap_or("unset");
                     name += &format!(" {}={value}", key.rsplit('.').next().unwrap_or(&key));
                 }
@@ -89,10 +86,18 @@ fn recipe_groups(runs: &[Run], recipes: &[Flat]) -> Vec<(String, Vec<usize>)> {
     named
 }
 
+/// The differences that name a group: the folder of its weights only where nothing else differs.
+fn telling<T>(mut differences: Vec<(String, T)>) -> Vec<(String, T)> {
+    if differences.len() > 1 {
+        differences.retain(|(key, _)| key != MODEL);
+    }
+    differences
+}
+
 /// The keys besides the estimator's own whose values differ between groups, each as a sentence.
 pub fn other_differences(groups: &[Group]) -> Vec<String> {
     let recipes: Vec<Flat> = groups.iter().map(|group| flat(&group.runs[0].recipe)).collect();
-    let is_other = |key: &str| !is_free(key) && !key.starts_with("estimator.");
+    let is_other = |key: &str| !is_free(key) && key != MODEL && !key.starts_with("estimator.");
     let differing = differences(&recipes).into_iter().filter(|(key, _)| is_other(key));
     let sentence = |(key, values): (String, Vec<Option<String>>)| {
         let mut by_value: Vec<(String, Vec<&str>)> = Vec::new();

@@ -25,7 +25,7 @@ pub use crate::compare::{Comparison, Difference, GroupResult, Options, Used, Win
 pub use crate::error::{CompareError, ReadError};
 pub use crate::files::{expand, recipe, rows, run_of, text};
 pub use crate::measures::{Best, Reached, best};
-pub use crate::recipe::{Flat, alike, differences, flat, is_neutral};
+pub use crate::recipe::{Flat, differences, flat, replicates};
 pub use crate::record::{Metrics, Panel, Run, Won, runs};
 pub use crate::report::Report;
 pub use crate::stats::Estimate;

@@ -70,7 +70,10 @@ fn interval(at: f64, interval: Option<[f64; 2]>, text: fn(f64) -> String) -> Str
 }
 
 fn estimate(estimate: &Estimate) -> String {
-    interval(estimate.mean, estimate.interval, points)
+    match estimate.interval {
+        None if estimate.values.len() > 1 => format!("{} (too few seeds)", points(estimate.mean)),
+        known => interval(estimate.mean, known, points),
+    }
 }
 
 fn window(comparison: &Comparison) -> String {

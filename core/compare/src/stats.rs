@@ -13,16 +13,19 @@ pub const CALL: f64 = 0.04;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
     pub mean: f64,
-    /// The 95 % interval, t over seeds, within 0 and 1; none of a single seed.
+    /// The 95 % interval, t over seeds, within 0 and 1; none of a single seed, or of two equal ones.
     pub interval: Option<[f64; 2]>,
     /// The value of each seed.
     pub values: Vec<f64>,
 }
 
 impl Estimate {
-    /// The mean of the seeds' rates with its t interval.
-    pub fn of(values: Vec<f64>) -> Self {
-        let spread = Spread::paired(&values, 0.0);
+    /// The mean of the seeds' rates with its t interval. Equal rates count as noisy as their `resolution`, the share of one
+    /// episode: they are equal by chance. Two of them are too few to tell.
+    pub fn of(values: Vec<f64>, resolution: f64) -> Self {
+        let is_equal = values.iter().all(|value| (value - values[0]).abs() < 1e-12);
+        let spread = Spread::paired(&values, if is_equal { resolution } else { 0.0 });
+        let spread = spread.filter(|_| !is_equal || values.len() > 2);
         let interval = spread.map(|spread| spread.interval(mean(&values)).map(|end| end.clamp(0.0, 1.0)));
         Self { mean: mean(&values), interval, values }
     }
@@ -164,7 +167,7 @@ mod tests {
         near(spread.freedom, 6.998875005824677);
         near(spread.p(mean(&A) - mean(b)), 0.1554665321720122);
 
-        let [low, high] = Estimate::of(A.to_vec()).interval.unwrap();
+        let [low, high] = Estimate::of(A.to_vec(), 0.1).interval.unwrap();
         near(low, 0.46371328164224174);
         near(high, 0.5962867183577583);
     }
@@ -196,5 +199,18 @@ mod tests {
     fn equal_differences_of_few_seeds_leave_the_noise_of_the_resolution() {
         let spread = Spread::paired(&[0.01, 0.01], 0.01).unwrap();
         assert!(spread.p(0.01) > 0.05, "{}", spread.p(0.01));
+    }
+
+    /// `x ± t.ppf(.975, n - 1) * r / sqrt(n)` with SciPy's quantiles of above, x the rate of each of n seeds, r the resolution.
+    #[test]
+    fn seeds_that_agree_by_chance_leave_an_interval() {
+        let of = |rate: f64, seeds| Estimate::of(vec![rate; seeds], 0.025).interval;
+        assert_eq!([of(0.175, 1), of(0.175, 2), of(0.0, 2), of(1.0, 2)], [None; 4]);
+        let [low, high] = of(0.175, 3).unwrap();
+        near(low, 0.11289655720624173);
+        near(high, 0.23710344279375825);
+        assert_eq!(of(1.0, 5).unwrap()[1], 1.0);
+        near(of(1.0, 5).unwrap()[0], 0.9689584000449059);
+        assert!(Estimate::of(vec![0.1 + 0.2, 0.3], 0.025).interval.is_none(), "equal but for rounding");
     }
 }

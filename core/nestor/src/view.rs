@@ -58,7 +58,8 @@ fn serve(args: &ViewArgs, options: Options) -> Result<String> {
         server.address()
     )?;
     out.flush()?;
-    let serving = thread::Builder::new().name("page".into()).spawn(move || server.run()).context("starting a thread")?;
+    let serving =
+        thread::Builder::new().name("page".into()).spawn(move || server.run()).context("starting a thread")?;
     while signals.pending().next().is_none() {
         // It ends by a panic alone, which says its reason itself.
         ensure!(!serving.is_finished(), "the page's server has failed");

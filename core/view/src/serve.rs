@@ -76,7 +76,8 @@ impl Server {
             self.wait();
             self.accept();
             let Self { port, token, site, connections, .. } = &mut self;
-            connections.retain_mut(|connection| connection.step(|head| reply(head, &format!("/{token}/"), *port, site)));
+            connections
+                .retain_mut(|connection| connection.step(|head| reply(head, &format!("/{token}/"), *port, site)));
             self.close_surplus();
         }
     }

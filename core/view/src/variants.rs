@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use nestor_compare::{Flat, alike, is_neutral};
+use nestor_compare::{Flat, replicates};
 use serde::Serialize;
 
 /// Runs of one recipe under several seeds.
@@ -13,9 +13,9 @@ pub(crate) struct Variant {
     pub runs: Vec<usize>,
 }
 
-/// Groups runs by their recipes without the seed. A run without a recipe is alone.
+/// Groups runs as `nestor compare` does. A run without a recipe is alone.
 pub(crate) fn variants(names: &[String], recipes: &[Flat]) -> Vec<Variant> {
-    let groups = alike(recipes, is_neutral);
+    let groups = replicates(recipes);
     let mut names: Vec<String> = groups.iter().map(|(_, runs)| common_name(names, runs)).collect();
     let unclear = names.iter().any(|name| name.is_empty() || names.iter().filter(|other| *other == name).count() > 1);
     if unclear {
@@ -44,7 +44,10 @@ fn contrast(place: usize, own: &Flat, groups: &[(Flat, Vec<usize>)]) -> String {
     let differs = |key: &String| groups.iter().any(|(other, _)| other.get(key) != own.get(key));
     let values: BTreeMap<&String, &String> = own.iter().filter(|(key, _)| differs(key)).collect();
     let last = |key: &str| key.rsplit('.').next().unwrap_or(key).to_owned();
-    let words: Vec<String> = values.iter().take(3).map(|(key, value)| format!("{} {value}", last(key))).collect();
+    // The folder of a sweep's warm start tells least.
+    let (folder, telling): (Vec<_>, Vec<_>) = values.iter().partition(|(key, _)| key.as_str() == "model.path");
+    let words: Vec<String> =
+        telling.iter().chain(&folder).take(3).map(|(key, value)| format!("{} {value}", last(key))).collect();
     if words.is_empty() { format!("variant {}", place + 1) } else { words.join(", ") }
 }
 

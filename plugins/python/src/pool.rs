@@ -119,7 +119,8 @@ impl Drop for Pool {
         // The first environment of each worker was described.
         let envs = self.seats.load(Ordering::Relaxed).div_ceil(count).max(1);
         let slots = std::mem::take(&mut self.slots);
-        let workers = slots.into_iter().filter_map(|slot| slot.into_inner().unwrap_or_else(PoisonError::into_inner).worker);
+        let workers =
+            slots.into_iter().filter_map(|slot| slot.into_inner().unwrap_or_else(PoisonError::into_inner).worker);
         let pool = &*self;
         // Side by side, since each may take a while.
         std::thread::scope(|scope| {

@@ -91,7 +91,7 @@ def test_an_environment_that_fails_now_and_then(faulty, root, run, tmp_path):
     assert sum(row["env/errors"] for row in rows) == len(warnings) > 0, done.stderr
     assert all(line.startswith("warning: plugin faulty: ") and " of 9)" in line for line in warnings)
     episodes = [json.loads(line) for line in (tmp_path / "survives/rollouts/iteration-000001.jsonl").open()]
-    assert len(episodes) == 2 and all(1 <= len(e["steps"]) <= 3 and e["steps"][-1]["truncated"] for e in episodes)
+    assert len(episodes) == 2 and all(1 <= len(e["steps"]) <= 3 and (e["failure"] or e["steps"][-1]["truncated"]) for e in episodes)
 
     recipe.write_text(text)
     done = run("train", recipe, "--run-dir", tmp_path / "fails")

@@ -161,7 +161,8 @@ def test_isolated_faults_cost_an_episode_each(trained, tmp_path):
     named = {fault: words for fault, words in ISOLATED.items() if words}
     for fault, words in named.items():
         assert any(words in line for line in failures), (fault, said)
-    assert len(failures) == len(named), said
+    # Two abort and two leave with code 0 in one iteration: equal faults are one line with a count.
+    assert len(failures) == len(set(named.values())), said
     assert all(re.search(r"plugin faults: task \d+ of split \w+, seed \d+, step \d", line) for line in failures), said
     rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert sum(row["env/errors"] for row in rows) == len(named), rows

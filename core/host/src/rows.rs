@@ -68,4 +68,10 @@ impl Rows {
     pub fn is_empty(&self) -> bool {
         self.group.is_empty()
     }
+
+    /// Mean advantage over a row's tokens; none where it has no token.
+    pub fn advantage(&self, row: usize) -> Option<f64> {
+        let tokens = self.advantages.get(self.response(u32::try_from(row).ok()?))?;
+        (!tokens.is_empty()).then(|| tokens.iter().map(|&a| f64::from(a)).sum::<f64>() / tokens.len() as f64)
+    }
 }

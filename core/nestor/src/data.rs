@@ -1,6 +1,7 @@
 //! The plain structs that cross modules: [`Step`] and [`Episode`] of the rollout, [`Rows`] for the estimator,
 //! [`Sequence`] and [`Batch`] for the update, and [`PluginFile`] for the run's record.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 pub use nestor_host::{PluginFile, Rows};
@@ -77,9 +78,17 @@ pub struct Episode {
     pub greedy_return: Option<f64>,
     /// The environment's own numbers, the last one of each name.
     pub metrics: BTreeMap<String, f64>,
+    /// The error of the environment that ended the episode, in its reset or in its last step: a failed episode has no
+    /// outcome.
+    pub failure: Option<String>,
 }
 
 impl Episode {
+    /// True if the environment failed in it.
+    pub fn failed(&self) -> bool {
+        self.failure.is_some()
+    }
+
     /// The number of an image among those of the episode, to which it is added if it is new.
     pub fn number_of(&mut self, image: KeyedImage) -> u32 {
         let number = self.images.iter().position(|known| *known == image).unwrap_or_else(|| {
@@ -114,6 +123,11 @@ impl Episode {
             let image = self.images.get(shown.number as usize)?.clone();
             Some(SequenceImage { start: start as u32 + shown.start, image })
         })
+    }
+
+    /// Number of the step that the environment failed in; none where it failed in the reset or not at all.
+    pub fn failed_step(&self) -> Option<usize> {
+        self.steps.len().checked_sub(1).filter(|_| self.failed())
     }
 
     /// Undiscounted sum of the environment's rewards.
@@ -172,9 +186,47 @@ pub struct Batch {
     pub rows: Rows,
     /// Log-probs of the response tokens recomputed before the first optimiser step, where the recipe asks for it.
     pub recomputed: Option<Vec<f32>>,
+    /// Number of the last sequences that are of failed episodes.
+    pub failed: usize,
 }
 
 impl Batch {
+    /// The batch of the policy's update: this one, and the failed episodes behind it. It has all columns that the update reads.
+    pub fn with_failed(&self, failed: &Batch) -> Cow<'_, Batch> {
+        if failed.rows.is_empty() {
+            return Cow::Borrowed(self);
+        }
+        let mut all = self.clone();
+        all.append_failed(failed);
+        Cow::Owned(all)
+    }
+
+    fn append_failed(&mut self, other: &Batch) {
+        let (sequences, rows) = (self.sequences.len() as u32, self.rows.len() as u32);
+        let (tokens, own, added) = (self.response_tokens() as u64, &mut self.rows, &other.rows);
+        let moved = |sequence: &Sequence| {
+            let rows = sequence.rows.iter().map(|row| row + rows).collect();
+            Sequence { rows, ..sequence.clone() }
+        };
+        self.sequences.extend(other.sequences.iter().map(moved));
+        self.failed += other.sequences.len();
+        own.group.extend(&added.group);
+        own.episode.extend(&added.episode);
+        own.step.extend(&added.step);
+        own.sequence.extend(added.sequence.iter().map(|sequence| sequence + sequences));
+        own.span_start.extend(&added.span_start);
+        own.token_offsets.extend(added.token_offsets.iter().skip(1).map(|offset| offset + tokens));
+        own.token_rewards.extend(&added.token_rewards);
+        own.logprobs.extend(&added.logprobs);
+        own.advantages.extend(&added.advantages);
+        if let (Some(own), Some(added)) = (&mut own.ref_logprobs, &added.ref_logprobs) {
+            own.extend(added);
+        }
+        if let (Some(own), Some(added)) = (&mut self.recomputed, &other.recomputed) {
+            own.extend(added);
+        }
+    }
+
     /// The denominators of the ratios: recomputed log-probs, or else those of the engine.
     pub fn old_logprobs(&self) -> &[f32] {
         self.recomputed.as_deref().unwrap_or(&self.rows.logprobs)

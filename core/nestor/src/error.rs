@@ -1,11 +1,25 @@
 //! Error messages (those of core/cli), and panics of libraries as errors.
 
 use std::cell::Cell;
+use std::error::Error;
+use std::fmt::{self, Display, Formatter};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 pub use nestor_cli::message::{brief, message, panic_text};
 pub use nestor_host::Stopped;
 pub use nestor_recipe::InputError;
+
+/// An environment failed more often than the run allows. All that was finished before is sound and can be saved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EnvironmentFailed(pub String);
+
+impl Display for EnvironmentFailed {
+    fn fmt(&self, f: &mut Formatter) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for EnvironmentFailed {}
 
 thread_local! {
     /// True while this thread runs work of [`quietly`].

@@ -194,8 +194,9 @@ pub struct Rollout {
     /// Threads that step environments.
     #[serde(default = "default_env_threads")]
     pub env_threads: usize,
-    /// Environment failures that an iteration tolerates at each rank, and so does every round of expert episodes. A failed
-    /// step ends its episode; a failed reset is repeated.
+    /// Environment failures that an iteration tolerates at each rank, and so does every round of expert episodes. With one more
+    /// the run ends, and saves what it has finished. A failed step ends its episode, which then counts in no statistics. A failed
+    /// reset is repeated; after three of them the task is given up.
     #[serde(default)]
     pub env_errors: u64,
     /// The past steps in a prompt.

@@ -59,6 +59,9 @@ pub(crate) struct FileSummary<'a> {
     turns: Vec<usize>,
     tokens: Vec<u64>,
     invalid: Vec<usize>,
+    /// Errors of failed episodes, by row.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    failures: BTreeMap<usize, &'a str>,
 }
 
 /// Collects the blocks.
@@ -208,7 +211,8 @@ pub(crate) fn groups(found: &Episodes) -> BTreeMap<u64, Vec<usize>> {
 
 pub(crate) fn summary<'a>(found: &'a Episodes<'a>) -> FileSummary<'a> {
     let mut columns = FileSummary::default();
-    for (episode, _) in &found.episodes {
+    for (row, (episode, _)) in found.episodes.iter().enumerate() {
+        columns.failures.extend(episode.failure.as_deref().map(|failure| (row, failure)));
         columns.group.push(episode.group);
         columns.episode.push(episode.episode);
         columns.sample.push(episode.sample);

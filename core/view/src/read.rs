@@ -105,6 +105,9 @@ pub(crate) struct StoredEpisode<'a> {
     pub task_type: Option<Cow<'a, str>>,
     #[serde(default, rename = "return")]
     pub episode_return: Option<f64>,
+    /// The environment's error, with which a failed episode ended.
+    #[serde(default, borrow)]
+    pub failure: Option<Cow<'a, str>>,
     #[serde(borrow)]
     pub steps: Vec<StoredStep<'a>>,
 }

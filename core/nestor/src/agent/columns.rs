@@ -14,7 +14,7 @@ pub struct RunColumns<'a> {
     pub iteration: u64,
 }
 
-/// The asked columns that need no network, by name. Rows are in the order of [`pack`](super::pack).
+/// The asked columns that need no network, by name. Rows are those of [`pack`](super::pack), in its order.
 pub fn episode_columns(asked: &[Asked], episodes: &[Episode], run: RunColumns) -> BTreeMap<String, Values> {
     let values = asked.iter().filter_map(|one| Some((one.column.to_string(), values(&one.column, episodes, run)?)));
     values.collect()
@@ -22,10 +22,11 @@ pub fn episode_columns(asked: &[Asked], episodes: &[Episode], run: RunColumns) -
 
 /// The entries of a column; none for one that a network computes.
 fn values(column: &Column, episodes: &[Episode], run: RunColumns) -> Option<Values> {
-    let rows = || episodes.iter().flat_map(|episode| episode.steps.iter().map(move |step| (episode, step)));
+    let episodes = || episodes.iter().filter(|episode| !episode.failed());
+    let rows = || episodes().flat_map(|episode| episode.steps.iter().map(move |step| (episode, step)));
     let steps = || rows().map(|(_, step)| step);
     Some(match column {
-        Column::NextAnchor => Values::bytes(episodes.iter().flat_map(Episode::next_anchors)),
+        Column::NextAnchor => Values::bytes(episodes().flat_map(Episode::next_anchors)),
         Column::Success => Values::U8(rows().map(|(episode, _)| episode.won.into()).collect()),
         Column::Action => Values::bytes(steps().map(|step| &step.action)),
         Column::Task => Values::U64(rows().map(|(episode, _)| episode.task).collect()),

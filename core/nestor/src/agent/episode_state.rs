@@ -189,11 +189,9 @@ impl EpisodeState {
         self.now = seen;
     }
 
-    /// Ends the episode with its last step, which the environment failed in: the response is not to blame.
-    pub fn fail(&mut self) {
-        if let Some(step) = self.episode.steps.last_mut() {
-            (step.truncated, step.valid) = (true, true);
-        }
+    /// Ends the episode without an outcome: the environment failed in the reset, or in the last step.
+    pub fn fail(&mut self, failure: String) {
+        (self.episode.failure, self.episode.won) = (Some(failure), false);
     }
 
     /// The record of the episode.

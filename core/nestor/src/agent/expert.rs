@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use rand::RngExt;
 
 use super::episode_state::{Demonstration, EpisodeState, StepTokens};
-use super::failures::Failures;
+use super::failures::{FailedReset, Failures};
 use super::player::{Player, StepPrompt};
 use super::pool::Pool;
 use super::prompt::PromptTemplate;
@@ -20,6 +20,7 @@ use crate::input_error;
 use crate::plugin::{Env, SharedEnv};
 use crate::recipe::Rollout;
 use crate::tokenizer::IMAGE;
+use crate::track::terminal;
 
 /// The expert of an environment, disturbed by noise.
 struct Expert<'a> {
@@ -93,15 +94,15 @@ pub fn check_expert(shared_env: &SharedEnv) -> Result<()> {
 }
 
 impl Expert<'_> {
-    /// Plays the plan and returns the demonstrations in its order. A failed reset is repeated; another failure ends its
-    /// episode with the step before. Takes environments from `idle` and puts them back: there are as many as threads.
+    /// Plays the plan and returns the demonstrations in its order; none of a task that was given up. A failed reset is
+    /// repeated; another failure ends its episode with the step before. Takes environments from `idle` and puts them back: there are as many as threads.
     fn play(
         &self,
         plan: &[EpisodePlan],
         pool: &mut Pool<()>,
         idle: &mut Vec<Env>,
         failures: &mut Failures,
-    ) -> Result<Vec<Demonstration>> {
+    ) -> Result<Vec<Option<Demonstration>>> {
         // A thread that was left behind may return and fill its part, so a repeated episode has a part of its own.
         let mut parts: Vec<Arc<Played>> = plan.iter().map(|_| Arc::default()).collect();
         let submit = |pool: &mut Pool<()>, index: usize, env: Option<Env>| {
@@ -116,18 +117,29 @@ impl Expert<'_> {
             parts[index] = submit(pool, index, idle.pop());
         }
         let mut all: Vec<Option<Demonstration>> = plan.iter().map(|_| None).collect();
-        while all.iter().any(Option::is_none) {
+        let (mut remaining, mut resets) = (plan.len(), vec![0; plan.len()]);
+        while remaining > 0 {
             if pool.stopped() {
                 return Err(Stopped.into());
             }
             for answer in pool.collect(true, Duration::ZERO)? {
-                let env = match answer.outcome {
-                    Ok((env, ())) => Some(env),
-                    Err(error) => failures.survive(error).map(|()| None)?,
+                let (played, task) = (parts[answer.index].lock().take(), plan[answer.index].task);
+                let (env, again) = match (answer.outcome, &played) {
+                    (Ok((env, ())), _) => (Some(env), false),
+                    (Err(error), Some(_)) => failures.survive(error).map(|_| (None, false))?,
+                    (Err(error), None) => {
+                        resets[answer.index] += 1;
+                        let failed = failures.survive_reset(task, resets[answer.index], error)?;
+                        (None, failed == FailedReset::Repeat)
+                    }
                 };
-                all[answer.index] = parts[answer.index].lock().take();
-                if all[answer.index].is_none() {
-                    waiting.push_front(answer.index);
+                if played.is_some() {
+                    failures.reset_succeeded(task);
+                }
+                all[answer.index] = played;
+                match again {
+                    true => waiting.push_front(answer.index),
+                    false => remaining -= 1,
                 }
                 match waiting.pop_front() {
                     Some(index) => parts[index] = submit(pool, index, env.or_else(|| idle.pop())),
@@ -135,7 +147,7 @@ impl Expert<'_> {
                 }
             }
         }
-        all.into_iter().collect::<Option<Vec<_>>>().context("a demonstration is missing")
+        Ok(all)
     }
 }
 
@@ -152,7 +164,10 @@ pub fn texts(
     let template = PromptTemplate::of(shared_env, rollout)?;
     let mut pool = Pool::new(shared_env, rollout.env_threads)?;
     let (mut texts, mut failures) = (Vec::new(), Failures::new(rollout.env_errors));
-    for (plan, played) in plan.iter().zip(expert.play(plan, &mut pool, &mut Vec::new(), &mut failures)?) {
+    let demonstrations = expert.play(plan, &mut pool, &mut Vec::new(), &mut failures);
+    failures.faults.lines().iter().for_each(|line| terminal::warn(&format!("warning: {line}")));
+    for (plan, played) in plan.iter().zip(demonstrations?) {
+        let Some(played) = played else { continue };
         let mut playing = EpisodeState::new(*plan);
         playing.begin(played.first);
         for (response, seen) in played.steps {
@@ -179,14 +194,20 @@ impl Player {
         };
         let mut failures = Failures::new(self.rollout.env_errors);
         let played = expert.play(plan, pool, &mut self.idle, &mut failures);
-        self.env_errors += failures.count;
-        pool.drain()?;
+        let drained = pool.drain();
+        self.note(failures);
+        drained?;
         let Some(&eos) = self.tokenizer.eos().first() else {
             return Err(input_error!("the tokenizer names no end-of-sequence token, which a demonstration ends with"));
         };
         let mut episodes = Vec::new();
         for (plan, played) in plan.iter().zip(played?) {
             let mut playing = EpisodeState::new(*plan);
+            let Some(played) = played else {
+                // Without a step there is nothing to imitate.
+                episodes.push(playing.finish());
+                continue;
+            };
             playing.begin(played.first);
             for (text, seen) in played.steps {
                 let Some(StepPrompt { new: prompt, .. }) = self.step_prompt(&mut playing)? else { break };

@@ -6,8 +6,13 @@ use crate::recipe::Rollout;
 /// One row per step, episode by episode, steps ascending. A sequence holds one step, or in a transcript all steps of an
 /// episode.
 ///
-/// The last token of every step gets the episode's return as reward, less the penalty where the step was invalid.
+/// The last token of every step gets the episode's return as reward, less the penalty where the step was invalid. Failed
+/// episodes have no rows.
 pub fn pack(episodes: &[Episode], rollout: &Rollout) -> Batch {
+    pack_all(episodes.iter().filter(|episode| !episode.failed()), rollout)
+}
+
+fn pack_all<'a>(episodes: impl Iterator<Item = &'a Episode>, rollout: &Rollout) -> Batch {
     let mut batch = Batch::default();
     let rows = &mut batch.rows;
     rows.token_offsets.push(0);
@@ -50,6 +55,11 @@ pub fn pack(episodes: &[Episode], rollout: &Rollout) -> Batch {
     batch
 }
 
+/// As [`pack`], of the failed episodes alone, with the steps that environments failed in.
+pub fn pack_failed(episodes: &[Episode], rollout: &Rollout) -> Batch {
+    pack_all(episodes.iter().filter(|episode| episode.failed()), rollout)
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
@@ -63,6 +73,60 @@ pub(crate) mod tests {
             "invalid_action_penalty": invalid_action_penalty,
         }))
         .expect("the section is complete")
+    }
+
+    #[test]
+    fn a_batch_is_as_if_failed_episodes_had_never_been_played() {
+        let step = |token: u32, reward: f64| Step {
+            prompt: vec![1, 2],
+            response: vec![token, 9],
+            logprobs: vec![-1.0, -2.0],
+            anchor: vec![token as u8],
+            reward,
+            valid: true,
+            ..Step::default()
+        };
+        let episode = |number: u32, failure: Option<&str>| Episode {
+            group: number / 2,
+            episode: number,
+            steps: vec![step(3 + number, 1.0), step(4 + number, 0.0)],
+            failure: failure.map(str::to_string),
+            ..Episode::default()
+        };
+        // One of two failed, both, none.
+        let all: Vec<Episode> =
+            (0..6).map(|number| episode(number, (1..4).contains(&number).then_some("died"))).collect();
+        let others: Vec<Episode> = all.iter().filter(|episode| !episode.failed()).cloned().collect();
+        let mut transcript = rollout(0.25);
+        transcript.history.mode = HistoryMode::Transcript;
+        for rollout in [rollout(0.25), transcript] {
+            let batch = pack(&all, &rollout);
+            assert_eq!(batch, pack(&others, &rollout));
+            assert_eq!(batch.rows.group, [0, 0, 2, 2, 2, 2]);
+            let asked: Vec<_> = ["next_anchor", "action", "success"].map(|name| name.parse().expect("a column")).into();
+            let run = crate::agent::RunColumns { split: "train", iteration: 1 };
+            let columns = |episodes: &[Episode]| crate::agent::episode_columns(&asked, episodes, run);
+            assert_eq!(columns(&all), columns(&others));
+
+            // The update has them behind the others.
+            let mut failed = pack_failed(&all, &rollout);
+            assert_eq!(failed.rows.episode, [1, 1, 2, 2, 3, 3]);
+            let (mut batch, tokens) = (batch, failed.response_tokens());
+            (batch.rows.advantages, failed.rows.advantages) = (vec![1.0; batch.response_tokens()], vec![-1.0; tokens]);
+            let trained = batch.with_failed(&failed);
+            assert_eq!(trained.sequences[..batch.sequences.len()], batch.sequences);
+            assert_eq!(trained.failed, failed.sequences.len());
+            for (sequence, own) in trained.sequences[batch.sequences.len()..].iter().zip(&failed.sequences) {
+                assert_eq!(sequence.tokens, own.tokens);
+                for (&row, &other) in sequence.rows.iter().zip(&own.rows) {
+                    let response = trained.rows.response(row);
+                    let start = trained.rows.span_start[row as usize] as usize;
+                    assert_eq!(trained.rows.advantages[response.clone()], [-1.0; 2]);
+                    assert_eq!(trained.rows.logprobs[response], failed.rows.logprobs[failed.rows.response(other)]);
+                    assert_eq!(sequence.tokens[start + 1], 9);
+                }
+            }
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use super::episode_state::{EpisodeState, StepTokens};
-use super::failures::Failures;
+use super::failures::{FailedReset, Failures, Faults};
 use super::pool::Pool;
 use super::prompt::{PromptTemplate, PromptTokens};
 use super::tasks::EpisodePlan;
@@ -94,8 +94,9 @@ pub struct Player {
     /// Threads for the expert's episodes, from the first demonstration on.
     pub(super) experts: Option<Pool<()>>,
     stop: Arc<AtomicBool>,
-    /// Survived failures of environments.
+    /// Survived failures of environments, and the faults behind them.
     pub(super) env_errors: u64,
+    pub(super) faults: Faults,
     progress: Progress,
 }
 
@@ -130,6 +131,7 @@ impl Player {
             experts: None,
             stop,
             env_errors: 0,
+            faults: Faults::default(),
             progress,
         })
     }
@@ -152,9 +154,22 @@ impl Player {
         std::mem::take(&mut self.env_errors)
     }
 
-    /// Plays all episodes of a plan and returns them in its order.
+    /// The faults behind them since the last call.
+    pub fn take_faults(&mut self) -> Faults {
+        std::mem::take(&mut self.faults)
+    }
+
+    /// Notes the failures of a plan, also where one more ended it.
+    pub(super) fn note(&mut self, failures: Failures) {
+        self.env_errors += failures.count;
+        self.faults.extend(failures.faults);
+    }
+
+    /// Plays all episodes of a plan and returns them in its order. Those that an environment failed in are marked.
     pub fn play(&mut self, model: &Model, plan: &[EpisodePlan], settings: &PlaySettings) -> Result<Vec<Episode>> {
-        let played = self.play_all(model, plan, settings);
+        let mut failures = Failures::new(self.rollout.env_errors);
+        let played = self.play_all(model, plan, settings, &mut failures);
+        self.note(failures);
         // After an error there may be work under way; and the cache is of no use once the weights change.
         let drained = self.pool.drain();
         self.engine.clear();
@@ -162,7 +177,13 @@ impl Player {
         drained.map(|()| episodes)
     }
 
-    fn play_all(&mut self, model: &Model, plan: &[EpisodePlan], settings: &PlaySettings) -> Result<Vec<Episode>> {
+    fn play_all(
+        &mut self,
+        model: &Model,
+        plan: &[EpisodePlan],
+        settings: &PlaySettings,
+        failures: &mut Failures,
+    ) -> Result<Vec<Episode>> {
         // All ranks gather together, so nothing that may fail at one of them comes before.
         let weights = Weights::new(model)?;
         let index_of: HashMap<u32, usize> = plan.iter().enumerate().map(|(i, p)| (p.episode, i)).collect();
@@ -174,11 +195,12 @@ impl Player {
             self.reset(index, p, settings);
             in_flight.push(EpisodeInFlight {
                 playing: EpisodeState::new(*p),
+                resets: 1,
                 env: None,
                 prompt: PromptTokens::default(),
             });
         }
-        let (mut remaining, mut failures) = (plan.len(), Failures::new(self.rollout.env_errors));
+        let mut remaining = plan.len();
         self.progress.set_total(remaining);
         let mut patience = FIRST_PATIENCE;
         while remaining > 0 {
@@ -186,23 +208,36 @@ impl Player {
                 return Err(Stopped.into());
             }
             let wait = if self.deterministic { Duration::MAX } else { patience };
-            for answer in self.pool.collect(self.engine.is_idle(), wait)? {
-                let current = &mut in_flight[answer.index];
+            let mut answers = self.pool.collect(self.engine.is_idle(), wait)?;
+            // So that a deterministic run gives up the same tasks.
+            answers.sort_by_key(|answer| answer.index);
+            for answer in answers {
+                let (current, task) = (&mut in_flight[answer.index], plan[answer.index].task);
+                let resets = current.playing.step() == 0;
                 let (env, seen) = match answer.outcome {
                     Ok((env, seen)) => (env, seen),
                     Err(error) => {
-                        failures.survive(error)?;
-                        self.env_errors += 1;
-                        if current.playing.step() == 0 {
-                            self.reset(answer.index, &plan[answer.index], settings);
-                        } else {
-                            current.playing.fail();
-                            remaining -= 1;
-                            self.progress.advance(1, 0);
+                        let failure = match resets {
+                            true => failures.survive_reset(task, current.resets, error)?,
+                            false => FailedReset::GiveUp(failures.survive(error)?),
+                        };
+                        match failure {
+                            FailedReset::Repeat => {
+                                current.resets += 1;
+                                self.reset(answer.index, &plan[answer.index], settings);
+                            }
+                            FailedReset::GiveUp(failure) => {
+                                current.playing.fail(failure);
+                                remaining -= 1;
+                                self.progress.advance(1, 0);
+                            }
                         }
                         continue;
                     }
                 };
+                if resets {
+                    failures.reset_succeeded(task);
+                }
                 if current.observe(seen, self.rollout.max_steps)? || !self.ask(current, settings)? {
                     self.idle.push(env);
                     remaining -= 1;
@@ -288,6 +323,8 @@ pub(super) struct StepPrompt {
 /// An episode under way, its environment while no thread has it, and the prompt that is being answered.
 struct EpisodeInFlight {
     playing: EpisodeState,
+    /// Resets so far.
+    resets: u32,
     env: Option<Env>,
     prompt: PromptTokens,
 }

@@ -51,8 +51,9 @@ impl Success {
         success
     }
 
+    /// Failed episodes do not count.
     pub fn add(&mut self, episodes: &[Episode]) {
-        for episode in episodes {
+        for episode in episodes.iter().filter(|episode| !episode.failed()) {
             self.all.add(episode.won);
             if let Some(kind) = &episode.task_type {
                 self.by_type.entry(kind.clone()).or_default().add(episode.won);
@@ -67,6 +68,8 @@ pub struct Scored<'a> {
     pub episodes: &'a [Episode],
     /// The scored batch that `pack` made of these very episodes.
     pub batch: &'a Batch,
+    /// The batch of the failed episodes; empty where the update leaves them out.
+    pub failed: &'a Batch,
     /// The components of its advantages.
     pub parts: &'a Parts,
     pub tokenizer: &'a Tokenizer,
@@ -76,23 +79,23 @@ impl Scored<'_> {
     /// One JSON object per episode: its steps with prompt and response as text and by token, its reward and advantage (mean
     /// over its tokens).
     pub fn lines(&self) -> impl Iterator<Item = Value> {
-        let mut rows = 0..;
+        let (mut rows, mut failed_rows) = (0.., 0..self.failed.rows.len());
         self.episodes.iter().map(move |episode| {
             let mut line = line(episode, self.tokenizer);
-            for (step, row) in line["steps"].as_array_mut().into_iter().flatten().zip(&mut rows) {
+            let steps = line["steps"].as_array_mut().into_iter().flatten();
+            if episode.failed() {
+                for (step, row) in steps.zip(&mut failed_rows) {
+                    step["advantage"] = self.failed.rows.advantage(row).into();
+                }
+                return line;
+            }
+            for (step, row) in steps.zip(&mut rows) {
                 let parts = self.parts.of(row).filter(|(_, v)| v.is_finite()).map(|(name, v)| (name.into(), v.into()));
-                step["advantage"] = self.advantage(row).into();
+                step["advantage"] = self.batch.rows.advantage(row).into();
                 step["parts"] = parts.collect::<Map<_, _>>().into();
             }
             line
         })
-    }
-
-    /// Mean advantage over a row's tokens; none where it has no token.
-    pub fn advantage(&self, row: usize) -> Option<f64> {
-        let rows = &self.batch.rows;
-        let tokens = rows.advantages.get(rows.response(u32::try_from(row).ok()?))?;
-        (!tokens.is_empty()).then(|| tokens.iter().map(|&a| f64::from(a)).sum::<f64>() / tokens.len() as f64)
     }
 }
 
@@ -109,6 +112,11 @@ pub fn evaluation_lines(episodes: &[Episode], tokenizer: &Tokenizer) -> impl Ite
 }
 
 fn line(episode: &Episode, tokenizer: &Tokenizer) -> Value {
+    let mut steps: Vec<Value> = episode.steps.iter().map(|step| step_object(episode, step, tokenizer)).collect();
+    if let Some(step) = episode.failed_step().and_then(|failed| steps.get_mut(failed)) {
+        // The environment said nothing of it.
+        (step["reward"], step["valid"]) = (Value::Null, Value::Null);
+    }
     json!({
         "group": episode.group,
         "episode": episode.episode,
@@ -116,8 +124,9 @@ fn line(episode: &Episode, tokenizer: &Tokenizer) -> Value {
         "seed": episode.seed,
         "won": episode.won,
         "task_type": episode.task_type,
-        "return": episode.episode_return(),
-        "steps": episode.steps.iter().map(|step| step_object(episode, step, tokenizer)).collect::<Vec<_>>(),
+        "return": (!episode.failed()).then(|| episode.episode_return()),
+        "failure": episode.failure,
+        "steps": steps,
     })
 }
 

@@ -239,7 +239,7 @@ fn random_batch(sequences: impl Iterator<Item = (Vec<u32>, usize)>) -> Batch {
         rows.advantages.extend(vec![advantage; response]);
         packed.push(Sequence { tokens, rows: vec![i as u32], ..Sequence::default() });
     }
-    Batch { sequences: packed, rows, recomputed: None }
+    Batch { sequences: packed, rows, ..Batch::default() }
 }
 
 /// Most tokens of all sequences, beyond what any machine measures.

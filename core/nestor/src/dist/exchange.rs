@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use tch::{Device, Kind, Tensor};
 
 use super::Comm;
-use crate::error::{InputError, Stopped, message};
+use crate::error::{EnvironmentFailed, InputError, Stopped, message};
 
 /// Reason why a rank has no value for the others.
 #[derive(Serialize, Deserialize)]
@@ -15,6 +15,8 @@ enum Failure {
     Input(String),
     /// Stopped by a signal.
     Stopped,
+    /// An environment failed once too often.
+    Environment(String),
     Failed(String),
 }
 
@@ -23,6 +25,7 @@ impl Failure {
         match message(error) {
             _ if error.is::<Stopped>() => Self::Stopped,
             text if error.is::<InputError>() => Self::Input(text),
+            text if error.is::<EnvironmentFailed>() => Self::Environment(text),
             text => Self::Failed(text),
         }
     }
@@ -32,6 +35,7 @@ impl Failure {
         match self {
             Self::Input(text) => InputError(text).into(),
             Self::Stopped => Stopped.into(),
+            Self::Environment(text) => EnvironmentFailed(format!("rank {rank}: {text}")).into(),
             Self::Failed(text) => anyhow!("rank {rank}: {text}"),
         }
     }

@@ -113,7 +113,9 @@ impl Evaluator<'_> {
         new::check_vocabulary(&model.config, player.tokenizer())
             .map_err(|error| input_error!("{}: {error:#}", folder.display()))?;
         let _bar = self.progress.phase("evaluate", "episodes");
-        play(&Solo { device: self.device }, player, &model, self.settings, self.recipe.seed)
+        let played = play(&Solo { device: self.device }, player, &model, self.settings, self.recipe.seed);
+        player.take_faults().lines().iter().for_each(|line| terminal::warn(&format!("warning: {line}")));
+        played
     }
 }
 

@@ -30,10 +30,11 @@ impl EvaluatedModel {
     /// As one JSON object.
     pub fn to_json(&self) -> Map<String, Value> {
         let Self { model, iteration, evaluation, episodes } = self;
-        let Evaluation { success, by_type, mean_return, mean_length, environment } = evaluation;
+        let Evaluation { success, failed, by_type, mean_return, mean_length, environment } = evaluation;
         let mut row = object(json!({ "model": model, "iteration": iteration }));
         row.extend(rate_json(success));
         row.extend(object(json!({
+            "failed": failed,
             "return": mean_return,
             "length": mean_length,
             "env": environment,
@@ -45,8 +46,11 @@ impl EvaluatedModel {
 
     /// Several lines, for a report of one model.
     pub fn text(&self) -> String {
-        let Evaluation { success, by_type, mean_return, mean_length, environment } = &self.evaluation;
+        let Evaluation { success, failed, by_type, mean_return, mean_length, environment } = &self.evaluation;
         let mut text = format!("success {}", rate_text(success));
+        if *failed > 0 {
+            text += &format!("; the environment failed in {failed} of them, which count as not won");
+        }
         for (kind, rate) in by_type {
             text += &format!("\n  {kind} {}", rate_text(rate));
         }

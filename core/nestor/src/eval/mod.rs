@@ -30,12 +30,15 @@ pub use targets::EvalArgs;
 /// Results of the episodes of an evaluation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Evaluation {
+    /// A failed episode counts as not won.
     pub success: SuccessRate,
+    /// Episodes that the environment failed in.
+    pub failed: usize,
     /// By the environment's name for the kind of task, where it has kinds.
     pub by_type: BTreeMap<String, SuccessRate>,
-    /// Mean undiscounted return.
+    /// Mean undiscounted return of the episodes that did not fail.
     pub mean_return: f64,
-    /// Mean number of steps.
+    /// Mean number of their steps.
     pub mean_length: f64,
     /// The environment's own numbers, by name: the mean over the episodes that have it.
     pub environment: BTreeMap<String, f64>,
@@ -52,21 +55,31 @@ impl Evaluation {
                 by_type.entry(kind).or_default().push(count);
             }
         }
-        let n = episodes.len().max(1) as f64;
+        let finished = || episodes.iter().filter(|episode| !episode.failed());
+        let n = finished().count().max(1) as f64;
         Self {
+            failed: episodes.len() - finished().count(),
             success: SuccessRate::of(&all),
             by_type: by_type.into_iter().map(|(kind, tasks)| (kind, SuccessRate::of(&tasks))).collect(),
-            mean_return: episodes.iter().map(Episode::episode_return).sum::<f64>() / n,
-            mean_length: episodes.iter().map(|e| e.steps.len() as f64).sum::<f64>() / n,
+            mean_return: finished().map(Episode::episode_return).sum::<f64>() / n,
+            mean_length: finished().map(|e| e.steps.len() as f64).sum::<f64>() / n,
             environment: environment_means(episodes),
         }
     }
+
+    /// Says how failed episodes count; none where none failed.
+    pub fn failure_warning(&self) -> Option<String> {
+        let (failed, played) = (self.failed, self.success.count.played);
+        (failed > 0).then(|| {
+            format!("the environment failed in {failed} of {played} evaluation episodes; they count as not won")
+        })
+    }
 }
 
-/// The means of the environment's own numbers over the episodes that have them.
+/// The means of the environment's own numbers over the episodes that have them and did not fail.
 pub fn environment_means(episodes: &[Episode]) -> BTreeMap<String, f64> {
     let mut sums: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
-    for (name, value) in episodes.iter().flat_map(|episode| &episode.metrics) {
+    for (name, value) in episodes.iter().filter(|episode| !episode.failed()).flat_map(|episode| &episode.metrics) {
         let (sum, count) = sums.entry(name).or_default();
         (*sum, *count) = (*sum + value, *count + 1.0);
     }

@@ -1,6 +1,8 @@
 //! From the sequences of an iteration to micro-batches: mini-batches of a fixed number of steps, shared out to the ranks,
 //! and cut into micro-batches of at most a number of tokens.
 
+use std::ops::Range;
+
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
@@ -13,12 +15,24 @@ use crate::shard::Ranks;
 
 /// Sequences of each mini-batch of an iteration, epoch after epoch. With `update.reweight` the epochs share one resample.
 pub fn all_mini_batches(batch: &Batch, update: &Update, seed: u64) -> Vec<Vec<usize>> {
+    let scored = batch.sequences.len() - batch.failed;
     let sequences = match &update.reweight {
         Some(reweight) => resample(batch, reweight, seed),
-        None => (0..batch.sequences.len()).collect(),
+        None => (0..scored).collect(),
     };
+    let sequences = spread(sequences, scored..batch.sequences.len());
     let epoch = |epoch| mini_batches(batch, &sequences, update, seed.wrapping_add(u64::from(epoch)));
     (0..update.epochs).flat_map(epoch).collect()
+}
+
+/// Puts the failed episodes among the others at equal distances, so that no mini-batch has only them.
+fn spread(scored: Vec<usize>, failed: Range<usize>) -> Vec<usize> {
+    let (count, length) = (failed.len(), scored.len());
+    let mut all = scored;
+    for (number, sequence) in failed.enumerate().rev() {
+        all.insert((number + 1) * length / (count + 1), sequence);
+    }
+    all
 }
 
 /// The mini-batches that remain after the first `done`. Also sets this rank's progress total.

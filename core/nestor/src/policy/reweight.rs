@@ -21,12 +21,13 @@ use crate::recipe::{Reweight, ReweightMethod};
 /// The least weight, so that a batch of zeros can be drawn from.
 const LEAST: f64 = 1e-8;
 
-/// The sequences to train on: as many as there are, drawn with replacement.
+/// The sequences to train on: as many as there are without those of failed episodes, drawn with replacement.
 pub fn resample(batch: &Batch, reweight: &Reweight, seed: u64) -> Vec<usize> {
     let rows = &batch.rows;
     let score = |row: u32| rows.token_rewards[rows.response(row)].iter().sum::<f64>();
     let mean = |of: &[u32]| of.iter().map(|&row| score(row)).sum::<f64>() / of.len().max(1) as f64;
-    let scores: Vec<f64> = batch.sequences.iter().map(|sequence| mean(&sequence.rows)).collect();
+    let scored = &batch.sequences[..batch.sequences.len() - batch.failed];
+    let scores: Vec<f64> = scored.iter().map(|sequence| mean(&sequence.rows)).collect();
     // Without a sequence there is nothing to draw.
     let Ok(drawn) = WeightedIndex::new(weights(&scores, reweight)) else { return Vec::new() };
     drawn.sample_iter(ChaCha8Rng::seed_from_u64(seed)).take(scores.len()).collect()

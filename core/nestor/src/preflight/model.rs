@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use super::{Conditions, Findings};
 use crate::agent::{TaskCursor, check_expert, plan, texts};
@@ -90,7 +90,12 @@ pub fn new_tokenizer(recipe: &Recipe, shared_env: &SharedEnv, tasks: u64) -> Res
     let size = recipe.model.new.as_ref().context("the recipe makes no new model")?.vocab_size;
     let drawn = TaskCursor::new(tasks, recipe.seed).next(TOKENIZER_EPISODES);
     let noise = recipe.warm_start.as_ref().map_or(0.0, |warm_start| warm_start.expert_noise);
-    let texts = texts(shared_env, &recipe.rollout, &plan(&drawn, 1, recipe.seed, 0), noise, recipe.seed)?;
+    let texts = texts(shared_env, &recipe.rollout, &plan(&drawn, 1, recipe.seed, 0), noise, recipe.seed)
+        .context("recipe key `model.new`: the expert plays for the tokenizer")?;
+    ensure!(
+        !texts.is_empty(),
+        "recipe key `model.new`: the environment failed in all of the expert's episodes, so the tokenizer has no text to train on"
+    );
     let seeing = recipe.model.new.as_ref().is_some_and(|new| new.vision.is_some());
     Tokenizer::train(texts.into_iter(), size as usize, seeing)
 }

@@ -56,7 +56,14 @@ fn causes(iteration: u64, metrics: &Metrics, rows: &Rows, recipe: &Recipe) -> Ve
         alarms.push(Alarm { cause, message: format!("iteration {iteration}: {message}") });
     };
     if rows.is_empty() {
-        alarm("no step", "no episode had a step, so there was nothing to learn from".into());
+        let message = match metrics.get("episode/failed") {
+            Some(failed) if failed > 0.0 => format!(
+                "the environment failed in all episodes ({failed}), so the update was skipped and the policy learned nothing; \
+                 the warnings above name the failures, and rollouts/ has the episodes"
+            ),
+            _ => "no episode had a step, so there was nothing to learn from".into(),
+        };
+        alarm("no step", message);
         return alarms;
     }
     let rollout = &recipe.rollout;

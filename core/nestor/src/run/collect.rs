@@ -44,24 +44,28 @@ impl Run {
         Ok(episodes)
     }
 
-    /// Plays one greedy episode from the start of each group, and notes its return in the group's episodes. Returns their number.
-    fn play_greedy(&mut self, iteration: u64, episodes: &mut [Episode]) -> Result<u64> {
+    /// Plays one greedy episode from the start of each group, and notes its return in the group's episodes. A group whose
+    /// greedy episode failed keeps its failed episodes alone: there is nothing to compare the others with. Returns the number
+    /// of greedy episodes.
+    fn play_greedy(&mut self, iteration: u64, episodes: &mut Vec<Episode>) -> Result<u64> {
         let rollout = &self.recipe.rollout;
         let first = |(number, group): (usize, &[Episode])| {
             let Episode { group, task, seed, .. } = group[0];
             EpisodePlan { group, episode: number as u32, task, seed }
         };
-        let groups = || episodes.chunk_by(|a, b| a.group == b.group);
-        let plan: Vec<EpisodePlan> = groups().enumerate().map(first).collect();
+        let groups = episodes.chunk_by(|a, b| a.group == b.group).filter(|group| !group.iter().all(Episode::failed));
+        let plan: Vec<EpisodePlan> = groups.enumerate().map(first).collect();
         let settings = PlaySettings::greedy(rollout, iteration);
         let greedy = self
             .player
             .play_among(&*self.ranks.comm, &self.learner.policy.model, &plan, &settings)
             .context("playing greedy episodes")?;
-        let returns: HashMap<u32, f64> = greedy.iter().map(|one| (one.group, one.episode_return())).collect();
-        for episode in episodes {
+        let finished = greedy.iter().filter(|one| !one.failed());
+        let returns: HashMap<u32, f64> = finished.map(|one| (one.group, one.episode_return())).collect();
+        for episode in episodes.iter_mut() {
             episode.greedy_return = returns.get(&episode.group).copied();
         }
+        episodes.retain(|episode| episode.failed() || episode.greedy_return.is_some());
         Ok(plan.len() as u64)
     }
 }

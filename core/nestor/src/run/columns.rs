@@ -22,16 +22,15 @@ impl Run {
     /// Adds the columns that the recipe or the estimator asks for: log-probs recomputed before the update, entropies, hidden
     /// states, log-probs of reference and teacher, values of the critic. Then subtracts KL from the rewards.
     pub fn reference(&mut self, batch: &mut Batch) -> Result<()> {
+        self.ledger.kl_coefficient = self.ledger.state.kl_coefficient;
+        if batch.rows.is_empty() {
+            return Ok(());
+        }
         self.policy_columns(batch)?;
+        self.reference_logprobs(batch)?;
         let Self { recipe, ranks, learner, meter, ledger, .. } = self;
         let update = &recipe.update;
         let (tokens, temperature) = (update.micro_batch_tokens, recipe.rollout.temperature);
-        if let Some(reference) = &learner.reference {
-            meter.phases.start("reference");
-            let _bar = ranks.progress.phase("reference", "sequences");
-            batch.rows.ref_logprobs = Some(ragged_logprobs(ranks, reference, batch, tokens, temperature)?);
-            meter.speed.count(scoring_flops(&reference.config, batch));
-        }
         if let Some(teacher) = &learner.teacher {
             meter.phases.start("teacher");
             let _bar = ranks.progress.phase("teacher", "sequences");
@@ -45,7 +44,6 @@ impl Run {
             batch.rows.values = Some(ragged_values(ranks, &critic.model, batch, tokens)?);
             meter.speed.count(scoring_flops(&critic.model.config, batch));
         }
-        ledger.kl_coefficient = ledger.state.kl_coefficient;
         if let (Some(section), Some(coefficient)) = (&update.kl_in_reward, &mut ledger.kl_coefficient) {
             let kl = subtract_kl(batch, section, *coefficient);
             meter.metrics.set("reward/kl", kl);
@@ -55,8 +53,20 @@ impl Run {
         Ok(())
     }
 
+    /// Adds the log-probs of the frozen reference, where the run has one.
+    pub(super) fn reference_logprobs(&mut self, batch: &mut Batch) -> Result<()> {
+        let Self { recipe, ranks, learner, meter, .. } = self;
+        let Some(reference) = &learner.reference else { return Ok(()) };
+        let (tokens, temperature) = (recipe.update.micro_batch_tokens, recipe.rollout.temperature);
+        meter.phases.start("reference");
+        let _bar = ranks.progress.phase("reference", "sequences");
+        batch.rows.ref_logprobs = Some(ragged_logprobs(ranks, reference, batch, tokens, temperature)?);
+        meter.speed.count(scoring_flops(&reference.config, batch));
+        Ok(())
+    }
+
     /// One pass of the policy for recomputed log-probs and the columns that need one. None where nobody asks.
-    fn policy_columns(&mut self, batch: &mut Batch) -> Result<()> {
+    pub(super) fn policy_columns(&mut self, batch: &mut Batch) -> Result<()> {
         let Self { recipe, ranks, learner, meter, estimator, .. } = self;
         let model = &learner.policy.model;
         let recomputes = recipe.update.old_logprobs == OldLogprobs::Recompute;
@@ -87,8 +97,12 @@ impl Run {
     }
 
     /// Calls the estimator, which computes advantages and returns. Rank 0 computes them for all, since it has the full
-    /// batch.
+    /// batch. Without a row it is not called, and remembers what it remembered.
     pub fn score(&mut self, batch: &mut Batch) -> Result<()> {
+        if batch.rows.is_empty() {
+            self.ledger.scored.clone_from(&self.ledger.estimator);
+            return Ok(());
+        }
         let Self { ranks, estimator, meter, ledger, .. } = self;
         meter.phases.start("advantage");
         let (rows, metrics) = (&mut batch.rows, &mut meter.metrics);

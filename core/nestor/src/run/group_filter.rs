@@ -4,6 +4,8 @@
 //! since it carries no preference, and plays another task in its place. Each round plays exactly the missing groups.
 //! The last allowed round is kept unfiltered, so that an iteration always trains on `rollout.tasks` groups. A run
 //! without dynamic sampling has one round.
+//!
+//! Failed episodes have no return. Those of a dropped group stay, since the update knows them.
 
 use std::ops::Range;
 
@@ -62,6 +64,7 @@ impl Selection {
             self.played += 1;
             if self.round < self.rounds && returns_are_equal(&group) {
                 self.dropped += 1;
+                self.episodes.extend(group.into_iter().filter(Episode::failed));
             } else {
                 self.episodes.extend(group);
             }
@@ -86,9 +89,9 @@ impl Selection {
     }
 }
 
-/// True if all returns are equal bit for bit, the estimators' test for a group without spread.
+/// True if all returns are equal bit for bit, the estimators' test for a group without spread. Without a return they are.
 fn returns_are_equal(group: &[Episode]) -> bool {
-    let mut returns = group.iter().map(Episode::episode_return);
+    let mut returns = group.iter().filter(|episode| !episode.failed()).map(Episode::episode_return);
     let first = returns.next();
     returns.all(|other| Some(other) == first)
 }
@@ -143,6 +146,26 @@ mod tests {
         let values = ["rounds", "groups_played", "groups_dropped"].map(|name| metrics.get(&format!("rollout/{name}")));
         assert_eq!(values, [Some(3.0), Some(6.0), Some(3.0)]);
         assert_eq!(groups(selection), [1, 4, 5]);
+    }
+
+    #[test]
+    fn failed_episodes_have_no_return() {
+        let mut selection = selection(Some(2));
+        let episode = |number: u32, reward, failed: bool| Episode {
+            group: number / 2,
+            episode: number,
+            steps: vec![Step { reward, ..Step::default() }],
+            failure: failed.then(|| "died".to_string()),
+            ..Episode::default()
+        };
+        // One return, none, and two that differ.
+        let rewards = [(1.0, false), (0.0, true), (2.0, true), (0.0, true), (1.0, false), (2.0, false)];
+        let numbered = rewards.into_iter().enumerate();
+        selection.add(numbered.map(|(number, (reward, failed))| episode(number as u32, reward, failed)).collect());
+        assert_eq!(selection.missing(), Some(3..5));
+        assert_eq!(selection.success.all.played, 3);
+        let kept: Vec<u32> = selection.into_episodes().iter().map(|episode| episode.episode).collect();
+        assert_eq!(kept, [1, 2, 3, 4, 5], "failed ones stay");
     }
 
     #[test]

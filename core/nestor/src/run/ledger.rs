@@ -122,6 +122,8 @@ pub struct StartedUpdate {
     pub episodes: Vec<Episode>,
     /// The episodes, packed and scored.
     pub batch: Batch,
+    /// The failed episodes, packed, with the advantages of the update.
+    pub failed: Batch,
     /// Reports of the finished mini-batches.
     pub reports: UpdateReports,
 }

@@ -6,6 +6,7 @@ mod collect;
 mod columns;
 mod directory;
 mod estimator_state;
+mod failed;
 mod group_filter;
 mod identity;
 mod ledger;
@@ -26,12 +27,12 @@ use anyhow::Result;
 use rand_chacha::rand_core::Rng;
 use serde::{Deserialize, Serialize};
 
-use crate::agent::{Player, RunColumns, Scored, episode_columns, evaluation_lines, pack, write_images};
+use crate::agent::{Faults, Player, RunColumns, Scored, episode_columns, evaluation_lines, pack, write_images};
 use crate::checkpoint::Contents;
 use crate::data::{Batch, Episode};
 use crate::dist::{agree, exchange};
 use crate::engine::{Counters as Generated, NoiseKey, noise};
-use crate::error::{InputError, message};
+use crate::error::{EnvironmentFailed, InputError, message};
 use crate::eval::{self, Evaluation, Panel};
 use crate::files::write_lines;
 use crate::model::Model;
@@ -42,7 +43,7 @@ use crate::policy::critic::{self, CriticReport};
 use crate::policy::update::{self, UpdateReport, UpdateSettings, learning_rate};
 use crate::recipe::{Critic, Recipe};
 use crate::shard::Ranks;
-use crate::track::{Event, Metrics, Phases, Status, Tracker};
+use crate::track::{Event, Metrics, Phases, Status, Tracker, terminal};
 use alarms::Alarms;
 use directory::RunDir;
 pub use directory::{RECIPE, check_empty, make_first_free, remove_empty, to_resume};
@@ -123,7 +124,7 @@ impl Run {
         self.meter.phases.running()
     }
 
-    /// Packs episodes into a batch: sequences to train on, and one row per step with the columns that the estimator asks for
+    /// Packs the episodes that did not fail into a batch: sequences to train on, and one row per step with the columns that the estimator asks for
     /// and that need no network.
     pub fn pack(&mut self, iteration: u64, episodes: &[Episode]) -> Result<Batch> {
         self.meter.phases.start("pack");
@@ -135,23 +136,25 @@ impl Run {
         Ok(batch)
     }
 
-    /// Updates the critic, then the policy, on a scored batch.
+    /// Updates the critic, then the policy, on a scored batch, the policy also on failed episodes.
+    /// Without a row there is no update.
     pub fn update(&mut self, iteration: u64, episodes: &[Episode], batch: &Batch) -> Result<UpdateReports> {
+        let failed = self.failed_episodes(episodes, batch)?;
         // From here on a signal interrupts the iteration instead of discarding it.
         let ledger = &mut self.ledger;
         (ledger.state.tasks, ledger.state.kl_coefficient) = (ledger.tasks.clone(), ledger.kl_coefficient);
         ledger.state.totals = ledger.totals;
         ledger.estimator = ledger.scored.take();
         let reports = UpdateReports::default();
-        ledger.update = Some(StartedUpdate { episodes: episodes.to_vec(), batch: batch.clone(), reports });
-        self.finish_update(iteration, batch)
+        ledger.update = Some(StartedUpdate { episodes: episodes.to_vec(), batch: batch.clone(), failed, reports });
+        self.finish_update(iteration)
     }
 
     /// Finishes the iteration whose update had begun when this run's checkpoint was saved.
     pub fn finish_interrupted(&mut self) -> Result<()> {
         let Some(iteration) = self.next_iteration() else { return Ok(()) };
         let Some(StartedUpdate { episodes, batch, .. }) = self.ledger.update.clone() else { return Ok(()) };
-        let update = self.finish_update(iteration, &batch)?;
+        let update = self.finish_update(iteration)?;
         self.track(iteration, &episodes, &batch, &update)?;
         self.evaluate_and_save(iteration)
     }
@@ -161,6 +164,9 @@ impl Run {
         let Meter { phases, metrics, tracker, alarms, .. } = &mut self.meter;
         phases.start("track");
         report::episodes(metrics, episodes, self.player.tokenizer().eos());
+        if self.recipe.rollout.env_errors > 0 {
+            report::failed(metrics, episodes);
+        }
         report::rows(metrics, &batch.rows);
         let with_kl = self.recipe.update.kl.is_some();
         report::update(metrics, update, &batch.rows, with_kl);
@@ -178,13 +184,18 @@ impl Run {
             return Ok(());
         }
         let root = self.ranks.comm.rank() == 0;
-        let (parts, outcome) = match root.then(|| self.estimator.parts(&batch.rows)).transpose() {
+        let scores = root && !batch.rows.is_empty();
+        let (parts, outcome) = match scores.then(|| self.estimator.parts(&batch.rows)).transpose() {
             Ok(parts) => (parts, Ok(())),
             Err(error) => (None, Err(error)),
         };
         agree(&*self.ranks.comm, outcome)?; // a signal may stop the call, and then all ranks
-        let Some(parts) = &parts else { return Ok(()) };
-        let scored = Scored { episodes, batch, parts, tokenizer: self.player.tokenizer() };
+        let parts = &parts.unwrap_or_default();
+        if !root {
+            return Ok(());
+        }
+        let Some(StartedUpdate { failed, .. }) = &self.ledger.update else { return Ok(()) };
+        let scored = Scored { episodes, batch, failed, parts, tokenizer: self.player.tokenizer() };
         if file {
             write_images(&self.dir, episodes)?;
             write_lines(&episodes_file(&self.dir, "rollouts", iteration), scored.lines())?;
@@ -219,9 +230,18 @@ impl Run {
         Ok(())
     }
 
-    /// Reports a failure to the other ranks and to W&B.
+    /// Reports a failure to the other ranks and to W&B. After one of an environment the run saves what its newest checkpoint
+    /// lacks, as a stopped run does: all ranks fail together then.
     pub fn fail(&mut self, error: &anyhow::Error) {
         let message = message(error);
+        if error.is::<EnvironmentFailed>() {
+            for line in self.player.take_faults().lines() {
+                terminal::warn(&format!("warning: {line}"));
+            }
+            if let Err(error) = self.save_before_failure() {
+                terminal::warn(&format!("warning: the run could not be saved: {error:#}"));
+            }
+        }
         self.ranks.comm.abort(&message); // first, so that the others do not wait for W&B
         if !error.is::<InputError>() {
             self.keep(); // for its log
@@ -241,16 +261,31 @@ impl Run {
     fn finish(&mut self) -> Result<Status> {
         self.keep();
         self.meter.tracker.draw()?;
-        if self.ledger.warm_start.is_some() || self.next_iteration().is_some() {
-            if self.ledger.saved != Some(self.ledger.moment()) {
-                self.save()?;
-            }
+        if self.save_unfinished()? {
             return self.end(Status::Stopped);
         }
         if let Some(line) = report::success(self.meter.tracker.evaluations(), self.ledger.state.comparable_from) {
             self.meter.tracker.log(&line)?;
         }
         self.end(Status::Done)
+    }
+
+    /// Saves the progress of a run that is not done, unless its newest checkpoint holds it. Returns false if the run is done.
+    fn save_unfinished(&mut self) -> Result<bool> {
+        let unfinished = self.ledger.warm_start.is_some() || self.next_iteration().is_some();
+        if unfinished && self.ledger.saved != Some(self.ledger.moment()) {
+            self.save()?;
+        }
+        Ok(unfinished)
+    }
+
+    /// Saves the progress before the failure, and names the checkpoint.
+    fn save_before_failure(&mut self) -> Result<()> {
+        self.keep();
+        self.save_unfinished()?;
+        let Some(moment) = self.ledger.saved else { return Ok(()) };
+        let (path, dir) = (self.ledger.checkpoints.path(moment), self.dir.display());
+        self.meter.tracker.log(&format!("saved {}; resume with --resume --run-dir {dir}", path.display()))
     }
 
     /// Keeps the run directory. Until then a refused run leaves none behind.
@@ -297,17 +332,25 @@ impl Run {
         Ok(())
     }
 
-    /// Adds the failures of environments that the ranks survived to the row.
+    /// Adds the failures of environments that the ranks survived to the row, and warns of them: equal ones are one line.
     fn count_env_errors(&mut self) -> Result<()> {
-        let all: u64 = exchange(&*self.ranks.comm, Ok(self.player.take_env_errors()))?.iter().sum();
+        let own = (self.player.take_env_errors(), self.player.take_faults());
+        let (mut all, mut faults) = (0, Faults::default());
+        for (count, part) in exchange(&*self.ranks.comm, Ok(own))? {
+            all += count;
+            faults.extend(part);
+        }
+        for line in faults.lines() {
+            self.meter.tracker.warn(&line)?;
+        }
         let before = self.meter.metrics.get("env/errors").unwrap_or(0.0);
         self.meter.metrics.set("env/errors", before + all as f64);
         Ok(())
     }
 
     /// Runs the remaining mini-batches of the started update, and saves between two of them when it is time.
-    fn finish_update(&mut self, iteration: u64, batch: &Batch) -> Result<UpdateReports> {
-        while !self.update_until_due(iteration, batch)? {
+    fn finish_update(&mut self, iteration: u64) -> Result<UpdateReports> {
+        while !self.update_until_due(iteration)? {
             self.save()?;
         }
         self.count_images(["update/images_encoded", "update/images_reused"])?;
@@ -315,9 +358,12 @@ impl Run {
     }
 
     /// Runs remaining mini-batches of the started update until a checkpoint is due. Returns true once none remains.
-    fn update_until_due(&mut self, iteration: u64, batch: &Batch) -> Result<bool> {
+    fn update_until_due(&mut self, iteration: u64) -> Result<bool> {
         let Self { recipe, learner, meter, ledger: Ledger { update, clock, .. }, .. } = self;
-        let Some(StartedUpdate { reports, .. }) = update else { return Ok(true) };
+        let Some(StartedUpdate { batch, failed, reports, .. }) = update else { return Ok(true) };
+        if batch.rows.is_empty() {
+            return Ok(true);
+        }
         let settings = UpdateSettings {
             update: &recipe.update,
             lr: learning_rate(&recipe.update, iteration - 1, recipe.iterations),
@@ -335,7 +381,8 @@ impl Run {
         }
         if policy_learns {
             let report = reports.policy.get_or_insert_default();
-            return meter.update_policy(&mut learner.policy, batch, &settings, report, clock);
+            let trained = batch.with_failed(failed);
+            return meter.update_policy(&mut learner.policy, &trained, &settings, report, clock);
         }
         Ok(true)
     }
@@ -353,6 +400,9 @@ impl Run {
         let episodes = eval::play(comm, &mut self.player, &self.learner.policy.model, &recipe.eval, recipe.seed)?;
         let evaluation = Evaluation::of(&episodes);
         report::evaluation(&mut self.meter.metrics, &evaluation);
+        if recipe.rollout.env_errors > 0 {
+            self.meter.metrics.set("eval/failed", evaluation.failed as f64);
+        }
         if comm.rank() == 0 {
             let panel = Panel::of(recipe, &episodes);
             panel.write(&self.dir)?;
@@ -364,6 +414,9 @@ impl Run {
             write_lines(&file, evaluation_lines(&episodes, self.player.tokenizer()))?;
         }
         self.count_env_errors()?;
+        if let Some(warning) = evaluation.failure_warning() {
+            self.meter.tracker.warn(&warning)?;
+        }
         Ok(evaluation.success.rate())
     }
 

@@ -39,13 +39,18 @@ pub fn evaluation(metrics: &mut Metrics, evaluation: &Evaluation) {
     }
 }
 
+/// Metrics of the episodes that did not fail; none where all did.
 pub fn episodes(metrics: &mut Metrics, episodes: &[Episode], eos: &[u32]) {
     let success = Success::of(episodes);
+    let episodes: Vec<&Episode> = episodes.iter().filter(|episode| !episode.failed()).collect();
+    if episodes.is_empty() {
+        return;
+    }
     metrics.set("episode/success", success.all.rate());
     for (kind, count) in &success.by_type {
         metrics.set(format!("episode/success/{kind}"), count.rate());
     }
-    metrics.set("episode/return", mean(episodes.iter().map(Episode::episode_return)));
+    metrics.set("episode/return", mean(episodes.iter().map(|e| e.episode_return())));
     metrics.set("episode/length", mean(episodes.iter().map(|e| e.steps.len() as f64)));
     let truncated = episodes.iter().map(|e| f64::from(u8::from(e.steps.last().is_some_and(|s| s.truncated))));
     metrics.set("episode/truncated", mean(truncated));
@@ -56,6 +61,11 @@ pub fn episodes(metrics: &mut Metrics, episodes: &[Episode], eos: &[u32]) {
     metrics.set("response/length", mean(steps().map(|s| s.response.len() as f64)));
     let clipped = steps().map(|s| f64::from(u8::from(!s.response.last().is_some_and(|id| eos.contains(id)))));
     metrics.set("response/clipped_ratio", mean(clipped));
+}
+
+/// The episodes that an environment failed in.
+pub fn failed(metrics: &mut Metrics, episodes: &[Episode]) {
+    metrics.set("episode/failed", episodes.iter().filter(|episode| episode.failed()).count() as f64);
 }
 
 /// The environment's own numbers: the mean over the episodes that have one of the name.
@@ -72,6 +82,9 @@ pub fn estimator(metrics: &mut Metrics, own: BTreeMap<String, f64>) -> Result<()
 
 /// Metrics of the advantages, and of the groups of steps taken in the same state.
 pub fn rows(metrics: &mut Metrics, rows: &Rows) {
+    if rows.is_empty() {
+        return;
+    }
     let advantages = || rows.advantages.iter().map(|&a| f64::from(a));
     let center = mean(advantages());
     metrics.set("advantage/mean", center);
@@ -117,10 +130,11 @@ pub fn totals(metrics: &mut Metrics, totals: Totals) {
 
 /// The histograms of an iteration: advantages of response tokens, returns and lengths of episodes.
 pub fn histograms(episodes: &[Episode], rows: &Rows) -> Vec<(&'static str, Histogram)> {
+    let finished = || episodes.iter().filter(|episode| !episode.failed());
     let all = [
         ("advantage", Histogram::of(rows.advantages.iter().map(|&a| f64::from(a)))),
-        ("return", Histogram::of(episodes.iter().map(Episode::episode_return))),
-        ("length", Histogram::of(episodes.iter().map(|e| e.steps.len() as f64))),
+        ("return", Histogram::of(finished().map(Episode::episode_return))),
+        ("length", Histogram::of(finished().map(|e| e.steps.len() as f64))),
     ];
     all.into_iter().filter_map(|(name, counts)| Some((name, counts?))).collect()
 }

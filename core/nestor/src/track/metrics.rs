@@ -31,9 +31,11 @@ pub const METRICS: &[Metric] = table! {
     "eval/success_high", "share", "upper end of this interval", "";
     "eval/pass_at_<k>", "share", "evaluation tasks that at least one of k samples solves, with `eval.samples` of at least 2", "mean over tasks of 1 - C(n - c, k) / C(n, k), where c of n samples won";
     "eval/success/<task_type>", "share", "won episodes among the evaluation tasks of one kind", "won / episodes of the kind";
+    "eval/failed", "count", "evaluation episodes that the environment failed in; they count as not won, and not in return and length; only with `rollout.env_errors`", "";
     "eval/return", "reward", "undiscounted return of evaluation episodes", "mean of sum_t reward_t";
     "eval/length", "steps", "length of evaluation episodes", "mean of steps";
     "eval/env/<name>", "", "the environment's own number of this name, the last one of each evaluation episode", "mean over the episodes that have it";
+    "episode/failed", "count", "training episodes that the environment failed in; they count in no other metric of episodes and in no advantage; only with `rollout.env_errors`", "";
     "episode/success", "share", "won episodes among those trained on, without groups that dynamic sampling dropped", "won / episodes";
     "episode/success/<task_type>", "share", "won episodes of one kind of task among those trained on", "won / episodes of the kind";
     "episode/return", "reward", "undiscounted return of training episodes, before penalties", "mean of sum_t reward_t";

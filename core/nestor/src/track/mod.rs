@@ -112,6 +112,15 @@ impl Tracker {
         self.emit(&Event::Log { message })
     }
 
+    /// Warns on standard error, in the log and in W&B.
+    pub fn warn(&mut self, message: &str) -> Result<()> {
+        let Some(files) = &mut self.files else { return Ok(()) };
+        self.console.warn(message);
+        let line = printable(&Event::Warning { message }.line());
+        self.wandb.log(&line);
+        files.log(&line)
+    }
+
     /// Warns of a run that will hardly succeed: on the console, in the log, and as an alert in W&B.
     pub fn alarm(&mut self, title: &str, message: &str) -> Result<()> {
         self.wandb.alert(title, message);

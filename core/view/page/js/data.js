@@ -65,8 +65,14 @@ const loadSummary = remembered(8, async (run, file) => {
     turns: columns.turns[row],
     tokens: columns.tokens[row],
     invalid: columns.invalid[row],
+    failure: (columns.failures || {})[row] || null,
   }));
 });
+
+/// The outcome of an episode: an environment that failed gave it none.
+const outcomeOf = (episode) => (episode.failure !== null ? "failed" : episode.won ? "won" : "lost");
+const OUTCOME_MARKS = { won: "✓", lost: "✗", failed: "!" };
+const markOf = (episode) => OUTCOME_MARKS[outcomeOf(episode)];
 
 /// A group's turns by the episode's row in the summary; null if none are in the page.
 const loadGroup = remembered(64, async (run, file, group) => {

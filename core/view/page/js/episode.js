@@ -47,7 +47,8 @@ function episodeView(view) {
 function facts(episode, data) {
   const fact = (name, value) => h("div", null, h("dt", null, name), h("dd", null, value));
   return h("dl.facts", null,
-    h("div", null, h("dt", null, "outcome"), h("dd", null, outcome(episode.won))),
+    h("div", null, h("dt", null, "outcome"), h("dd", null, outcome(episode))),
+    episode.failure === null ? null : fact("failure", episode.failure),
     fact("return", format(episode.return)),
     fact("turns", `${episode.turns}`),
     fact("tokens", thousands(episode.tokens)),
@@ -57,7 +58,7 @@ function facts(episode, data) {
     data ? fact("seed", data.seed) : null);
 }
 
-const outcome = (won) => (won ? h("span.won", null, "✓ won") : h("span.lost", null, "✗ lost"));
+const outcome = (episode) => h(`span.${outcomeOf(episode)}`, null, `${markOf(episode)} ${outcomeOf(episode)}`);
 
 /// Names the play of an evaluation task that is played several times.
 const sampleOf = (episode) => (typeof episode.sample === "number" ? `sample ${episode.sample + 1}` : "");
@@ -67,18 +68,18 @@ function siblingStrip(view, siblings) {
   if (siblings.length < 2) return null;
   const name = (sibling) => sampleOf(sibling) || `episode ${sibling.episode}`;
   const chips = siblings.map((sibling) => h(
-    `a.sibling.${sibling.won ? "won" : "lost"}`,
+    `a.sibling.${outcomeOf(sibling)}`,
     {
       href: view.link(sibling, 0),
-      title: `${name(sibling)}: ${sibling.won ? "won" : "lost"}, return ${format(sibling.return)}`,
+      title: `${name(sibling)}: ${outcomeOf(sibling)}, return ${format(sibling.return)}`,
       "aria-current": sibling.row === view.episode.row ? "true" : null,
-    }, `${sibling.won ? "✓" : "✗"} ${format(sibling.return)}`));
+    }, `${markOf(sibling)} ${format(sibling.return)}`));
   const others = siblings.filter((sibling) => sibling !== view.episode);
   const pick = h("select.pick", { "aria-label": "episode beside this one", onchange: (event) => {
     go(view.pairLink(others.find((sibling) => String(sibling.row) === event.target.value) || null));
   } }, h("option", { value: "" }, view.beside ? "this one alone" : "beside another …"),
   others.map((sibling) => h("option", { value: sibling.row, selected: sibling === view.beside },
-    `${sibling.won ? "✓" : "✗"} ${name(sibling)}, ${format(sibling.return)}`)));
+    `${markOf(sibling)} ${name(sibling)}, ${format(sibling.return)}`)));
   return h("div.siblings", null, h("span.muted", null, view.evaluation ? "samples" : "group"), chips, pick);
 }
 
@@ -249,7 +250,7 @@ function anchorView(view, turn) {
     const place = `${episode.episode} · ${member.place + 1}`;
     return h("tr", { "aria-current": here ? "true" : null }, h("td", null, here ? h("b", null, place)
       : h("a", { href: view.link(episode, member.place), title: member.action || "" }, place)),
-    h("td", null, episode.won ? "✓" : "✗"),
+    h("td", null, markOf(episode)),
     h("td", null, format(member.parts.step_return ?? episode.return)),
     h("td", null, signed(member.parts.step_advantage ?? member.advantage)));
   });

@@ -33,7 +33,8 @@ class Rollouts {
     this.kind = h("select", { id: "kind", onchange: () => go(this.iterationLink(this.at.run, null, this.kind.value === "evaluation")) },
       option("training", "training"), option("evaluation", "evaluation"));
     this.iteration = h("select", { id: "iteration", onchange: () => go(this.iterationLink(this.at.run, this.iteration.value)) });
-    this.outcome = h("select", { id: "outcome", onchange: () => this.list() }, option("", "won or lost"), option("won", "won"), option("lost", "lost"));
+    this.outcome = h("select", { id: "outcome", onchange: () => this.list() }, option("", "all"),
+      option("won", "won"), option("lost", "lost"), option("failed", "failed"));
     this.type = h("select", { id: "type", onchange: () => this.list() });
     this.low = input({ id: "low", type: "number", step: "any", placeholder: "from", "aria-label": "return from" });
     this.high = input({ id: "high", type: "number", step: "any", placeholder: "to", "aria-label": "return to" });
@@ -154,7 +155,7 @@ class Rollouts {
     const wanted = (episode) => {
       const inRange = (this.low.value === "" || episode.return >= Number(this.low.value))
         && (this.high.value === "" || episode.return <= Number(this.high.value));
-      return inRange && (!this.outcome.value || episode.won === (this.outcome.value === "won"))
+      return inRange && (!this.outcome.value || outcomeOf(episode) === this.outcome.value)
         && (!this.type.value || episode.type === this.type.value) && (!this.only.checked || this.has(episode));
     };
     let episodes = this.summary.filter(wanted);
@@ -196,7 +197,7 @@ class Rollouts {
       href: this.link(episode, 0), role: "listitem", "data-row": episode.row,
       title: left ? "its turns are not in the page" : null,
     },
-    h(`span.mark.${episode.won ? "won" : "lost"}`, { title: episode.won ? "won" : "lost" }, episode.won ? "✓" : "✗"),
+    h(`span.mark.${outcomeOf(episode)}`, { title: outcomeOf(episode) }, markOf(episode)),
     h("span.name", null, `${episode.group}·${episode.episode}`),
     h("span.type", null, [episode.type === null ? `task ${episode.task}` : episode.type, sampleOf(episode)].filter(Boolean).join(" · ")),
     h("span.number", { title: "return" }, format(episode.return)),

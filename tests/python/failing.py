@@ -21,7 +21,7 @@ dtype: float32
 model: {model}
 env: {env}
 estimator: {{plugin: {estimator}}}
-rollout: {{tasks: 8, group_size: 8, max_steps: 10, max_prompt_tokens: 120, max_response_tokens: 3, env_errors: 5000, env_threads: 8}}
+rollout: {{tasks: 8, group_size: 8, max_steps: 10, max_prompt_tokens: 120, max_response_tokens: 3, env_errors: 5000, env_threads: 8, template: "{{{{ observation }}}}"}}
 update: {{mini_batch: 128, lr: 1e-2}}
 eval: {{tasks: 1, every: 0}}
 checkpoint: {{every: 0}}

@@ -7,7 +7,7 @@ mod support;
 use std::sync::Arc;
 
 use nestor::agent::{EpisodePlan, PlaySettings, Player, PlayerOptions, Scored, pack, plan, texts};
-use nestor::data::Episode;
+use nestor::data::{Batch, Episode};
 use nestor::error::InputError;
 use nestor::files::write_lines;
 use nestor::model::{Config, Model, make_deterministic};
@@ -132,7 +132,9 @@ fn the_expert_plays_with_noise_and_without() {
     let path = dir.path().join("rollouts.jsonl");
     let mut batch = pack(&best, &rollout(json!({})));
     batch.rows.advantages = vec![0.5; batch.rows.token_rewards.len()];
-    let scored = Scored { episodes: &best, batch: &batch, parts: &Parts::default(), tokenizer: player.tokenizer() };
+    let (failed, parts) = (Batch::default(), Parts::default());
+    let scored =
+        Scored { episodes: &best, batch: &batch, failed: &failed, parts: &parts, tokenizer: player.tokenizer() };
     write_lines(&path, scored.lines()).unwrap();
     let lines: Vec<Value> =
         std::fs::read_to_string(path).unwrap().lines().map(|l| serde_json::from_str(l).unwrap()).collect();

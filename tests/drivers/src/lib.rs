@@ -48,7 +48,7 @@ pub fn pack(sequences: &[Vec<Row>], config: &Config) -> Result<Batch> {
         }
         packed.push(sequence);
     }
-    Ok(Batch { sequences: packed, rows, recomputed: None })
+    Ok(Batch { sequences: packed, rows, ..Batch::default() })
 }
 
 /// Copies all parameters out of flat tensors to the CPU, by name.

@@ -3,9 +3,9 @@
 use anyhow::{Context, Result};
 
 use super::episode_state::{EpisodeState, StepTokens};
+use super::failures::Failures;
 use super::prompt::PromptTemplate;
 use super::tasks::EpisodePlan;
-use crate::error::InputError;
 use crate::input_error;
 use crate::model::Config;
 use crate::plugin::{Env, SharedEnv};
@@ -56,10 +56,11 @@ impl Rehearsal<'_> {
         turns: Option<&Turns>,
     ) -> Result<Option<RehearsedPrompt>> {
         let mut playing = EpisodeState::new(plan);
+        // What a run survives.
+        let survive = |error| Failures::new(self.rollout.env_errors).survive(error);
         let seen = match env.reset(split, plan.task, plan.seed) {
-            // The run would repeat such a reset.
-            Err(error) if self.rollout.env_errors > 0 && !error.is::<InputError>() => return Ok(None),
-            seen => seen?,
+            Err(error) => return survive(error).map(|_| None),
+            Ok(seen) => seen,
         };
         let admissible = seen.admissible.clone();
         if playing.begin(seen) {
@@ -74,10 +75,10 @@ impl Rehearsal<'_> {
         let prompt = RehearsedPrompt { task: plan.task, text: rendered, tokens: tokens.tokens.len() };
 
         let response = match self.shared_env.has_expert() {
-            true => {
-                let action = env.expert_action(&admissible)?;
-                env.expert_response(&action)?
-            }
+            true => match env.expert_action(&admissible).and_then(|action| env.expert_response(&action)) {
+                Err(error) => return survive(error).map(|_| Some(prompt)),
+                Ok(response) => response,
+            },
             false => String::new(),
         };
         let ids = self.tokenizer.encode(&response).with_context(|| playing.next_step())?;

@@ -240,7 +240,8 @@ fn the_expert_teaches_in_one_conversation() {
     // A rollout file shows the tokens that each turn added.
     let dir = tempfile::tempdir().unwrap();
     let batch = &pack(&shown, &rollout);
-    let scored = Scored { episodes: &shown, batch, parts: &Parts::default(), tokenizer: player.tokenizer() };
+    let (failed, parts) = (Batch::default(), Parts::default());
+    let scored = Scored { episodes: &shown, batch, failed: &failed, parts: &parts, tokenizer: player.tokenizer() };
     write_lines(&dir.path().join("r.jsonl"), scored.lines()).unwrap();
     let text = std::fs::read_to_string(dir.path().join("r.jsonl")).unwrap();
     let long: Value =

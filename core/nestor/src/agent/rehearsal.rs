@@ -56,7 +56,7 @@ impl Rehearsal<'_> {
         turns: Option<&Turns>,
     ) -> Result<Option<RehearsedPrompt>> {
         let mut playing = EpisodeState::new(plan);
-        // What a run survives.
+        // As in a run.
         let survive = |error| Failures::new(self.rollout.env_errors).survive(error);
         let seen = match env.reset(split, plan.task, plan.seed) {
             Err(error) => return survive(error).map(|_| None),

@@ -3,6 +3,7 @@
 //! **Order.** The questions of a split are in the order of the SHA-256 of their texts, so a task's number does not depend
 //! on the order of files and rows. A panel is the first questions of each source in that order.
 
+mod answers;
 mod columns;
 mod jsonl;
 mod parquet;
@@ -179,7 +180,8 @@ impl Row {
     fn check(self, source: Option<&str>) -> Result<Question> {
         ensure!(!self.question.trim().is_empty(), "the question is empty");
         // An empty text would make an empty answer right.
-        let answers: Vec<String> = self.answers.into_iter().filter(|answer| !answer.trim().is_empty()).collect();
+        let answers = self.answers.into_iter().map(answers::answers).collect::<Result<Vec<_>>>()?.into_iter().flatten();
+        let answers: Vec<String> = answers.filter(|answer| !answer.trim().is_empty()).collect();
         ensure!(!answers.is_empty(), "the question has no answers");
         let source = source.or(self.source.as_deref()).context(
             "there is no source: name its column in questions.columns.source, or give the file as {path: …, source: …}",

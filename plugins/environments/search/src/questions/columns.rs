@@ -10,8 +10,8 @@ use serde::Deserialize;
 pub struct Columns {
     /// The column of the question, a text. If omitted: `question`, or verl's `env_kwargs.question`.
     pub question: Option<String>,
-    /// The column of the right answers, a list of texts or one text. If omitted: `golden_answers`, or verl's
-    /// `reward_model.ground_truth.target` or `env_kwargs.ground_truth.target`.
+    /// The column of the right answers, a list of texts, the text of such a list, or one text. If omitted: `golden_answers`, or
+    /// verl's `reward_model.ground_truth.target`, `env_kwargs.ground_truth.target`, or either without `target`.
     pub answers: Option<String>,
     /// The column of the data set, a text. If omitted: `data_source`, or verl's `env_kwargs.data_source`.
     pub source: Option<String>,
@@ -52,7 +52,8 @@ impl Column {
             Column::Question => (&given.question, &["question", "env_kwargs.question"]),
             Column::Answers => {
                 let verl = "reward_model.ground_truth.target";
-                (&given.answers, &["golden_answers", verl, "env_kwargs.ground_truth.target"])
+                let others = ["env_kwargs.ground_truth.target", "reward_model.ground_truth", "env_kwargs.ground_truth"];
+                (&given.answers, &["golden_answers", verl, others[0], others[1], others[2]])
             }
             Column::Source => (&given.source, &["data_source", "env_kwargs.data_source"]),
         };

@@ -1,4 +1,4 @@
-/* nestor_plugin.h: the border between Nestor and its plugins, version 1.3. C99; this file is the source of truth.
+/* nestor_plugin.h: the border between Nestor and its plugins, version 1.4. C99; this file is the source of truth.
  *
  * A plugin is a shared library that exports one function, nestor_plugin_entry. It returns a static description: which
  * border the plugin was built for and which components (environments, estimators) it holds. The host checks magic,
@@ -35,7 +35,7 @@ extern "C" {
 
 #define NESTOR_MAGIC UINT64_C(0x4e4553544f52504c) /* "NESTORPL" as a number */
 #define NESTOR_ABI_MAJOR 1
-#define NESTOR_ABI_MINOR 3
+#define NESTOR_ABI_MINOR 4
 /* The least minor version that the plugin needs; define it before the header is included. */
 #ifndef NESTOR_LEAST_MINOR
 #define NESTOR_LEAST_MINOR 0
@@ -84,10 +84,15 @@ typedef struct nestor_str {
                                 order to show. Bytes: width and height in pixels, each as uint32 little-endian and at least 1,
                                 then 3 bytes of each pixel (red, green, blue), row by row from the top, each row from the
                                 left. A prompt template shows them by {{ image }} */
+#define NESTOR_MESSAGE 16    /* since 1.4: one message of the chat that the policy is shown as the observation; put once per
+                                message, in their order. One JSON object: "role" (system, user, assistant or tool), "content"
+                                (a text), and what else a chat template reads, such as "tool_calls". Only the first message
+                                may be the system's, and the last one is the user's or a tool's. NESTOR_OBSERVATION is the
+                                content of the last one: the prompt template writes that message alone */
 
 /* Where text goes. put copies the text; it may be called any number of times, only during the call that got the sink,
  * and only on its thread. A field put twice keeps the last text, but for NESTOR_ADMISSIBLE, NESTOR_PART,
- * NESTOR_COLUMN, NESTOR_LACKS and NESTOR_IMAGE, which collect. Fields that the host does not know are ignored. */
+ * NESTOR_COLUMN, NESTOR_LACKS, NESTOR_IMAGE and NESTOR_MESSAGE, which collect. Fields that the host does not know are ignored. */
 typedef struct nestor_sink {
     void *context;
     void (*put)(void *context, uint32_t field, nestor_str text);
@@ -114,7 +119,7 @@ typedef struct nestor_environment {
     int32_t (*tasks)(void *world, nestor_str split, nestor_sink *sink, uint64_t *count);
     int32_t (*spawn)(void *world, nestor_sink *sink, void **env);
     /* Starts a task. The same split, task and seed give the same episode for the same responses. Puts
-     * NESTOR_OBSERVATION and NESTOR_ANCHOR, which are required, and NESTOR_TASK, NESTOR_ADMISSIBLE, NESTOR_IMAGE,
+     * NESTOR_OBSERVATION and NESTOR_ANCHOR, which are required, and NESTOR_TASK, NESTOR_ADMISSIBLE, NESTOR_IMAGE, NESTOR_MESSAGE,
      * NESTOR_INFO and NESTOR_METRICS where there are any. Beside images the observation may be empty. The anchor of a state
      * that only an image shows can be a digest of it. Once the episode is over the anchor may be left out; put it all the
      * same where the state has one, since some estimators compare last states (column next_anchor). */

@@ -2,6 +2,7 @@
 import json
 
 import pytest
+from transformers import AutoTokenizer
 
 CASES = "plugins/python/tests"
 
@@ -72,3 +73,94 @@ def test_faults_are_one_message(root, run, tmp_path):
     done = play({"class": "cases:Echo"}, "<action>exit</action>")
     assert done.returncode == 1 and "task 2" in done.stderr and "seed 7" in done.stderr, done.stderr
     assert "the worker ended with exit code 7 during `step`" in done.stderr, done.stderr
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+SYSTEM = {"role": "system", "content": "Be brief.\r\n<b>é</b>"}
+ASKED = [
+    [SYSTEM, user("from 1 to 8")],
+    [user("from 1 to 8"), {"role": "assistant", "content": "4"}, user(" from 5 to 8\n")],
+    [SYSTEM, user("a"), {"role": "assistant", "content": "b"}, {"role": "tool", "content": "c", "name": "f"}],
+    [user([{"type": "text", "text": "from 1"}, {"type": "text", "text": " to 4"}])],
+]
+
+
+def test_messages_of_a_prompt_keep_their_roles(root, run, driver, tmp_path):
+    """The prompts in rollouts/ are those of transformers. The column is `prompt`, or else `messages`; a text stays one message."""
+    small, model = tmp_path / "small", tmp_path / "model"
+    small.mkdir()
+    (tmp_path / "corpus.json").write_text(json.dumps([row[-1]["content"] for row in ASKED[:3]] + ["You are Qwen, created by"] * 9))
+    driver("tokens", "--train", small, tmp_path / "corpus.json", 300)
+    assert run("model", "new", model, "--shape", "tiny", "--tokenizer", small / "tokenizer.json").returncode == 0
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    (tmp_path / "rewards.py").write_text("def said(prompts, completions, **row):\n"
+                                         "    assert isinstance(completions[0], str) == isinstance(prompts[0], str)\n    return [1.0]\n")
+    rows_of = [{"prompt": ASKED[0]}, {"prompt": ASKED[1]}, {"messages": ASKED[2]}, {"messages": ASKED[3]}, {"prompt": "plain"}]
+    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows_of))
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(f"""
+extends: {root}/recipes/smoke/gigpo.yaml
+iterations: 1
+model: {{new: null, path: {model}}}
+env:
+  plugin: python
+  config: {{reward: "rewards:said", data: {{train: {tmp_path}/prompts.jsonl, eval: {tmp_path}/prompts.jsonl}}, path: [{tmp_path}]}}
+warm_start: null
+eval: {{tasks: 1}}
+rollout: {{tasks: 5, group_size: 2, max_prompt_tokens: 400}}
+""")
+    done = run("train", recipe, "--run-dir", tmp_path / "run", cwd=root)
+    assert done.returncode == 0, done.stderr
+    prompts = {}
+    for line in (tmp_path / "run/rollouts/iteration-000001.jsonl").read_text().splitlines():
+        episode = json.loads(line)
+        prompts[episode["task"]] = episode["steps"][0]
+    chats = [*ASKED[:3], [user("from 1 to 4")], [user("plain")]]
+    for task, chat in enumerate(chats):
+        assert prompts[task]["prompt"] == tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+        assert prompts[task].get("messages") == (chat if task < 4 else None)
+    ids = [tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False) for chat in chats]
+    assert rows(tmp_path / "run")[-1]["prompt/length_max"] == max(map(len, ids))
+
+    # A recipe's own system message comes before messages without one, and never beside another.
+    done = run("train", recipe, "--check", "--set", "rollout.system=Be kind.", cwd=root)
+    assert done.returncode == 2 and "rollout.system is another one; remove one of them" in done.stderr, done.stderr
+    (tmp_path / "prompts.jsonl").write_text((json.dumps({"prompt": ASKED[1]}) + "\n") * 5)
+    done = run("train", recipe, "--check", "--set", "rollout.system=Be kind.", cwd=root)
+    chat = [{"role": "system", "content": "Be kind."}, *ASKED[1]]
+    assert done.returncode == 0 and tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False) in done.stdout
+
+
+@pytest.mark.parametrize(("prompt", "why"), [
+    ([user("a"), "b"], "message 2 of 2 in the prompt: a message is an object"),
+    ([], "the prompt is an empty list"),
+    ([user("a"), {"role": "assistant", "content": "b"}], "the last of 2 messages in the prompt is the assistant's"),
+    ([{"from": "human", "value": "a"}], "write `from` and `value` as `role` and `content`"),
+    ([{"role": "human", "content": "a"}], 'the role "human" is unknown'),
+    ([{"role": "user"}], "role `user` has no `content`"),
+    ([{"role": "user", "content": 3}], "the content is a number"),
+    ([user([{"type": "image", "image": "x.png"}])], "a part of type `image`"),
+    ([user("a"), SYSTEM, user("b")], "a second system message or a late one"),
+    (json.dumps([user("a")]), "is the JSON text of a list of messages"),
+    (7, "must be a text or a list of messages, not a number"),
+])
+def test_a_prompt_of_another_form_is_refused_with_its_line(prompt, why, root, run, tmp_path):
+    (tmp_path / "p.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ({"prompt": "a"}, {"prompt": prompt})))
+    (tmp_path / "config.json").write_text(json.dumps({"reward": "math:sqrt", "data": str(tmp_path / "p.jsonl"), "workers": 1}))
+    done = run("play", "python", "--config", tmp_path / "config.json", cwd=root)
+    assert done.returncode == 2 and "p.jsonl, line 2: " in done.stderr and why in done.stderr, done.stderr
+
+
+def test_an_environment_shows_messages(root, run, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"class": "cases:Chat", "path": [CASES], "workers": 1}))
+    (tmp_path / "said.jsonl").write_text('"ok"\n"bad"\n')
+    play = ["play", "python", "--config", tmp_path / "config.json", "--actions", tmp_path / "said.jsonl"]
+    done = run(*play, "--json", cwd=root)
+    first, second = [json.loads(line) for line in done.stdout.splitlines()]
+    assert first["messages"] == [{"role": "system", "content": "s"}, user("task 0")] and first["observation"] == "task 0"
+    assert second["messages"] == [{"role": "tool", "content": "ok", "name": "echo"}] and first["anchor"] != second["anchor"]
+    assert done.returncode == 1 and 'message 1 of 1: the role "nobody" is unknown' in done.stderr, done.stderr
+    assert "system: s\n\nuser: task 0\n" in run(*play, cwd=root).stdout

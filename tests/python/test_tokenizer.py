@@ -109,11 +109,52 @@ def test_a_thinking_switch_that_would_be_ignored_is_refused(qwen, tmp_path, run)
     "[{{ m.role.upper() }}]{{ m | tojson }}\n  {% endif %}\n{% endfor %}{{ eos_token }}\n",
     "{%- set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% if ns.n > 3 %}{% break %}"
     "{% endif %}{{ m.content.split('\\n')[-1].strip() + '|' }}{% endfor %}{{ messages | tojson(indent=2) }}",
-], ids=["trimmed blocks", "loop controls"])
+    "{% for m in messages %}\n  {%- if m.role == 'assistant' %}\n    {% generation -%}\n  {% set x = 1 %}[{{ m.content }}]{{ '{% generation %}' }}"
+    "\n  {%- endgeneration %}\n{{ x }}{# {% generation %} #}{% raw %}{% generation %}{% endraw %}\n  {% else %}\n{{ m.content }};{% endif %}\n"
+    "{% endfor %}\n{{ '%s|%d' % (messages[0].role, 3) }}",
+    "{% for m in messages %}\r\n  {% if m.role == 'user' %}\r\n[U] {{ m['content'] }}\r\n  {% endif %}\r\n{% endfor %}\r\nend\r\n",
+], ids=["trimmed blocks", "loop controls", "generation", "lines of Windows"])
 def test_other_templates_render_as_in_transformers(qwen, template, tmp_path, driver):
     for file in ("tokenizer.json", "tokenizer_config.json"):
         (tmp_path / file).write_bytes((qwen / file).read_bytes())
-    (tmp_path / "chat_template.jinja").write_text(template)
+    (tmp_path / "chat_template.jinja").write_bytes(template.encode())
+    assert render(driver, tmp_path, CHATS, tmp_path) == by_transformers(tmp_path, CHATS)
+
+
+TOOLS = [{"type": "function", "function": {"name": "add", "description": 'é <b> "q"', "parameters": {
+    "type": "object", "properties": {"b": {"type": "number"}, "a": {"type": "number", "default": 1.5}}, "required": ["b", "a"]}}}]
+CALLED = [
+    {"messages": chat("Hello"), "tools": TOOLS},
+    {"messages": [*chat("3 + 4?", system="Add."), {"role": "assistant", "content": "", "tool_calls": [
+        {"type": "function", "function": {"name": "add", "arguments": {"b": 4, "a": [3, None, True, "é"]}}}]},
+        {"role": "tool", "content": "7", "name": "add"}, {"role": "tool", "content": "8"}], "tools": TOOLS},
+    {"messages": [*chat("Which?"), {"role": "assistant", "reasoning": "hm", "content": "it"}, *chat("So?")]},
+]
+
+
+@pytest.mark.parametrize("name", ["qwen", "qwen3"])
+def test_tools_and_their_calls_are_transformers(name, request, tmp_path, run_json, run):
+    folder = request.getfixturevalue(name)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    want = [tokenizer.apply_chat_template(one["messages"], tools=one.get("tools"), add_generation_prompt=True, return_dict=False)
+            for one in CALLED]
+    # One meaning of --chat: JSON, a file of one or of several chats, or a text.
+    (tmp_path / "chats.jsonl").write_text("".join(json.dumps(one) + "\n" for one in CALLED))
+    assert run_json("tokenize", folder, "--chat", tmp_path / "chats.jsonl", "--json")["ids"] == want
+    assert run_json("tokenize", folder, "--chat", json.dumps(CALLED), "--json")["ids"] == want
+    assert run_json("tokenize", folder, "--chat", json.dumps(CALLED[1]), "--json")["ids"] == want[1]
+    assert run_json("tokenize", folder, "--chat", "Hello", "--json")["ids"] == by_transformers(folder, [chat("Hello")])[0]
+    done = run("tokenize", folder, "--chat", '[{"role": "user"}]')
+    assert done.returncode == 2 and "message 1: missing field `content`" in done.stderr, done.stderr
+
+
+def test_special_tokens_of_their_own_file_are_read(qwen, tmp_path, driver):
+    (tmp_path / "tokenizer.json").write_bytes((qwen / "tokenizer.json").read_bytes())
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps({"bos_token": {"content": "<|im_start|>", "lstrip": False},
+                                                                  "eos_token": "<|endoftext|>"}))
+    (tmp_path / "chat_template.jinja").write_text("{{ bos_token }}{{ messages[0].content }}{{ eos_token }}")
     assert render(driver, tmp_path, CHATS, tmp_path) == by_transformers(tmp_path, CHATS)
 
 

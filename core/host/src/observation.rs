@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail, ensure};
-use nestor_plugin::{Observation, ffi};
+use nestor_plugin::{Message, Observation, ffi};
 use serde_json::{Map, Value};
 
 use crate::call::Texts;
@@ -48,8 +48,10 @@ pub fn of_step(mut texts: Texts, out: ffi::Step) -> Result<Observation> {
         over || texts.has(ffi::ANCHOR),
         "the plugin did not put its anchor (NESTOR_ANCHOR), the key of the state that the next step is taken in"
     );
+    let text = texts.required(ffi::OBSERVATION, "observation", "NESTOR_OBSERVATION")?;
     Ok(Observation {
-        text: texts.required(ffi::OBSERVATION, "observation", "NESTOR_OBSERVATION")?,
+        messages: messages(&texts.all(ffi::MESSAGE, "message")?, &text)?,
+        text,
         images: texts.images(),
         task: texts.text(ffi::TASK, "task text")?,
         admissible: texts.all(ffi::ADMISSIBLE, "admissible action")?,
@@ -62,6 +64,20 @@ pub fn of_step(mut texts: Texts, out: ffi::Step) -> Result<Observation> {
         info: info(&texts.text(ffi::INFO, "info")?)?,
         metrics: metrics(&mut texts)?,
     })
+}
+
+/// The messages of an observation whose text is `last`.
+fn messages(texts: &[String], last: &str) -> Result<Vec<Message>> {
+    if texts.is_empty() {
+        return Ok(Vec::new());
+    }
+    let read = |text: &String| serde_json::from_str::<Value>(text).context("a message of the plugin is no JSON");
+    let chat = Message::chat(&texts.iter().map(read).collect::<Result<Value>>()?).context("the plugin's messages")?;
+    ensure!(
+        chat.last().is_some_and(|message| message.content() == last),
+        "the plugin's last message is not its observation: put the content of the last NESTOR_MESSAGE as NESTOR_OBSERVATION"
+    );
+    Ok(chat)
 }
 
 /// The info's object, with the types that Nestor reads.

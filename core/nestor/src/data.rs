@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 pub use nestor_host::{PluginFile, Rows};
 pub use nestor_images::{ImageKey, KeyedImage};
+pub use nestor_plugin::Message;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -24,6 +25,9 @@ pub struct Step {
     pub prompt_images: Vec<PromptImage>,
     /// The observation that the prompt was built from.
     pub observation: String,
+    /// The messages of the observation, where it is a chat.
+    #[serde(with = "json_text")]
+    pub messages: Vec<Message>,
     /// The images of the observation: numbers of the episode's `images`.
     pub images: Vec<u32>,
     /// The admissible actions, where the environment lists them.
@@ -144,16 +148,15 @@ impl Episode {
 
 /// JSON as a text, for formats without types, such as postcard.
 mod json_text {
-    use serde::de::Error as _;
+    use serde::de::{DeserializeOwned, Error as _};
     use serde::ser::Error as _;
-    use serde::{Deserialize, Deserializer, Serializer};
-    use serde_json::{Map, Value};
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    pub fn serialize<S: Serializer>(object: &Map<String, Value>, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&serde_json::to_string(object).map_err(S::Error::custom)?)
+    pub fn serialize<T: Serialize, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&serde_json::to_string(value).map_err(S::Error::custom)?)
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Map<String, Value>, D::Error> {
+    pub fn deserialize<'de, T: DeserializeOwned, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
         serde_json::from_str(&String::deserialize(deserializer)?).map_err(D::Error::custom)
     }
 }

@@ -8,13 +8,14 @@ use nestor_images::read_image;
 use serde::Serialize;
 use tch::{Device, Kind};
 
+use crate::chats::{self, Chat};
 use crate::checkpoint::Source;
 use crate::engine::{Completion, Engine, EngineOptions, FinishReason, NoiseKey, Request, Sampling, Weights, noise};
 use crate::files::{TokenRow, read_tokens};
 use crate::input_error;
 use crate::model::vision::{expand, place};
 use crate::model::{Config, Model, new};
-use crate::tokenizer::{IMAGE, Message, Tokenizer, eos_ids};
+use crate::tokenizer::{IMAGE, Tokenizer, eos_ids};
 use crate::track::terminal;
 
 /// Requests decoded at once.
@@ -25,10 +26,10 @@ const SLOTS: usize = 64;
 pub enum PromptSource {
     /// Raw text.
     Text(String),
-    /// A user's message, rendered with the chat template.
+    /// Chats as [`chats::read`] reads them.
     Chat {
-        text: String,
-        /// Files of images, which come before the text.
+        argument: String,
+        /// Files of images, which come before the text of the last message.
         images: Vec<PathBuf>,
         /// The template's thinking switch; none keeps its default.
         thinking: Option<bool>,
@@ -129,11 +130,17 @@ fn prompts(options: &GenerateOptions, tokenizer: Option<&Tokenizer>, config: &Co
         (PromptSource::Text(text), Some(tokenizer)) => {
             Ok(vec![TokenRow { tokens: tokenizer.encode(text)?, images: Vec::new() }])
         }
-        (PromptSource::Chat { text, images, .. }, Some(tokenizer)) => {
-            let images = images.iter().map(|path| read_image(path)).collect::<Result<Vec<_>>>()?;
-            let content = IMAGE.repeat(images.len()) + text;
-            let tokens = tokenizer.chat(&[Message::new("user", content)], true)?;
-            Ok(vec![TokenRow { tokens: expand(tokens, &images, config)?, images }])
+        (PromptSource::Chat { argument, images, .. }, Some(tokenizer)) => {
+            let row = |mut chat: Chat| {
+                let shown = images.iter().map(|path| read_image(path)).collect::<Result<Vec<_>>>()?;
+                if let (Some(last), false) = (chat.messages.last_mut(), shown.is_empty()) {
+                    last.set_content(IMAGE.repeat(shown.len()) + last.content());
+                    chat.images.extend(shown);
+                }
+                let tokens = tokenizer.chat_with_tools(&chat.messages, chat.tools.as_deref(), true)?;
+                Ok(TokenRow { tokens: expand(tokens, &chat.images, config)?, images: chat.images })
+            };
+            chats::read(argument)?.chats.into_iter().map(row).collect()
         }
         (PromptSource::Tokens(path), _) => read_tokens(path),
         (_, None) => Err(input_error!("{}: has no tokenizer.json; give --tokens instead", options.model.display())),

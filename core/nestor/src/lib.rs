@@ -21,6 +21,7 @@ pub mod eval;
 pub mod export;
 pub mod generate;
 pub mod tokenize;
+pub mod chats;
 pub mod embed;
 pub mod view;
 pub mod checkpoint;

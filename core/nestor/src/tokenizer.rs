@@ -4,7 +4,6 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokenizers::models::TrainerWrapper;
 use tokenizers::models::bpe::{BPE, BpeTrainer};
@@ -19,16 +18,20 @@ use crate::files::{read_object, write_json, write_whole};
 use crate::input_error;
 
 mod bounded;
+mod jinja;
+mod python;
 mod template;
 mod texts;
 mod turns;
 
 use bounded::bounded;
+pub use nestor_plugin::Message;
 use template::Template;
 pub use texts::TextTokenizer;
 pub use turns::Turns;
 
 const SETTINGS_FILE: &str = "tokenizer_config.json";
+const SPECIAL_FILE: &str = "special_tokens_map.json";
 const TEMPLATE_FILE: &str = "chat_template.jinja";
 /// The file in which some models of images have their template, `{"chat_template": …}`.
 const TEMPLATE_JSON: &str = "chat_template.json";
@@ -41,7 +44,7 @@ const FILES: [&str; 11] = [
     TEMPLATE_JSON,
     "preprocessor_config.json",
     "video_preprocessor_config.json",
-    "special_tokens_map.json",
+    SPECIAL_FILE,
     "added_tokens.json",
     "vocab.json",
     "merges.txt",
@@ -64,21 +67,6 @@ const OF_IMAGES: [&str; 4] = ["<|vision_start|>", "<|vision_end|>", "<|image_pad
 /// Number of ids before any merge: the bytes and the special tokens.
 const SMALLEST_VOCABULARY: usize = 256 + SPECIAL.len();
 
-/// One message of a chat.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Message {
-    /// `system`, `user` or `assistant`.
-    pub role: String,
-    pub content: String,
-}
-
-impl Message {
-    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
-        Self { role: role.into(), content: content.into() }
-    }
-}
-
 /// A tokenizer with its chat template and end-of-sequence ids.
 #[derive(Debug)]
 pub struct Tokenizer {
@@ -96,7 +84,7 @@ impl Tokenizer {
     /// and all end-of-sequence ids of a Hugging Face folder.
     pub fn load(dir: &Path) -> Result<Self> {
         let inner = read_tokenizer(&dir.join("tokenizer.json"))?;
-        let settings = read_object(&dir.join(SETTINGS_FILE))?.unwrap_or_default();
+        let settings = read_settings(dir)?;
         let source = find_template(dir, &settings)?;
         let own_template = source.is_some();
         let template = match source {
@@ -221,12 +209,22 @@ impl Tokenizer {
 
     /// The text of a chat by the model's template.
     pub fn render(&self, chat: &[Message], add_generation_prompt: bool) -> Result<String> {
-        self.template.render(chat, add_generation_prompt)
+        self.template.render(chat, None, add_generation_prompt)
     }
 
     /// Token ids of a chat by the model's template.
     pub fn chat(&self, chat: &[Message], add_generation_prompt: bool) -> Result<Vec<u32>> {
-        self.encode(&self.render(chat, add_generation_prompt)?)
+        self.chat_with_tools(chat, None, add_generation_prompt)
+    }
+
+    /// As [`Self::chat`], with functions that the template describes to the model.
+    pub fn chat_with_tools(
+        &self,
+        chat: &[Message],
+        tools: Option<&[Value]>,
+        add_generation_prompt: bool,
+    ) -> Result<Vec<u32>> {
+        self.encode(&self.template.render(chat, tools, add_generation_prompt)?)
     }
 
     /// A warning where the folder that it was loaded from holds no chat template.
@@ -283,6 +281,18 @@ pub fn eos_ids(dir: &Path) -> Result<Vec<u32>> {
         }
     }
     Ok(ids)
+}
+
+/// The content of `tokenizer_config.json`. As in transformers, where it lists no added tokens, the special tokens of
+/// `special_tokens_map.json` replace its own.
+fn read_settings(dir: &Path) -> Result<Map<String, Value>> {
+    let mut settings = read_object(&dir.join(SETTINGS_FILE))?.unwrap_or_default();
+    if !settings.contains_key("added_tokens_decoder")
+        && let Some(special) = read_object(&dir.join(SPECIAL_FILE))?
+    {
+        settings.extend(special.into_iter().filter(|(name, _)| template::SPECIAL.contains(&name.as_str())));
+    }
+    Ok(settings)
 }
 
 /// The chat template of a Hugging Face folder, and the file that holds it; none where the folder has none.

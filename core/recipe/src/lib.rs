@@ -1,7 +1,7 @@
 //! The YAML of a run: structs, merging, and errors with file, line and column.
 //!
 //! [`load`] reads a recipe in five steps: it parses the file with the location of every key (`tree`), lays the result on
-//! the recipe that it `extends`, applies `--set` arguments, reads the file of a prompt template (`template_file`), and checks
+//! the recipe that it `extends`, applies `--set` arguments, reads the files of prompt texts (`text_file`), and checks
 //! the form (`check`) and the range (`ranges`) of every key.
 
 mod check;
@@ -17,7 +17,7 @@ mod recompute;
 mod resume;
 mod schema;
 mod secret;
-mod template_file;
+mod text_file;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -71,7 +71,7 @@ pub fn load_with(path: &Path, sets: &[String], read_text: ReadText) -> Result<Re
 fn load_from(path: &Path, sets: &[String], read_text: ReadText, lookup: Lookup) -> Result<Recipe> {
     let mut root = Reader { read_text, lookup, open: Vec::new() }.read(path, None)?;
     tree::set_all(&mut root, sets, lookup)?;
-    template_file::read(&mut root, read_text)?;
+    text_file::read(&mut root, read_text)?;
     let mut recipe: Recipe = check::read(&root, &Location::start_of(&path.display().to_string()), ranges::problems)?;
     let history = &mut recipe.rollout.history;
     history.length.get_or_insert(if history.mode == HistoryMode::Transcript { 0 } else { DEFAULT_HISTORY });
@@ -228,7 +228,7 @@ impl Reader<'_> {
             return Err(input_error!("{start}: a recipe is a map of keys, such as `iterations: 100`"));
         };
         drop_shared(&mut map);
-        template_file::locate(&mut map, path.parent().unwrap_or(Path::new("")));
+        text_file::locate(&mut map, path.parent().unwrap_or(Path::new("")));
         let extends = map.iter().position(|entry| entry.key == "extends").map(|index| map.remove(index));
         let mut node = Node::Map(map);
         if let Some(extends) = extends {

@@ -149,6 +149,7 @@ pub(super) const FIXED: &[&str] = &[
     "rollout.max_steps",
     "rollout.split",
     "rollout.tasks",
+    "rollout.system",
     "rollout.template",
     "rollout.thinking",
     "seed",

@@ -204,8 +204,13 @@ pub struct Rollout {
     pub history: History,
     /// Prompt template (minijinja) in place of the environment's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crate::template_file::schema")]
+    #[schemars(schema_with = "crate::text_file::schema")]
     pub template: Option<String>,
+    /// System message of every prompt. By default the environment's messages decide, or else the chat template, which may
+    /// have one of its own; the empty text turns that off. An environment whose messages have a system message refuses the key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::text_file::schema")]
+    pub system: Option<String>,
     /// Makes the chat template ask the model to think first, or not; by default the template decides. The template must
     /// have the switch `enable_thinking`, as Qwen3's does.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -7,7 +7,7 @@ use crate::InputError;
 
 mod mistakes;
 mod permissions;
-mod template_file;
+mod text_file;
 mod variables;
 
 /// Every section, every required key; line numbers matter to the tests below.

@@ -44,6 +44,9 @@ pub struct Config {
     /// is the field `text`, else the only text field, else the whole observation as JSON.
     #[serde(default)]
     pub text: Option<Paths>,
+    /// Path to a list of messages with `role` and `content`, which the model's chat template gets in place of the text.
+    #[serde(default)]
+    pub messages: Option<String>,
     /// The images that the policy sees, by paths to PNG or JPEG files in base64, data URLs, rows of pixels, or lists of these;
     /// no images if omitted. The default text leaves them out.
     #[serde(default)]
@@ -202,6 +205,10 @@ impl Config {
         ensure!(
             self.won.path.is_none() || self.won.reward_at_least.is_none(),
             "config key `won` has both `path` and `reward_at_least`; remove one"
+        );
+        ensure!(
+            self.messages.is_none() || self.text.is_none(),
+            "config keys `messages` and `text` both say what the policy sees; remove one"
         );
         ensure!(self.max_steps != Some(0), "config key `max_steps` must be at least 1");
         ensure!(self.sessions != Some(0), "config key `sessions` must be at least 1");

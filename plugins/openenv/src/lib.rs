@@ -59,7 +59,7 @@ impl Environment for OpenEnv {
             return template.clone();
         }
         let answer = if self.config.raw { include_str!("answer_raw.txt") } else { include_str!("answer_tagged.txt") };
-        format!("{}{answer}", include_str!("prompt.txt"))
+        nestor_plugin::unless_chat(&format!("{}{answer}", include_str!("prompt.txt")))
     }
 
     fn tasks(&self, split: &str) -> Result<u64> {

@@ -1,8 +1,8 @@
 //! Reads a server's observation by the config's paths. Nothing here does input or output.
 
 use anyhow::{Context, Result, bail, ensure};
-use nestor_plugin::{Image, Observation};
-use serde_json::{Map, Value};
+use nestor_plugin::{Image, Message, Observation};
+use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::config::{Config, Paths};
@@ -90,6 +90,7 @@ pub struct View {
     text: Vec<Path>,
     /// An observation without any of the paths of `text` is an error.
     strict: bool,
+    messages: Option<Path>,
     images: Vec<Path>,
     task: Option<Path>,
     admissible: Option<Path>,
@@ -114,7 +115,8 @@ impl Seen {
     /// True if a policy could not tell the two apart. Recorded values may differ: some servers put times there.
     pub fn equals(&self, other: &Self) -> bool {
         let (a, b) = (&self.observation, &other.observation);
-        (&a.text, &a.task, &a.admissible, &a.anchor) == (&b.text, &b.task, &b.admissible, &b.anchor)
+        (&a.text, &a.messages, &a.task, &a.admissible, &a.anchor)
+            == (&b.text, &b.messages, &b.task, &b.admissible, &b.anchor)
             && (a.reward, a.terminated, &self.digest) == (b.reward, b.terminated, &other.digest)
     }
 }
@@ -139,6 +141,7 @@ impl View {
         Ok(Self {
             text,
             strict: config.text.is_some(),
+            messages: one("messages", &config.messages)?,
             images: many("images", &config.images)?,
             task: one("task", &config.task)?,
             admissible: one("admissible", &config.admissible)?,
@@ -174,12 +177,17 @@ impl View {
     /// Reads the answer to a step. Values other than text and anchor may be missing.
     pub fn next(&self, answer: &Answer) -> Result<Seen> {
         let fields = &answer.observation;
-        let (text, images) = (self.text(fields)?, self.images(fields)?);
+        let (messages, images) = (self.chat(answer)?, self.images(fields)?);
+        let text = match messages.last() {
+            Some(last) => last.content().to_string(),
+            None => self.text(fields)?,
+        };
+        let whole = if messages.is_empty() { text.clone() } else { json!(messages).to_string() };
         let digest = digest(&images);
         let anchor = match self.lines(&self.anchor, fields) {
             Some(anchor) => anchor,
-            None if self.anchor.is_empty() && images.is_empty() => text.clone(),
-            None if self.anchor.is_empty() => format!("{text} {digest}"),
+            None if self.anchor.is_empty() && images.is_empty() => whole,
+            None if self.anchor.is_empty() => format!("{whole} {digest}"),
             None if answer.done => String::new(),
             None => return Err(self.anchor[0].missing("anchor", fields)),
         };
@@ -189,6 +197,7 @@ impl View {
         info.insert("won".into(), self.won(answer)?.into());
         let observation = Observation {
             text,
+            messages,
             images,
             task: found(&self.task).map(shown).unwrap_or_default(),
             admissible: found(&self.admissible).map(actions).transpose()?.unwrap_or_default(),
@@ -200,6 +209,13 @@ impl View {
             ..Observation::default()
         };
         Ok(Seen { observation, digest, expert: found(&self.expert).map(shown) })
+    }
+
+    /// The messages of an observation that is to be answered; none without a path to them.
+    fn chat(&self, answer: &Answer) -> Result<Vec<Message>> {
+        let Some(path) = self.messages.as_ref().filter(|_| !answer.done) else { return Ok(Vec::new()) };
+        let found = path.find(&answer.observation).ok_or_else(|| path.missing("messages", &answer.observation))?;
+        Message::chat(found).with_context(|| format!("config key `messages`: `{}`", path.0))
     }
 
     fn text(&self, fields: &Map<String, Value>) -> Result<String> {

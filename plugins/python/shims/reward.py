@@ -25,7 +25,7 @@ def call(function, prompt, completion, others, **more):
 
 
 class Environment:
-    """The prompt of a row is the observation; the whole response is the completion."""
+    """The prompt of a row is the observation, a text or messages; the whole response is the completion."""
 
     template = "{{ observation }}"
 
@@ -35,13 +35,14 @@ class Environment:
 
     def reset(self, split, task):
         self.row = self.tasks[split][task]
-        if "prompt" not in self.row:
-            raise KeyError(f"row {task} of split {split} has no `prompt`; it has {', '.join(self.row)}")
-        return common.text_of(self.row["prompt"])
+        self.prompt = common.prompt_of(self.row)
+        if self.prompt is None:
+            raise KeyError(f"row {task} of split {split} has no `prompt` and no `messages`; it has {', '.join(self.row)}")
+        return self.prompt
 
     def parse(self, response):
         return response
 
     def step(self, completion):
         others = {name: value for name, value in self.row.items() if name not in ("prompt", "completion")}
-        return "", call(self.reward, self.row["prompt"], completion, others), True, False, {}
+        return "", call(self.reward, self.prompt, completion, others), True, False, {}

@@ -30,7 +30,7 @@ class Environment:
         self.row = self.rows[split][task] if self.rows else {}
         self.turns, self.completion = 0, []
         text = common.wait(self.env.reset(**self.row))
-        return (common.text_of(self.row.get("prompt", "")) + (text or "")).strip()
+        return common.with_text(common.prompt_of(self.row), text or "")
 
     def parse(self, response):
         self.completion.append({"role": "assistant", "content": response})
@@ -54,5 +54,5 @@ class Environment:
     def score(self):
         total = float(common.wait(self.env.get_reward())) if hasattr(self.env, "get_reward") else 0.0
         others = {name: value for name, value in self.row.items() if name != "prompt"}
-        prompt, more = self.row.get("prompt"), {"environments": self.env}
+        prompt, more = common.prompt_of(self.row), {"environments": self.env}
         return total + (reward.call(self.reward, prompt, self.completion, others, **more) if self.reward else 0.0)

@@ -21,7 +21,7 @@ class Environment:
         self.state = common.wait(self.env.init_state(row, no_client(), "")) if started else {**row, "trajectory": []}
         self.state = common.wait(self.env.setup_state(self.state)) or self.state
         self.messages = list(self.state["prompt"])
-        return common.text_of(self.messages)
+        return common.plain(self.messages)
 
     def parse(self, response):
         return response
@@ -38,7 +38,7 @@ class Environment:
         if final := self.state.get("final_env_response"):
             new, over = messages(final), True
         self.messages = self.messages + new
-        return common.text_of(new), self.score() if over else 0.0, over, False, self.info if over else {}
+        return common.plain(new), self.score() if over else 0.0, over, False, self.info if over else {}
 
     def score(self):
         self.state["completion"] = self.messages[len(self.state["prompt"]):]

@@ -8,6 +8,9 @@ use anyhow::{Context, Result, bail, ensure};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use tempfile::TempPath;
+
+use crate::rows::convert;
 
 /// The plugin's own Python modules, which the classes of `nestor_shims` are made of. Each may import those before it.
 const SHIMS: [(&str, &str); 5] = [
@@ -30,7 +33,8 @@ pub struct Config {
     /// A reward function as `package.module:function`, in place of `class`: episodes of one step.
     #[serde(default)]
     pub reward: Option<String>,
-    /// The prompts for `reward`: a file of JSON Lines, or one for each split.
+    /// The prompts for `reward`: a file of JSON Lines or Parquet (`.parquet`), or one for each split. A row has `prompt`, a text or
+    /// a list of messages, or else `messages`.
     #[serde(default)]
     pub data: Option<Data>,
     /// Rows at the end of a single file of `data` that become split `eval`; a tenth if omitted.
@@ -92,6 +96,8 @@ pub struct Setup {
     pub workers: usize,
     /// Longest time of one call.
     pub timeout: Duration,
+    /// Files of rows that the workers read, removed at the end.
+    _rows: Vec<TempPath>,
     /// Sum of rewards that counts as a success.
     pub won_at: Option<f64>,
 }
@@ -122,10 +128,17 @@ impl Setup {
                 let kwargs = kwargs.map(|(name, value)| (name.to_string(), value)).into_iter().collect();
                 (reward, "nestor_shims.reward:Environment".to_string(), kwargs)
             }
-            (None, Some(_), None) => bail!("config key `reward` needs `data`, a file of prompts in JSON Lines"),
+            (None, Some(_), None) => {
+                bail!("config key `reward` needs `data`, a file of prompts in JSON Lines or Parquet")
+            }
             (None, None, _) => bail!("config needs `class: package.module:Class`, or `reward` with `data`"),
             (Some(_), ..) => bail!("config keys `reward` and `data` exclude `class`: remove one or the other"),
         };
+        let mut kwargs: Map<String, Value> = kwargs;
+        let mut rows = Vec::new();
+        if let (true, Some(data)) = (class.starts_with("nestor_shims."), kwargs.get_mut("data")) {
+            rows = convert(data)?;
+        }
         let modules: Map<String, Value> = match class.starts_with("nestor_shims.") {
             true => SHIMS.iter().map(|&(name, source)| (name.to_string(), source.into())).collect(),
             false => Map::new(),
@@ -133,7 +146,7 @@ impl Setup {
         let open = json!({
             "class": class, "kwargs": kwargs, "path": path, "modules": modules, "timeout_s": timeout.as_secs_f64(),
         });
-        Ok(Setup { python, class: named, open, workers, timeout, won_at })
+        Ok(Setup { python, class: named, open, workers, timeout, won_at, _rows: rows })
     }
 }
 

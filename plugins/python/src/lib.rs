@@ -11,6 +11,7 @@ pub mod frame;
 mod play;
 mod pool;
 pub mod reply;
+mod rows;
 #[cfg(test)]
 mod tests;
 mod worker;
@@ -46,7 +47,8 @@ impl Environment for PythonEnv {
 
     fn template(&self) -> String {
         let answer = if self.class.has("parse") { "" } else { include_str!("answer.txt") };
-        self.class.template.clone().unwrap_or_else(|| format!("{}{answer}", include_str!("prompt.txt")))
+        let own = || nestor_plugin::unless_chat(&format!("{}{answer}", include_str!("prompt.txt")));
+        self.class.template.clone().unwrap_or_else(own)
     }
 
     fn tasks(&self, split: &str) -> Result<u64> {

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use nestor_plugin::parse::think_action;
-use nestor_plugin::{Expert, Instance, Observation, Snapshot, Start};
+use nestor_plugin::{Expert, Instance, Message, Observation, Snapshot, Start};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -131,15 +131,22 @@ impl Episode {
 }
 
 /// The observation for the host. `total` is the sum of the episode's rewards.
-fn observation(world: &PythonEnv, seen: Seen, total: f64) -> Observation {
+fn observation(world: &PythonEnv, seen: Seen, total: f64) -> Result<Observation> {
     let Seen { observation, reward, done, truncated, images } = seen;
-    let Fields { text, task, admissible, anchor, action, valid, metrics, metadata: mut info, .. } = observation;
+    let Fields { text, messages, task, admissible, anchor, action, valid, metrics, metadata: mut info, .. } =
+        observation;
     if let (true, Some(least)) = (done, world.pool.setup().won_at) {
         info.entry("won").or_insert_with(|| (total >= least).into());
     }
-    let anchor = anchor.unwrap_or_else(|| text.clone()).into_bytes();
+    let whole = || if messages.is_empty() { text.clone() } else { json!(messages).to_string() };
+    let anchor = anchor.unwrap_or_else(whole).into_bytes();
     let terminated = done && !truncated;
-    Observation { text, images, task, admissible, anchor, action, reward, terminated, truncated, valid, info, metrics }
+    // Nobody answers what comes after the last step, so it need not be a chat that asks for a response.
+    let text = messages.last().and_then(|last| last["content"].as_str()).map_or(text, str::to_string);
+    let messages = if messages.is_empty() || done { Vec::new() } else { Message::chat(&Value::Array(messages))? };
+    let text = messages.last().map_or(text, |last| last.content().to_string());
+    let seen = Observation { text, messages, images, task, admissible, anchor, action, ..Observation::default() };
+    Ok(Observation { reward, terminated, truncated, valid, info, metrics, ..seen })
 }
 
 impl Instance for Play {
@@ -152,7 +159,7 @@ impl Instance for Play {
         let Body::Observation(seen) = self.call(world, "reset", request.clone())? else { return Err(other("reset")) };
         let origin = Origin::Reset { request, seen: seen.fingerprint() };
         self.episode = Some(Episode { origin, played: Vec::new(), progress: Progress::default() });
-        Ok(observation(world, *seen, 0.0))
+        observation(world, *seen, 0.0)
     }
 
     fn step(&mut self, world: &PythonEnv, response: &str) -> Result<Observation> {
@@ -170,7 +177,7 @@ impl Instance for Play {
         episode.progress.total += seen.reward;
         episode.progress.over = seen.done;
         let total = episode.progress.total;
-        Ok(observation(world, *seen, total))
+        observation(world, *seen, total)
     }
 }
 

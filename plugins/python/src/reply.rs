@@ -142,6 +142,9 @@ pub struct Seen {
 pub struct Fields {
     /// The text that the policy sees.
     pub text: String,
+    /// The messages that it sees, in place of the text.
+    #[serde(default)]
+    pub messages: Vec<Value>,
     /// Width and height of each image.
     #[serde(default)]
     images: Vec<(u32, u32)>,
@@ -171,8 +174,8 @@ impl Seen {
     /// Returns a hash of what must be the same when the episode is played again. Info may hold times.
     pub fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
-        let Fields { text, admissible, anchor, .. } = &self.observation;
-        (text, admissible, anchor, self.reward.to_bits(), self.done, self.truncated).hash(&mut hasher);
+        let Fields { text, messages, admissible, anchor, .. } = &self.observation;
+        (text, messages, admissible, anchor, self.reward.to_bits(), self.done, self.truncated).hash(&mut hasher);
         for image in &self.images {
             (image.width(), image.height(), image.rgb()).hash(&mut hasher);
         }

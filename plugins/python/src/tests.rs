@@ -1,6 +1,6 @@
 //! Plays the classes of tests/cases.py in real workers.
 
-use nestor_plugin::{Environment, Expert, Instance, Observation, Snapshot, Start};
+use nestor_plugin::{Environment, Expert, Instance, Message, Observation, Snapshot, Start};
 use serde_json::{Value, json};
 
 use crate::{Play, PythonEnv};
@@ -78,7 +78,7 @@ fn faults_of_an_environment_name_their_place_and_leave_the_worker_alone() {
         ("raise", "in step: raise ValueError"),
         ("huge", "bytes in one call; the limit is 16777216"),
         ("surrogate", "half a surrogate pair"),
-        ("number", "must be a text, an image or a dict with `text`, `image` or `images`, not int"),
+        ("number", "must be a text, an image, a list of messages, or a dict with `text`"),
         ("nan", "the reward is nan"),
     ];
     let (mut other, _) = start(&world, 0, 1);
@@ -351,9 +351,29 @@ fn reward_functions_score_the_rows_of_a_file() {
     let world = opened(json!({ "reward": "cases:scored", "data": { "train": file } })).unwrap();
     let (mut play, first) = start(&world, 0, 0);
     assert_eq!((first.text.as_str(), play.step(&world, "abc").unwrap().reward), ("hi", 2.0));
-    std::fs::write(&file, "{\"prompt\": 1}\n[]\n").unwrap();
+    std::fs::write(&file, "{\"prompt\": \"1\"}\n[]\n").unwrap();
     let error = refused(opened(json!({ "reward": "cases:short", "data": file })));
     assert!(error.contains("rows.jsonl, line 2: a row must be an object"), "{error}");
+}
+
+#[test]
+fn rows_of_parquet_have_verls_messages() {
+    let dir = tempfile::tempdir().unwrap();
+    let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/search/questions/verl.parquet");
+    let data = json!({ "train": fixture, "eval": fixture });
+    let world = opened(json!({ "reward": "cases:verl", "data": data })).unwrap();
+    assert_eq!(world.tasks("eval").unwrap(), 5);
+    let (mut play, first) = start(&world, 1, 0);
+    assert_eq!(first.messages, [Message::new("user", "Question: Où est né l'auteur du « Phare » ?")]);
+    assert_eq!(play.step(&world, "Zürich").unwrap().reward, 1.0);
+
+    let damaged = dir.path().join("rows.parquet");
+    let whole = std::fs::read(fixture).unwrap();
+    std::fs::write(&damaged, &whole[..whole.len() - 9]).unwrap();
+    let error = refused(opened(json!({ "reward": "cases:verl", "data": damaged })));
+    assert!(error.contains("rows.parquet: it is no whole Parquet file"), "{error}");
+    let error = refused(opened(json!({ "reward": "cases:verl", "data": "nowhere.parquet" })));
+    assert!(error.contains("config key `data`: nowhere.parquet: it cannot be read"), "{error}");
 }
 
 #[test]
@@ -385,9 +405,10 @@ fn an_environment_of_verifiers() {
     let world = opened(json!({ "class": "nestor_shims.verifiers:Environment", "kwargs": kwargs })).unwrap();
     assert_eq!(world.tasks("eval").unwrap(), 1);
     let (mut play, first) = start(&world, 0, 0);
-    assert_eq!(first.text, "Count.\n\none");
+    assert_eq!(first.messages, [Message::new("system", "Count."), Message::new("user", "one")]);
     let seen = play.step(&world, "two").unwrap();
     assert_eq!((seen.text.as_str(), seen.terminated), ("after two", false));
+    assert_eq!(seen.messages, [Message::new("user", "after two")]);
     let last = play.step(&world, "three").unwrap();
     assert_eq!((last.terminated, last.reward, last.info["turns"].clone()), (true, 1.0, json!(2)));
 }

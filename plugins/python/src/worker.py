@@ -167,8 +167,16 @@ class Adapter:
         return reply, pixels
 
     def observe(self, seen, info, reward, terminated, truncated):
-        info, images = dict(mapping(info, "info")), []
-        if isinstance(seen, dict):
+        info, images, messages = dict(mapping(info, "info")), [], []
+        if isinstance(seen, dict) and "messages" in seen:
+            if "text" in seen:
+                raise TypeError("an observation has `text` or `messages`, not both")
+            messages, seen = list(items(seen["messages"], "`messages` of the observation")), {**seen, "text": ""}
+        if isinstance(seen, list):
+            if not seen and not (terminated or truncated):
+                raise ValueError("the observation is an empty list; it needs at least one message of the user")
+            seen, messages = "", seen
+        elif isinstance(seen, dict):
             info = {key: seen[key] for key in ("task", "anchor", "admissible") if key in seen} | info
             one, several = seen.get("image"), seen.get("images")
             several = [] if several is None else items(several, "`images` of the observation")
@@ -177,8 +185,8 @@ class Adapter:
         elif not isinstance(seen, str) and callable(getattr(seen, "tobytes", None)):
             seen, images = "", pictures([seen])
         if not isinstance(seen, str):
-            raise TypeError("an observation must be a text, an image or a dict with `text`, `image` or `images`, "
-                            f"not {type(seen).__name__}")
+            raise TypeError("an observation must be a text, an image, a list of messages, or a dict with `text`, `messages`, "
+                            f"`image` or `images`, not {type(seen).__name__}")
         admissible = first(info, "admissible", "admissible_actions", "admissible_commands")
         if self.admissible:
             admissible = self.admissible()
@@ -186,9 +194,10 @@ class Adapter:
         if self.anchor:
             anchor = self.anchor()
         if anchor is None and images:
+            seen_as = json.dumps(messages, default=plain) if messages else seen
             sizes = [(width, height) for width, height, _ in images]
             digest = hashlib.sha256(b"".join([repr(sizes).encode(), *(pixels for *_, pixels in images)]))
-            anchor = f"{seen} {digest.hexdigest()}"
+            anchor = f"{seen_as} {digest.hexdigest()}"
         if anchor is not None:
             anchor = anchor.hex() if isinstance(anchor, bytes) else str(anchor)
         won = first(info, "won", "success", "is_success")
@@ -198,8 +207,8 @@ class Adapter:
         metrics = {str(key): number(value, f'info["metrics"]["{key}"]') for key, value in metrics.items()}
         admissible = [] if admissible is None else items(admissible, "the list of admissible actions")
         task = info.pop("task", None)
-        observation = {"text": seen, "task": "" if task is None else str(task), "admissible": [str(a) for a in admissible],
-                       "anchor": anchor, "metrics": metrics, "metadata": info,
+        observation = {"text": seen, "messages": messages, "task": "" if task is None else str(task),
+                       "admissible": [str(a) for a in admissible], "anchor": anchor, "metrics": metrics, "metadata": info,
                        "images": [[width, height] for width, height, _ in images]}
         reply = {"observation": observation, "reward": reward, "done": terminated or truncated, "truncated": truncated}
         return reply, b"".join(pixels for *_, pixels in images)

@@ -258,3 +258,23 @@ class Turns:
 
 def nothing():
     """Returns no environment."""
+
+
+class Chat:
+    """Shows messages; a response other than `ok` gets a role that does not exist."""
+
+    def reset(self, task):
+        return {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": f"task {task}"}]}
+
+    def parse(self, response):
+        return response
+
+    def step(self, action):
+        role = "tool" if action == "ok" else "nobody"
+        return [{"role": role, "content": action, "name": "echo"}], 0.0, False, False, {}
+
+
+def verl(prompt, completion, reward_model):
+    """A row as verl writes it."""
+    assert prompt[0]["content"].startswith("Question: ")
+    return float(completion in reward_model["ground_truth"]["target"])

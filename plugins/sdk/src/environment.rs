@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use crate::guard::{Out, guard, utf8};
-use crate::{Image, config, ffi};
+use crate::{Image, Message, config, ffi};
 
 /// The data that all episodes of an environment share: indices, settings, files. Many threads use it at once.
 pub trait Environment: Sized + Send + Sync + 'static {
@@ -26,8 +26,8 @@ pub trait Environment: Sized + Send + Sync + 'static {
     /// Checks the config and loads the data. Errors are reported as the user's mistakes.
     fn open(config: Self::Config) -> anyhow::Result<Self>;
     /// Returns the default prompt template (minijinja). Its variables: observation, image (its images), task, admissible,
-    /// history (step, observation, image, action), step, steps_taken, and follow_up (true if the prompt continues a
-    /// conversation that holds the earlier steps).
+    /// history (step, observation, image, action), step, steps_taken, chat (true if the observation is a list of messages),
+    /// and follow_up (true if the prompt continues a conversation that holds the earlier steps).
     fn template(&self) -> String;
     /// Returns the number of tasks in a split. An unknown split is an error that names the known ones
     /// ([`crate::unknown_split`]).
@@ -92,6 +92,9 @@ pub struct Start<'a> {
 pub struct Observation {
     /// The text that the policy sees.
     pub text: String,
+    /// The chat that the policy sees, where the observation is one ([`Message::chat`]); else empty. Its last message has `text`
+    /// as its content, and the template writes that message alone.
+    pub messages: Vec<Message>,
     /// The images that the policy sees, in order; only a policy that reads images can play such an environment. At most 64
     /// of 16 Mi pixels together. The template shows them by `{{ image }}`.
     pub images: Vec<Image>,
@@ -122,6 +125,9 @@ pub struct Observation {
 impl Observation {
     fn put(&self, out: &mut Out<'_>) -> ffi::Step {
         out.text(ffi::OBSERVATION, &self.text);
+        for message in &self.messages {
+            out.text(ffi::MESSAGE, &json!(message).to_string());
+        }
         for image in &self.images {
             out.bytes(ffi::IMAGE, &image.to_bytes());
         }

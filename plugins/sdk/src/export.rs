@@ -13,8 +13,8 @@ use crate::{Environment, Estimator, config, ffi, guard};
 /// ```
 ///
 /// After an environment write `+ expert` and `+ snapshot` where its instances implement [`Expert`](crate::Expert) and
-/// [`Snapshot`](crate::Snapshot), and `+ images` where it cannot be played without its images: a host that does not know images
-/// then refuses the plugin. After an estimator write `+ parts`, `+ columns` and `+ state` where it implements
+/// [`Snapshot`](crate::Snapshot), and `+ images` or `+ messages` where it cannot be played without its images or its messages: a
+/// host that does not know them then refuses the plugin. After an estimator write `+ parts`, `+ columns` and `+ state` where it implements
 /// [`Parts`](crate::Parts), [`Columns`](crate::Columns) and [`State`](crate::State). Either list may be omitted.
 #[macro_export]
 macro_rules! export {
@@ -54,6 +54,9 @@ macro_rules! export {
     (@tables $of:ident [images $($rest:ident)*] $all:tt $tables:tt) => {
         $crate::export!(@tables $of [$($rest)*] $all $tables)
     };
+    (@tables $of:ident [messages $($rest:ident)*] $all:tt $tables:tt) => {
+        $crate::export!(@tables $of [$($rest)*] $all $tables)
+    };
     (@tables $of:ident [$first:ident $($rest:ident)*] $all:tt [$($table:tt)*]) => {
         $crate::export!(@tables $of [$($rest)*] $all [$($table)* $crate::export!(@table $first $of $all),])
     };
@@ -76,6 +79,7 @@ macro_rules! export {
     (@least expert) => { 0 };
     (@least snapshot) => { 0 };
     (@least images) => { 3 };
+    (@least messages) => { 4 };
     (@least columns) => { 2 };
     (@least state) => { 2 };
     (@least parts) => { 0 };

@@ -7,7 +7,7 @@ use std::ffi::c_void;
 
 pub const MAGIC: u64 = 0x4e45_5354_4f52_504c;
 pub const ABI_MAJOR: u32 = 1;
-pub const ABI_MINOR: u32 = 3;
+pub const ABI_MINOR: u32 = 4;
 /// The one exported function.
 pub const ENTRY: &str = "nestor_plugin_entry";
 
@@ -42,6 +42,7 @@ pub const STATE: u32 = 12;
 pub const METRICS: u32 = 13;
 pub const LACKS: u32 = 14;
 pub const IMAGE: u32 = 15;
+pub const MESSAGE: u32 = 16;
 
 pub const ENVIRONMENT: u32 = 1;
 pub const ESTIMATOR: u32 = 2;

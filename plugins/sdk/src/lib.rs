@@ -39,6 +39,7 @@ mod guard;
 mod image;
 #[cfg(feature = "mapped")]
 pub mod mapped;
+mod message;
 pub mod parse;
 pub mod recorded;
 mod replay;
@@ -60,6 +61,7 @@ pub use estimator::{Columns, Estimator, Needs, Parts, Scores, State};
 #[doc(hidden)]
 pub use export::{describe, environment_component, estimator_component, extension, table};
 pub use image::Image;
+pub use message::{Message, unless_chat};
 pub use replay::{Replay, Replayed, running};
 pub use rows::Rows;
 pub use schemars;

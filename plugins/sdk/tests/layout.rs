@@ -105,7 +105,7 @@ fn plugin_layout() -> Layout {
     Layout { size: size_of::<ffi::Plugin>(), fields: head.fields.into_iter().chain(rest).collect(), ..head }
 }
 
-const CONSTANTS: [(&str, u64); 42] = [
+const CONSTANTS: [(&str, u64); 43] = [
     ("NESTOR_MOST_BYTES", ffi::MOST_BYTES as u64),
     ("NESTOR_MOST_TEXTS", ffi::MOST_TEXTS as u64),
     ("NESTOR_MAGIC", ffi::MAGIC),
@@ -130,6 +130,7 @@ const CONSTANTS: [(&str, u64); 42] = [
     ("NESTOR_METRICS", ffi::METRICS as u64),
     ("NESTOR_LACKS", ffi::LACKS as u64),
     ("NESTOR_IMAGE", ffi::IMAGE as u64),
+    ("NESTOR_MESSAGE", ffi::MESSAGE as u64),
     ("NESTOR_MOST_STATE", ffi::MOST_STATE as u64),
     ("NESTOR_MOST_IMAGES", ffi::MOST_IMAGES as u64),
     ("NESTOR_MOST_PIXELS", ffi::MOST_PIXELS),

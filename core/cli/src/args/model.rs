@@ -70,8 +70,9 @@ pub struct Prompt {
     /// Text to continue, without the chat template
     #[arg(long, value_name = "TEXT")]
     pub prompt: Option<String>,
-    /// A user's message, rendered with the chat template
-    #[arg(long, value_name = "TEXT")]
+    /// A user's message, or chats, rendered with the chat template: JSON if it begins with `[` or `{`, a file if it ends in .json or
+    /// .jsonl, else the message's text
+    #[arg(long, value_name = "TEXT|JSON|FILE")]
     pub chat: Option<String>,
     /// Token ids: {"rows": [[id, …], …]}, with images {"rows": …, "images": [[file, …], …]}
     #[arg(long, value_name = "FILE")]
@@ -82,9 +83,10 @@ pub struct Prompt {
 pub struct Tokenize {
     /// A run directory (its newest complete checkpoint), a checkpoint, a Hugging Face folder, or a cached Hub id
     pub model: PathBuf,
-    /// The chat: [{"role": …, "content": …}, …]
-    #[arg(long, value_name = "FILE")]
-    pub chat: PathBuf,
+    /// A user's message, or chats: JSON if it begins with `[` or `{`, a file if it ends in .json or .jsonl, else the message's text.
+    /// A chat is [{"role": …, "content": …}, …], or {"messages": […], "tools": […]}; a list of chats gives a list of ids
+    #[arg(long, value_name = "TEXT|JSON|FILE")]
+    pub chat: String,
     /// Sets the chat template's thinking switch; by default the template's own default
     #[arg(long, value_name = "true|false")]
     pub thinking: Option<bool>,

@@ -6,9 +6,11 @@ use serde_json::Value;
 use super::prompt::{PromptTemplate, PromptTokens, PromptVariables, RenderedPrompt, check_images, history, markers};
 use super::tasks::EpisodePlan;
 use crate::data::{Episode, SequenceImage, Step};
+use crate::input_error;
 use crate::model::Config;
 use crate::plugin::Observation;
 use crate::recipe::Rollout;
+use crate::tokenizer::Message;
 
 /// True if the environment counts the episode as won: its info has `won`, as true or a number over 0.
 pub fn won(seen: &Observation) -> bool {
@@ -26,6 +28,8 @@ pub struct EpisodeState {
     now: Observation,
     /// The images of `now`: numbers of the episode's.
     images: Vec<u32>,
+    /// The system message of the reset, which holds for the whole episode.
+    system: Option<Message>,
 }
 
 /// An episode of the expert before it is tokenised: the observation of the reset, then each response and the observation
@@ -49,12 +53,13 @@ impl EpisodeState {
     pub fn new(plan: EpisodePlan) -> Self {
         let EpisodePlan { group, episode, task, seed } = plan;
         let episode = Episode { group, episode, task, seed, ..Episode::default() };
-        Self { episode, now: Observation::default(), images: Vec::new() }
+        Self { episode, now: Observation::default(), images: Vec::new(), system: None }
     }
 
     /// Takes the reset's observation; true if the episode is over before it began.
     pub fn begin(&mut self, seen: Observation) -> bool {
         let over = seen.terminated || seen.truncated;
+        self.system = seen.messages.first().filter(|first| first.role == "system").cloned();
         self.look(seen);
         over
     }
@@ -64,19 +69,46 @@ impl EpisodeState {
         template.render(&self.variables(rollout), self.episode.images.len()).with_context(|| self.next_step())
     }
 
-    /// The prompt of the next step for a model: its text by the template, as tokens by `encode`, with its images, cut to the
-    /// recipe's limit.
+    /// The messages of the next prompt, of which the template wrote the last one. Without a system message of its own, an
+    /// observation gets the recipe's, or that of the reset; a transcript holds it already.
+    pub fn chat(&self, text: String, rollout: &Rollout) -> Result<Vec<Message>> {
+        let mut chat = self.now.messages.clone();
+        match chat.last_mut() {
+            Some(last) => last.set_content(text),
+            None => chat.push(Message::new("user", text)),
+        }
+        let own = chat.iter().position(|message| message.role == "system");
+        if rollout.is_transcript() && !self.episode.steps.is_empty() {
+            return match chat.iter().find(|message| !matches!(message.role.as_str(), "user" | "tool")) {
+                None => Ok(chat),
+                Some(message) => Err(input_error!(
+                    "the environment shows a message of role `{}` after the first step; in a transcript an observation only adds                      messages of the user and of tools to the conversation",
+                    message.role
+                )),
+            };
+        }
+        match (&rollout.system, own) {
+            (Some(_), Some(_)) => Err(input_error!(
+                "the environment's messages begin with a system message, and rollout.system is another one; remove one of them"
+            )),
+            (Some(system), None) => Ok([vec![Message::new("system", system)], chat].concat()),
+            (None, None) => Ok(self.system.iter().cloned().chain(chat).collect()),
+            (None, Some(_)) => Ok(chat),
+        }
+    }
+
+    /// The prompt of the next step for a model: its messages as tokens by `encode`, with its images, cut to the recipe's limit.
     pub fn prompt(
         &self,
         template: &PromptTemplate,
         (rollout, config): (&Rollout, &Config),
-        encode: impl FnOnce(String) -> Result<Vec<u32>>,
+        encode: impl FnOnce(&[Message]) -> Result<Vec<u32>>,
     ) -> Result<PromptTokens> {
         let rendered = self.render(template, rollout)?;
         let built = || {
             check_images(&self.images, &rendered, template, config)?;
             let shown = self.episode.shown(&rendered.images).cloned().collect();
-            let tokens = encode(rendered.text.clone())?;
+            let tokens = encode(&self.chat(rendered.text.clone(), rollout)?)?;
             PromptTokens::new(tokens, (&rendered.images, shown), rollout, config)
         };
         built().with_context(|| self.next_step())
@@ -92,6 +124,7 @@ impl EpisodeState {
             history: history(steps, rollout.history_length()),
             step: steps.len() + 1,
             steps_taken: steps.len(),
+            chat: !self.now.messages.is_empty(),
             follow_up: rollout.is_transcript() && !steps.is_empty(),
         }
     }
@@ -149,10 +182,11 @@ impl EpisodeState {
         let StepTokens { prompt: PromptTokens { tokens: prompt, images: prompt_images }, response, logprobs } = tokens;
         let images = std::mem::take(&mut self.images);
         let observation = std::mem::take(&mut self.now.text);
+        let messages = std::mem::take(&mut self.now.messages);
         let admissible = std::mem::take(&mut self.now.admissible);
         let anchor = std::mem::take(&mut self.now.anchor);
         let sampled = Step { prompt, prompt_images, response, logprobs, response_text, ..Step::default() };
-        let step = Step { observation, images, admissible, anchor, ..sampled };
+        let step = Step { observation, messages, images, admissible, anchor, ..sampled };
         self.episode.steps.push(step);
     }
 
@@ -220,6 +254,71 @@ mod tests {
         playing.look(seen(json!({ "task_type": "pick" })));
         playing.look(seen(json!({ "task_type": "" })));
         assert_eq!(playing.finish().task_type.as_deref(), Some("pick"));
+    }
+
+    /// The roles and texts of the next prompt, whose template writes `said`.
+    fn asked(playing: &EpisodeState, rollout: &Rollout) -> Result<Vec<(String, String)>> {
+        let chat = playing.chat("said".into(), rollout)?;
+        Ok(chat.iter().map(|message| (message.role.clone(), message.content().to_string())).collect())
+    }
+
+    #[test]
+    fn messages_keep_their_roles_and_the_template_writes_the_last_one() -> Result<()> {
+        let seen = |messages: &[(&str, &str)]| Observation {
+            text: messages.last().map_or("plain", |last| last.1).into(),
+            messages: messages.iter().map(|&(role, text)| Message::new(role, text)).collect(),
+            ..Observation::default()
+        };
+        let begun = |first: &[(&str, &str)], second: &[(&str, &str)]| -> Result<EpisodeState> {
+            let mut playing = EpisodeState::new(EpisodePlan { group: 0, episode: 0, task: 0, seed: 0 });
+            playing.begin(seen(first));
+            playing.respond(StepTokens::default(), String::new());
+            playing.observe(seen(second), 9)?;
+            Ok(playing)
+        };
+        let window = crate::agent::pack::tests::rollout(0.0);
+        let mut transcript = window.clone();
+        transcript.history.mode = crate::recipe::HistoryMode::Transcript;
+        let all = |list: &[(&str, &str)]| -> Vec<_> {
+            list.iter().map(|&(role, text)| (role.to_string(), text.to_string())).collect()
+        };
+        let first = &[("system", "s"), ("user", "a"), ("assistant", "b"), ("user", "c")];
+
+        let mut playing = EpisodeState::new(EpisodePlan { group: 0, episode: 0, task: 0, seed: 0 });
+        playing.begin(seen(first));
+        let wanted = all(&[("system", "s"), ("user", "a"), ("assistant", "b"), ("user", "said")]);
+        assert_eq!((asked(&playing, &window)?, asked(&playing, &transcript)?), (wanted.clone(), wanted));
+        playing.respond(StepTokens::default(), String::new());
+        assert_eq!(playing.finish().steps[0].messages.len(), 4);
+
+        // The reset's system message holds for the episode, unless a step brings its own. A transcript has it already.
+        for (second, in_window, in_transcript) in [
+            (&[][..], &[("system", "s"), ("user", "said")][..], &[("user", "said")][..]),
+            (&[("tool", "3")], &[("system", "s"), ("tool", "said")], &[("tool", "said")]),
+            (
+                &[("tool", "3"), ("user", "d")],
+                &[("system", "s"), ("tool", "3"), ("user", "said")],
+                &[("tool", "3"), ("user", "said")],
+            ),
+        ] {
+            let playing = begun(first, second)?;
+            assert_eq!(asked(&playing, &window)?, all(in_window));
+            assert_eq!(asked(&playing, &transcript)?, all(in_transcript));
+        }
+        let own = begun(first, &[("system", "t"), ("user", "d")])?;
+        assert_eq!(asked(&own, &window)?, all(&[("system", "t"), ("user", "said")]));
+        let message = format!("{:#}", asked(&own, &transcript).expect_err("a second system message"));
+        assert!(message.contains("role `system` after the first step") && message.contains("transcript"), "{message}");
+
+        let system = Rollout { system: Some("r".into()), ..window };
+        assert_eq!(asked(&begun(&[], &[])?, &system)?, all(&[("system", "r"), ("user", "said")]));
+        assert_eq!(
+            asked(&begun(&[("user", "a")], &[("user", "d")])?, &system)?,
+            all(&[("system", "r"), ("user", "said")])
+        );
+        let message = format!("{:#}", asked(&own, &system).expect_err("two system messages"));
+        assert!(message.contains("rollout.system is another one"), "{message}");
+        Ok(())
     }
 
     #[test]

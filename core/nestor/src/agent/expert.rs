@@ -19,7 +19,7 @@ use crate::error::Stopped;
 use crate::input_error;
 use crate::plugin::{Env, SharedEnv};
 use crate::recipe::Rollout;
-use crate::tokenizer::IMAGE;
+use crate::tokenizer::{IMAGE, Message};
 use crate::track::terminal;
 
 /// The expert of an environment, disturbed by noise.
@@ -151,7 +151,7 @@ impl Expert<'_> {
     }
 }
 
-/// The texts of the expert's episodes: every rendered prompt and every response. Needs no tokenizer.
+/// The texts of the expert's episodes: every message of a prompt and every response. Needs no tokenizer.
 pub fn texts(
     shared_env: &SharedEnv,
     rollout: &Rollout,
@@ -159,11 +159,25 @@ pub fn texts(
     noise: f64,
     seed: u64,
 ) -> Result<Vec<String>> {
+    let all = exchanges(shared_env, rollout, plan, noise, seed)?.into_iter().flat_map(|(chat, response)| {
+        chat.iter().map(|message| message.content().to_string()).chain([response]).collect::<Vec<_>>()
+    });
+    Ok(all.collect())
+}
+
+/// The steps of the expert's episodes: the messages of the prompt, and the response. Needs no tokenizer.
+pub fn exchanges(
+    shared_env: &SharedEnv,
+    rollout: &Rollout,
+    plan: &[EpisodePlan],
+    noise: f64,
+    seed: u64,
+) -> Result<Vec<(Vec<Message>, String)>> {
     let expert = Expert { rollout, noise, seed };
     check_expert(shared_env)?;
     let template = PromptTemplate::of(shared_env, rollout)?;
     let mut pool = Pool::new(shared_env, rollout.env_threads)?;
-    let (mut texts, mut failures) = (Vec::new(), Failures::new(rollout.env_errors));
+    let (mut exchanges, mut failures) = (Vec::new(), Failures::new(rollout.env_errors));
     let demonstrations = expert.play(plan, &mut pool, &mut Vec::new(), &mut failures);
     failures.faults.lines().iter().for_each(|line| terminal::warn(&format!("warning: {line}")));
     for (plan, played) in plan.iter().zip(demonstrations?) {
@@ -172,13 +186,13 @@ pub fn texts(
         playing.begin(played.first);
         for (response, seen) in played.steps {
             // Placeholders of images become tokens of their own.
-            texts.push(playing.render(&template, rollout)?.text.replace(IMAGE, ""));
-            texts.push(response.clone());
+            let text = playing.render(&template, rollout)?.text.replace(IMAGE, "");
+            exchanges.push((playing.chat(text, rollout)?, response.clone()));
             playing.respond(StepTokens::default(), response);
             playing.observe(seen, rollout.max_steps)?;
         }
     }
-    Ok(texts)
+    Ok(exchanges)
 }
 
 impl Player {

@@ -18,7 +18,7 @@ pub mod play;
 
 pub use self::columns::{RunColumns, episode_columns};
 pub use self::episode_state::EpisodeState;
-pub use self::expert::{check_expert, texts};
+pub use self::expert::{check_expert, exchanges, texts};
 pub use self::failures::Faults;
 pub use self::pack::{pack, pack_failed};
 pub use self::player::{PlaySettings, Player, PlayerOptions};

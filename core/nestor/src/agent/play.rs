@@ -127,6 +127,9 @@ impl<W: Write> Screen<'_, W> {
             "won": won(seen),
             "info": seen.info,
         });
+        if !seen.messages.is_empty() {
+            object["messages"] = json!(seen.messages);
+        }
         if !files.is_empty() {
             object["images"] = files.iter().map(|file| file.display().to_string()).collect();
         }
@@ -146,7 +149,12 @@ impl<W: Write> Screen<'_, W> {
         } else if !seen.task.is_empty() {
             let _ = writeln!(text, "task: {}\n", seen.task);
         }
-        let _ = writeln!(text, "{}\n", seen.text);
+        for message in &seen.messages {
+            let _ = writeln!(text, "{}: {}\n", message.role, message.content());
+        }
+        if seen.messages.is_empty() {
+            let _ = writeln!(text, "{}\n", seen.text);
+        }
         for (number, image) in seen.images.iter().enumerate() {
             let file = files.get(number).map_or("--images DIR writes it".into(), |file| file.display().to_string());
             let _ = writeln!(text, "image of {} x {} pixels: {file}\n", image.width(), image.height());

@@ -21,7 +21,7 @@ use crate::model::vision::placed;
 use crate::model::{Config, Model};
 use crate::plugin::{Env, Observation, SharedEnv};
 use crate::recipe::{Eval, Rollout};
-use crate::tokenizer::{Message, Tokenizer, Turns};
+use crate::tokenizer::{Tokenizer, Turns};
 use crate::track::Progress;
 
 /// Wait for environments before the first pass, whose duration is not known.
@@ -302,12 +302,11 @@ impl Player {
         Ok(Some(StepPrompt { before, new }))
     }
 
-    /// The prompt ids of an episode's next step, one user message, cut to the recipe's limit. In a conversation they
-    /// follow the last response.
+    /// The prompt ids of an episode's next step, cut to the recipe's limit. In a conversation they follow the last response.
     fn prompt(&self, playing: &EpisodeState) -> Result<PromptTokens> {
-        playing.prompt(&self.template, (&self.rollout, &self.config), |text| match (&self.turns, playing.last_step()) {
-            (Some(turns), Some(last)) => turns.follow_up(&self.tokenizer, &last.response, &text),
-            _ => self.tokenizer.chat(&[Message::new("user", text)], true),
+        playing.prompt(&self.template, (&self.rollout, &self.config), |chat| match (&self.turns, playing.last_step()) {
+            (Some(turns), Some(last)) => turns.follow_up(&self.tokenizer, &last.response, chat),
+            _ => self.tokenizer.chat(chat, true),
         })
     }
 }

@@ -46,6 +46,9 @@ pub struct PromptVariables<'a> {
     pub step: usize,
     /// Number of steps before this one.
     pub steps_taken: usize,
+    /// True if the observation is a list of messages. The template then writes the last one, whose text is `observation`; the
+    /// others come before it as they are.
+    pub chat: bool,
     /// True from a transcript's second turn on: the template need not repeat what it wrote at the start of the
     /// conversation.
     pub follow_up: bool,
@@ -181,7 +184,9 @@ impl PromptTemplate {
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
         environment.set_fuel(Some(FUEL));
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-        let template = Self { environment, source: source.into(), origin: origin.into() };
+        // As jinja2 reads line ends.
+        let source = source.replace("\r\n", "\n").replace('\r', "\n");
+        let template = Self { environment, source, origin: origin.into() };
         template.environment.template_from_str(&template.source).map_err(|error| template.explain(&error))?;
         Ok(template)
     }
@@ -197,7 +202,7 @@ impl PromptTemplate {
     fn explain(&self, error: &minijinja::Error) -> anyhow::Error {
         input_error!(
             "{}: {error}; a prompt template may use observation, image, task, admissible, history (step, observation, \
-             image, action), step, steps_taken and follow_up",
+             image, action), step, steps_taken, chat and follow_up",
             self.origin
         )
     }
@@ -271,6 +276,7 @@ mod tests {
                 history: history(&steps, length),
                 step: 4,
                 steps_taken: 3,
+                chat: false,
                 follow_up: false,
             };
             template.render(&variables, 0).map(|prompt| prompt.text)
@@ -292,6 +298,7 @@ mod tests {
             history: Vec::new(),
             step: 1,
             steps_taken: 0,
+            chat: false,
             follow_up: false,
         };
         let message = template.render(&variables, 0).expect_err("undefined").to_string();
@@ -349,6 +356,7 @@ mod tests {
             history: history(&steps, 2),
             step: 3,
             steps_taken: 2,
+            chat: false,
             follow_up: false,
         };
         let rendered = template.render(&variables, 4)?;

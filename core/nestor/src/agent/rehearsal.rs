@@ -10,7 +10,7 @@ use crate::input_error;
 use crate::model::Config;
 use crate::plugin::{Env, SharedEnv};
 use crate::recipe::Rollout;
-use crate::tokenizer::{Message, Tokenizer, Turns};
+use crate::tokenizer::{Tokenizer, Turns};
 
 /// A rendered prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,8 +68,8 @@ impl Rehearsal<'_> {
         }
         let settings = (self.rollout, self.config);
         let mut rendered = String::new();
-        let tokens = playing.prompt(template, settings, |text| {
-            rendered = self.tokenizer.render(&[Message::new("user", text)], true)?;
+        let tokens = playing.prompt(template, settings, |chat| {
+            rendered = self.tokenizer.render(chat, true)?;
             self.tokenizer.encode(&rendered)
         })?;
         let prompt = RehearsedPrompt { task: plan.task, text: rendered, tokens: tokens.tokens.len() };
@@ -95,9 +95,9 @@ impl Rehearsal<'_> {
         // An environment may fail in a step, which `rollout.env_errors` is for.
         let Ok(seen) = env.step(&response) else { return Ok(Some(prompt)) };
         if !playing.observe(seen, self.rollout.max_steps)? {
-            playing.prompt(template, settings, |text| match turns {
-                Some(turns) => turns.follow_up(self.tokenizer, &ids, &text),
-                None => self.tokenizer.chat(&[Message::new("user", text)], true),
+            playing.prompt(template, settings, |chat| match turns {
+                Some(turns) => turns.follow_up(self.tokenizer, &ids, chat),
+                None => self.tokenizer.chat(chat, true),
             })?;
         }
         Ok(Some(prompt))

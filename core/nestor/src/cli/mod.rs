@@ -163,7 +163,8 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Generate(args) => run_generate(args)?,
         Command::Tokenize(args) => {
             let ids = tokenize(Source::find(&args.model)?.folder(), &args.chat, args.thinking)?;
-            print(args.json, &ids, || words(&ids["ids"]))?;
+            let several = ids["ids"][0].is_array();
+            print(args.json, &ids, || if several { rows(&ids["ids"]) } else { words(&ids["ids"]) })?;
         }
         Command::Embed(args) => run_embed(args)?,
         Command::Model(ModelCommand::New { dir, shape, layers, tokenizer, seed, dtype }) => {
@@ -316,7 +317,9 @@ fn not_for_ranks(nproc: u16) -> anyhow::Error {
 fn run_generate(args: Generate) -> Result<()> {
     let source = match args.prompt {
         Prompt { prompt: Some(text), .. } => PromptSource::Text(text),
-        Prompt { chat: Some(text), .. } => PromptSource::Chat { text, images: args.image, thinking: args.thinking },
+        Prompt { chat: Some(argument), .. } => {
+            PromptSource::Chat { argument, images: args.image, thinking: args.thinking }
+        }
         Prompt { tokens, .. } => PromptSource::Tokens(tokens.expect("clap asks for one of the three")),
     };
     let generated = generate(&GenerateOptions {

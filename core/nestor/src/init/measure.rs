@@ -4,12 +4,12 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use crate::agent::{EpisodePlan, Rehearsal, TaskCursor, count_tasks, plan, texts};
+use crate::agent::{EpisodePlan, Rehearsal, TaskCursor, count_tasks, exchanges, plan};
 use crate::model::Config;
 use crate::plugin::SharedEnv;
 use crate::preflight::new_tokenizer;
 use crate::recipe::Recipe;
-use crate::tokenizer::{Message, Tokenizer};
+use crate::tokenizer::Tokenizer;
 
 /// Episodes to measure.
 const EPISODES: usize = 16;
@@ -44,12 +44,11 @@ pub fn limits(draft: &Recipe, shared_env: &SharedEnv) -> Result<RolloutLimits> {
     for episode in plan.chunks(1) {
         // Random actions last until the environment's own limit; the expert knows the long answers.
         for noise in [0.0, 1.0] {
-            let played = texts(shared_env, &draft.rollout, episode, noise, draft.seed)?;
-            steps = steps.max(played.len() / 2);
-            for pair in played.chunks(2) {
-                let [asked, answer] = pair else { continue };
-                prompt = prompt.max(tokenizer.chat(&[Message::new("user", asked)], true)?.len());
-                response = response.max(tokenizer.encode(answer)?.len() + 1);
+            let played = exchanges(shared_env, &draft.rollout, episode, noise, draft.seed)?;
+            steps = steps.max(played.len());
+            for (asked, answer) in played {
+                prompt = prompt.max(tokenizer.chat(&asked, true)?.len());
+                response = response.max(tokenizer.encode(&answer)?.len() + 1);
             }
         }
     }

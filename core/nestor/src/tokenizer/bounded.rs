@@ -5,6 +5,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use minijinja::{Error as Refusal, ErrorKind};
 use nix::unistd::{Pid, gettid};
 
 use crate::error::quietly;
@@ -17,6 +18,9 @@ const SECONDS: f64 = 1.0;
 const BYTES: f64 = (1u64 << 30) as f64;
 /// Time between two looks at the work.
 const LOOK: Duration = Duration::from_millis(5);
+
+/// Widest indent or field, and most items of a batch or slice.
+const WIDEST: usize = 10_000;
 
 /// Does the work on a thread of its own, and returns an error as soon as it takes too long or too much memory. The thread
 /// then ends with the process, which the caller must end.
@@ -43,6 +47,14 @@ pub(super) fn bounded<T: Send + 'static>(name: &str, work: impl FnOnce() -> Resu
         if seconds(thread).is_some_and(|seconds| seconds > SECONDS) {
             return Err(input_error!("{name} takes more than {SECONDS} s"));
         }
+    }
+}
+
+/// A number that a template gives to a filter, unless it is too large.
+pub(super) fn within(number: usize, name: &str) -> Result<usize, Refusal> {
+    match number <= WIDEST {
+        true => Ok(number),
+        false => Err(Refusal::new(ErrorKind::InvalidOperation, format!("{name} of {number} is more than {WIDEST}"))),
     }
 }
 

@@ -7,11 +7,12 @@ use anyhow::{Context, Result};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Rest, Serde, StringInput, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State, filters};
-use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::Message;
-use super::bounded::{LimitedText, bounded};
+use super::bounded::{LimitedText, bounded, within};
+use super::jinja;
+use super::python::{self, check_widths};
 use crate::input_error;
 
 /// The template of a folder that has none: each turn between `<|im_start|>role` and `<|im_end|>`.
@@ -35,15 +36,13 @@ pub(super) const QWEN3: &str = include_str!("qwen3_chat_template.jinja");
 const THINKING: &str = "enable_thinking";
 
 /// The special tokens that transformers passes to a template by name.
-const SPECIAL: [&str; 7] = ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
+pub(super) const SPECIAL: [&str; 7] =
+    ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
 /// Most instructions of one rendering. A conversation of 1,000 turns takes 50,000 with Qwen's template.
 const FUEL: u64 = 5_000_000;
 /// Longest text of one rendering in bytes.
 const LONGEST_TEXT: usize = 64 << 20;
-/// Widest indent, and most items of a batch or slice.
-const WIDEST: usize = 10_000;
-
 /// A compiled chat template.
 #[derive(Debug)]
 pub(super) struct Template {
@@ -62,7 +61,7 @@ impl Template {
         bounded("the template", move || {
             let template = Self::compiled(source, &settings)?;
             let sample = [Message::new("user", "a"), Message::new("assistant", "b"), Message::new("user", "c")];
-            match template.rendered(&sample, true) {
+            match template.rendered(&sample, None, true) {
                 Err(error) => exceeded(&error).map_or(Ok(template), |limit| Err(input_error!("{limit}"))),
                 Ok(_) => Ok(template),
             }
@@ -73,8 +72,7 @@ impl Template {
         let mut environment = Environment::new();
         environment.set_fuel(Some(FUEL));
         environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
-        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-        environment.add_filter("tojson", to_json);
+        python::add_to(&mut environment)?;
         environment.add_filter("indent", indent);
         environment.add_filter("batch", |state: &State, items, count, fill| {
             filters::batch(state, items, within(count, "a batch")?, fill)
@@ -87,7 +85,7 @@ impl Template {
             Err(Error::new(ErrorKind::InvalidOperation, message))
         });
         environment.add_function("strftime_now", strftime_now);
-        environment.add_template_owned("chat", source)?;
+        environment.add_template_owned("chat", jinja::rewritten(&source))?;
         let known = SPECIAL
             .iter()
             .filter_map(|&name| Some((name.to_string(), Value::from(special_token(settings, name)?))))
@@ -110,25 +108,37 @@ impl Template {
         Ok(())
     }
 
-    pub fn render(&self, chat: &[Message], add_generation_prompt: bool) -> Result<String> {
-        self.rendered(chat, add_generation_prompt).map_err(|error| match exceeded(&error) {
+    pub fn render(&self, chat: &[Message], tools: Option<&[Value]>, add_generation_prompt: bool) -> Result<String> {
+        self.rendered(chat, tools, add_generation_prompt).map_err(|error| match exceeded(&error) {
             Some(limit) => input_error!("the chat template fails on this chat: {limit}"),
             None => input_error!("the chat template refuses this chat: {error:#}"),
         })
     }
 
-    fn rendered(&self, chat: &[Message], add_generation_prompt: bool) -> Result<String, Error> {
+    fn rendered(&self, chat: &[Message], tools: Option<&[Value]>, generation: bool) -> Result<String, Error> {
         let mut context = self.known.clone();
-        context.insert("messages".into(), json!(chat));
-        context.insert("tools".into(), Value::Null);
+        context.insert("messages".into(), chat.iter().map(with_reasoning).collect());
+        context.insert("tools".into(), json!(tools));
         context.insert("documents".into(), Value::Null);
-        context.insert("add_generation_prompt".into(), add_generation_prompt.into());
+        context.insert("add_generation_prompt".into(), generation.into());
         let mut text = LimitedText::new(LONGEST_TEXT);
         self.environment
             .get_template("chat")?
             .render_captured_to(minijinja::Value::from(Serde(&context)), &mut text)?;
         Ok(text.into_string())
     }
+}
+
+/// A message as a template gets it. As in transformers, a thought has the names that templates read, whichever it came under.
+fn with_reasoning(message: &Message) -> Value {
+    let mut keys = message.keys.clone();
+    let names = ["reasoning_content", "thinking", "reasoning"];
+    if let Some(thought) = names.iter().find_map(|name| keys.get(*name).filter(|value| !value.is_null())).cloned() {
+        keys.entry("thinking").or_insert_with(|| thought.clone());
+        keys.insert("reasoning_content".into(), thought);
+    }
+    let role = [("role".to_string(), Value::from(message.role.as_str()))];
+    Value::Object(role.into_iter().chain(keys).collect())
 }
 
 /// The template in `tokenizer_config.json`: one text, or the entry `default` of a list.
@@ -157,14 +167,6 @@ fn exceeded(error: &Error) -> Option<String> {
     }
 }
 
-/// A number that a template gives to a filter, unless it is too large.
-fn within(number: usize, name: &str) -> Result<usize, Error> {
-    match number <= WIDEST {
-        true => Ok(number),
-        false => Err(Error::new(ErrorKind::InvalidOperation, format!("{name} of {number} is more than {WIDEST}"))),
-    }
-}
-
 /// minijinja's filter with a limit of the width.
 fn indent(
     text: StringInput<'_>,
@@ -179,50 +181,8 @@ fn indent(
 
 /// minijinja's filter with a limit of every number in the format.
 fn format(state: &mut State, text: &minijinja::Value, values: Rest<ValueOrKwargs>) -> Result<minijinja::Value, Error> {
-    let numbers = text.as_str().unwrap_or_default().split(|c: char| !c.is_ascii_digit()).filter(|run| !run.is_empty());
-    for number in numbers {
-        within(number.parse().unwrap_or(usize::MAX), "a width")?;
-    }
+    check_widths(text.as_str().unwrap_or_default())?;
     filters::format(state, text, values)
-}
-
-/// Python's `json.dumps` with `ensure_ascii=False`: separators `", "` and `": "`, no HTML escapes.
-fn to_json(value: minijinja::Value, options: Kwargs) -> Result<minijinja::Value, Error> {
-    let indent: Option<usize> = options.get("indent")?;
-    let ascii: Option<bool> = options.get("ensure_ascii")?;
-    options.assert_all_used()?;
-    if ascii == Some(true) {
-        return Err(Error::new(ErrorKind::InvalidOperation, "tojson with ensure_ascii is not supported"));
-    }
-    let failed = |error: serde_json::Error| Error::new(ErrorKind::InvalidOperation, error.to_string());
-    let mut out = Vec::new();
-    match indent {
-        Some(width) => {
-            let width = within(width, "an indent")?;
-            let spaces = " ".repeat(width);
-            let pretty = serde_json::ser::PrettyFormatter::with_indent(spaces.as_bytes());
-            value.serialize(&mut serde_json::Serializer::with_formatter(&mut out, pretty)).map_err(failed)?;
-        }
-        None => value.serialize(&mut serde_json::Serializer::with_formatter(&mut out, Spaced)).map_err(failed)?,
-    }
-    Ok(String::from_utf8(out).map_err(|error| Error::new(ErrorKind::InvalidOperation, error.to_string()))?.into())
-}
-
-/// JSON on one line with a space after each comma and colon.
-struct Spaced;
-
-impl serde_json::ser::Formatter for Spaced {
-    fn begin_array_value<W: ?Sized + std::io::Write>(&mut self, out: &mut W, first: bool) -> std::io::Result<()> {
-        if first { Ok(()) } else { out.write_all(b", ") }
-    }
-
-    fn begin_object_key<W: ?Sized + std::io::Write>(&mut self, out: &mut W, first: bool) -> std::io::Result<()> {
-        if first { Ok(()) } else { out.write_all(b", ") }
-    }
-
-    fn begin_object_value<W: ?Sized + std::io::Write>(&mut self, out: &mut W) -> std::io::Result<()> {
-        out.write_all(b": ")
-    }
 }
 
 /// The current local time in a `strftime` format.

@@ -60,9 +60,12 @@ impl Turns {
     }
 
     /// The tokens between a response and the next one: the end of the assistant's turn unless the response contains it,
-    /// the user's turn, and the generation prompt.
-    pub fn follow_up(&self, tokenizer: &Tokenizer, response: &[u32], user: &str) -> Result<Vec<u32>> {
-        let text = tokenizer.render(&conversation(&[USER[0], user]), true)?;
+    /// the messages after it, and the generation prompt.
+    pub fn follow_up(&self, tokenizer: &Tokenizer, response: &[u32], messages: &[Message]) -> Result<Vec<u32>> {
+        let mut chat = conversation(&USER[..1]);
+        chat.push(Message::new("assistant", RESPONSE));
+        chat.extend_from_slice(messages);
+        let text = tokenizer.render(&chat, true)?;
         let after = text.split_once(RESPONSE).map_or("", |(_, after)| after);
         let mut tokens = tokenizer.encode(after)?;
         if let Some(own) = response.last().filter(|last| self.ends.contains(last))
@@ -114,7 +117,7 @@ mod tests {
             let t = tokenizer(template);
             let turns = Turns::new(&t)?;
             let rest = format!("\n<|im_start|>user\nwhere <|im_end|>?<|im_end|>\n<|im_start|>assistant\n{opening}");
-            let after = |response: &[u32]| turns.follow_up(&t, response, "where <|im_end|>?");
+            let after = |response: &[u32]| turns.follow_up(&t, response, &[Message::new("user", "where <|im_end|>?")]);
             assert_eq!(t.eos(), [end, other]);
             assert_eq!(after(&[65, end])?, t.encode(&rest)?);
             let whole = t.encode(&format!("<|im_end|>{rest}"))?;
@@ -127,13 +130,24 @@ mod tests {
     }
 
     #[test]
+    fn a_follow_up_has_the_roles_of_its_messages() -> Result<()> {
+        let t = tokenizer(QWEN);
+        let messages = [Message::new("tool", "3"), Message::new("tool", "4"), Message::new("user", "so?")];
+        let wanted = "\n<|im_start|>user\n<tool_response>\n3\n</tool_response>\n<tool_response>\n4\n</tool_response><|im_end|>\n\
+                      <|im_start|>user\nso?<|im_end|>\n<|im_start|>assistant\n";
+        assert_eq!(Turns::new(&t)?.follow_up(&t, &[65, 258], &messages)?, t.encode(wanted)?);
+        Ok(())
+    }
+
+    #[test]
     fn a_template_that_writes_before_its_end_token_loses_only_that() -> Result<()> {
         let t = tokenizer(
             "{% for m in messages %}{% if m.role == 'user' %}[{{ m.content }}]{% else %} {{ m.content }} <|im_end|>{% endif %}{% endfor %}",
         );
         let turns = Turns::new(&t)?;
-        assert_eq!(turns.follow_up(&t, &[258], "go")?, t.encode("[go]")?);
-        assert_eq!(turns.follow_up(&t, &[65], "go")?, t.encode(" <|im_end|>[go]")?);
+        let go = [Message::new("user", "go")];
+        assert_eq!(turns.follow_up(&t, &[258], &go)?, t.encode("[go]")?);
+        assert_eq!(turns.follow_up(&t, &[65], &go)?, t.encode(" <|im_end|>[go]")?);
         Ok(())
     }
 

@@ -59,7 +59,7 @@ const CHANGES: &str = "
 > model.new.kv_heads=4      > model.new.layers=1        > model.new.vocab_size=600   > rollout.group_size=4
 > rollout.history.length=1  > rollout.max_prompt_tokens=99                           > rollout.max_response_tokens=9
 > rollout.max_steps=9       > rollout.split=other       > rollout.tasks=5            > rollout.template=x
-> seed=8                    > warm_start.batch=8        > warm_start.expert_noise=0.5
+> rollout.system=x          > seed=8                    > warm_start.batch=8        > warm_start.expert_noise=0.5
 > warm_start.lr=1           > warm_start.steps=9        > warm_start=null
 ";
 

@@ -2,7 +2,7 @@
 //!
 //! usage: tokens MODEL_DIR TEXTS.json · tokens --chats MODEL_DIR CHATS.json [true|false] · tokens --train OUT_DIR TEXTS.json VOCAB_SIZE
 //!
-//! TEXTS is a list of strings, CHATS a list of chats. The first form prints the ids of texts and their decoded texts, the
+//! TEXTS is a list of strings, CHATS a list of chats, each a list of messages or `{"messages": …, "tools": …}`. The first form prints the ids of texts and their decoded texts, the
 //! second the ids of chats (with the thinking switch on or off), the third trains a tokenizer.
 
 use std::path::Path;
@@ -21,9 +21,15 @@ fn main() -> Result<()> {
         ["--chats", model, chats, ref thinking @ ..] => {
             let thinking = thinking.first().map(|text| text.parse()).transpose()?;
             let tokenizer = Tokenizer::load(Path::new(model))?.with_thinking(thinking)?;
-            let chats: Vec<Vec<Message>> = serde_json::from_str(&std::fs::read_to_string(chats)?)?;
-            let ids: Vec<_> = chats.iter().map(|chat| tokenizer.chat(chat, true)).collect::<Result<_>>()?;
-            println!("{}", json!(ids));
+            let chats: Vec<Value> = serde_json::from_str(&std::fs::read_to_string(chats)?)?;
+            // What a template refuses is null.
+            let ids = |chat: &Value| -> Result<Option<Vec<u32>>> {
+                let (messages, tools) =
+                    if chat.is_array() { (chat, None) } else { (&chat["messages"], chat["tools"].as_array()) };
+                let messages: Vec<Message> = serde_json::from_value(messages.clone())?;
+                Ok(tokenizer.chat_with_tools(&messages, tools.map(Vec::as_slice), true).ok())
+            };
+            println!("{}", json!(chats.iter().map(ids).collect::<Result<Vec<_>>>()?));
             Ok(())
         }
         [model, texts] => {

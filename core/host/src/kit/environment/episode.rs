@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use nestor_plugin::{Image, Observation};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::player::Player;
@@ -37,8 +37,9 @@ pub struct Seen {
 
 impl From<Observation> for Seen {
     fn from(seen: Observation) -> Self {
-        let Observation { text, images, task, admissible, anchor, action, reward, .. } = seen;
+        let Observation { text, messages, images, task, admissible, anchor, action, reward, .. } = seen;
         let Observation { terminated, truncated, valid, info, .. } = seen;
+        let text = if messages.is_empty() { text } else { json!(messages).to_string() };
         let images = images.iter().map(digest).collect();
         Self { text, images, task, admissible, action, reward, terminated, truncated, valid, info, anchor }
     }

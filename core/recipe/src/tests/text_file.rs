@@ -31,6 +31,10 @@ fn a_file_is_found_from_the_recipe_that_names_it() -> Result<()> {
     {
         assert_eq!(folder.load(&over, &[set])?.rollout.template.as_deref(), Some("other"), "{set}");
     }
+    folder.write("recipes/s.txt", "be\r\nbrief\n");
+    let system = WHOLE.replace("rollout:\n", "rollout:\n  system: {file: s.txt}\n");
+    let base = folder.write("recipes/base.yaml", &system);
+    assert_eq!(folder.load(&base, &[])?.rollout.system.as_deref(), Some("be\nbrief\n"));
     let over = folder.write("over.yaml", &with("{file: nowhere}").replace("iterations: 20", "iterations: 21"));
     assert_eq!(folder.load(&over, &["rollout.template=null"])?.rollout.template, None);
     Ok(())
@@ -42,7 +46,7 @@ fn a_wrong_section_is_named_with_its_place() {
     for (template, parts) in [
         (
             "{file: nowhere.jinja}",
-            ["r.yaml:11:14: could not read the prompt template nowhere.jinja", "relative to the recipe"],
+            ["r.yaml:11:14: could not read nowhere.jinja of `rollout.template`", "relative to the recipe"],
         ),
         ("{fil: p.jinja}", ["r.yaml:11:3: `rollout.template` must be text or a section", "{file: prompt.jinja}"]),
         ("{file: p.jinja, more: 1}", ["r.yaml:11:3", "one key `file`"]),

@@ -405,7 +405,7 @@ mod tests {
     use super::*;
     use crate::tokenizer::jinja::rewritten;
 
-    /// What jinja2 3.1.6 prints in transformers' environment: `render_jinja_template` of `{{ EXPRESSION }}`.
+    /// Texts that jinja2 3.1.6 prints in transformers' environment: `render_jinja_template` of `{{ EXPRESSION }}`.
     const PRINTED: [(&str, &str); 36] = [
         ("'a,b,c'.rsplit(',', 1)", "['a,b', 'c']"),
         ("' a b  c '.rsplit(None, 1)", "[' a b', 'c']"),

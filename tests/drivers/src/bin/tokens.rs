@@ -22,7 +22,7 @@ fn main() -> Result<()> {
             let thinking = thinking.first().map(|text| text.parse()).transpose()?;
             let tokenizer = Tokenizer::load(Path::new(model))?.with_thinking(thinking)?;
             let chats: Vec<Value> = serde_json::from_str(&std::fs::read_to_string(chats)?)?;
-            // What a template refuses is null.
+            // A chat that the template refuses is null.
             let ids = |chat: &Value| -> Result<Option<Vec<u32>>> {
                 let (messages, tools) =
                     if chat.is_array() { (chat, None) } else { (&chat["messages"], chat["tools"].as_array()) };

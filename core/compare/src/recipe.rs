@@ -56,9 +56,9 @@ const WARM_STARTS: &str = ".warm_starts/";
 /// Groups the replicates of one recipe, in the order of their first: runs that are equal in all but free keys. Each group has
 /// the keys of its first and the places of its recipes. An empty recipe is alone.
 ///
-/// Replicates may also start from folders of weights that differ in a number, or in the hash of a sweep's warm start: each
-/// seed then has its own warm start. Where one seed appears twice or two seeds share a folder, the folder is a setting as
-/// any other.
+/// Replicates may also start from folders of weights that differ in their own seed (`warm/seed-1`), or in the hash of a
+/// sweep's warm start: each seed then has its own warm start. Where one seed appears twice or two seeds share a folder, the
+/// folder is a setting as any other. Other numbers in a path tell models apart, as in `Qwen2.5-0.5B`.
 pub fn replicates(recipes: &[Flat]) -> Vec<(Flat, Vec<usize>)> {
     let kept = |recipe: &Flat, is_kept: &dyn Fn(&str) -> bool| -> Flat {
         recipe.iter().filter(|(key, _)| is_kept(key)).map(|(key, value)| (key.clone(), value.clone())).collect()
@@ -66,7 +66,8 @@ pub fn replicates(recipes: &[Flat]) -> Vec<(Flat, Vec<usize>)> {
     let mut groups: Vec<(Flat, Vec<usize>)> = Vec::new();
     for (place, recipe) in recipes.iter().enumerate() {
         let mut own = kept(recipe, &|key| !is_free(key));
-        own.entry(MODEL.to_owned()).and_modify(|path| *path = without_numbers(path));
+        let seed = recipe.get("seed").cloned().unwrap_or_default();
+        own.entry(MODEL.to_owned()).and_modify(|path| *path = without_seed(path, &seed));
         match groups.iter_mut().find(|(known, _)| *known == own && !own.is_empty()) {
             Some((_, places)) => places.push(place),
             None => groups.push((own, vec![place])),
@@ -92,21 +93,22 @@ fn by_folder(recipes: &[Flat], places: Vec<usize>) -> Vec<Vec<usize>> {
     split.into_values().collect()
 }
 
-/// A path with `#` for each number, and for the hash of a sweep's warm start.
-fn without_numbers(path: &str) -> String {
+/// A path with `#` for the run's seed as a word of its own (`1`, `s1`, `seed1`), and for the hash of a sweep's warm start.
+fn without_seed(path: &str, seed: &str) -> String {
     let path = match path.split_once(WARM_STARTS) {
         Some((before, after)) => {
             format!("{before}{WARM_STARTS}#{}", after.find('/').map_or("", |end| &after[end..]))
         }
         None => path.to_owned(),
     };
+    let is_seed =
+        |word: &str| [seed.to_owned(), format!("s{seed}"), format!("seed{seed}")].iter().any(|own| own == word);
     let mut text = String::new();
-    for c in path.chars() {
-        match c.is_ascii_digit() {
-            false => text.push(c),
-            true if text.ends_with('#') => {}
-            true => text.push('#'),
-        }
+    // A point is part of a word: `0.5B` is the size of a model.
+    for piece in path.split_inclusive(|c: char| !c.is_ascii_alphanumeric() && c != '.') {
+        let word = piece.trim_end_matches(|c: char| !c.is_ascii_alphanumeric() && c != '.');
+        text += if is_seed(word) { "#" } else { word };
+        text += &piece[word.len()..];
     }
     text
 }
@@ -135,6 +137,8 @@ mod tests {
         assert_eq!(grouped(&[(1, a, "1"), (1, a, "2"), (2, b, "1"), (2, b, "2")]), [[0, 2], [1, 3]]);
         assert_eq!(grouped(&[(1, "", "1"), (2, "", "1"), (1, "", "2")]), [vec![0, 1], vec![2]], "without a folder");
         assert_eq!(grouped(&[(1, "ws/seed-1", "1"), (10, "ws/seed-10", "1")]), [[0, 1]], "own warm starts");
+        assert_eq!(grouped(&[(1, "ws/seed1/m", "1"), (2, "ws/seed2/m", "1")]), [[0, 1]], "without a hyphen");
+        assert_eq!(grouped(&[(1, "ws/1", "1"), (2, "ws/2", "1"), (3, "ws/3", "1")]), [[0, 1, 2]], "numbers alone");
         assert_eq!(grouped(&[(1, a, "1"), (2, "", "1")]), [[0], [1]], "one of them from new weights");
     }
 
@@ -144,6 +148,13 @@ mod tests {
         let two = [(1, "qwen-0.5B", "1"), (2, "qwen-0.5B", "1"), (3, "qwen-1.5B", "1"), (4, "qwen-1.5B", "1")];
         assert_eq!(grouped(&two), [[0, 1], [2, 3]]);
         assert_eq!(grouped(&[(1, "base", "1"), (2, "instruct", "1")]), [[0], [1]]);
+        assert_eq!(grouped(&[(1, "Qwen2.5-0.5B", "1"), (2, "Qwen2.5-1.5B", "1")]), [[0], [1]], "a size is no seed");
+        assert_eq!(grouped(&[(2, "Qwen2-7B", "1"), (3, "Qwen3-7B", "1")]), [[0], [1]], "nor is a version");
+        assert_eq!(
+            grouped(&[(1, "sft/checkpoint-100", "1"), (2, "sft/checkpoint-900", "1")]),
+            [[0], [1]],
+            "nor a step"
+        );
         let [a, b] = ["s/.warm_starts/a/model", "t/.warm_starts/b/model"];
         assert_eq!(grouped(&[(1, a, "1"), (1, b, "1")]), [[0], [1]], "warm starts of two sweeps");
         assert_eq!(grouped(&[(1, "", "1"), (1, "", "1")]), [[0, 1]], "one run again");

@@ -178,7 +178,7 @@ fn search_has_the_published_settings() {
             "{name}"
         );
         assert_eq!((recipe.eval.every, recipe.eval.temperature, recipe.checkpoint.every), (50, 0.0, 50), "{name}");
-        assert_eq!(recipe.eval.tasks, EvalTasks::Panel(512), "{name}");
+        assert_eq!(recipe.eval.tasks, EvalTasks::All, "{name}");
         let play = ["topk", "max_steps"].map(|key| recipe.env.config[key].as_u64());
         assert_eq!(play, [Some(3), Some(4)], "{name}");
     }

@@ -18,7 +18,7 @@ pub const EPSILON: f64 = 1e-6;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Norm {
-    /// Divide by the standard deviation (n - 1) plus 1e-6.
+    /// Divide by the standard deviation plus 1e-6. It has n - 1 where the key does not say n.
     #[default]
     Std,
     /// Do not divide.

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! r is the environment's reward less the step's penalty, R is GiGPO's step return less the step's own penalty.
-//! Z(x) = (x - mean) / (std + 1e-6), std with n and at least 1e-6; `norm: none` omits the division. No term compares episodes.
+//! Z(x) = (x - mean) / (std + 1e-6), std with n (not n - 1); `norm: none` omits the division. No term compares episodes.
 //!
 //! The authors released no code. This is a third party's (UCOB), fed with the rewards of steps: its trainer passes the sum of
 //! the episode's rewards at every step. The paper's loss takes one length-normalised importance ratio for each action, which
@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Gagpo {
-    /// Divide by the group's standard deviation, or not.
+    /// Divide by the group's standard deviation, which has n, or not.
     norm: Norm,
     /// Discount of rewards and values.
     gamma: f64,

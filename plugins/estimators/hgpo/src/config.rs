@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Divide by standard deviations, on all levels, or not.
+    /// Divide by standard deviations, on all levels, or not. Those of histories have n.
     pub norm: Norm,
     /// Discount of the step returns.
     pub gamma: f64,

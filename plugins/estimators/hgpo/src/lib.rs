@@ -10,8 +10,8 @@
 //! that is alone in C has no item k. `base_group` adds GRPO's episode advantage as item 0; without it no term compares
 //! episodes. Items of 0 are left out, and so are their weights.
 //!
-//! Deviations from verl-agent's recipe/hgpo: an item counts as 0 where C is constant or |R_i - mean| < 1e-6 max(1, |mean|),
-//! because there rounding decides. Its key `weight_type`, which nothing reads, is absent.
+//! Deviations from verl-agent's recipe/hgpo: an item counts as 0 where C is constant or |R_i - mean| < 1e-6 max_C |R|,
+//! because there rounding decides: the rule is the same at every scale of rewards. Its key `weight_type`, which nothing reads, is absent.
 
 #![forbid(unsafe_code)]
 
@@ -69,10 +69,10 @@ impl Parts for Hgpo {
             let known: Vec<(usize, Vec<usize>)> = (0..rows.len()).filter_map(|row| last_states(row, k)).collect();
             for cluster in group_by(known.iter().map(|(_, last)| last)).iter().filter(|cluster| cluster.len() > 1) {
                 let members = || cluster.iter().map(|&member| known[member].0);
-                let Some(summary) = Summary::of(&members().map(|row| returns[row]).collect::<Vec<_>>()) else {
-                    continue;
-                };
-                let least = if summary.std == 0.0 { f64::INFINITY } else { 1e-6 * summary.mean.abs().max(1.0) };
+                let values: Vec<f64> = members().map(|row| returns[row]).collect();
+                let Some(summary) = Summary::of(&values) else { continue };
+                let largest = values.iter().fold(0.0, |largest: f64, value| largest.max(value.abs()));
+                let least = if summary.std == 0.0 { f64::INFINITY } else { 1e-6 * largest };
                 for row in members().filter(|&row| (returns[row] - summary.mean).abs() >= least) {
                     weights[row] += weight;
                     histories[row] += weight * summary.with(Spread::Population).advantage(returns[row], norm);

@@ -127,7 +127,7 @@ fn of_text(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Erro
             let byte = byte.ok_or_else(|| wrong("substring not found"))?;
             text[..byte].chars().count().into()
         }
-        "isdecimal" => (!text.is_empty() && text.chars().all(|c| c.to_digit(10).is_some())).into(),
+        "isdecimal" => (!text.is_empty() && text.chars().all(|c| c.is_ascii_digit())).into(),
         "isidentifier" => {
             let starts = |c: char| c.is_alphabetic() || c == '_';
             (text.starts_with(starts) && text.chars().all(|c| c.is_alphanumeric() || c == '_')).into()
@@ -257,7 +257,7 @@ fn arguments<const N: usize>(given: Rest<ValueOrKwargs>, names: [&str; N]) -> Re
 
 /// A count that is not negative.
 fn count(value: Option<Value>, default: usize) -> Result<usize, Error> {
-    value.map_or(Ok(default), |value| usize::try_from(value))
+    value.map_or(Ok(default), usize::try_from)
 }
 
 /// jinja2's filter, with its leeway of 5.

@@ -1,12 +1,12 @@
 //! `nestor plugin list`, `show` and `check`.
 
-use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nestor_host::kit::{Budget, Kit};
 use nestor_host::{Found, Plugins};
+use nestor_plugin::files::{self, SMALL};
 use nestor_recipe::input_error;
 use serde_json::{Value, json};
 
@@ -50,7 +50,7 @@ pub fn check(args: PluginCheck) -> Result<u8> {
 
 /// A plugin's config from the file of `--config`. JSON is YAML, so one reader suffices.
 pub fn read_config(path: &Path) -> Result<Value> {
-    let text = fs::read_to_string(path).map_err(|e| input_error!("--config {}: {e}", path.display()))?;
+    let text = files::read_to_string(path, SMALL).map_err(|e| input_error!("--config {}: {e}", path.display()))?;
     if text.trim().is_empty() {
         return Ok(json!({}));
     }

@@ -5,6 +5,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use nestor_plugin::files::{self, LARGE};
 use serde_json::{Map, Value};
 
 use crate::ReadError;
@@ -54,7 +55,7 @@ pub fn run_of(path: &Path) -> Result<PathBuf, ReadError> {
 
 /// Reads a text file; `None` if it does not exist. A character cut by a kill is replaced.
 pub fn text(path: &Path) -> Result<Option<String>, ReadError> {
-    match fs::read(path) {
+    match files::read(path, LARGE) {
         Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
         Err(error) if error.kind() == ErrorKind::NotFound || error.kind() == ErrorKind::NotADirectory => Ok(None),
         Err(source) => Err(ReadError::Read { path: path.to_owned(), source }),

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use nestor_plugin::files::{self, LARGE};
 use nestor_plugin::recorded::{Columns, Recorded};
 use serde_json::{Value, json};
 
@@ -44,7 +45,7 @@ pub fn advantage(plugins: &Plugins, estimator: &str, config: &str, rows: &Path) 
 }
 
 fn read(path: &Path) -> Result<Recorded> {
-    let text = std::fs::read_to_string(path)
+    let text = files::read_to_string(path, LARGE)
         .map_err(|e| input_error!("{e}"))
         .with_context(|| format!("reading rows from {}", path.display()))?;
     serde_json::from_str(&text).map_err(|e| input_error!("{} does not hold recorded rows: {e}", path.display()))

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use nestor_plugin::ffi;
+use nestor_plugin::files;
 use sha2::{Digest, Sha256};
 
 use crate::calls::{Call, Function, Name, recorded};
@@ -199,7 +200,7 @@ impl PluginFile {
 
 /// The SHA-256 of a file, in hexadecimal.
 pub fn sha256(path: &Path) -> Result<String> {
-    let (mut file, mut hasher, mut buffer) = (std::fs::File::open(path)?, Sha256::new(), vec![0; 1 << 20]);
+    let (mut file, mut hasher, mut buffer) = (files::open(path)?, Sha256::new(), vec![0; 1 << 20]);
     loop {
         match file.read(&mut buffer)? {
             0 => return Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()),
@@ -293,7 +294,7 @@ enum Condition {
 
 fn condition(path: &Path) -> std::io::Result<Condition> {
     let mut header = [0; 64];
-    let mut file = std::fs::File::open(path)?;
+    let mut file = files::open(path)?;
     let length = file.metadata()?.len();
     if length < header.len() as u64 {
         return Ok(Condition::Whole);

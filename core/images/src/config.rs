@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use nestor_plugin::files::SMALL;
 use nestor_recipe::input_error;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -88,7 +89,7 @@ fn refused(file: &Path, part: &str, wrong: String) -> anyhow::Error {
 }
 
 fn read_json(file: &Path) -> Result<Map<String, Value>> {
-    let text = std::fs::read_to_string(file).map_err(|err| {
+    let text = nestor_plugin::files::read_to_string(file, SMALL).map_err(|err| {
         refused(file, "", format!("cannot be read: {err}; take the file of the model that images go to"))
     })?;
     serde_json::from_str(&text)

@@ -1,12 +1,11 @@
 //! Image files under limits.
 
-use std::fs::File;
-use std::io::{Cursor, Read};
+use std::io::Cursor;
 use std::path::Path;
 
 use anyhow::Result;
 use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits, RgbImage};
-use nestor_plugin::Image;
+use nestor_plugin::{Image, files};
 use nestor_recipe::input_error;
 
 use crate::KeyedImage;
@@ -25,10 +24,8 @@ const FORMATS: &str = "a PNG, JPEG, GIF, BMP or WebP image";
 /// When the file cannot be read, and those of [`decode`].
 pub fn read_image(path: &Path) -> Result<KeyedImage> {
     let name = path.display().to_string();
-    let mut bytes = Vec::new();
-    File::open(path)
-        .and_then(|file| file.take(MOST_BYTES + 1).read_to_end(&mut bytes))
-        .map_err(|err| input_error!("{name}: cannot be read: {err}; give {FORMATS}"))?;
+    let bytes =
+        files::read(path, MOST_BYTES).map_err(|err| input_error!("{name}: cannot be read: {err}; give {FORMATS}"))?;
     decode(&name, &bytes)
 }
 

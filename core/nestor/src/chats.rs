@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use nestor_plugin::files::SMALL;
 use anyhow::{Context, Result};
 use nestor_images::{KeyedImage, read_image};
 use serde_json::Value;
@@ -67,7 +68,7 @@ pub fn read(argument: &str) -> Result<Chats> {
 }
 
 fn text_of(path: &Path) -> Result<String> {
-    std::fs::read_to_string(path).map_err(|error| input_error!("{}: {error}", path.display()))
+    nestor_plugin::files::read_to_string(path, SMALL).map_err(|error| input_error!("{}: {error}", path.display()))
 }
 
 /// One chat or a list of chats.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use nestor_images::{KeyedImage, read_image};
+use nestor_plugin::files::{self, LARGE, SMALL};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
@@ -17,14 +18,16 @@ pub const RECIPE: &str = "recipe.yaml";
 
 /// Reads the object in a JSON file; none where the file does not exist.
 pub fn read_object(path: &Path) -> Result<Option<Map<String, Value>>> {
-    if std::fs::metadata(path).is_ok_and(|found| !found.is_file()) {
-        return Err(input_error!("{}: not a regular file; fetch the file again", path.display()));
-    }
-    let text = match std::fs::read_to_string(path) {
+    let text = match files::read_to_string(path, SMALL) {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) if error.kind() == ErrorKind::InvalidData => {
             return Err(input_error!("{}: not UTF-8 text; fetch the file again", path.display()));
+        }
+        Err(error)
+            if [ErrorKind::InvalidInput, ErrorKind::IsADirectory, ErrorKind::FileTooLarge].contains(&error.kind()) =>
+        {
+            return Err(input_error!("{}: {error}; fetch the file again", path.display()));
         }
         Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
     };
@@ -54,7 +57,7 @@ pub struct TokenRow {
 /// Reads the rows of a tokens file, `{"rows": [[ids…], …]}`. For a model that reads images, `"images": [[file…], …]` beside
 /// them names those of each row, from the folder of the file on.
 pub fn read_tokens(path: &Path) -> Result<Vec<TokenRow>> {
-    let text = std::fs::read_to_string(path).map_err(|error| input_error!("{}: {error}", path.display()))?;
+    let text = files::read_to_string(path, LARGE).map_err(|error| input_error!("{}: {error}", path.display()))?;
     let tokens: Tokens = serde_json::from_str(&text)
         .map_err(|error| input_error!("{}: {error}; tokens are {{\"rows\": [[id, …], …]}}", path.display()))?;
     let Some(images) = tokens.images else {
@@ -149,7 +152,7 @@ pub struct Sum {
 /// Computes the sum of a file.
 pub fn sum(path: &Path) -> Result<Sum> {
     let context = || format!("reading {}", path.display());
-    let mut file = File::open(path).with_context(context)?;
+    let mut file = files::open(path).with_context(context)?;
     let mut hasher = Sha256::new();
     let mut buffer = vec![0u8; 1 << 20];
     let mut bytes = 0;

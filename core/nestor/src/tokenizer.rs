@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use nestor_plugin::files::{self, LARGE, SMALL};
 use serde_json::{Map, Value, json};
 use tokenizers::models::TrainerWrapper;
 use tokenizers::models::bpe::{BPE, BpeTrainer};
@@ -298,7 +299,7 @@ fn read_settings(dir: &Path) -> Result<Map<String, Value>> {
 /// The chat template of a Hugging Face folder, and the file that holds it; none where the folder has none.
 fn find_template(dir: &Path, settings: &Map<String, Value>) -> Result<Option<(PathBuf, String)>> {
     let path = dir.join(TEMPLATE_FILE);
-    match std::fs::read_to_string(&path) {
+    match files::read_to_string(&path, SMALL) {
         Ok(text) => Ok(Some((path, text))),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let path = dir.join(TEMPLATE_JSON);
@@ -307,7 +308,7 @@ fn find_template(dir: &Path, settings: &Map<String, Value>) -> Result<Option<(Pa
             }
             Ok(template::of_settings(settings).map(|text| (dir.join(SETTINGS_FILE), text)))
         }
-        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+        Err(error) => Err(input_error!("cannot read {}: {error}", path.display())),
     }
 }
 
@@ -339,7 +340,7 @@ fn generation_config(eos: &[u32]) -> Value {
 }
 
 fn read_tokenizer(path: &Path) -> Result<tokenizers::Tokenizer> {
-    let bytes = std::fs::read(path)
+    let bytes = files::read(path, LARGE)
         .map_err(|error| input_error!("{}: {error}; the folder needs the model's tokenizer.json", path.display()))?;
     let read = quietly(|| tokenizers::Tokenizer::from_bytes(bytes).map_err(|error| error.to_string()));
     let mut inner = read

@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use format::{Format, Inputs};
+use nestor_plugin::files::{self, SMALL};
 use nestor_recipe::input_error;
 pub use report::{Rendering, Report, State, Template};
 use serde::Deserialize;
@@ -123,7 +124,7 @@ impl Sums {
 }
 
 fn read(path: &Path) -> Result<String> {
-    fs::read_to_string(path).map_err(|error| input_error!("{}: {error}", path.display()))
+    files::read_to_string(path, SMALL).map_err(|error| input_error!("{}: {error}", path.display()))
 }
 
 /// The constants of every file that has sums or makes a template.
@@ -134,7 +135,7 @@ fn read_sources(dir: &Path, sums: &Sums) -> Result<Sources> {
     let wanted = TARGETS.iter().map(|target| target.source).chain(sums.templates.iter().map(|sum| sum.file.as_str()));
     for name in wanted {
         let path = folder.join(name);
-        match fs::read_to_string(&path) {
+        match files::read_to_string(&path, SMALL) {
             Ok(text) if !sources.contains_key(name) => {
                 let constants = python::constants(&path.display().to_string(), &text)?;
                 sources.insert(name.into(), constants.into_iter().collect());
@@ -207,7 +208,7 @@ fn target_text(target: &Target, sources: &Sources, report: &Report) -> Result<Op
 
 /// Fails if another text is there.
 fn check_free(path: &Path, text: &str) -> Result<()> {
-    match fs::read(path) {
+    match files::read(path, SMALL) {
         Ok(there) if there == text.as_bytes() => Ok(()),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         Ok(_) => Err(input_error!(

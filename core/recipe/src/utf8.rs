@@ -3,9 +3,11 @@
 use std::io::{Error, ErrorKind, Result};
 use std::path::Path;
 
+use nestor_plugin::files::{self, SMALL};
+
 /// Reads a file of UTF-8. The error of other text starts with `:LINE:COLUMN: `.
 pub fn read_text(path: &Path) -> Result<String> {
-    text_of(std::fs::read(path)?)
+    text_of(files::read(path, SMALL)?)
 }
 
 fn text_of(bytes: Vec<u8>) -> Result<String> {

@@ -2,13 +2,14 @@
 //! in base64, for a `data:` address.
 
 use std::collections::HashSet;
-use std::fs::{self, File};
-use std::io::{ErrorKind, Read};
+use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use nestor_compare::ReadError;
+use nestor_plugin::files;
 
 use crate::read::StoredEpisode;
 
@@ -37,11 +38,10 @@ pub(crate) fn read(dir: &Path, key: &str) -> Result<Option<String>, ReadError> {
         return Ok(None);
     }
     let path = file(dir, key);
-    let mut content = Vec::new();
-    match File::open(&path).and_then(|file| file.take(MOST_BYTES).read_to_end(&mut content)) {
+    match files::read(&path, MOST_BYTES) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(source) => Err(ReadError::Read { path, source }),
-        Ok(_) => Ok(content.starts_with(SIGNATURE).then(|| STANDARD.encode(content))),
+        Ok(content) => Ok(content.starts_with(SIGNATURE).then(|| STANDARD.encode(content))),
     }
 }
 

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use nestor_compare::{ReadError, recipe, rows, run_of, text};
+use nestor_plugin::files::{self, LARGE};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -184,7 +185,7 @@ impl<'a> Episodes<'a> {
 
 /// Reads the bytes of a file of episodes; empty if the run has removed it meanwhile.
 pub(crate) fn episode_bytes(path: &Path) -> Result<Vec<u8>, ReadError> {
-    match fs::read(path) {
+    match files::read(path, LARGE) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
         read => read.map_err(|source: io::Error| ReadError::Read { path: path.to_owned(), source }),
     }

@@ -1,8 +1,8 @@
 //! The state of a run: its own word in `run.json`, checked against the lock that a living run holds.
 
-use std::fs::File;
 use std::path::Path;
 
+use nestor_plugin::files;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use serde_json::Value;
@@ -34,7 +34,7 @@ pub(crate) fn planned(run: &RunDir) -> Option<u64> {
 /// Returns true if a process holds the run's lock; `None` on a file system that has no locks. The lock is only probed, shared,
 /// for an instant.
 pub(crate) fn is_locked(dir: &Path) -> Option<bool> {
-    let Ok(file) = File::open(dir.join("run.lock")) else { return Some(false) };
+    let Ok(file) = files::open(&dir.join("run.lock")) else { return Some(false) };
     match Flock::lock(file, FlockArg::LockSharedNonblock) {
         Ok(_) => Some(false),
         Err((_, Errno::EWOULDBLOCK)) => Some(true),

@@ -6,7 +6,7 @@
 //! share pieces: [`stats`] of groups, sums along episodes ([`returns`]), definitions of states ([`anchor`]) and a [`graph`] of
 //! them, and similarities of texts ([`difflib`], [`tfidf`]). [`Replayed`] holds an episode whose saved state is its
 //! task and actions. [`recorded`] defines the form in which steps are
-//! recorded for tests and for `nestor advantage`. `mapped`, behind the feature of that name, reads large files in place.
+//! recorded for tests and for `nestor advantage`. [`files`] opens regular files alone, under limits. `mapped`, behind the feature of that name, reads large files in place.
 //!
 //! This crate is the only dependency that a plugin needs. It re-exports anyhow, serde, serde_json and schemars. A derive
 //! then names the crate that its code refers to:
@@ -26,6 +26,7 @@
 
 #![warn(missing_docs)]
 
+mod address;
 pub mod anchor;
 mod column;
 mod config;
@@ -34,6 +35,7 @@ mod environment;
 mod estimator;
 mod export;
 pub mod ffi;
+pub mod files;
 pub mod graph;
 mod guard;
 mod image;
@@ -49,6 +51,7 @@ pub mod stats;
 mod success;
 pub mod tfidf;
 
+pub use address::shown_address;
 pub use anyhow;
 pub use column::{Asked, Bytes, Column, Hidden, Values, View};
 pub use config::{NoConfig, check_between, parse as parse_config, suggest};

@@ -1,11 +1,12 @@
 //! Files that are read in place, through a memory map.
 
-use std::fs::File;
 use std::ops::Deref;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use memmap2::Mmap;
+
+use crate::files;
 
 /// The bytes of a file, read-only. Processes that map one file share its memory.
 ///
@@ -19,7 +20,7 @@ impl Mapped {
     /// # Errors
     /// A file that cannot be opened, or that is empty.
     pub fn open(path: &Path) -> Result<Self> {
-        let file = File::open(path).with_context(|| format!("{}: cannot open", path.display()))?;
+        let file = files::open(path).with_context(|| format!("{}: cannot open", path.display()))?;
         let length = file.metadata().with_context(|| format!("{}: cannot read its size", path.display()))?.len();
         ensure!(length > 0, "{}: the file is empty", path.display());
         // SAFETY: the map is read-only. Nobody may cut or change the file while it is open, as the type's description says.

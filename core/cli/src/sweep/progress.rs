@@ -1,8 +1,8 @@
 //! The progress of a run, read from its directory.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
+use nestor_plugin::files::{self, LARGE, SMALL};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -46,7 +46,7 @@ impl Progress {
     /// Reads a run's files. One that is damaged or missing counts as empty.
     pub fn of(job: &Job) -> Self {
         let facts = object(&job.dir.join("run.json"));
-        let metrics = fs::read_to_string(job.dir.join("metrics.jsonl")).unwrap_or_default();
+        let metrics = files::read_to_string(&job.dir.join("metrics.jsonl"), LARGE).unwrap_or_default();
         let rows: Vec<Value> = metrics.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
         let last = |key: &str| rows.iter().rev().find_map(|row| row[key].as_f64());
         let iteration = rows.last().and_then(|row| row["iteration"].as_u64()).unwrap_or(0);
@@ -72,6 +72,6 @@ impl Progress {
 }
 
 fn object(path: &Path) -> Value {
-    let text = fs::read_to_string(path).unwrap_or_default();
+    let text = files::read_to_string(path, SMALL).unwrap_or_default();
     serde_json::from_str(&text).unwrap_or(Value::Null)
 }

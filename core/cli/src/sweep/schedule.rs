@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use nestor_host::terminal;
+use nestor_plugin::files::{self, LARGE};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -254,6 +255,6 @@ fn output(path: &Path) -> Result<File> {
 
 /// The last error that a process printed.
 fn error_of(log: &Path) -> Option<String> {
-    let text = fs::read_to_string(log).ok()?;
+    let text = files::read_to_string(log, LARGE).ok()?;
     last_error(&text)
 }

@@ -1,7 +1,6 @@
 //! `nestor play`: plays an environment by hand or from a file, without a model.
 
 use std::fmt::Write as _;
-use std::fs;
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
@@ -9,6 +8,7 @@ use anyhow::{Context, Result};
 use nestor_cli::args::PlayArgs;
 use nestor_cli::read_config;
 use nestor_plugin::Image;
+use nestor_plugin::files::{self, SMALL};
 use serde_json::{Value, json};
 
 use super::episode_state::won;
@@ -63,7 +63,7 @@ pub fn play(plugins: &Plugins, args: &PlayArgs, out: &mut impl Write) -> Result<
 /// itself; empty lines are skipped.
 fn read_responses(path: &Path) -> Result<Vec<String>> {
     let line_name = |number: usize| format!("--actions {}, line {}", path.display(), number + 1);
-    let text = fs::read_to_string(path).map_err(|e| input_error!("--actions {}: {e}", path.display()))?;
+    let text = files::read_to_string(path, SMALL).map_err(|e| input_error!("--actions {}: {e}", path.display()))?;
     let mut responses = Vec::new();
     for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         responses.push(if line.trim_start().starts_with('"') {

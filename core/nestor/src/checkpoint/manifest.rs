@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use nestor_plugin::files::{self, SMALL};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -63,7 +64,7 @@ impl Manifest {
     pub fn read(dir: &Path) -> Result<Self> {
         let path = dir.join(MANIFEST);
         let damaged = |why: &str| input_error!("{}: damaged ({why})", path.display());
-        let bytes = fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
+        let bytes = files::read(&path, SMALL).with_context(|| format!("reading {}", path.display()))?;
         let found: Self = serde_json::from_slice(&bytes).map_err(|error| damaged(&error.to_string()))?;
         if found.files.keys().any(|name| name.contains(['/', '\\']) || name.starts_with('.')) {
             return Err(damaged("it names a path outside its directory"));

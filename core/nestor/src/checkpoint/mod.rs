@@ -31,6 +31,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use nestor_plugin::files::{self, LARGE};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -346,7 +347,8 @@ impl Checkpoints {
                 }
                 read_network(comm, (path, &manifest), CRITIC, critic)?;
             }
-            let text = fs::read_to_string(path.join(STATE)).with_context(|| format!("reading {}", path.display()))?;
+            let text = files::read_to_string(&path.join(STATE), LARGE)
+                .with_context(|| format!("reading {}", path.display()))?;
             serde_json::from_str(&text).with_context(|| format!("reading {}", path.join(STATE).display()))
         };
         let state = read(policy, critic.as_deref_mut());

@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use nestor_plugin::files;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
@@ -74,8 +75,9 @@ impl Corpus {
     /// # Errors
     /// If there is no such file.
     pub fn open(path: &Path) -> Result<Self> {
-        let file = File::open(path).map_err(|error| match error.kind() {
+        let file = files::open(path).map_err(|error| match error.kind() {
             ErrorKind::NotFound => input_error!("{}: no such file; a corpus is a file of JSON lines", path.display()),
+            ErrorKind::InvalidInput => input_error!("{}: {error}; a corpus is a file of JSON lines", path.display()),
             _ => anyhow::Error::new(error).context(format!("cannot open {}", path.display())),
         })?;
         let file = BufReader::with_capacity(1 << 20, file);

@@ -10,6 +10,7 @@ use std::io::{BufWriter, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use nestor_plugin::files;
 use serde_json::json;
 use tch::{Kind, Tensor};
 
@@ -76,7 +77,7 @@ impl Vectors {
         let path = dir.join(FILE);
         let header = contents.header();
         let mut found = Vec::new();
-        let mut file = match File::open(&path) {
+        let mut file = match files::open(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
             opened => opened.with_context(|| format!("cannot open {}", path.display()))?,
         };

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use nestor_compare as compare;
+use nestor_plugin::files::{self, LARGE, SMALL};
 use serde_json::{Map, Value, json};
 
 use super::Part;
@@ -61,7 +62,7 @@ impl Base {
 
 /// The front matter of a card; empty where there is none that can be read, since it decides nothing here.
 fn front_matter(card: &Path) -> Map<String, Value> {
-    let text = std::fs::read_to_string(card).unwrap_or_default().replace("\r\n", "\n");
+    let text = files::read_to_string(card, SMALL).unwrap_or_default().replace("\r\n", "\n");
     let yaml = text.strip_prefix("---\n").and_then(|rest| rest.split_once("\n---"));
     yaml.and_then(|(yaml, _)| serde_yaml::from_str(yaml).ok()).unwrap_or_default()
 }
@@ -250,7 +251,7 @@ fn evaluations(run_dir: &Path, iterations: RangeInclusive<u64>) -> Result<Vec<Ev
     if !path.exists() {
         return Ok(Vec::new());
     }
-    let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    let text = files::read_to_string(&path, LARGE).with_context(|| format!("reading {}", path.display()))?;
     let rows = text.lines().filter_map(|line| serde_json::from_str(line).ok());
     let all = rows.filter_map(|row: Value| Evaluated::of(&row));
     Ok(all.filter(|one| iterations.contains(&one.iteration)).collect())

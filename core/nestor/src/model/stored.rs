@@ -11,6 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use nestor_plugin::files;
 use safetensors::Dtype;
 use tch::{Device, Kind, Tensor, no_grad};
 
@@ -81,12 +82,13 @@ impl<'a> TensorFiles<'a> {
     pub fn open(paths: Vec<PathBuf>) -> Result<Self> {
         let mut all = Self { files: Vec::new(), tensors: BTreeMap::new() };
         for path in paths {
-            let file = File::open(&path).map_err(|error| match error.kind() {
+            let file = files::open(&path).map_err(|error| match error.kind() {
                 io::ErrorKind::NotFound => input_error!(
                     "{}: no such file; a model folder holds model.safetensors, or model.safetensors.index.json and \
                      every file it names (a pytorch_model.bin must be converted to safetensors first)",
                     path.display()
                 ),
+                io::ErrorKind::InvalidInput => input_error!("{}: {error}; fetch the file again", path.display()),
                 _ => anyhow::Error::new(error).context(format!("cannot open {}", path.display())),
             })?;
             let size = file.metadata().with_context(|| format!("cannot read {}", path.display()))?.len();

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use nestor_plugin::files::{self, SMALL};
 
 use super::directory::RECIPE;
 use crate::data::PluginFile;
@@ -37,7 +38,7 @@ pub fn write_recipe(
     let text = text(recipe, plugins, models)?;
     let path = dir.join(RECIPE);
     if path.exists() {
-        let older = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        let older = files::read_to_string(&path, SMALL).with_context(|| format!("reading {}", path.display()))?;
         // The first line is the iteration.
         if older.split_once('\n').is_some_and(|(_, older)| older == text) {
             return Ok(());

@@ -6,6 +6,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use nestor_plugin::files::{self, LARGE};
 use serde_json::Value;
 
 use crate::files::write_whole;
@@ -159,7 +160,7 @@ fn open(path: &Path) -> Result<File> {
 /// The rows to keep: their texts and their values.
 fn kept_rows(path: &Path, (key, last): (&str, Option<u64>)) -> Result<Vec<(String, Value)>> {
     let Some(last) = last else { return Ok(Vec::new()) };
-    let text = match std::fs::read_to_string(path) {
+    let text = match files::read_to_string(path, LARGE) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         text => text.with_context(|| format!("reading {}", path.display()))?,
     };

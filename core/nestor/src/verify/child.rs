@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use nestor_cli::message::last_error;
+use nestor_plugin::files::{self, LARGE};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use signal_hook::iterator::Signals;
@@ -81,7 +82,7 @@ impl Running {
         if status.success() {
             return Ok(self.elapsed().as_secs_f64());
         }
-        let text = fs::read_to_string(&self.log).unwrap_or_default();
+        let text = files::read_to_string(&self.log, LARGE).unwrap_or_default();
         let last = last_error(&text).or_else(|| text.lines().next_back().map(str::to_string));
         let last = last.unwrap_or_else(|| "it printed nothing".into());
         let how = match (status.code(), status.signal()) {

@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use nestor_plugin::files::{self, LARGE};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
@@ -44,7 +45,7 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     fn open(path: &'a Path, kind: Lines) -> Result<Self> {
-        let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+        let file = files::open_within(path, LARGE).with_context(|| format!("cannot open {}", path.display()))?;
         Ok(Self { path, lines: BufReader::new(file).lines(), kind, number: 0 })
     }
 
@@ -115,7 +116,7 @@ fn place(mut found: Difference, line: &Value, kind: Lines) -> Difference {
 /// The numbers of a metric over the rows of `metrics.jsonl`, with their iterations.
 pub fn column(run: &Path, name: &str) -> Result<Vec<(u64, f64)>> {
     let path = run.join("metrics.jsonl");
-    let file = File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
+    let file = files::open_within(&path, LARGE).with_context(|| format!("cannot open {}", path.display()))?;
     let mut column = Vec::new();
     for line in BufReader::new(file).lines() {
         let row: Value = serde_json::from_str(&line?).with_context(|| format!("reading {}", path.display()))?;

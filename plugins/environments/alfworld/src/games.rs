@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
+use nestor_plugin::files::{self, SMALL};
 use serde::Deserialize;
 
 use crate::engine::{Game, GameFile};
@@ -305,7 +306,7 @@ fn type_of(path: &Path) -> Result<TaskType> {
         task_type: String,
     }
     let about = || path.display().to_string();
-    let text = fs::read_to_string(path).with_context(about)?;
+    let text = files::read_to_string(path, SMALL).with_context(about)?;
     let trajectory: Trajectory = serde_json::from_str(&text).with_context(about)?;
     TaskType::from_name(&trajectory.task_type).with_context(about)
 }
@@ -323,7 +324,7 @@ fn is_solvable(path: &Path) -> Result<bool> {
         solvable: Option<bool>,
     }
     let about = || path.display().to_string();
-    let text = fs::read_to_string(path).with_context(about)?;
+    let text = files::read_to_string(path, SMALL).with_context(about)?;
     let file: Solvable = serde_json::from_str(&text).with_context(about)?;
     Ok(file.solvable == Some(true))
 }

@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use nestor_plugin::files;
 use nestor_plugin::mapped::Mapped;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
@@ -95,7 +96,7 @@ impl Corpus {
     /// # Errors
     /// Files that cannot be read.
     pub fn open(path: &Path, places: &Path) -> Result<Self> {
-        let file = File::open(path).with_context(|| path.display().to_string())?;
+        let file = files::open(path).with_context(|| path.display().to_string())?;
         Ok(Self { path: path.to_owned(), file, places: Mapped::open(places)? })
     }
 
@@ -154,7 +155,7 @@ pub struct Reader {
 
 impl Reader {
     pub fn open(path: &Path) -> Result<Self> {
-        let file = File::open(path).with_context(|| path.display().to_string())?;
+        let file = files::open(path).with_context(|| path.display().to_string())?;
         ensure!(file.metadata()?.is_file(), "{}: no file of lines", path.display());
         let file = BufReader::with_capacity(1 << 20, file);
         Ok(Self { file, digest: Sha256::new(), line: 0, offset: 0, passages: 0 })
@@ -197,7 +198,7 @@ impl Reader {
 
 /// The SHA-256 of a file, in hex.
 pub fn sha256(path: &Path) -> Result<String> {
-    let mut file = File::open(path).with_context(|| path.display().to_string())?;
+    let mut file = files::open(path).with_context(|| path.display().to_string())?;
     let (mut digest, mut buffer) = (Sha256::new(), vec![0; 1 << 20]);
     loop {
         match file.read(&mut buffer).with_context(|| path.display().to_string())? {

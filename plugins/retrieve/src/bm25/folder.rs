@@ -9,6 +9,7 @@ use std::time::UNIX_EPOCH;
 
 use anyhow::{Context, Result, bail, ensure};
 use nestor_lucene::Index;
+use nestor_plugin::files::{self, SMALL};
 use nestor_plugin::mapped::Mapped;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
@@ -75,7 +76,7 @@ pub fn open(corpus: &Path, folder: &Path, threads: usize) -> Result<(Index, Corp
 
 /// Reads the index of `corpus`; none if there is none, or one of another corpus or version.
 fn read(corpus: &Path, folder: &Path) -> Result<Option<(Index, Corpus)>> {
-    let about = match fs::read(folder.join(ABOUT)) {
+    let about = match files::read(&folder.join(ABOUT), SMALL) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         bytes => bytes.with_context(|| folder.join(ABOUT).display().to_string())?,
     };

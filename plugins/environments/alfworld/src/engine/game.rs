@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use nestor_plugin::files::{self, SMALL};
 use nestor_plugin::parse::strip;
 use serde::Deserialize;
 
@@ -40,7 +41,7 @@ impl GameFile {
     /// A file that cannot be read, is not JSON, or lacks a part; named, with the line.
     pub fn read(path: &Path) -> Result<GameFile> {
         let about = || path.display().to_string();
-        let bytes = std::fs::read(path).with_context(about)?;
+        let bytes = files::read(path, SMALL).with_context(about)?;
         let text = String::from_utf8(bytes)
             .map_err(|e| anyhow::anyhow!("{}: not UTF-8 (byte {})", path.display(), e.utf8_error().valid_up_to()))?;
         GameFile::parse(&text).with_context(about)

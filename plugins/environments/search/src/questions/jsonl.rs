@@ -1,10 +1,10 @@
 //! Files of one JSON object a line.
 
-use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
+use nestor_plugin::files;
 use serde_json::{Map, Value};
 
 use super::columns::{Column, Columns, Row};
@@ -14,7 +14,7 @@ const LONGEST: u64 = 16 << 20;
 
 /// Reads a file. Empty lines do not count.
 pub fn read(path: &Path, columns: &Columns) -> Result<Vec<Row>> {
-    let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let file = files::open(path).with_context(|| format!("cannot read {}", path.display()))?;
     let mut lines = BufReader::new(file);
     let (mut rows, mut line) = (Vec::new(), Vec::new());
     for number in 1.. {

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
+use nestor_plugin::files;
 use parquet::basic::Type;
 use parquet::column::page::{Page, PageMetadata, PageReader};
 use parquet::column::reader::{ColumnReader, get_column_reader};
@@ -32,7 +33,7 @@ struct Leaf {
 /// The crate `parquet` (60.1) panics at some damaged pages; such a panic is an error like the others.
 pub fn read(path: &Path, columns: &Columns) -> Result<Vec<Row>> {
     let place = || path.display().to_string();
-    let file = File::open(path).with_context(|| format!("cannot read {}", place()))?;
+    let file = files::open(path).with_context(|| format!("cannot read {}", place()))?;
     let read = || {
         let reader = SerializedFileReader::new(Whole(file)).context("this is no whole Parquet file")?;
         rows(&reader, columns)

@@ -8,6 +8,7 @@ use std::time::UNIX_EPOCH;
 
 use anyhow::{Context, Result, bail, ensure};
 use nestor_lucene::Bytes;
+use nestor_plugin::files;
 use nestor_plugin::mapped::Mapped;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -154,7 +155,7 @@ impl Source {
 }
 
 fn sha256(path: &Path) -> Result<String> {
-    let mut file = File::open(path).with_context(|| path.display().to_string())?;
+    let mut file = files::open(path).with_context(|| path.display().to_string())?;
     let (mut digest, mut buffer) = (Sha256::new(), vec![0; 1 << 20]);
     loop {
         match file.read(&mut buffer).with_context(|| path.display().to_string())? {

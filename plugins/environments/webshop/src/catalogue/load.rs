@@ -2,11 +2,11 @@
 
 use std::collections::HashSet;
 use std::fmt;
-use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use nestor_plugin::files::{self, LARGE};
 use serde::de::{DeserializeSeed, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
@@ -56,7 +56,7 @@ impl Files {
         let instructions: Instructions = whole(&self.instructions)?;
         let human: HumanInstructions = whole(&self.human)?;
         let none: &[HumanInstruction] = &[];
-        let file = File::open(&self.items).with_context(|| self.items.display().to_string())?;
+        let file = files::open(&self.items).with_context(|| self.items.display().to_string())?;
         let counted = Counted { inner: file, progress };
         let mut failed = None;
         let mut number = 0_u64;
@@ -81,7 +81,7 @@ impl Files {
 
 /// Reads all of a JSON file.
 pub fn whole<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<T> {
-    let text = std::fs::read(path).with_context(|| path.display().to_string())?;
+    let text = files::read(path, LARGE).with_context(|| path.display().to_string())?;
     refuse_mark(&text, path)?;
     serde_json::from_slice(&text).with_context(|| path.display().to_string())
 }

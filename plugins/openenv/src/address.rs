@@ -1,6 +1,7 @@
 //! The address of a server.
 
 use anyhow::{Context, Result, bail, ensure};
+use nestor_plugin::shown_address;
 use tungstenite::http::Uri;
 
 /// The places that a server is reached at.
@@ -19,7 +20,9 @@ pub struct Address {
 impl Address {
     /// Parses config key `url`.
     pub fn parse(url: &str) -> Result<Self> {
-        let uri: Uri = url.parse().with_context(|| {
+        let parsed = url.parse::<Uri>();
+        let url = shown_address(url);
+        let uri = parsed.with_context(|| {
             format!("config key `url`: `{url}` is not an address; write it like ws://127.0.0.1:8000")
         })?;
         let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
@@ -35,11 +38,19 @@ impl Address {
         }
         let plain = uri.query().is_none() && !authority.as_str().contains('@');
         ensure!(plain, "config key `url`: `{url}` must hold only host, port and path");
+        let port = match authority.as_str().strip_prefix(authority.host()).and_then(|rest| rest.strip_prefix(':')) {
+            None => 80,
+            Some(port) => port
+                .parse()
+                .ok()
+                .filter(|&port| port > 0)
+                .with_context(|| format!("config key `url`: `{url}`: port {port:?} is not from 1 to 65535"))?,
+        };
         let path = uri.path().trim_end_matches('/');
         let place = format!("{authority}{}", path.strip_suffix("/ws").unwrap_or(path));
         Ok(Self {
             host: authority.host().trim_matches(['[', ']']).to_string(),
-            port: authority.port_u16().unwrap_or(80),
+            port,
             http: format!("http://{place}"),
             socket: format!("ws://{place}/ws"),
         })
@@ -71,9 +82,14 @@ mod tests {
             ("ws://me:secret@host", "only host"),
             ("ws://host/?a=b", "only host"),
             ("", "is not an address"),
+            ("ws://h:99999", "not from 1 to 65535"),
+            ("ws://[::1]:0/x", "not from 1 to 65535"),
+            ("ftp://me:secret@host", "begin with ws://"),
+            ("wss://me:secret@host/x?token=secret", "SSH tunnel"),
+            ("ws://me:secret @host", "is not an address"),
         ] {
             let error = format!("{:#}", Address::parse(url).unwrap_err());
-            assert!(error.contains(word), "{url}: {error}");
+            assert!(error.contains(word) && !error.contains("secret"), "{url}: {error}");
         }
     }
 }

@@ -1,8 +1,10 @@
 //! The keys of the source `http`.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use nestor_plugin::shown_address;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use ureq::http::Uri;
 
 pub use super::circuit::CircuitConfig;
 
@@ -112,14 +114,24 @@ impl HttpConfig {
 }
 
 fn complete(url: &str) -> Result<String> {
+    let shown = shown_address(url);
     ensure!(
         !url.starts_with("https://"),
-        "retriever key `http.url`: {url}: this program has no TLS; give an http:// address, such as that of a proxy on this \
+        "retriever key `http.url`: {shown}: this program has no TLS; give an http:// address, such as that of a proxy on this \
          machine"
     );
     let rest = url.strip_prefix("http://").filter(|rest| !rest.starts_with(['/', ':']) && !rest.is_empty());
-    let valid = rest.is_some() && url.parse::<ureq::http::Uri>().is_ok();
-    ensure!(valid, "retriever key `http.url`: {url:?} is no address such as http://127.0.0.1:8000/retrieve");
+    let uri = url.parse::<Uri>().ok().filter(|_| rest.is_some());
+    let authority = uri.as_ref().and_then(Uri::authority).with_context(|| {
+        format!("retriever key `http.url`: {shown:?} is no address such as http://127.0.0.1:8000/retrieve")
+    })?;
+    ensure!(
+        !authority.as_str().contains('@'),
+        "retriever key `http.url`: {shown} names a user; this program sends no password, so let a proxy on this machine add it"
+    );
+    let port = authority.as_str().strip_prefix(authority.host()).and_then(|rest| rest.strip_prefix(':'));
+    let is_port = port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port > 0));
+    ensure!(is_port, "retriever key `http.url`: {shown}: the port is not from 1 to 65535");
     let bare = rest.is_some_and(|rest| !rest.trim_end_matches('/').contains(['/', '?']));
     Ok(if bare { format!("{}/retrieve", url.trim_end_matches('/')) } else { url.to_owned() })
 }
@@ -163,9 +175,16 @@ mod tests {
             ("h:8000", "is no address"),
             ("http://", "is no address"),
             ("http://a b", "is no address"),
+            ("http://h:99999", "not from 1 to 65535"),
+            ("http://h:0/x", "not from 1 to 65535"),
+            ("http://h:", "not from 1 to 65535"),
+            ("http://me:secret@h", "names a user"),
+            ("http://me:secret @h", "is no address"),
+            ("https://me:secret@h/x?key=secret", "no TLS"),
         ] {
             let error = checked(url).unwrap_err().to_string();
             assert!(error.contains(message) && error.contains("http.url"), "{error}");
+            assert!(!error.contains("secret"), "{error}");
         }
         type Fault = fn(&mut HttpConfig);
         let faults: [(&str, Fault); 5] = [

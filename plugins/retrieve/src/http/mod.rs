@@ -15,6 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
+use nestor_plugin::shown_address;
 use ureq::Agent;
 
 use crate::{Passage, Retriever};
@@ -108,7 +109,7 @@ impl Http {
             Some(server) => server.ask(&self.agent, &queries, jobs[0].topk),
             None => {
                 let server = &self.servers[turn % count];
-                let (url, cause) = (server.url.clone(), server.circuit.describe());
+                let (url, cause) = (shown_address(&server.url), server.circuit.describe());
                 Err(Fault { url, cause, kind: Kind::Away, queries: jobs.len() })
             }
         };

@@ -4,6 +4,7 @@ use std::io::Read;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Instant;
 
+use nestor_plugin::shown_address;
 use serde_json::json;
 use ureq::Agent;
 
@@ -77,7 +78,7 @@ impl Server {
                     self.circuit.failed(Instant::now(), &failure.cause);
                 }
                 let Failure { cause, kind, .. } = failure;
-                Err(Fault { url: self.url.clone(), cause, kind, queries: queries.len() })
+                Err(Fault { url: shown_address(&self.url), cause, kind, queries: queries.len() })
             }
         }
     }

@@ -204,6 +204,13 @@ fn describe(root: &Node, path: &[String]) -> String {
         Some(Node::Scalar(serde_json::Value::String(text))) if text.chars().count() > 80 => {
             format!("a text that begins \"{}\"", text.chars().take(60).collect::<String>())
         }
+        // YAML reads it as text.
+        Some(Node::Scalar(serde_json::Value::String(text)))
+            if text.bytes().all(|byte| byte.is_ascii_digit())
+                && text.parse::<u128>().is_ok_and(|n| n > u64::MAX.into()) =>
+        {
+            format!("{text}, more than 64 bits hold")
+        }
         Some(Node::Scalar(serde_json::Value::String(text))) => format!("the text \"{text}\""),
         Some(Node::Scalar(serde_json::Value::Null)) | None => "empty".into(),
         Some(Node::Scalar(value)) => value.to_string(),

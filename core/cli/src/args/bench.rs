@@ -7,6 +7,12 @@ use clap::{Args, Subcommand, ValueEnum};
 use nestor_recipe::{DeviceChoice, Dtype, HistoryMode, Recompute, Sharding, input_error};
 
 use super::model::Compute;
+use super::{MOST_TOKENS, at_most};
+
+const MOST_REPEATS: u64 = 1_000_000;
+/// A sum over ranks may take a microsecond.
+const MOST_SUMS: u64 = 1_000_000_000;
+const MOST_EPISODES: u64 = 1 << 20;
 
 #[derive(Subcommand)]
 pub enum BenchCommand {
@@ -47,10 +53,10 @@ pub enum BenchCommand {
         #[arg(long, value_enum, hide_possible_values = true)]
         backend: Backend,
         /// Size of the tensor
-        #[arg(long, value_name = "N", default_value_t = 64)]
+        #[arg(long, value_name = "N", default_value_t = 64, value_parser = at_most(1 << 20))]
         mib: usize,
         /// Number of repetitions; the median is reported
-        #[arg(long, value_name = "R", default_value_t = 5)]
+        #[arg(long, value_name = "R", default_value_t = 5, value_parser = at_most(MOST_SUMS))]
         repeats: usize,
         /// Seconds after which an all-reduce fails
         #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=604_800))]
@@ -78,13 +84,13 @@ pub struct Sequences {
     #[arg(long, value_name = "DIR")]
     pub model: PathBuf,
     /// Number of sequences
-    #[arg(long, value_name = "B", default_value_t = 16)]
+    #[arg(long, value_name = "B", default_value_t = 16, value_parser = at_most(MOST_TOKENS))]
     pub batch: usize,
     /// Tokens of each prompt
-    #[arg(long, value_name = "P", default_value_t = 128)]
+    #[arg(long, value_name = "P", default_value_t = 128, value_parser = at_most(MOST_TOKENS))]
     pub prompt: usize,
     /// Tokens of each response
-    #[arg(long, value_name = "N", default_value_t = 32)]
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = at_most(MOST_TOKENS))]
     pub new: usize,
 }
 
@@ -93,7 +99,7 @@ pub struct Bench {
     #[command(flatten)]
     pub sequences: Sequences,
     /// Number of repetitions; the median is reported
-    #[arg(long, value_name = "R", default_value_t = 3)]
+    #[arg(long, value_name = "R", default_value_t = 3, value_parser = at_most(MOST_REPEATS))]
     pub repeats: usize,
     /// Blocks that an update recomputes in its backward pass: auto, all, none, or the first N
     #[arg(long, value_name = "WHICH", default_value = "auto")]
@@ -172,10 +178,10 @@ pub struct IterationArgs {
     #[command(flatten)]
     pub run: RunArgs,
     /// Steps per optimiser step; by default the workload's, or all
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = at_most(MOST_EPISODES))]
     pub mini_batch: Option<usize>,
     /// Tokens per forward and backward pass
-    #[arg(long, value_name = "N", default_value_t = 16_384)]
+    #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = at_most(MOST_TOKENS))]
     pub micro_batch_tokens: usize,
     /// Blocks that the update recomputes in its backward pass: all, none, or the first N
     #[arg(long, value_name = "WHICH", default_value = "none")]
@@ -188,13 +194,13 @@ pub struct IterationArgs {
 #[derive(Debug, Clone, Copy, Args)]
 pub struct RunArgs {
     /// Requests decoded at once; by default one per environment
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = at_most(1 << 16))]
     pub slots: Option<usize>,
     /// Repetitions; the median is reported
-    #[arg(long, value_name = "R", default_value_t = 3)]
+    #[arg(long, value_name = "R", default_value_t = 3, value_parser = at_most(MOST_REPEATS))]
     pub repeats: usize,
     /// Unreported repetitions before them
-    #[arg(long, value_name = "R", default_value_t = 1)]
+    #[arg(long, value_name = "R", default_value_t = 1, value_parser = at_most(MOST_REPEATS))]
     pub warm_up: usize,
     #[command(flatten)]
     pub compute: Compute,
@@ -220,13 +226,13 @@ pub struct ScriptArgs {
     #[arg(long, value_name = "NAME|FILE", default_value = "multi-turn")]
     pub workload: String,
     /// Environments, a multiple of the group size; another number than the workload's scales it
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = at_most(MOST_EPISODES))]
     pub envs: Option<usize>,
     /// Environments that play the same task
-    #[arg(long, value_name = "N", default_value_t = 8)]
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = at_most(MOST_EPISODES))]
     pub group_size: usize,
     /// Longest episode in turns; by default the workload's
-    #[arg(long, value_name = "T")]
+    #[arg(long, value_name = "T", value_parser = at_most(MOST_EPISODES))]
     pub turns: Option<usize>,
     /// Seed of the script and of the samples
     #[arg(long, value_name = "S", default_value_t = 0)]
@@ -235,7 +241,7 @@ pub struct ScriptArgs {
     #[arg(long, value_enum, default_value = "window")]
     pub history: HistoryMode,
     /// Mean response time of an environment in milliseconds, uniform from 0 to twice the mean
-    #[arg(long, value_name = "MS", default_value_t = 0)]
+    #[arg(long, value_name = "MS", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=3_600_000))]
     pub env_ms: u32,
     /// Write the script as JSON
     #[arg(long, value_name = "FILE")]

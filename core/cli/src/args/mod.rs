@@ -13,6 +13,7 @@ mod verify;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use nestor_prompts::ImportArgs;
@@ -277,4 +278,13 @@ impl Launch {
         let whole = std::iter::once(OsString::from("nestor")).chain(self.command.iter().cloned());
         Ok(Cli::try_parse_from(whole)?.command)
     }
+}
+
+/// Most tokens of one response, as in a recipe.
+const MOST_TOKENS: u64 = 1 << 24;
+
+/// A count up to a limit beyond any machine: a number with some digits too many is refused here, and not when memory runs out. The
+/// commands refuse 0 where it means nothing.
+fn at_most(most: u64) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(0..=most)
 }

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use nestor_recipe::{DeviceChoice, Dtype};
 
+use super::{MOST_TOKENS, at_most};
+
 /// Compute type and device of a command.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct Compute {
@@ -43,7 +45,7 @@ pub struct Generate {
     #[arg(long, value_name = "true|false", conflicts_with_all = ["prompt", "tokens"])]
     pub thinking: Option<bool>,
     /// Maximum number of tokens of a continuation
-    #[arg(long, value_name = "N", default_value_t = 256)]
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = at_most(MOST_TOKENS))]
     pub max_new_tokens: usize,
     /// Sampling temperature; 0 is greedy
     #[arg(long, value_name = "T", default_value_t = 1.0)]

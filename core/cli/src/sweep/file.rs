@@ -44,6 +44,9 @@ pub struct SweepFile {
     pub warm_start_seed: Option<u64>,
 }
 
+/// Most runs side by side, and most threads of each: beyond any machine.
+const MOST_AT_ONCE: usize = 1 << 10;
+
 fn one() -> usize {
     1
 }
@@ -153,6 +156,11 @@ fn problem(file: &SweepFile) -> Option<nestor_recipe::Problem> {
     if file.parallel == 0 || file.threads == Some(0) {
         return wrong(if file.parallel == 0 { "parallel" } else { "threads" }, "must be at least 1");
     }
+    for (key, count) in [("parallel", file.parallel), ("threads", file.threads.unwrap_or(1))] {
+        if count > MOST_AT_ONCE {
+            return wrong(key, &format!("must be at most {MOST_AT_ONCE}, but is {count}"));
+        }
+    }
     None
 }
 
@@ -215,6 +223,7 @@ eval: {tasks: 2}
             ("{recipe: base.yaml, grid: {seed: [3]}}", ["seeds", "the place for seeds"]),
             ("{recipe: base.yaml, seeds: [3, 3]}", ["seeds", "twice"]),
             ("{recipe: base.yaml, parallel: 0}", ["parallel", "at least 1"]),
+            ("{recipe: base.yaml, threads: 4294967296}", ["threads", "at most 1024"]),
             ("{recipe: base.yaml, variants: {a: {update.lrr: 3}}}", ["variant a", "lrr"]),
             ("{recipe: base.yaml, seed: [3]}", ["seed", "seeds"]),
         ] {

@@ -8,6 +8,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result};
 use nestor_host::terminal;
 use nestor_recipe::input_error;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::libtorch;
 use crate::message::{exit_code, message};
@@ -32,7 +33,26 @@ pub fn become_it() -> ExitCode {
     ExitCode::from(exit_code(&error))
 }
 
+/// Stack in bytes that libtorch's libraries and their threads need, and the usual limit.
+const LEAST_STACK: u64 = 1 << 20;
+const USUAL_STACK: u64 = 8 << 20;
+
+/// Raises a limit of the stack in which libtorch's libraries would crash.
+fn widen_stack() -> Result<()> {
+    let (now, most) = getrlimit(Resource::RLIMIT_STACK).context("reading the limit of the stack")?;
+    if now >= LEAST_STACK {
+        return Ok(());
+    }
+    let wider = setrlimit(Resource::RLIMIT_STACK, most.min(USUAL_STACK), most);
+    if most < LEAST_STACK || wider.is_err() {
+        return Err(input_error!("the stack is limited to {} KiB: raise the limit, `ulimit -s 8192`", now >> 10));
+    }
+    Ok(())
+}
+
 fn start() -> Result<Infallible> {
+    env::current_dir().map_err(|error| input_error!("the working directory: {error}; change into another folder"))?;
+    widen_stack()?;
     let own = env::current_exe().context("finding this program")?;
     let program = own.with_file_name(PROGRAM);
     if !program.is_file() {

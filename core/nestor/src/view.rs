@@ -32,6 +32,8 @@ pub fn view(args: &ViewArgs) -> Result<String> {
     }
     let page = page(&args.runs, &options).map_err(|error| input_error!("{error}"))?;
     let out = args.out.clone().unwrap_or_else(|| page.dir.join("view.html"));
+    let folder = out.parent().map_or(Ok(()), std::fs::create_dir_all);
+    folder.map_err(|error| input_error!("--out {}: {error}", out.display()))?;
     write_whole(&out, &page.html)?;
     let mib = page.html.len() as f64 / f64::from(1 << 20);
     let mut line = format!("{}: {mib:.1} MiB, turns of {} of {} episodes", out.display(), page.kept, page.episodes);

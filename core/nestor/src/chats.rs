@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use nestor_plugin::files::SMALL;
 use anyhow::{Context, Result};
 use nestor_images::{KeyedImage, read_image};
+use nestor_plugin::files::SMALL;
 use serde_json::Value;
 
 use crate::input_error;

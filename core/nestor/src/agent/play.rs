@@ -202,7 +202,7 @@ mod tests {
 
         assert!(serde_json::from_str::<Map<String, Value>>(&shown(None, true)?)?.get("images").is_none());
         assert!(shown(None, false)?.contains("image of 3 x 2 pixels: --images DIR writes it"));
-        fs::write(folder.with_extension("file"), "")?;
+        std::fs::write(folder.with_extension("file"), "")?;
         let error = shown(Some(&folder.with_extension("file")), true).expect_err("a file in the folder's place");
         assert!(error.is::<crate::error::InputError>() && format!("{error:#}").starts_with("--images: "), "{error:#}");
         Ok(())

@@ -39,6 +39,7 @@ static inline int32_t nestor_fail(nestor_sink *sink, int32_t code, const char *m
     return code;
 }
 
+#ifdef NESTOR_IMAGE /* since border 1.3 */
 /* Puts an image: 3 bytes of each pixel (red, green, blue), row by row from the top, each row from the left. Returns NESTOR_OK,
  * or NESTOR_FAILED where there is no memory for a copy. */
 static inline int32_t nestor_put_image(nestor_sink *sink, uint32_t width, uint32_t height, const uint8_t *rgb) {
@@ -58,6 +59,7 @@ static inline int32_t nestor_put_image(nestor_sink *sink, uint32_t width, uint32
     free(bytes);
     return NESTOR_OK;
 }
+#endif
 
 /* Refuses every config but an empty object, for a component without keys. */
 static inline int32_t nestor_no_config(nestor_str config, nestor_sink *sink) {

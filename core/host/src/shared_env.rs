@@ -259,14 +259,12 @@ impl Env {
 
     /// Plays one response.
     pub fn step(&mut self, response: &str) -> Result<Observation> {
+        let under = self.under(Function::Step); // before the step counts
         let seen = self
             .step_unchecked(response.as_bytes())
             .and_then(|(texts, out)| of_step(texts, out))
-            .with_context(|| self.under(Function::Step).to_string())?;
-        self.check_outcome(&seen);
-        if let Some(position) = &mut self.position {
-            position.steps += 1;
-        }
+            .with_context(|| under.to_string())?;
+        self.check_outcome(&seen, under);
         Ok(seen)
     }
 
@@ -274,7 +272,11 @@ impl Env {
     pub(crate) fn step_unchecked(&mut self, response: &[u8]) -> Result<(Texts, ffi::Step)> {
         self.playing()?;
         let (texts, out) = self.call(Request::Step { response: response.to_vec() })?;
-        Ok((texts, out.step()?))
+        let step = out.step()?;
+        if let Some(position) = &mut self.position {
+            position.steps += 1;
+        }
+        Ok((texts, step))
     }
 
     /// The expert's next action. It must be one of the `admissible` ones, unless there is no list. Part of an entry in angle
@@ -337,13 +339,12 @@ impl Env {
     }
 
     /// Warns once of an episode that ends without saying whether it was won: it counts as lost.
-    fn check_outcome(&self, seen: &Observation) {
+    fn check_outcome(&self, seen: &Observation, under: Call) {
         let over = seen.terminated || seen.truncated;
         let named = seen.info.get("won").is_some_and(|won| !won.is_null());
         if over && !named && !self.shared.inner.warned.swap(true, Ordering::Relaxed) {
             terminal::warn(&format!(
-                "warning: {}: the episode ended without `won` in its info; all such episodes count as lost",
-                self.under(Function::Step)
+                "warning: {under}: the episode ended without `won` in its info; all such episodes count as lost"
             ));
         }
     }

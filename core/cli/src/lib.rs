@@ -6,11 +6,13 @@
 pub mod args;
 mod compare;
 mod doctor;
+pub mod file_limit;
 mod hints;
 pub mod launcher;
 mod libtorch;
 pub mod message;
 pub mod output;
+pub mod oversubscribe;
 pub mod own;
 mod plugin;
 mod sweep;

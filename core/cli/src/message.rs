@@ -11,17 +11,18 @@ const LONGEST: usize = 2_000;
 
 /// The one line that a user sees, or one for each of several problems: the chain of causes, with a remedy for a full disk.
 pub fn message(error: &anyhow::Error) -> String {
-    let full = |cause: &io::Error| {
-        matches!(cause.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge)
-    };
+    let kinds = || error.chain().filter_map(|cause| cause.downcast_ref()).map(io::Error::kind);
+    let full = |kind| matches!(kind, ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge);
     let text = brief(&format!("{error:#}"));
     let tidy =
         |line: &str| -> String { line.chars().map(|c| if c.is_control() { ' ' } else { c }).take(LONGEST).collect() };
     let text = lines(&text).map(tidy).collect::<Vec<_>>().join("\n");
-    match error.chain().filter_map(|cause| cause.downcast_ref()).any(full) {
-        true => format!("{text}; the disk is full: free some space and try again (--resume continues a run)"),
-        false => text,
-    }
+    let cause = match kinds().find(|&kind| full(kind)) {
+        None => return text,
+        Some(ErrorKind::FileTooLarge) => "the disk is full, or `ulimit -f` limits the size of a file",
+        Some(_) => "the disk is full",
+    };
+    format!("{text}; {cause}: free some space and try again (--resume continues a run)")
 }
 
 /// True for a line of a list of problems.

@@ -20,6 +20,7 @@ mod isolate;
 pub mod kit;
 mod leave;
 mod library;
+pub mod lock;
 mod observation;
 mod probe;
 mod rows;
@@ -69,6 +70,11 @@ pub fn watch_process(mark: &str, events: Option<c_int>) {
 /// Says that Nestor itself ends the process now, with this exit code. Does not return if a thread hangs in a plugin.
 pub fn ending(code: u8) {
     leave::ending(code);
+}
+
+/// Ends this process now, without destructors, which other threads would run into.
+pub fn leave_at_once(code: c_int) -> ! {
+    leave::now(code)
 }
 
 /// Time that a file has to describe itself which nobody named: a file that hangs must not hold others up.

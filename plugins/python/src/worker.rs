@@ -1,6 +1,7 @@
 //! A worker process: it plays environments, and answers one request at a time. The process that is started here is its
 //! keeper (`worker.py`), which ends with it and with all that it has started, also where the trainer was killed.
 
+use std::hash::{BuildHasher, RandomState};
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
@@ -32,6 +33,8 @@ const FAREWELL: Duration = Duration::from_secs(2);
 const END: Duration = Duration::from_secs(7);
 /// Time after which a worker that closed its connection is taken to run on.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// The variable that marks what a worker starts, for the case that its keeper was killed.
+const MARK: &str = "NESTOR_WORKER";
 /// Asks a keeper to kill its worker.
 const KILL: &[u8] = b"k";
 
@@ -50,6 +53,7 @@ pub struct Worker {
     link: UnixStream,
     /// The keeper's connection.
     lifeline: UnixStream,
+    mark: String,
     frames: Frames,
     timeout: Duration,
     requests: u64,
@@ -61,16 +65,17 @@ impl Worker {
         let (link, theirs) = UnixStream::pair().context("cannot make a socket for a worker")?;
         let (lifeline, keepers) = UnixStream::pair().context("cannot make a socket for a worker")?;
         link.set_write_timeout(Some(setup.timeout)).context("cannot limit a worker's time")?;
+        let mark = format!("{:016x}", RandomState::new().hash_one(std::process::id()));
         let mut command = Command::new(&setup.python);
         // A group of its own: a Ctrl-C in the terminal is the trainer's.
-        command.args(["-u", "-c", SOURCE]).process_group(0);
+        command.args(["-u", "-c", SOURCE]).env(MARK, &mark).process_group(0);
         command.stdin(OwnedFd::from(theirs)).stdout(OwnedFd::from(keepers));
         let child = command.spawn().with_context(|| {
             format!("config key `python`: {} cannot be started; name an interpreter or a venv", setup.python.display())
         })?;
         drop(command); // it holds the other ends of the sockets
         let (frames, timeout) = (Frames::default(), setup.timeout + START);
-        let mut worker = Worker { child, link, lifeline, frames, timeout, requests: 0 };
+        let mut worker = Worker { child, link, lifeline, mark, frames, timeout, requests: 0 };
         let described = match worker.call(0, "open", setup.open.clone()) {
             Ok(Body::Description(described)) => described,
             Ok(other) => bail!("the worker opened with {other:?}"),
@@ -173,8 +178,26 @@ impl Worker {
         loop {
             match self.child.try_wait() {
                 Ok(None) if Instant::now() < end => sleep(Duration::from_millis(5)),
-                Ok(status) => return status,
-                Err(_) => return None,
+                Ok(Some(status)) => {
+                    if status.signal() == Some(Signal::SIGKILL as i32) {
+                        self.end_marked(); // perhaps that of the keeper itself
+                    }
+                    return Some(status);
+                }
+                _ => return None,
+            }
+        }
+    }
+
+    /// Kills what has the worker's mark in its environment.
+    fn end_marked(&self) {
+        let mark = format!("{MARK}={}", self.mark);
+        for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+            let variables = std::fs::read(entry.path().join("environ")).unwrap_or_default();
+            if variables.split(|&byte| byte == 0).any(|variable| variable == mark.as_bytes()) {
+                // It may have ended just now.
+                let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
             }
         }
     }
@@ -187,6 +210,7 @@ impl Worker {
         // It is no keeper, or was stopped. The group's number is the process's, which stays taken until `wait`.
         let _ = killpg(self.pid(), Signal::SIGKILL);
         let _ = self.child.wait();
+        self.end_marked();
     }
 
     /// Hangs up, on which a worker ends by itself.

@@ -171,6 +171,9 @@ pub struct SweepArgs {
     /// Print the table of runs, and start none
     #[arg(long)]
     pub list: bool,
+    /// Start the runs also where the machine has too few cores or too little memory
+    #[arg(long)]
+    pub oversubscribe: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -215,6 +218,9 @@ pub struct Launch {
     /// Maximum number of restarts of all ranks after a failure; `train` then continues from its newest complete checkpoint
     #[arg(long, value_name = "R", default_value_t = 0)]
     pub restarts: u32,
+    /// Start the ranks also where the machine has too few cores or too little memory
+    #[arg(long)]
+    pub oversubscribe: bool,
     /// The command with its arguments: train, bench collective or bench update
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,

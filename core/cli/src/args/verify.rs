@@ -18,6 +18,9 @@ pub struct VerifyArgs {
     /// Number of ranks of the run on several
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(2..))]
     pub ranks: u16,
+    /// Start the ranks also where the machine has too few cores or too little memory
+    #[arg(long)]
+    pub oversubscribe: bool,
     /// Kill the run after this share of the time from its first checkpoint to its last, 0 to 1; by default drawn at random
     #[arg(long, value_name = "SHARE", value_parser = share)]
     pub kill_at: Option<f64>,

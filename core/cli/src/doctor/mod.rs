@@ -8,6 +8,8 @@ mod machine;
 mod plugins;
 mod torch;
 
+pub use self::machine::free_memory;
+
 use std::fmt::{self, Display, Formatter};
 
 use anyhow::Result;

@@ -106,7 +106,11 @@ impl Sweep {
                 jobs.push(Job { dir: self.dir.join(&name), name, sets, recipe, model: None });
             }
         }
-        Ok(jobs)
+        let mut names = BTreeSet::new();
+        match jobs.iter().find(|job| !names.insert(&job.name)) {
+            Some(job) => Err(input_error!("two runs have the name {}: give the variants other names", job.name)),
+            None => Ok(jobs),
+        }
     }
 }
 
@@ -133,6 +137,14 @@ fn is_plain(c: char) -> bool {
     c.is_ascii_alphanumeric() || "._=+-".contains(c)
 }
 
+/// True for values that a recipe reads as one.
+fn is_same(one: &Value, other: &Value) -> bool {
+    match (one.as_f64(), other.as_f64()) {
+        (Some(one), Some(other)) => one == other,
+        _ => one == other,
+    }
+}
+
 /// The first value out of range.
 fn problem(file: &SweepFile) -> Option<nestor_recipe::Problem> {
     let wrong = |path: &str, message: &str| Some((path.to_string(), message.to_string()));
@@ -149,6 +161,14 @@ fn problem(file: &SweepFile) -> Option<nestor_recipe::Problem> {
     }
     if let Some((key, _)) = file.grid.iter().find(|(_, values)| values.as_array().is_none_or(Vec::is_empty)) {
         return wrong(&format!("grid.{key}"), "must be a list of values, such as [1.0e-4, 3.0e-4]");
+    }
+    let twice = |(key, values): (&String, &Value)| {
+        let values = values.as_array()?;
+        let again = |at: &usize| values[..*at].iter().any(|value| is_same(value, &values[*at]));
+        (0..values.len()).find(again).map(|at| (format!("grid.{key}"), format!("names {} twice", values[at])))
+    };
+    if let Some((key, message)) = file.grid.iter().find_map(twice) {
+        return wrong(&key, &message);
     }
     if file.seeds.iter().collect::<BTreeSet<_>>().len() < file.seeds.len() {
         return wrong("seeds", "names a seed twice");
@@ -222,6 +242,9 @@ eval: {tasks: 2}
             ("{recipe: base.yaml, grid: {update.lr: 3}}", ["grid.update.lr", "list of values"]),
             ("{recipe: base.yaml, grid: {seed: [3]}}", ["seeds", "the place for seeds"]),
             ("{recipe: base.yaml, seeds: [3, 3]}", ["seeds", "twice"]),
+            ("{recipe: base.yaml, grid: {update.lr: [1.0e-5, 1.0e-5]}}", ["grid.update.lr", "twice"]),
+            ("{recipe: base.yaml, grid: {update.lr: [1, 2, 1.0]}}", ["grid.update.lr", "names 1.0 twice"]),
+            ("{recipe: base.yaml, grid: {model.path: [a/b, a_b]}}", ["two runs", "base-path=a_b/seed-9"]),
             ("{recipe: base.yaml, parallel: 0}", ["parallel", "at least 1"]),
             ("{recipe: base.yaml, threads: 4294967296}", ["threads", "at most 1024"]),
             ("{recipe: base.yaml, variants: {a: {update.lrr: 3}}}", ["variant a", "lrr"]),

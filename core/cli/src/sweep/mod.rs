@@ -8,15 +8,23 @@ mod progress;
 mod schedule;
 mod table;
 
-use anyhow::Result;
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use nestor_host::lock::{Lock, LockKind};
 use serde_json::json;
 
 use crate::args::SweepArgs;
 use crate::output::{print, print_line};
+use crate::oversubscribe::Asked;
 
 use self::file::Sweep;
 use self::job::warm_starts;
 use self::schedule::Schedule;
+
+/// The lock of a folder of runs: one sweep at a time. Hidden, so that `DIR/*` are the runs.
+const LOCK: LockKind = LockKind { file: ".sweep.lock", option: "`dir` in the sweep's file" };
 
 /// Runs what is left of a sweep, and prints its table. Returns the exit code: 1 if a run failed, 130 after a signal.
 pub fn sweep(args: &SweepArgs) -> Result<u8> {
@@ -25,7 +33,11 @@ pub fn sweep(args: &SweepArgs) -> Result<u8> {
     let code = match args.list {
         true => 0,
         false => {
+            let count = sweep.file.parallel.min(jobs.len());
+            Asked { count, name: "runs side by side", option: "`parallel`" }.check(args.oversubscribe)?;
             let warm_starts = warm_starts(&sweep, &mut jobs)?;
+            fs::create_dir_all(&sweep.dir).with_context(|| format!("making {}", sweep.dir.display()))?;
+            let _lock = Lock::take(&sweep.dir, LOCK, Duration::ZERO)?;
             Schedule::new(&sweep, &jobs, warm_starts, args.json)?.run()?
         }
     };

@@ -13,6 +13,7 @@ use nestor_cli::args::{
 };
 use nestor_cli::message::{exit_code, internal_error, is_closed_pipe, message, panic_text};
 use nestor_cli::output::{print, print_line, rows, words};
+use nestor_cli::oversubscribe::Asked;
 use nestor_cli::torch::sleeping_threads;
 use nestor_torch::Backend;
 use serde_json::Value;
@@ -58,6 +59,7 @@ fn wait_without_spinning() {
 /// Runs the program: 0 success, 1 failure, 2 the user's mistake, 130 stopped by a signal.
 pub fn main() -> ExitCode {
     wait_without_spinning();
+    nestor_cli::file_limit::report_as_full_disk();
     std::panic::set_hook(Box::new(|info| {
         if !is_quiet() && !panic_text(info.payload()).is_some_and(will_be_caught) {
             warn(&internal_error(info));
@@ -134,7 +136,7 @@ fn fail(error: &anyhow::Error, json: bool) -> ExitCode {
 }
 
 fn run(command: Command) -> Result<ExitCode> {
-    if matches!(command, Command::Train(_) | Command::Bench(_)) {
+    if matches!(command, Command::Train(_) | Command::Bench(_) | Command::Launch(_) | Command::Export(_)) {
         end_with_launcher()?;
     }
     match command {
@@ -271,7 +273,7 @@ fn run_launch(args: Launch) -> Result<ExitCode> {
     let signals = launch::collect_signals()?;
     let command = args.parse().unwrap_or_else(|error| error.exit());
     let args::Command::Torch(command) = command else { return Err(not_for_ranks(args.nproc)) };
-    let Launch { nproc, restarts, command: mut arguments } = args;
+    let Launch { nproc, restarts, oversubscribe, command: mut arguments } = args;
     let (mut again, mut json, mut input, mut made) = (Vec::new(), false, String::new(), Vec::new());
     match command {
         Command::Train(train) if train.check => {
@@ -302,6 +304,7 @@ fn run_launch(args: Launch) -> Result<ExitCode> {
         Command::Bench(BenchCommand::Collective { .. } | BenchCommand::Update(_)) => {}
         _ => return Err(not_for_ranks(nproc)),
     }
+    Asked { count: nproc.into(), name: "ranks", option: "--nproc" }.check(oversubscribe)?;
     let options = launch::LaunchOptions { ranks: nproc.into(), restarts, arguments, again, json, input };
     let code = launch::launch(&options, signals);
     remove_empty(&made); // of refused ranks

@@ -20,6 +20,7 @@ pub fn verify(args: VerifyArgs) -> Result<ExitCode> {
             sets: args.sets,
             iterations: args.iterations,
             ranks: args.ranks,
+            oversubscribe: args.oversubscribe,
             kill_at: args.kill_at,
             out: args.out,
             skip: args.skip,

@@ -9,9 +9,10 @@ mod vectors;
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use nestor_host::lock::{Lock, LockKind};
 use serde::Serialize;
 
 pub use self::bert::{Bert, BertConfig};
@@ -21,6 +22,9 @@ pub use self::serve::serve;
 use self::corpus::{Corpus, CorpusSum};
 use self::vectors::{Contents, FILE, PLACES_SUM, Vectors};
 use crate::track::{Progress, terminal};
+
+/// The lock of a folder in which vectors are made.
+const LOCK: LockKind = LockKind { file: "embed.lock", option: "--out" };
 
 /// Passages that are read, sorted by length and written at once. An interrupted command loses at most these.
 const WINDOW: usize = 1024;
@@ -76,13 +80,22 @@ pub fn embed(options: &EmbedOptions) -> Result<Embedded> {
     let contents = contents(options, &encoder, &corpus);
     let (rows, dim) = (contents.rows, contents.dim);
     let mut kept = rows;
-    if !Vectors::are_complete(&options.out, &contents)? {
+    let seconds = || begin.elapsed().as_secs_f64();
+    let embedded = |kept| Embedded { vectors: options.out.join(FILE), rows, dim, kept, seconds: seconds() };
+    let out = &options.out;
+    if Vectors::are_complete(out, &contents)? {
+        return Ok(embedded(kept));
+    }
+    std::fs::create_dir_all(out).with_context(|| format!("making {}", out.display()))?;
+    let _lock = Lock::take(out, LOCK, Duration::ZERO)?;
+    // Another command may have ended just now.
+    if !Vectors::are_complete(out, &contents)? {
         let mut vectors = Vectors::open(&options.out, contents, WINDOW)?;
         kept = vectors.rows;
         fill(&mut vectors, options, &encoder)?;
         vectors.finish()?;
     }
-    Ok(Embedded { vectors: options.out.join(FILE), rows, dim, kept, seconds: begin.elapsed().as_secs_f64() })
+    Ok(embedded(kept))
 }
 
 /// Appends the vectors of the passages that are missing, and writes the places of all.

@@ -10,6 +10,7 @@ use tch::Kind;
 use crate::checkpoint::{self, Source};
 use crate::input_error;
 use crate::model::config::Output;
+use crate::model::new_folder::in_new_folder_or_stop;
 use crate::model::weights;
 
 /// The exported part of a model.
@@ -38,7 +39,7 @@ pub struct ExportOptions {
 pub fn export(options: &ExportOptions) -> Result<PathBuf> {
     let ExportOptions { model, dir, part, kind } = options;
     let source = Source::find(model)?;
-    weights::in_new_folder(dir, |staged| match &source {
+    in_new_folder_or_stop(dir, |staged| match &source {
         Source::Checkpoint(checkpoint) => {
             match part {
                 Part::Policy => checkpoint::export(checkpoint, staged, Output::Tokens, *kind)?,

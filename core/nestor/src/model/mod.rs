@@ -9,6 +9,7 @@ pub mod hub;
 pub mod images;
 pub mod linear;
 pub mod new;
+pub mod new_folder;
 pub mod qwen2;
 pub mod rope;
 pub mod stored;

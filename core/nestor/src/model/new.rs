@@ -8,7 +8,8 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use tch::{Device, Kind, Tensor};
 
-use super::weights::{in_new_folder, write};
+use super::new_folder::in_new_folder_or_stop;
+use super::weights::write;
 use super::{Config, Model};
 use crate::input_error;
 use crate::recipe::NewModel;
@@ -52,7 +53,7 @@ pub fn create(dir: &Path, new: &RandomModel) -> Result<()> {
         (vision.vision_start_token_id, vision.vision_end_token_id) = (start, end);
         (vision.image_token_id, vision.video_token_id) = (image, video);
     }
-    in_new_folder(dir, |staged| {
+    in_new_folder_or_stop(dir, |staged| {
         let model = random(&config, new.seed, new.kind, Device::Cpu)?;
         let mut eos = &[][..];
         if let Some(tokenizer) = &tokenizer {

@@ -13,6 +13,7 @@ use super::config_json::PROCESSOR;
 use super::stored::{Expected, Outgoing, TensorFiles, of_files, of_model, to_bytes, write_file};
 use super::{Config, Model};
 use crate::dist::Solo;
+use super::new_folder::in_new_folder;
 use crate::files::{hex, read_object, write_json, write_whole};
 use crate::input_error;
 use crate::shard::Layout;
@@ -159,23 +160,6 @@ pub fn write_folder(
     write_json(&dir.join("config.json"), &config.to_json_like(original.unwrap_or_default(), &eos, kind)?)?;
     config.vision.as_ref().map_or(Ok(()), |vision| write_processor(vision, dir))?;
     write_weights(tensors, dir, kind, FILE_BYTES)
-}
-
-/// Fills a folder that appears under its name only when it is complete.
-pub fn in_new_folder(dir: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
-    if dir.exists() && dir.read_dir().map_or(true, |mut entries| entries.next().is_some()) {
-        return Err(input_error!("{}: already exists; choose another folder or remove it", dir.display()));
-    }
-    let name = dir.file_name().ok_or_else(|| input_error!("{}: not the name of a folder", dir.display()))?;
-    let staged = dir.with_file_name(format!(".{}.partial-{}", name.to_string_lossy(), std::process::id()));
-    std::fs::create_dir_all(&staged).with_context(|| format!("cannot create {}", staged.display()))?;
-    let filled = fill(&staged)
-        .and_then(|()| std::fs::rename(&staged, dir).with_context(|| format!("cannot rename to {}", dir.display())));
-    if filled.is_err() {
-        // The first error is the one to report; a leftover folder does no harm.
-        let _ = std::fs::remove_dir_all(&staged);
-    }
-    filled
 }
 
 /// Writes config.json and the safetensors of a model into an existing folder.

@@ -6,15 +6,18 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use nestor_host::lock::{Lock, LockKind};
 
 use super::TrainArgs;
-use super::lock::{LOCK, Lock};
 use crate::error::InputError;
 pub use crate::files::RECIPE;
 use crate::input_error;
 
 /// The folder of directories with a default name.
 const RUNS: &str = "runs";
+
+/// The lock of a run. Rank 0 holds it.
+const LOCK: LockKind = LockKind { file: "run.lock", option: "--run-dir" };
 
 /// Time that a resumed run waits for the lock: a stopped one may be about to end.
 const RESUME_PATIENCE: Duration = Duration::from_secs(2);
@@ -77,7 +80,7 @@ impl RunDir {
     }
 
     fn locked(dir: &Path, made: Vec<PathBuf>, patience: Duration) -> Result<Self> {
-        let lock = Some(Lock::take(dir, patience)?);
+        let lock = Some(Lock::take(dir, LOCK, patience)?);
         Ok(Self { path: dir.into(), resumes: false, fresh: false, made, kept: false, lock })
     }
 
@@ -95,7 +98,7 @@ impl Drop for RunDir {
             for entry in fs::read_dir(&self.path).into_iter().flatten().flatten() {
                 let path = entry.path();
                 let _ = match entry.file_type() {
-                    _ if entry.file_name() == LOCK => Ok(()),
+                    _ if entry.file_name() == LOCK.file => Ok(()),
                     Ok(kind) if kind.is_dir() => fs::remove_dir_all(&path),
                     _ => fs::remove_file(&path),
                 };
@@ -152,7 +155,7 @@ pub fn check_empty(dir: &Path) -> Result<()> {
 /// True if there is nothing but a lock, or no directory.
 fn is_empty(dir: &Path) -> bool {
     let mut entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    entries.all(|entry| entry.file_name() == LOCK)
+    entries.all(|entry| entry.file_name() == LOCK.file)
 }
 
 /// Makes the first `runs/NAME[-N]` that does not exist. Returns it and the directories made.

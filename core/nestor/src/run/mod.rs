@@ -10,7 +10,6 @@ mod failed;
 mod group_filter;
 mod identity;
 mod ledger;
-mod lock;
 mod peaks;
 mod record;
 mod report;

@@ -8,6 +8,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use nestor_cli::launcher::{LAUNCHER, WORK_DONE};
 use nestor_cli::message::last_error;
 use nestor_plugin::files::{self, LARGE};
 use nix::sys::signal::{Signal, killpg};
@@ -39,6 +40,8 @@ impl Running {
         let mut command = Command::new(program);
         // In a process group of its own: Ctrl-C reaches this process alone, which then ends the child.
         command.args(arguments).stdin(Stdio::null()).stdout(file).stderr(again).process_group(0);
+        // A child whose parent was killed ends too.
+        command.env(LAUNCHER, std::process::id().to_string());
         let child = command.spawn().context("starting this program")?;
         Ok(Self { child, begin: Instant::now(), log: log.into(), status: None })
     }
@@ -79,7 +82,7 @@ impl Running {
     pub fn finish(mut self, signals: &mut Signals) -> Result<f64> {
         while !self.poll(signals)? {}
         let status = self.status.context("the child has ended")?;
-        if status.success() {
+        if status.success() || status.code() == Some(i32::from(WORK_DONE)) {
             return Ok(self.elapsed().as_secs_f64());
         }
         let text = files::read_to_string(&self.log, LARGE).unwrap_or_default();

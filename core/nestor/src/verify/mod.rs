@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use nestor_cli::args::Play;
+use nestor_cli::oversubscribe::Asked;
 
 use crate::dist::launch::collect_signals;
 use crate::files::RECIPE;
@@ -35,6 +36,8 @@ pub struct VerifyOptions {
     pub sets: Vec<String>,
     pub iterations: u64,
     pub ranks: u16,
+    /// Start more ranks than this machine has cores or memory for.
+    pub oversubscribe: bool,
     /// Moment of the kill as a share of the time between the first checkpoint and the end; drawn where there is none.
     pub kill_at: Option<f64>,
     /// The directory of all runs; by default the first free runs/verify-RECIPE.
@@ -73,6 +76,9 @@ impl VerifyOptions {
 /// Runs a recipe several times and compares the runs with the first one. Writes the report as `verify.md` beside them.
 pub fn verify(options: &VerifyOptions) -> Result<Report> {
     // Wrong input ends here, before a directory is made.
+    if options.plays(Play::Ranks) {
+        Asked { count: options.ranks.into(), name: "ranks", option: "--ranks" }.check(options.oversubscribe)?;
+    }
     let warmups = options.warmups()?;
     let recipe = recipe::load(&options.recipe, &options.all_sets(&warmups, true))?;
     let signals = collect_signals()?;

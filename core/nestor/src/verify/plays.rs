@@ -122,6 +122,9 @@ impl Plays<'_> {
             return Ok(Err(format!("{ranks} ranks need {ranks} GPUs, and there are {gpus}: try --set device=cpu")));
         }
         let mut launch: Vec<OsString> = vec!["launch".into(), "--nproc".into(), ranks.to_string().into()];
+        if self.options.oversubscribe {
+            launch.push("--oversubscribe".into());
+        }
         let note = if self.recipe.warm_start.is_some() {
             let checkpoints = Checkpoints::new(&first.dir).all()?;
             let Some((start, _)) = checkpoints.iter().rev().find(|(name, _)| name.starts_with("warm-start")) else {

@@ -1,4 +1,4 @@
-//! The lock of a run directory: one process group at a time. Rank 0 holds it, and it ends with its process.
+//! The lock of a directory that one command writes at a time. It ends with its process.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -10,11 +10,18 @@ use anyhow::{Context, Result};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
-use crate::input_error;
-use crate::track::terminal;
+use nestor_recipe::input_error;
 
-/// Name of the lock's file in a run directory.
-pub const LOCK: &str = "run.lock";
+use crate::terminal;
+
+/// A lock by its name.
+#[derive(Debug, Clone, Copy)]
+pub struct LockKind {
+    /// The file in the directory.
+    pub file: &'static str,
+    /// The option or key that names another directory.
+    pub option: &'static str,
+}
 
 /// Time between two attempts.
 const POLL: Duration = Duration::from_millis(50);
@@ -39,8 +46,8 @@ impl Lock {
     ///
     /// # Errors
     /// If another process holds it; the message names that process.
-    pub fn take(dir: &Path, patience: Duration) -> Result<Self> {
-        let path = dir.join(LOCK);
+    pub fn take(dir: &Path, kind: LockKind, patience: Duration) -> Result<Self> {
+        let path = dir.join(kind.file);
         let begin = Instant::now();
         loop {
             let context = || format!("locking {}", dir.display());
@@ -52,12 +59,12 @@ impl Lock {
                 Err((mut file, Errno::EWOULDBLOCK)) if begin.elapsed() >= patience => {
                     let mut holder = String::new();
                     let _ = file.read_to_string(&mut holder);
-                    return Err(taken(dir, holder.trim()));
+                    return Err(taken(dir, kind.option, holder.trim()));
                 }
                 Err((_, Errno::EWOULDBLOCK)) => std::thread::sleep(POLL),
                 Err((_, Errno::ENOLCK | Errno::ENOSYS | Errno::EOPNOTSUPP)) => {
                     terminal::warn(&format!(
-                        "warning: the file system of {} has no locks: start no second run in it",
+                        "warning: the file system of {} has no locks: start no second command in it",
                         dir.display()
                     ));
                     return Ok(Self { path, _file: None });
@@ -82,31 +89,33 @@ fn is_same(file: &File, path: &Path) -> bool {
     matches!((file.metadata(), fs::metadata(path)), (Ok(open), Ok(there)) if id(&open) == id(&there))
 }
 
-fn taken(dir: &Path, holder: &str) -> anyhow::Error {
+fn taken(dir: &Path, option: &str, holder: &str) -> anyhow::Error {
     let holder = if holder.is_empty() { "another process" } else { holder };
-    input_error!("{} is in use by {holder}: wait until it has ended, or choose another --run-dir", dir.display())
+    input_error!("{} is in use by {holder}: wait until it has ended, or choose another {option}", dir.display())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const LOCK: LockKind = LockKind { file: "run.lock", option: "--run-dir" };
+
     #[test]
     fn one_holder_at_a_time_and_the_refusal_names_it() -> Result<()> {
         let dir = tempfile::tempdir()?;
-        let held = Lock::take(dir.path(), Duration::ZERO)?;
-        let refused = Lock::take(dir.path(), Duration::ZERO).expect_err("held");
-        assert!(refused.is::<crate::error::InputError>());
+        let held = Lock::take(dir.path(), LOCK, Duration::ZERO)?;
+        let refused = Lock::take(dir.path(), LOCK, Duration::ZERO).expect_err("held");
+        assert!(refused.is::<nestor_recipe::InputError>());
         assert!(refused.to_string().contains(&format!("process {} on ", std::process::id())), "{refused}");
         // Whoever waits gets the lock after the holder, though the holder removes the file.
         let path = dir.path().to_path_buf();
-        let waiting = std::thread::spawn(move || Lock::take(&path, Duration::from_secs(600)));
+        let waiting = std::thread::spawn(move || Lock::take(&path, LOCK, Duration::from_secs(600)));
         std::thread::sleep(2 * POLL);
         drop(held);
         let second = waiting.join().expect("a waiting thread")?;
-        assert!(Lock::take(dir.path(), Duration::ZERO).is_err());
+        assert!(Lock::take(dir.path(), LOCK, Duration::ZERO).is_err());
         drop(second);
-        assert!(!dir.path().join(LOCK).exists());
+        assert!(!dir.path().join(LOCK.file).exists());
         Ok(())
     }
 }

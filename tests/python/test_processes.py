@@ -23,7 +23,7 @@ def test_no_process_is_left(name, nestor, tmp_path):
 def test_a_stopped_writer_leaves_nothing(number, nestor, tmp_path):
     command = [nestor, "model", "new", tmp_path / "model", "--shape", "0.5b"]
     run = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    while not list(tmp_path.glob(".model.partial-*/*")) and run.poll() is None:
+    while not list(tmp_path.glob(".model.partial-*")) and run.poll() is None:
         time.sleep(0.01)
     run.send_signal(number)
     assert run.wait(60) == 130, run.stderr.read()

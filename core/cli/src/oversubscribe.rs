@@ -61,7 +61,10 @@ mod tests {
         assert_eq!(said(8, 2, None), Ok(()));
         assert_eq!(said(1, 1, Some(0)), Ok(()));
         let message = said(9, 2, Some(100 << 30)).unwrap_err();
-        assert!(message.contains("9 ranks") && message.contains("2 cores") && message.contains("--nproc to 8"), "{message}");
+        assert!(
+            message.contains("9 ranks") && message.contains("2 cores") && message.contains("--nproc to 8"),
+            "{message}"
+        );
         let message = said(9, 64, Some(1 << 30)).unwrap_err();
         assert!(message.contains("1.1 GB of free memory") && message.contains("to 5 or less"), "{message}");
         assert!(message.contains("--oversubscribe"));

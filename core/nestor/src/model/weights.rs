@@ -10,10 +10,10 @@ use tch::{Device, Kind, Tensor};
 
 use super::VisionConfig;
 use super::config_json::PROCESSOR;
+use super::new_folder::in_new_folder;
 use super::stored::{Expected, Outgoing, TensorFiles, of_files, of_model, to_bytes, write_file};
 use super::{Config, Model};
 use crate::dist::Solo;
-use super::new_folder::in_new_folder;
 use crate::files::{hex, read_object, write_json, write_whole};
 use crate::input_error;
 use crate::shard::Layout;

@@ -107,7 +107,7 @@ def test_stopped_before_the_first_iteration_or_in_an_evaluation(whole, run, root
     for failpoint, left in places.items():
         run_dir = tmp_path / failpoint.replace(":", "-")
         stopped = train(run, recipe, run_dir, failpoint=f"{failpoint}=term")
-        assert stopped.returncode == 130 and "stopped by a signal; resume with" in stopped.stdout, (failpoint, stopped.stderr)
+        assert stopped.returncode == 130 and "stopped by a signal; resume with: nestor train --resume" in stopped.stdout, (failpoint, stopped.stderr)
         latest = (run_dir / "checkpoints/latest").readlink().name
         assert latest.startswith(left), (failpoint, latest)
         resumed = train(run, recipe, run_dir, "--resume")

@@ -31,6 +31,20 @@ pub fn command() -> clap::Command {
     Cli::command()
 }
 
+/// The definition without hidden commands and options, for a shell's completions.
+pub fn visible_command() -> clap::Command {
+    visible(&command())
+}
+
+fn visible(command: &clap::Command) -> clap::Command {
+    // clap keeps names for the whole program.
+    let name: &'static str = command.get_name().to_string().leak();
+    let mut copy = clap::Command::new(name);
+    copy = command.get_about().map_or(copy.clone(), |about| copy.about(about.clone()));
+    copy = copy.args(command.get_arguments().filter(|arg| !arg.is_hide_set()).cloned());
+    copy.subcommands(command.get_subcommands().filter(|inner| !inner.is_hide_set()).map(visible))
+}
+
 /// Parses this process's arguments; prints help or an error and ends the process where there is no command to run.
 pub fn parse() -> Cli {
     let args: Vec<OsString> = std::env::args_os().collect();
@@ -56,5 +70,23 @@ fn parse_from(args: &[OsString]) -> Result<Cli, clap::Error> {
                 .error(ErrorKind::UnknownArgument, format!("a recipe's keys are no options: use {meant}")))
         }
         None => parsed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap_complete::Shell;
+
+    #[test]
+    fn completions_offer_nothing_hidden() {
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut super::visible_command(), "nestor", &mut script);
+            let script = String::from_utf8(script).expect("a script is text");
+            for hidden in ["restarted", "recipe-on-stdin", "torch-report"] {
+                assert!(!script.contains(hidden), "{shell}: {hidden}");
+            }
+            assert!(script.contains("run-dir") && script.contains("completions"), "{shell}");
+        }
     }
 }

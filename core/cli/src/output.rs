@@ -30,3 +30,27 @@ pub fn rows(value: &Value) -> String {
 pub fn words(value: &Value) -> String {
     value.as_array().into_iter().flatten().map(Value::to_string).collect::<Vec<_>>().join(" ")
 }
+
+/// A word of a command as a shell takes it: in quotes where it has other characters than plain ones.
+pub fn shell_word(word: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "-_./=+:,%@".contains(c);
+    if !word.is_empty() && word.chars().all(plain) { word.into() } else { format!("'{}'", word.replace('\'', "'\\''")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shell_word;
+
+    #[test]
+    fn a_word_with_blanks_is_quoted() {
+        for (word, wanted) in [
+            ("runs/a-1.b", "runs/a-1.b"),
+            ("my runs/a", "'my runs/a'"),
+            ("it's", "'it'\\''s'"),
+            ("a$b", "'a$b'"),
+            ("", "''"),
+        ] {
+            assert_eq!(shell_word(word), wanted);
+        }
+    }
+}

@@ -55,7 +55,7 @@ fn run(command: OwnCommand) -> Result<u8> {
         OwnCommand::Doctor { json } => return doctor(json),
         OwnCommand::Completions { shell } => {
             let mut script = Vec::new();
-            clap_complete::generate(shell, &mut crate::command(), "nestor", &mut script);
+            clap_complete::generate(shell, &mut crate::visible_command(), "nestor", &mut script);
             terminal::out().write_all(&script)?;
         }
         OwnCommand::Plugin(PluginCommand::New(args)) => {

@@ -16,7 +16,7 @@ use nestor_host::lock::{Lock, LockKind};
 use serde_json::json;
 
 use crate::args::SweepArgs;
-use crate::output::{print, print_line};
+use crate::output::{print, print_line, shell_word};
 use crate::oversubscribe::Asked;
 
 use self::file::Sweep;
@@ -44,7 +44,7 @@ pub fn sweep(args: &SweepArgs) -> Result<u8> {
     let table = table::rows(&jobs);
     print(args.json, &json!({ "runs": table }), || table::text(&table))?;
     if !args.json && !args.list && code == 0 {
-        print_line(&format!("next: nestor compare {}", sweep.dir.display()))?;
+        print_line(&format!("next: nestor compare {}", shell_word(&sweep.dir.display().to_string())))?;
     }
     Ok(code)
 }

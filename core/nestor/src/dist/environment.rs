@@ -69,8 +69,10 @@ impl Rendezvous {
         StoreAddress { host: self.host.clone(), port: self.port, prefix: self.secret.prefix(&self.prefix) }
     }
 
-    /// The rank of a process with these variables. torchrun's take precedence, since srun may start torchrun.
+    /// The rank of a process with these variables, where an empty one counts as unset. torchrun's take precedence, since srun
+    /// may start torchrun.
     fn of(lookup: Lookup) -> Result<Self> {
+        let lookup: Lookup = &|name| lookup(name).filter(|value| !value.trim().is_empty());
         let own = if let Some(name) = first_set(lookup, &["RANK", "WORLD_SIZE"]) {
             Self::of_torchrun(lookup, name)?
         } else if number(lookup, "SLURM_STEP_NUM_TASKS", Some(1))? > 1 && lookup("SLURM_STEP_ID").is_some() {
@@ -236,7 +238,8 @@ mod tests {
         // Variables; rank, world, local rank, host, port, prefix, true if rank 0 would serve the store.
         let cases = [
             ("HOME=/", (0, 1, 0, "127.0.0.1", 0, "nestor", true)),
-            ("RANK=0 WORLD_SIZE=1", (0, 1, 0, "127.0.0.1", 0, "nestor", true)),
+            ("RANK= WORLD_SIZE= LOCAL_RANK= MASTER_ADDR=", (0, 1, 0, "127.0.0.1", 0, "nestor", true)),
+            ("RANK=0 WORLD_SIZE=1 LOCAL_RANK= MASTER_PORT=", (0, 1, 0, "127.0.0.1", 0, "nestor", true)),
             (torchrun, (5, 8, 1, "a", 29_500, "nestor", true)),
             (&format!("{torchrun} {agent}"), (5, 8, 1, "a", 29_500, "nestor/r7/2", false)),
             (
@@ -256,7 +259,7 @@ mod tests {
         for (variables, (rank, world, local_rank, host, port, prefix, serves)) in cases {
             let (host, prefix) = (host.into(), prefix.into());
             // A process without a launcher is alone.
-            let launched = world > 1 || variables.contains("RANK");
+            let launched = world > 1 || variables.contains("RANK=0");
             let wanted = Rendezvous {
                 rank,
                 world,
@@ -277,6 +280,7 @@ mod tests {
     fn bad_and_partially_set_variables_are_input_errors() {
         let cases = [
             ("RANK=1", "WORLD_SIZE is not set"),
+            ("RANK=1 WORLD_SIZE=", "WORLD_SIZE is not set"),
             ("WORLD_SIZE=2", "RANK is not set"),
             ("RANK=2 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=1", "rank 2 of 2"),
             ("RANK=x WORLD_SIZE=2", "RANK must be a whole number from 0, not `x`"),

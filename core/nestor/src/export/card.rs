@@ -104,6 +104,8 @@ struct Facts {
     evaluations: Vec<Evaluated>,
     /// The bias of the best of them; none where the run holds no outcomes of its tasks.
     bias: Option<f64>,
+    /// True for a checkpoint before the first iteration of reinforcement learning.
+    before_rl: bool,
     /// `run.json`; empty where the run has none.
     run: Map<String, Value>,
 }
@@ -130,6 +132,7 @@ impl Facts {
             recipe,
             plugins: state.get("plugins").and_then(Value::as_array).into_iter().flatten().filter_map(id).collect(),
             bias: bias_of_best(run_dir, &iterations),
+            before_rl: *iterations.end() == 0,
             evaluations: evaluations(run_dir, iterations)?,
             run: read_object(&run_dir.join("run.json"))?.unwrap_or_default(),
             run_dir: run_dir.into(),
@@ -166,9 +169,15 @@ impl Facts {
             front.extend(base.snapshot.iter().map(|snapshot| ("base_model".into(), json!(snapshot.id))));
             front.extend(base.license.clone());
         }
-        let mut tags = vec!["reinforcement-learning".to_string(), "nestor".into()];
+        let learned = match (self.before_rl, self.imitates()) {
+            (false, _) => Some("reinforcement-learning"),
+            (true, true) => Some("imitation-learning"),
+            (true, false) => None,
+        };
+        let mut tags: Vec<String> = learned.into_iter().chain(["nestor"]).map(str::to_string).collect();
         tags.extend(self.recipe.model.lora.as_ref().map(|_| "lora".into()));
-        tags.extend(self.plugins.iter().cloned());
+        // The estimator has done nothing before reinforcement learning.
+        tags.extend(self.plugins.iter().take(if self.before_rl { 1 } else { 2 }).cloned());
         front.insert("tags".into(), tags.into());
         front
     }
@@ -180,9 +189,23 @@ impl Facts {
             Part::Adapter => "The LoRA adapter",
         };
         let (environment, estimator) = (self.plugin(0), self.plugin(1));
+        if self.before_rl {
+            let learned = match self.imitates() {
+                true => {
+                    "supervised fine-tuning on episodes of the environment's expert, without reinforcement learning"
+                }
+                false => "no training yet",
+            };
+            return format!("{part} of a run with Nestor after {learned}: environment `{environment}`.");
+        }
         format!(
             "{part} of a run of reinforcement learning with Nestor: environment `{environment}`, estimator `{estimator}`."
         )
+    }
+
+    /// True if the run imitated an expert.
+    fn imitates(&self) -> bool {
+        self.recipe.warm_start.is_some()
     }
 
     fn plugin(&self, index: usize) -> &str {

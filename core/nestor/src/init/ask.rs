@@ -3,7 +3,7 @@
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use nestor_cli::args::InitArgs;
 use nestor_plugin::suggest;
 
@@ -30,9 +30,18 @@ impl Choices {
             let of_kind = all.iter().filter(|found| found.kind == kind);
             of_kind.map(|found| (found.id.as_str(), found.doc.as_str())).collect::<Vec<_>>()
         };
+        // A plugin with an example of its config is one to begin with.
+        let default = |kind| {
+            let of_kind = || all.iter().filter(|found| found.kind == kind);
+            let with_example = of_kind().find(|found| !found.schema["examples"].is_null());
+            with_example.or_else(|| of_kind().next()).map_or("", |found| found.id.as_str())
+        };
         let plugin = |given: &Option<String>, option: &str, kind| match given {
             Some(given) => Ok(given.clone()),
-            None if asks => ask(option, &ids(kind), &mut std::io::stdin().lock(), &mut std::io::stderr()),
+            None if asks => {
+                let question = Question { option, known: &ids(kind), default: default(kind) };
+                question.ask(&mut std::io::stdin().lock(), &mut std::io::stderr())
+            }
             None => {
                 let known = ids(kind).iter().map(|(id, _)| *id).collect::<Vec<_>>().join(", ");
                 Err(input_error!("--{option} is missing; known: {known}, or the path of a plugin file"))
@@ -65,26 +74,38 @@ impl Choices {
     }
 }
 
-/// Asks for one of the known ids, by number or by name, until there is a valid answer. An empty answer is the first id.
-fn ask(option: &str, known: &[(&str, &str)], answers: &mut impl BufRead, out: &mut impl Write) -> Result<String> {
-    let ids: Vec<&str> = known.iter().map(|(id, _)| *id).collect();
-    for (number, (id, doc)) in known.iter().enumerate() {
-        writeln!(out, "{:>3}  {id:14}  {doc}", number + 1)?;
-    }
-    loop {
-        let default = ids.first().with_context(|| format!("there is no plugin for --{option}"))?;
-        let answer = line(&format!("{option} [{default}]"), answers, out)?;
-        let by_number = answer.parse::<usize>().ok().and_then(|number| ids.get(number.checked_sub(1)?));
-        if answer.is_empty() {
-            return Ok((*default).into());
+/// A question for a plugin.
+struct Question<'a> {
+    option: &'a str,
+    /// Ids with their descriptions.
+    known: &'a [(&'a str, &'a str)],
+    /// The id of an empty answer.
+    default: &'a str,
+}
+
+impl Question<'_> {
+    /// Asks for one of the known ids, by number or by name, until there is a valid answer.
+    fn ask(&self, answers: &mut impl BufRead, out: &mut impl Write) -> Result<String> {
+        let Self { option, known, default } = *self;
+        let ids: Vec<&str> = known.iter().map(|(id, _)| *id).collect();
+        for (number, (id, doc)) in known.iter().enumerate() {
+            writeln!(out, "{:>3}  {id:14}  {doc}", number + 1)?;
         }
-        if let Some(id) = by_number.or_else(|| ids.iter().find(|id| **id == answer)) {
-            return Ok((*id).into());
+        ensure!(!default.is_empty(), "there is no plugin for --{option}");
+        loop {
+            let answer = line(&format!("{option} [{default}]"), answers, out)?;
+            let by_number = answer.parse::<usize>().ok().and_then(|number| ids.get(number.checked_sub(1)?));
+            if answer.is_empty() {
+                return Ok(default.into());
+            }
+            if let Some(id) = by_number.or_else(|| ids.iter().find(|id| **id == answer)) {
+                return Ok((*id).into());
+            }
+            if Path::new(&answer).is_file() || answer.contains('#') {
+                return Ok(answer);
+            }
+            writeln!(out, "`{answer}` is unknown{}", suggest(&answer, &ids))?;
         }
-        if Path::new(&answer).is_file() || answer.contains('#') {
-            return Ok(answer);
-        }
-        writeln!(out, "`{answer}` is unknown{}", suggest(&answer, &ids))?;
     }
 }
 
@@ -110,12 +131,14 @@ mod tests {
     #[test]
     fn an_answer_is_a_number_a_name_or_the_default() {
         let known = [("maze", "A maze"), ("shop", "A shop")];
-        for (answers, chosen) in [("2\n", "shop"), ("maze\n", "maze"), ("\n", "maze"), ("0\n3\nshp\nshop\n", "shop")] {
+        for (answers, chosen) in [("2\n", "shop"), ("maze\n", "maze"), ("\n", "shop"), ("0\n3\nshp\nshop\n", "shop")] {
             let mut asked = Vec::new();
-            assert_eq!(ask("env", &known, &mut answers.as_bytes(), &mut asked).expect(answers), chosen, "{answers}");
+            let question = Question { option: "env", known: &known, default: "shop" };
+            assert_eq!(question.ask(&mut answers.as_bytes(), &mut asked).expect(answers), chosen, "{answers}");
             let asked = String::from_utf8(asked).expect("text");
             assert_eq!(asked.contains("did you mean `shop`?"), answers.contains("shp"), "{asked}");
         }
-        assert!(ask("env", &known, &mut &b""[..], &mut Vec::new()).is_err());
+        let question = Question { option: "env", known: &known, default: "shop" };
+        assert!(question.ask(&mut &b""[..], &mut Vec::new()).is_err());
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Result;
 
 use crate::agent::{EpisodePlan, Rehearsal, TaskCursor, count_tasks, exchanges, plan};
-use crate::model::Config;
+use crate::model::{Config, hub};
 use crate::plugin::SharedEnv;
 use crate::preflight::new_tokenizer;
 use crate::recipe::Recipe;
@@ -17,8 +17,14 @@ const EPISODES: usize = 16;
 const THINKING: usize = 512;
 /// Longest steps of an episode where nobody knows the environment's own limit.
 const UNKNOWN_STEPS: u32 = 20;
+/// Episodes that wrong responses play to their end.
+const IDLE_EPISODES: usize = 2;
+/// Steps after which such an episode counts as one without a limit.
+const MOST_IDLE: u32 = 200;
+/// Responses that are wrong in most environments. An episode that one of them ends may last longer with another.
+const WRONG: [&str; 3] = ["", "?", "<action>?</action>"];
 
-/// Limits of a rollout.
+/// Limits of a rollout, without room for longer tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RolloutLimits {
     pub steps: u32,
@@ -27,20 +33,21 @@ pub struct RolloutLimits {
 }
 
 /// Limits for the measurement itself: no episode of interest is longer.
-pub const GENEROUS: RolloutLimits = RolloutLimits { steps: 50, prompt: 1 << 16, response: 1 << 12 };
+pub const GENEROUS: RolloutLimits = RolloutLimits { steps: 100, prompt: 1 << 16, response: 1 << 12 };
 
-/// Measures episodes of the draft's training split. A margin is added, since other tasks may be longer.
+/// Measures episodes of the draft's training split.
 pub fn limits(draft: &Recipe, shared_env: &SharedEnv) -> Result<RolloutLimits> {
     let tasks = count_tasks(shared_env, "rollout.split", &draft.rollout.split)?;
     let plan = plan(&TaskCursor::new(tasks, draft.seed).next(EPISODES), 1, draft.seed, 0);
     let tokenizer = match draft.model.path.as_deref() {
-        Some(folder) => Tokenizer::load(Path::new(folder))?,
+        Some(name) => Tokenizer::load(&hub::folder(Path::new(name))?)?,
         None => new_tokenizer(draft, shared_env, tasks)?,
     };
     if !shared_env.has_expert() {
         return first_prompts(draft, shared_env, &tokenizer, &plan);
     }
     let (mut steps, mut prompt, mut response) = (0, 0, 0);
+    let own = own_limit(draft, shared_env, &plan)?.unwrap_or(0);
     for episode in plan.chunks(1) {
         // Random actions last until the environment's own limit; the expert knows the long answers.
         for noise in [0.0, 1.0] {
@@ -53,7 +60,28 @@ pub fn limits(draft: &Recipe, shared_env: &SharedEnv) -> Result<RolloutLimits> {
         }
     }
     let thinking = if draft.model.path.is_some() { THINKING } else { 0 };
-    Ok(RolloutLimits { steps: steps as u32, prompt: roomy(prompt), response: roomy(response).max(thinking) })
+    Ok(RolloutLimits { steps: own.max(steps as u32), prompt, response: roomy(response).max(thinking) })
+}
+
+/// Steps after which the environment itself ends an episode that gets nowhere; none where some episode does not end.
+fn own_limit(draft: &Recipe, shared_env: &SharedEnv, plan: &[EpisodePlan]) -> Result<Option<u32>> {
+    let (mut env, mut longest) = (shared_env.spawn()?, 0);
+    for (plan, response) in plan.iter().take(IDLE_EPISODES).flat_map(|plan| WRONG.map(|wrong| (plan, wrong))) {
+        env.reset(&draft.rollout.split, plan.task, plan.seed)?;
+        let mut steps = 0;
+        loop {
+            steps += 1;
+            let Ok(seen) = env.step(response) else { return Ok(None) };
+            if seen.terminated || seen.truncated {
+                break;
+            }
+            if steps == MOST_IDLE {
+                return Ok(None);
+            }
+        }
+        longest = longest.max(steps);
+    }
+    Ok((longest > 0).then_some(longest))
 }
 
 /// Without an expert only the first prompts are known; later ones hold the past steps too.
@@ -70,11 +98,13 @@ fn first_prompts(
         let first = rehearsal.play(&draft.rollout.split, episode)?;
         prompt = prompt.max(first.map_or(0, |first| first.tokens));
     }
-    let history = 1 + draft.rollout.history_length();
-    Ok(RolloutLimits { steps: UNKNOWN_STEPS, prompt: roomy(prompt * history), response: THINKING })
+    let steps = own_limit(draft, shared_env, plan)?.unwrap_or(UNKNOWN_STEPS);
+    // The first step has no past ones.
+    let history = draft.rollout.history_length().min(steps as usize - 1);
+    Ok(RolloutLimits { steps, prompt: prompt * (1 + history), response: THINKING })
 }
 
-/// Half as much again, as a multiple of 16.
-fn roomy(tokens: usize) -> usize {
+/// Half as much again, as a multiple of 16: other tasks may be longer.
+pub fn roomy(tokens: usize) -> usize {
     (tokens + tokens / 2).next_multiple_of(16)
 }

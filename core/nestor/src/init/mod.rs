@@ -15,10 +15,11 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use nestor_cli::args::InitArgs;
+use nestor_cli::output::shell_word;
 use serde_json::{Value, json};
 
-use self::ask::Choices;
-use self::settings::{Facts, settings};
+use self::ask::{Choices, NEW};
+use self::settings::{Facts, PUBLISHED, settings};
 use crate::error::InputError;
 use crate::input_error;
 use crate::plugin::{Kind, Plugins, SharedEnv};
@@ -34,14 +35,15 @@ pub fn init(args: &InitArgs) -> Result<String> {
         return Err(input_error!("{} is there already; take another --out", out.display()));
     }
     let config = args.config.as_deref().map(parse_config).transpose()?;
-    let (env, shared_env) = open(&plugins, &choices.env, config)?;
+    let (env, shared_env, note) = open(&plugins, &choices, config)?;
     let env = plugins.with_defaults(Kind::Environment, &env)?;
     let found = plugins.find(Kind::Estimator, &choices.estimator)?;
     let estimator = PluginChoice::new(&choices.estimator, example(&found.schema).unwrap_or_else(|| json!({})));
     let estimator = plugins.with_defaults(Kind::Estimator, &estimator)?;
     let opened = plugins.estimator(&estimator)?;
 
-    let facts = Facts::of(&choices.model, &env, &shared_env, &estimator, &opened)?;
+    let schema = plugins.find(Kind::Environment, &choices.env)?.schema;
+    let facts = Facts::of(&choices.model, &env, &shared_env, &estimator, &opened, &schema)?;
     let draft = resolve(&settings(&facts, &measure::GENEROUS))?;
     let limits = measure::limits(&draft, &shared_env)?;
     let schemas = [plugins.find(Kind::Environment, &choices.env)?, found];
@@ -49,8 +51,8 @@ pub fn init(args: &InitArgs) -> Result<String> {
     let warnings = check(&load_resolved(&out.display().to_string(), &text)?)?;
     write_new(&out, &text)?;
 
-    let file = out.display();
-    let warnings: String = warnings.iter().map(|warning| format!("warning: {warning}\n")).collect();
+    let file = shell_word(&out.display().to_string());
+    let warnings: String = note.iter().chain(&warnings).map(|warning| format!("warning: {warning}\n")).collect();
     Ok(format!(
         "{warnings}wrote {file}, which passes its checks\nnext: nestor plan {file} --gpu cpu, then nestor train {file}"
     ))
@@ -69,23 +71,43 @@ fn parse_config(text: &str) -> Result<Value> {
     }
 }
 
-/// Opens the environment with the user's configuration. Without one: with the environment's defaults, or with the first
-/// example of its schema where it does not open with them.
-fn open(plugins: &Plugins, plugin: &str, config: Option<Value>) -> Result<(PluginChoice, SharedEnv)> {
+/// Opens the environment with the user's configuration. Without one: for a pretrained model with a published one, else with the
+/// environment's defaults, or with the first example of its schema where it does not open with them. Returns a remark too, if
+/// the choice needs one.
+fn open(
+    plugins: &Plugins,
+    choices: &Choices,
+    config: Option<Value>,
+) -> Result<(PluginChoice, SharedEnv, Option<String>)> {
+    let plugin = &choices.env;
     let open = |config: Value| {
         let choice = PluginChoice::new(plugin, config);
-        plugins.environment(&choice).map(|shared_env| (choice, shared_env))
+        plugins.environment(&choice).map(|shared_env| (choice, shared_env, None))
     };
-    let Some(config) = config else {
-        let bare = open(json!({}));
-        let refused = bare.as_ref().is_err_and(|error| error.chain().any(|cause| cause.is::<InputError>()));
-        let example = plugins.find(Kind::Environment, plugin).ok().and_then(|found| example(&found.schema));
-        return match example {
-            Some(example) if refused => open(example),
-            _ => bare.with_context(|| format!("opening {plugin} with its default config; --config YAML gives another")),
-        };
-    };
-    open(config)
+    let is_refused = |error: &anyhow::Error| error.chain().any(|cause| cause.is::<InputError>());
+    if let Some(config) = config {
+        return open(config);
+    }
+    let schema = plugins.find(Kind::Environment, plugin).map_or(Value::Null, |found| found.schema);
+    let published = schema[PUBLISHED]["config"].as_array().filter(|_| choices.model != NEW);
+    let mut first = None;
+    for config in published.into_iter().flatten() {
+        match open(config.clone()) {
+            Err(error) if is_refused(&error) => first = first.or(Some(error)),
+            Err(error) => return Err(error),
+            Ok((choice, shared_env, _)) => {
+                let note = first.map(|error: anyhow::Error| {
+                    format!("the data of the published runs is not here, so that the recipe plays generated tasks: {error:#}")
+                });
+                return Ok((choice, shared_env, note));
+            }
+        }
+    }
+    let bare = open(json!({}));
+    match example(&schema) {
+        Some(example) if bare.as_ref().is_err_and(is_refused) => open(example),
+        _ => bare.with_context(|| format!("opening {plugin} with its default config; --config YAML gives another")),
+    }
 }
 
 /// The first example of a plugin's schema.

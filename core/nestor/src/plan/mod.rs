@@ -162,8 +162,9 @@ fn memory_bytes(gb: f64) -> Result<u64> {
 
 /// The number of ranks in torchrun's variable.
 fn world_size() -> Result<Option<u64>> {
-    let Ok(text) = std::env::var("WORLD_SIZE") else { return Ok(None) };
-    match text.parse() {
+    let set = std::env::var("WORLD_SIZE").ok().filter(|text| !text.trim().is_empty());
+    let Some(text) = set else { return Ok(None) };
+    match text.trim().parse() {
         Ok(ranks @ 1..=MOST_RANKS) => Ok(Some(ranks)),
         _ => Err(input_error!("the variable WORLD_SIZE must be a number from 1 to {MOST_RANKS}, not `{text}`")),
     }

@@ -22,7 +22,7 @@ impl IterationRow<'_> {
         let Self { metrics, to_go, .. } = self;
         let mut parts = vec![format!("{} {:>3.0} %", self.count(), self.percent())];
         for Column { metric, label, digits, .. } in VALUES {
-            parts.extend(metrics.get(metric).map(|value| format!("{label} {value:.digits$}")));
+            parts.extend(metrics.get(metric).map(|value| format!("{label} {}", fixed(value, *digits))));
         }
         if let Some(skipped) = metrics.get(SKIPPED).filter(|skipped| *skipped > 0.0) {
             parts.push(format!("skipped {skipped}"));
@@ -159,10 +159,17 @@ impl ConsoleTable {
 /// Formats a number for a cell, with fewer digits where it would not fit. Returns the text and whether it is bad news.
 fn cell(value: Option<f64>, digits: usize, width: usize, zero_is_good: bool) -> (String, bool) {
     let Some(value) = value else { return (String::new(), false) };
-    let forms = (0..=digits).rev().map(|digits| format!("{value:.digits$}"));
+    let forms = (0..=digits).rev().map(|digits| fixed(value, digits));
     let forms = forms.chain([format!("{value:.1e}"), format!("{value:.0e}")]);
     let text = forms.into_iter().find(|text| text.len() <= width).unwrap_or_else(|| "#".repeat(width));
     (text, !value.is_finite() || (zero_is_good && value != 0.0))
+}
+
+/// A number with this many digits behind the point, without the sign of a zero.
+fn fixed(value: f64, digits: usize) -> String {
+    let text = format!("{value:.digits$}");
+    let zero = text.strip_prefix('-').filter(|rest| rest.chars().all(|c| ['0', '.'].contains(&c)));
+    zero.map_or(text.clone(), str::to_string)
 }
 
 /// Seconds as "9 s", "3 min 20 s" or "2 h 05 min".

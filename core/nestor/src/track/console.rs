@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use console::style;
+use nestor_cli::output::shell_word;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -110,11 +111,11 @@ impl Event<'_> {
             Self::Warning { message } => format!("warning: {message}"),
             Self::Error { message } => format!("error: {message}"),
             Self::End { status: Status::Done, run_dir, .. } => {
-                let dir = run_dir.display();
-                format!("done: {dir}; next: nestor view {dir} | nestor eval {dir} | nestor export {dir} MODEL")
+                let (run_dir, dir) = (run_dir.display(), word(run_dir));
+                format!("done: {run_dir}; next: nestor view {dir} | nestor eval {dir} | nestor export {dir} MODEL")
             }
             Self::End { run_dir, .. } => {
-                format!("stopped by a signal; resume with --resume --run-dir {}", run_dir.display())
+                format!("stopped by a signal; resume with: nestor train --resume --run-dir {}", word(run_dir))
             }
         }
     }
@@ -124,6 +125,11 @@ impl Event<'_> {
         // Plain data always has a form in JSON.
         terminal::put(&(serde_json::to_string(self).unwrap_or_default() + "\n"));
     }
+}
+
+/// A path as a word of a command.
+fn word(path: &Path) -> String {
+    shell_word(&path.display().to_string())
 }
 
 /// The plugin files that are not beside the program, where the bundled ones are.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use nestor_cli::output::shell_word;
 use signal_hook::iterator::Signals;
 
 use super::VerifyOptions;
@@ -176,10 +177,6 @@ fn words(words: &[&str], path: &Path) -> Vec<OsString> {
 
 /// A command as a shell takes it.
 fn shown(arguments: &[OsString]) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=+:,%@".contains(c);
-    let quoted = arguments.iter().map(|word| {
-        let word = word.to_string_lossy();
-        if word.chars().all(plain) { word.into_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
-    });
+    let quoted = arguments.iter().map(|word| shell_word(&word.to_string_lossy()));
     ["nestor".to_string()].into_iter().chain(quoted).collect::<Vec<_>>().join(" ")
 }

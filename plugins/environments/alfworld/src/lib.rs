@@ -32,6 +32,7 @@ use task_type::TaskType;
 #[serde(deny_unknown_fields)]
 // Needs no downloaded games.
 #[schemars(example = serde_json::json!({"generate": {"size": "small", "train": 3000, "eval": 120}, "max_steps": 25, "raw_commands": true}))]
+#[schemars(extend("x-published" = published()))]
 pub struct Config {
     /// A game file, a folder of games, or the folder that alfworld-download filled (or its json_2.1.1). Without it and
     /// without `generate`: the folder of the variable ALFWORLD_DATA, or ~/.cache/alfworld.
@@ -49,6 +50,21 @@ pub struct Config {
     /// Take each response as the command itself (`go to shelf 1`) instead of a tagged answer.
     #[serde(default)]
     pub raw_commands: bool,
+}
+
+/// The settings of verl-agent's runs (examples/gigpo_trainer/run_alfworld.sh), which `nestor init` writes for a pretrained model.
+/// Without ALFWorld's own games they are played on generated ones of the same size.
+fn published() -> Value {
+    serde_json::json!({
+        "config": [{"max_steps": 50}, {"generate": {"size": "real"}, "max_steps": 50}],
+        "iterations": 150,
+        "rollout": {
+            "tasks": 16, "group_size": 8, "max_prompt_tokens": 2048, "max_response_tokens": 512,
+            "invalid_action_penalty": 0.1,
+        },
+        "update": {"mini_batch": 256, "micro_batch_tokens": 19200},
+        "eval": {"tasks": "all", "every": 5, "temperature": 0.4, "split": "eval_in_distribution"},
+    })
 }
 
 /// Selects the games to generate.

@@ -14,6 +14,7 @@ use crate::world::WorldConfig;
 #[serde(deny_unknown_fields)]
 // Needs no files.
 #[schemars(example = serde_json::json!({"generate": {"entities": 400, "train": 300, "eval": 100, "size": "small"}}))]
+#[schemars(extend("x-published" = published()))]
 pub struct Config {
     /// Files of questions, for both splits.
     #[serde(default)]
@@ -47,4 +48,33 @@ fn default_topk() -> usize {
 
 fn default_max_steps() -> u32 {
     4
+}
+
+/// The settings of verl-agent's runs (examples/gigpo_trainer), which `nestor init` writes for a pretrained model. Without their
+/// questions they are played in a generated world.
+fn published() -> serde_json::Value {
+    let questions = serde_json::json!({
+        "train": "data/search/train.parquet", "eval": "data/search/test.parquet", "train_sources": ["nq", "hotpotqa"],
+        "eval_per_source": 74, "duplicates": "keep",
+    });
+    let retriever = serde_json::json!({"http": {"url": "http://127.0.0.1:8000/retrieve"}});
+    serde_json::json!({
+        "config": [
+            {
+                "questions": questions, "retriever": retriever, "topk": 3, "max_steps": 4, "information": "verl_agent",
+                "reward": "em",
+            },
+            {"generate": {"size": "real"}, "topk": 3, "max_steps": 4, "information": "verl_agent", "reward": "em"},
+        ],
+        "iterations": 200,
+        "rollout": {
+            "tasks": 256, "group_size": 5, "max_prompt_tokens": 4096, "max_response_tokens": 512, "slots": 256,
+            "env_threads": 64, "history": {"length": 4}, "truncation": "left", "invalid_action_penalty": 0.01,
+        },
+        "update": {
+            "mini_batch": 512, "micro_batch_tokens": 16000, "warmup": 20, "entropy": 0.0, "kl": {"coef": 0.001, "kind": "k3"},
+        },
+        "eval": {"tasks": 512, "every": 50, "temperature": 0.0},
+        "checkpoint": {"every": 50},
+    })
 }

@@ -12,6 +12,7 @@ use crate::generate::Spec;
 #[serde(deny_unknown_fields)]
 // Needs no files.
 #[schemars(example = serde_json::json!({"generate": {"products": 300, "size": "small"}, "held_out": 200, "max_steps": 8, "raw_commands": true}))]
+#[schemars(extend("x-published" = published()))]
 pub struct Config {
     /// Folder of the shop's files: `items_shuffle_1000.json` and `items_ins_v2_1000.json`, or the full `items_shuffle.json`
     /// and `items_ins_v2.json`, and `items_human_ins.json`.
@@ -49,4 +50,22 @@ pub struct Config {
     /// page's whole text, and `info` has `available_actions`.
     #[serde(default)]
     pub raw_commands: bool,
+}
+
+/// The settings of verl-agent's runs (examples/gigpo_trainer/run_webshop.sh), which `nestor init` writes for a pretrained model.
+/// Without WebShop's own files they are played in a generated shop of as many products.
+fn published() -> serde_json::Value {
+    serde_json::json!({
+        "config": [
+            {"data": "data/webshop", "max_steps": 15},
+            {"generate": {"products": 1000, "size": "real"}, "max_steps": 15},
+        ],
+        "iterations": 150,
+        "rollout": {
+            "tasks": 16, "group_size": 8, "max_prompt_tokens": 4096, "max_response_tokens": 512,
+            "invalid_action_penalty": 0.1,
+        },
+        "update": {"mini_batch": 64, "micro_batch_tokens": 12000},
+        "eval": {"tasks": 256, "every": 5, "temperature": 0.4},
+    })
 }

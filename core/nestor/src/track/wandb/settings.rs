@@ -2,16 +2,29 @@
 //! environment, and the variable before the default.
 
 use std::env;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use wandb_rs::{Mode, Settings};
 
 use crate::input_error;
-use crate::recipe::{Wandb, WandbMode};
+use crate::recipe::{Wandb, WandbMode, all_of};
 
-/// Longest name of a project in W&B.
+/// Longest name in W&B: of a project, an entity, a run, a group or a job type.
 const LONGEST_NAME: usize = 128;
+
+/// Longest tag in W&B (wandb/sdk/wandb_settings.py).
+const LONGEST_TAG: usize = 64;
+
+/// Most tags of a run, more than anybody can read.
+const MOST_TAGS: usize = 256;
+
+/// Characters of a wrong text that a message shows.
+const SHOWN: usize = 40;
+
+/// Longest notes in characters.
+const LONGEST_NOTES: usize = 65_536;
 
 /// The variables of the environment; empty ones count as unset.
 pub fn variables(name: &str) -> Option<String> {
@@ -29,19 +42,55 @@ pub fn settings(section: &Wandb, dir: &Path, variable: impl Fn(&str) -> Option<S
         unset if unset.is_empty() && section.entity.is_none() => unset,
         entity => checked_name(entity, ("wandb.entity", section.entity.is_some()), "WANDB_ENTITY")?,
     };
-    let listed = || variable("WANDB_TAGS").map(|tags| tags.split(',').map(|tag| tag.trim().to_string()).collect());
-    let own_name = || dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let listed = || {
+        let tags =
+            |tags: String| tags.split(',').map(|tag| tag.trim().to_string()).filter(|tag| !tag.is_empty()).collect();
+        variable("WANDB_TAGS").map(tags)
+    };
+    // A folder may have any name.
+    let own_name = || {
+        let name = dir.file_name().unwrap_or_default().to_string_lossy();
+        name.chars().map(|c| if c.is_control() { ' ' } else { c }).take(LONGEST_NAME).collect::<String>()
+    };
+    let tags: Vec<String> = section.tags.clone().or_else(listed).unwrap_or_default();
+    let name = section.name.clone().or_else(|| variable("WANDB_NAME"));
+    let (group, notes) = (text(&section.group, "WANDB_RUN_GROUP"), text(&section.notes, "WANDB_NOTES"));
+    let job_type = variable("WANDB_JOB_TYPE").unwrap_or_else(|| "train".into());
+    let of = |key: &str, in_recipe: bool, variable: &str| match in_recipe {
+        true => format!("recipe key `{key}`"),
+        false => format!("variable {variable}"),
+    };
+    let of_name = of("wandb.name", section.name.is_some(), "WANDB_NAME");
+    let of_tags = of("wandb.tags", section.tags.is_some(), "WANDB_TAGS");
+    let long = (tags.len() > MOST_TAGS)
+        .then(|| input_error!("{of_tags} has {} tags; give a run at most {MOST_TAGS}", tags.len()));
+    let texts = [
+        name.as_ref().and_then(|name| check_text(name, &of_name, 1..=LONGEST_NAME)),
+        check_text(&group, &of("wandb.group", section.group.is_some(), "WANDB_RUN_GROUP"), 0..=LONGEST_NAME),
+        check_text(&job_type, "variable WANDB_JOB_TYPE", 1..=LONGEST_NAME),
+        check_text(
+            &notes.replace(['\n', '\r', '\t'], " "),
+            &of("wandb.notes", section.notes.is_some(), "WANDB_NOTES"),
+            0..=LONGEST_NOTES,
+        ),
+        long,
+        // One wrong tag is enough of an answer.
+        tags.iter().find_map(|tag| check_text(tag, &of_tags, 1..=LONGEST_TAG)),
+    ];
+    if let Some(error) = all_of(texts.into_iter().flatten().collect()) {
+        return Err(error);
+    }
     Ok(Settings {
         // W&B makes the folder `wandb` in the one that its variable names.
         dir: variable("WANDB_DIR").map_or_else(|| dir.to_path_buf(), PathBuf::from).join("wandb"),
         mode: mode(section, &variable)?,
         project,
         entity,
-        name: section.name.clone().or_else(|| variable("WANDB_NAME")).unwrap_or_else(own_name),
-        group: text(&section.group, "WANDB_RUN_GROUP"),
-        job_type: variable("WANDB_JOB_TYPE").unwrap_or_else(|| "train".into()),
-        notes: text(&section.notes, "WANDB_NOTES"),
-        tags: section.tags.clone().or_else(listed).unwrap_or_default(),
+        name: name.unwrap_or_else(own_name),
+        group,
+        job_type,
+        notes,
+        tags,
         id: variable("WANDB_RUN_ID").map(checked_id).transpose()?,
         wandb: installed(),
         ..Settings::default()
@@ -65,6 +114,21 @@ fn mode(section: &Wandb, variable: impl Fn(&str) -> Option<String>) -> Result<Mo
         WandbMode::Live => Mode::Live,
         WandbMode::Disabled => Mode::Disabled,
     })
+}
+
+/// Refuses a text of which W&B stores no such length, or with control characters. `source` begins the message.
+fn check_text(text: &str, source: &str, lengths: RangeInclusive<usize>) -> Option<anyhow::Error> {
+    let (length, most) = (text.chars().count(), lengths.end());
+    let begin: String = text.chars().take(SHOWN).collect();
+    let more = if length > SHOWN { "…" } else { "" };
+    if length == 0 && !lengths.contains(&0) {
+        return Some(input_error!("{source} is empty or has an empty part; W&B takes 1 to {most} characters"));
+    }
+    if length > *most {
+        return Some(input_error!("{source} holds \"{begin}{more}\" of {length} characters; W&B takes at most {most}"));
+    }
+    let control = text.chars().find(|c| c.is_control())?;
+    Some(input_error!("{source} holds {begin:?}{more} with the character {control:?}; use printable characters alone"))
 }
 
 /// Refuses a name that W&B refuses.
@@ -157,5 +221,30 @@ mod tests {
         assert!(refusal(json!({}), &[("WANDB_PROJECT", "a/b")]).starts_with("variable WANDB_PROJECT is \"a/b\""));
         assert!(refusal(json!({}), &[("WANDB_MODE", "onlien")]).contains("WANDB_MODE is \"onlien\"; set it to online"));
         assert!(refusal(json!({}), &[("WANDB_RUN_ID", "a b")]).starts_with("variable WANDB_RUN_ID"));
+        let long = |length: usize| "ä".repeat(length);
+        for (section, parts) in [
+            (json!({"tags": [""]}), ["`wandb.tags` is empty", "1 to 64"]),
+            (json!({"tags": [long(65)]}), ["`wandb.tags` holds", "65 characters"]),
+            (json!({"tags": ["a\nb"]}), ["`wandb.tags` holds \"a\\nb\"", "'\\n'"]),
+            (json!({"tags": vec!["a"; 1000]}), ["1000 tags", "at most 256"]),
+            (json!({"name": long(129)}), ["`wandb.name` holds", "129 characters"]),
+            (json!({"name": ""}), ["`wandb.name` is empty", "1 to 128"]),
+            (json!({"name": "a\u{0}"}), ["`wandb.name` holds", "'\\0'"]),
+            (json!({"group": long(129)}), ["`wandb.group` holds", "129 characters"]),
+            (json!({"group": "a\nb"}), ["`wandb.group` holds", "'\\n'"]),
+            (json!({"notes": "a\u{0}"}), ["`wandb.notes` holds", "'\\0'"]),
+            (json!({"project": long(129)}), ["`wandb.project` has 129", "128"]),
+            (json!({"entity": "a\nb"}), ["`wandb.entity` is", "'\\n'"]),
+        ] {
+            let message = refusal(section, &[]);
+            assert!(parts.iter().all(|part| message.contains(part)), "{message}");
+        }
+        let both = refusal(json!({"name": "", "tags": [""]}), &[]);
+        assert!(both.starts_with("2 problems:") && both.contains("`wandb.name`"), "{both}");
+        let of_variable = refusal(json!({}), &[("WANDB_TAGS", &format!("a,{}", long(65)))]);
+        assert!(of_variable.starts_with("variable WANDB_TAGS"), "{of_variable}");
+        assert!(refusal(json!({}), &[("WANDB_JOB_TYPE", &*long(129))]).starts_with("variable WANDB_JOB_TYPE"));
+        let longest = json!({"tags": [long(64)], "name": long(128), "group": long(128), "notes": "two\nlines"});
+        assert!(of(longest, &[]).is_ok());
     }
 }

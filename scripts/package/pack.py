@@ -1,7 +1,7 @@
 """Makes dist/nestor_rl-VERSION-….whl and dist/nestor-VERSION-linux-x86_64.tar.gz from target/release.
 
 Both hold the same files: the programs with their bundled plugins in one folder, as programs look for plugins beside themselves;
-the plugin header; the recipes. They hold no libtorch: programs find that of a Python environment (RUNPATH).
+the plugin header; the recipes; the pages that recipes and messages point to. They hold no libtorch: programs find that of a Python environment (RUNPATH).
 """
 import argparse
 import re
@@ -63,6 +63,11 @@ def stage_texts(stage):
     (stage / "include").mkdir()
     shutil.copy(ROOT / "plugins/sdk/nestor_plugin.h", stage / "include")
     shutil.copytree(ROOT / "recipes", stage / "recipes", ignore=shutil.ignore_patterns("bench"))
+    # Recipes point to these.
+    for page in [*ROOT.glob("docs/*.md"), *ROOT.glob("plugins/environments/*/README.md")]:
+        place = stage / page.relative_to(ROOT)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(page, place)
     for name in ("LICENSE-APACHE", "LICENSE-MIT"):
         shutil.copy(ROOT / name, stage)
 

@@ -87,6 +87,12 @@ def test_the_adapter_loads_from_anywhere_and_merges_as_in_peft(base, tuned, run,
         torch.testing.assert_close(merged[name], value, rtol=0, atol=1e-6, msg=name)
 
 
+def test_the_card_of_a_warm_start_claims_no_reinforcement_learning(base, run, tmp_path):
+    card = ModelCard.load(export(run, base.parent, tmp_path / "imitated") / "README.md")
+    assert card.data.tags == ["imitation-learning", "nestor", "numberline"], card.data.tags
+    assert "after supervised fine-tuning on episodes of the environment's expert" in card.text and "estimator" not in card.text.split("##")[0]
+
+
 def test_the_card_states_what_the_run_recorded(tuned, run, tmp_path):
     """Read as the Hub reads it. A checkpoint without its run has no card."""
     run_dir, _, env = tuned

@@ -2,6 +2,7 @@
 import json
 
 import pytest
+import yaml
 
 
 @pytest.mark.parametrize("env, estimator", [("numberline", "ppo"), ("alfworld", "gigpo")])
@@ -15,6 +16,42 @@ def test_the_recipe_passes_its_check(env, estimator, run, run_json, tmp_path):
         small = [part for value in ("iterations=1", "warm_start.steps=2", "eval.tasks=2") for part in ("--set", value)]
         done = run("train", recipe, "--run-dir", tmp_path / "run", *small)
         assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def model(run, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model") / "tiny"
+    done = run("model", "new", folder, "--shape", "tiny")
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.mark.parametrize("env, published", [
+    ("alfworld", {"max_steps": 50, "tasks": 16, "group_size": 8, "max_prompt_tokens": 2048, "mini_batch": 256}),
+    ("webshop", {"max_steps": 15, "tasks": 16, "group_size": 8, "max_prompt_tokens": 4096, "mini_batch": 64}),
+    ("search", {"max_steps": 4, "tasks": 256, "group_size": 5, "mini_batch": 512, "warmup": 20, "entropy": 0.0}),
+])
+def test_a_pretrained_model_gets_published_settings(env, published, model, run, run_json, tmp_path):
+    recipe = tmp_path / "recipe.yaml"
+    done = run("init", "--env", env, "--estimator", "gigpo", "--model", model, "--out", recipe, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    written = yaml.safe_load(recipe.read_text())
+    assert {key: (written["rollout"] | written["update"])[key] for key in published} == published
+    config = written["env"]["config"]
+    assert not config.get("raw_commands") and config.get("generate", {}).get("size", "real") == "real", config
+    assert config["max_steps"] == published["max_steps"] and written["update"]["old_logprobs"] == "recompute"
+    assert run_json("train", recipe, "--check", "--json", cwd=tmp_path)["passes"]
+
+
+def test_a_reward_function_has_one_step(model, run, run_json, tmp_path):
+    (tmp_path / "score.py").write_text("def reward(completions, **_):\n    return [float('4' in text) for text in completions]\n")
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"prompt": f"{n} + 2"}) + "\n" for n in range(40)))
+    config = json.dumps({"reward": "score:reward", "path": [str(tmp_path)], "data": str(tmp_path / "rows.jsonl"), "held_out": 8})
+    recipe = tmp_path / "recipe.yaml"
+    done = run("init", "--env", "python", "--config", config, "--estimator", "grpo", "--model", model, "--out", recipe)
+    assert done.returncode == 0, done.stderr
+    assert yaml.safe_load(recipe.read_text())["rollout"]["max_steps"] == 1
+    assert run_json("train", recipe, "--check", "--json")["passes"]
 
 
 def test_an_own_environment_is_found(run, run_json, root, tmp_path):

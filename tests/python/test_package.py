@@ -87,6 +87,14 @@ def rows(run_dir):
     return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
 
 
+def test_the_pages_that_recipes_point_to_are_there(packages, root):
+    with zipfile.ZipFile(packages[0]) as wheel:
+        names = set(wheel.namelist())
+    pages = {page for recipe in root.glob("recipes/**/*.yaml") if "bench" not in recipe.parts
+             for page in re.findall(r"(?:docs|plugins/environments/\w+)/\w+\.md", recipe.read_text())}
+    assert pages and {f"nestor_rl/{page}" for page in pages} <= names
+
+
 def test_the_record_names_every_file_of_the_wheel(packages):
     with zipfile.ZipFile(packages[0]) as wheel:
         names = wheel.namelist()

@@ -1,4 +1,4 @@
-"""The program `nestor` as a Python package: programs and bundled plugins, the plugin header, and recipes to start from."""
+"""The program `nestor` as a Python package: programs and bundled plugins, the plugin header, recipes to start from, and pages."""
 import os
 
 FOLDER = os.path.dirname(__file__)
@@ -6,3 +6,5 @@ FOLDER = os.path.dirname(__file__)
 INCLUDE = os.path.join(FOLDER, "include")
 # Recipes to run or to extend, such as quickstart.yaml.
 RECIPES = os.path.join(FOLDER, "recipes")
+# Pages about recipes, plugins and commands, such as recipe.md.
+DOCS = os.path.join(FOLDER, "docs")

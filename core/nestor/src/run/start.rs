@@ -63,7 +63,10 @@ impl Run {
     /// Starts or resumes a run. All ranks call it together.
     pub fn open(mut recipe: Recipe, name: &str, args: &TrainArgs, ranks: &Ranks) -> Result<Self> {
         let began = Instant::now();
-        let console = Console::open(ranks.comm.rank(), ranks.world(), args.json);
+        let mut console = Console::open(ranks.comm.rank(), ranks.world(), args.json);
+        if recipe.update.kl.is_some() {
+            console.expect_kl();
+        }
         let ranks = Ranks { progress: console.progress(), ..ranks.clone() };
         let starting = ranks.progress.phase("start", "");
         let phases = Phases::new("start", ranks.notice.phase.clone());

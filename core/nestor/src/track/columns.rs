@@ -60,6 +60,7 @@ struct Column {
 
 const SKIPPED: &str = "grad/skipped";
 const ENV_ERRORS: &str = "env/errors";
+const KL: &str = "loss/kl";
 const TO_GO: &str = "";
 
 const fn column(metric: &'static str, label: &'static str, digits: usize, width: usize, order: usize) -> Column {
@@ -73,7 +74,7 @@ const VALUES: &[Column] = &[
     column("episode/return", "return", 2, 7, 2),
     column("episode/length", "length", 1, 6, 12),
     column("loss/total", "loss", 4, 7, 3),
-    column("loss/kl", "kl", 4, 6, 6),
+    column(KL, "kl", 4, 6, 6),
     column("policy/approx_kl", "approx kl", 4, 9, 15),
     column("policy/entropy", "entropy", 3, 7, 7),
     column("policy/clip_fraction", "clip", 3, 5, 14),
@@ -91,7 +92,7 @@ const REST: &[Column] = &[
 ];
 
 /// Columns that appear once their value is not zero.
-const MOSTLY_ZERO: [&str; 3] = [SKIPPED, ENV_ERRORS, "loss/kl"];
+const MOSTLY_ZERO: [&str; 3] = [SKIPPED, ENV_ERRORS, KL];
 
 /// The table of iterations on a terminal. Its header repeats before the last one has scrolled away.
 #[derive(Debug, Default)]
@@ -105,6 +106,11 @@ pub struct ConsoleTable {
 }
 
 impl ConsoleTable {
+    /// Shows the column of the KL from the first row on, for a run that has one.
+    pub fn expect_kl(&mut self) {
+        self.nonzero.push(KL);
+    }
+
     /// The lines of a row on a terminal of this size: the header where one is due, and the row.
     pub fn lines(&mut self, row: &IterationRow, (height, width): (usize, usize)) -> Vec<String> {
         let nonzero = |metric: &&str| row.metrics.get(metric).is_some_and(|value| value != 0.0);

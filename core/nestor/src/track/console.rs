@@ -189,6 +189,11 @@ impl Console {
         Self { format, progress, table: ConsoleTable::default() }
     }
 
+    /// Shows the column of the KL from the first row on, so that the table has one head.
+    pub fn expect_kl(&mut self) {
+        self.table.expect_kl();
+    }
+
     /// The handle through which phases report progress.
     pub fn progress(&self) -> Progress {
         self.progress.clone()

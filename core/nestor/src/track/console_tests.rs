@@ -139,6 +139,39 @@ fn values_stand_under_their_headers() {
 }
 
 #[test]
+fn a_run_with_a_kl_has_one_header() {
+    let mut table = ConsoleTable::default();
+    table.expect_kl();
+    let mut before = Metrics::new();
+    before.set("eval/success", 0.5);
+    let mut after = before.clone();
+    after.set("loss/kl", 0.1);
+    let mut printed = |iteration, metrics: Metrics| lines(&mut table, &(iteration, 9, metrics, None), 80).len();
+    assert_eq!((printed(0, before), printed(1, after)), (2, 1));
+}
+
+#[test]
+fn a_zero_has_no_sign() {
+    let mut metrics = Metrics::new();
+    metrics.set("grad/norm", -0.0);
+    metrics.set("policy/entropy", -5e-9);
+    metrics.set("loss/total", -0.25);
+    let line = IterationRow { iteration: 1, iterations: 9, metrics: &metrics, to_go: None }.line();
+    assert!(line.contains("| loss -0.2500 | entropy 0.000 | grad 0.000"), "{line}");
+    let table = lines(&mut ConsoleTable::default(), &(1, 9, metrics, None), 200).join("");
+    assert!(!table.contains("-0.000"), "{table}");
+}
+
+#[test]
+fn a_path_with_a_blank_is_quoted_in_the_next_command() {
+    let run_dir = Path::new("my runs/a");
+    let done = Event::End { status: Status::Done, run_dir }.line();
+    assert!(done.starts_with("done: my runs/a; next: nestor view 'my runs/a' | nestor eval 'my runs/a' |"), "{done}");
+    let stopped = Event::End { status: Status::Stopped, run_dir }.line();
+    assert_eq!(stopped, "stopped by a signal; resume with: nestor train --resume --run-dir 'my runs/a'");
+}
+
+#[test]
 fn the_header_comes_again_before_it_has_scrolled_away() {
     let mut table = ConsoleTable::default();
     let printed: Vec<usize> = (0..50).map(|_| lines(&mut table, &rows()[1], 80).len()).collect();

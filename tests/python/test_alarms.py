@@ -47,9 +47,42 @@ def test_estimators_that_learn_from_groups_of_one_do_not_warn(estimator, run, ro
 
 def test_a_diverged_critic_is_named_and_not_the_plugin(run, root, tmp_path):
     done = train(run, root, tmp_path / "critic", "estimator.plugin=ppo", "critic={lr: 1e30}", "iterations=5")
-    assert done.returncode == 1 and "critic.lr" in done.stderr and "plugin" not in done.stderr, done.stderr
+    assert done.returncode == 1 and "critic.lr (1e30)" in done.stderr and "plugin" not in done.stderr, done.stderr
+    assert any("critic.lr" in line for line in warnings_of(done)), done.stdout
     done = train(run, root, tmp_path / "returns", "rollout.invalid_action_penalty=1e30", "warm_start=null")
     assert done.returncode == 2 and "rollout.invalid_action_penalty" in done.stderr and "plugin" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("key, sets, words", [
+    ("update.lr (1e3)", ["update.lr=1e3", "iterations=6"], ["optimizer steps were skipped", "mini-batches was not finite"]),
+    # A short run has no max_skipped steps, and yet its last iteration learned nothing.
+    ("update.lr (1e3)", ["update.lr=1e3", "iterations=2"], ["the last iteration made no optimizer step"]),
+    ("update.entropy (1e38)", ["update.entropy=1e38", "update.max_skipped=4"], ["update.max_skipped is 4"]),
+    ("warm_start.lr (1e30)", ["warm_start.lr=1e30"], ["warm start, step 2"]),
+    ("update.lr (1e30)", ["update.lr=1e30"], ["the policy's logits are not finite"]),
+], ids=lambda value: value if isinstance(value, str) else "")
+def test_divergence_names_the_key_and_ends_the_run(key, sets, words, run, root, tmp_path):
+    done = train(run, root, tmp_path / "run", "checkpoint.every=1", "checkpoint.keep=1", *sets)
+    assert done.returncode == 1 and key in done.stderr, done.stderr
+    said = warnings_of(done) + [done.stderr]
+    assert all(any(word in line for line in said) for word in words), said
+    assert any(key in line for line in said[:-1]) and not any("prompt" in line for line in said), said
+    # With entropy nothing was ever learned, and a warm start that diverges has no checkpoint.
+    good = tmp_path / "run/checkpoints/iteration-000000"
+    assert (f"the last good checkpoint is {good}" in done.stderr) == ("update.lr" in key), done.stderr
+    assert good.exists() or "update.lr" not in key
+
+
+@pytest.mark.parametrize("key, sets", [
+    ("update.lr (1e0)", ["update.lr=1"]), ("update.kl.coef (1e6)", ["update.kl.coef=1e6"]), ("update.entropy (1e6)", ["update.entropy=1e6"]),
+], ids=lambda value: value if isinstance(value, str) else "")
+def test_divergence_without_a_skipped_step_is_a_warning(key, sets, run, root, tmp_path):
+    done = train(run, root, tmp_path / "run", "wandb={}", *sets)
+    assert done.returncode == 0, done.stderr
+    first = warnings_of(done)[0]
+    assert first.startswith("iteration 1") and key in first, warnings_of(done)
+    [file] = (tmp_path / "run/wandb").rglob("*.wandb")
+    assert first.encode()[-20:] in file.read_bytes()
 
 
 def test_utilization_is_a_share(run, root, tmp_path):

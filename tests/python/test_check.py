@@ -28,7 +28,7 @@ RANGES = [
 # Keys and values that no recipe has.
 FORMS = [
     [("rollout.taks", 4, "did you mean `rollout.tasks`?"), ("update.lr", "fast", "must be a number"),
-     ("eval.tasks", "every", "`all` or a whole number"), ("device", "gpu", "`auto`, `cpu` or `cuda`, but is the text \"gpu\"; did you mean `cuda`?"), ("num_tasks", 4, "unknown key"),
+     ("eval.tasks", "every", "`all`, `none` or a whole number"), ("device", "gpu", "`auto`, `cpu` or `cuda`, but is the text \"gpu\"; did you mean `cuda`?"), ("num_tasks", 4, "unknown key"),
      ("sharding", "half", "grad_op"), ("wandb.mode", "ofline", "did you mean `offline`?"), ("dtype", "float8", "`bfloat16`"), ("update.betas", [1, "x"], "item update.betas.1"),
      ("env.plugin", None, "must be text")],
     [("update.mini_batch", None, "mini_batch")],
@@ -230,3 +230,69 @@ def test_for_people(run, root, tmp_path):
     assert done.returncode == 0 and done.stdout.endswith("passed: the run would start\n"), done.stderr
     assert "4 of 8 ranks play nothing" in done.stdout and "first prompt (task " in done.stdout
     assert not (tmp_path / "run").exists()
+
+
+REWARDS = """
+def values(prompt, completion, most): return float(len(completion) <= most)
+def trl(completions, most, **columns): return [1.0] * len(completions)
+def compute_score(data_source, solution_str, ground_truth, extra_info=None): return {"score": float(ground_truth in solution_str), "acc": 1}
+def batch(data_sources, solution_strs, ground_truths, extra_infos): return [0.0] * len(solution_strs)
+def other(response, answer): return 1.0
+def trl_ids(completions, completion_ids): return [1.0]
+def raises(completion): return completion["text"]
+def text(completion): return "good"
+def one(completions): return 1.0
+def no_score(solution_str, ground_truth): return {"reward": 1}
+"""
+# A reward function, and words of the refusal; none for one that fits.
+FORMS_OF_REWARDS = [
+    ("values", None), ("trl", None), ("compute_score", None), ("batch", None),
+    ("other", "`rewards:other` needs the arguments response, answer"), ("trl_ids", "needs the argument completion_ids"),
+    ("raises", "12 of 12 rehearsed steps failed"), ("text", "not a number"), ("one", "must return a list"), ("no_score", "without `score`"),
+]
+
+
+@pytest.fixture(scope="module")
+def rewarded(run, root, tmp_path_factory):
+    """Checks a recipe of a reward function over rows, with a new model of another environment's words."""
+    folder = tmp_path_factory.mktemp("rewards")
+    (folder / "rewards.py").write_text(REWARDS)
+    made = run("train", root / "recipes/smoke/gigpo.yaml", "--set", "iterations=0", "--set", "warm_start.steps=1", "--set",
+               "eval.tasks=none", "--run-dir", folder / "made")
+    assert made.returncode == 0, made.stderr
+
+    def call(function, rows, *sets):
+        data = folder / "rows.jsonl"
+        data.write_text("".join(json.dumps(row) + "\n\n" for row in rows))
+        config = {"reward": f"rewards:{function}", "data": str(data), "path": [str(folder)], "held_out": 4}
+        recipe = folder / "recipe.yaml"
+        recipe.write_text(f"extends: {root}/recipes/smoke/gigpo.yaml\nmodel: {{new: null, path: {folder}/made/model}}\nwarm_start: null\n"
+                          f"env: {{plugin: python, config: {json.dumps(config)}}}\nrollout: {{tasks: 8}}\neval: {{tasks: 4}}\n")
+        words = [word for value in sets for word in ("--set", value)]
+        return run("train", recipe, "--check", *words, "--run-dir", folder / "run", cwd=root)
+    return call
+
+
+ROW = {"prompt": "from 1 to 8", "most": 3, "data_source": "x", "reward_model": {"style": "rule", "ground_truth": "4"}}
+
+
+@pytest.mark.parametrize("function, words", FORMS_OF_REWARDS, ids=lambda value: value or "")
+def test_a_reward_function_is_called_before_a_run(function, words, rewarded):
+    done = rewarded(function, [ROW] * 12)
+    assert done.returncode == (2 if words else 0), done.stderr
+    assert (words or "passed: the run would start") in done.stdout + done.stderr
+
+
+def test_over_long_rows_are_named_together(rewarded):
+    rows = [ROW] * 12
+    rows[7] = rows[9] = ROW | {"prompt": "from 1 to 8 " * 20}
+    rows[3] = {name: value for name, value in ROW.items() if name != "most"}
+    done = rewarded("compute_score", rows)
+    assert done.returncode == 2 and "1 of 8 tasks of split `train` have first prompts over rollout.max_prompt_tokens (48): task 7 (" \
+        in done.stderr and "rows.jsonl, line 15) has " in done.stderr and "1 of 4 tasks of split `eval`" in done.stderr, done.stderr
+    assert rewarded("compute_score", rows, "rollout.truncation=left", "eval.tasks=none").returncode == 0
+    done = rewarded("compute_score", rows, "rollout.truncation=drop", "rollout.tasks=7", "eval.tasks=3")
+    assert done.returncode == 0 and "7 training tasks" in done.stdout and "3 of the 3 tasks" in done.stdout, done.stdout + done.stderr
+    assert "1 of 8 tasks of split `train` are left out" in done.stdout
+    done = rewarded("values", rows)
+    assert done.returncode == 2 and "`rewards:values` needs the argument most, which" in done.stderr and "line 7 does not" in done.stderr, done.stderr

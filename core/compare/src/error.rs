@@ -37,7 +37,7 @@ pub enum CompareError {
     #[error("{run} has no {lacks}: it is of an older version; run it again")]
     Older { run: String, lacks: &'static str },
     /// The run has not been evaluated yet.
-    #[error("{run} has no {lacks}: it has made no evaluation (eval.every), or has only begun")]
+    #[error("{run} has no {lacks}: it has made no evaluation (eval.tasks, eval.every), or has only begun")]
     NotEvaluated { run: String, lacks: &'static str },
     /// A file contradicts another, or is damaged.
     #[error("{run}: {reason}")]

@@ -1,6 +1,7 @@
 //! An environment of a plugin: the part that all episodes share (the header's world), and the part that plays one episode
 //! at a time (the header's env).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -21,6 +22,8 @@ use crate::terminal;
 #[derive(Clone)]
 pub struct SharedEnv {
     inner: Arc<Inner>,
+    /// By split the numbers of the tasks that are not played, in order. The others are numbered without them.
+    dropped: Arc<BTreeMap<String, Vec<u64>>>,
 }
 
 struct Inner {
@@ -131,7 +134,18 @@ impl SharedEnv {
     ) -> Self {
         let (name, limits) = (Name::of(id), limits.clone());
         let (warned, gave_up) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { inner: Arc::new(Inner { id, file, name, has_expert, has_snapshots, place, limits, warned, gave_up }) }
+        let inner = Arc::new(Inner { id, file, name, has_expert, has_snapshots, place, limits, warned, gave_up });
+        Self { inner, dropped: Arc::default() }
+    }
+
+    /// The environment without these tasks, in order, of each split. The others are numbered anew, without gaps.
+    pub fn without(&self, dropped: BTreeMap<String, Vec<u64>>) -> Self {
+        Self { inner: self.inner.clone(), dropped: Arc::new(dropped) }
+    }
+
+    /// The dropped tasks of a split.
+    fn dropped(&self, split: &str) -> &[u64] {
+        self.dropped.get(split).map_or(&[], Vec::as_slice)
     }
 
     pub fn id(&self) -> &str {
@@ -165,6 +179,7 @@ impl SharedEnv {
     pub fn tasks(&self, split: &str) -> Result<u64> {
         self.call(Request::Tasks { split: split.to_string() })
             .and_then(|(_, out)| out.count())
+            .map(|count| count.saturating_sub(self.dropped(split).len() as u64))
             .with_context(|| format!("plugin {}", self.id()))
     }
 
@@ -232,6 +247,11 @@ impl Drop for Env {
     }
 }
 
+/// The plugin's number of the task with this number among those that are not dropped.
+fn numbered(dropped: &[u64], task: u64) -> u64 {
+    dropped.iter().fold(task, |task, &gone| task + u64::from(gone <= task))
+}
+
 /// True if an action is an entry of the list of admissible ones, such as `left`, or one that an entry with a placeholder
 /// describes, such as `search[<your query>]`.
 fn admits(entry: &str, action: &str) -> bool {
@@ -245,6 +265,7 @@ fn admits(entry: &str, action: &str) -> bool {
 impl Env {
     /// Starts a task.
     pub fn reset(&mut self, split: &str, task: u64, seed: u64) -> Result<Observation> {
+        let task = numbered(self.shared.dropped(split), task);
         self.reset_unchecked(split, task, seed)
             .and_then(|(texts, out)| of_reset(texts, out))
             .with_context(|| self.under(Function::Reset).to_string())
@@ -369,6 +390,13 @@ impl Env {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tasks_are_numbered_without_those_dropped() {
+        let numbers: Vec<u64> = (0..4).map(|task| numbered(&[0, 2, 3], task)).collect();
+        assert_eq!(numbers, [1, 4, 5, 6]);
+        assert_eq!(numbered(&[], 7), 7);
+    }
 
     #[test]
     fn a_placeholder_admits_any_text_in_its_place() {

@@ -21,6 +21,23 @@ impl Display for EnvironmentFailed {
 
 impl Error for EnvironmentFailed {}
 
+/// Training has spoilt a network's weights, or they were never sound. A run adds the recipe key to change and its last good
+/// checkpoint.
+#[derive(Debug)]
+pub struct Diverged {
+    /// The network is the critic, not the policy.
+    pub critic: bool,
+    pub message: String,
+}
+
+impl Display for Diverged {
+    fn fmt(&self, f: &mut Formatter) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl Error for Diverged {}
+
 thread_local! {
     /// True while this thread runs work of [`quietly`].
     static QUIET: Cell<bool> = const { Cell::new(false) };

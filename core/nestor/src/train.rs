@@ -12,7 +12,8 @@ use crate::track::Status;
 /// Trains until all iterations are done or a signal asks to stop.
 pub fn train(recipe: Recipe, name: &str, args: &TrainArgs, ranks: &Ranks) -> Result<Status> {
     let mut run = caught(|| Run::open(recipe, name, args, ranks)).map_err(|error| in_phase(error, "start"))?;
-    match caught(|| iterate(&mut run)).map_err(|error| in_phase(error, run.phase())) {
+    let iterated = caught(|| iterate(&mut run)).map_err(|error| run.explained(in_phase(error, run.phase())));
+    match iterated {
         Err(error) if error.is::<Stopped>() => {} // closing the run saves its progress
         iterated => iterated.inspect_err(|error| run.fail(error))?,
     }

@@ -3,7 +3,7 @@
 //! Maximum likelihood on the responses of episodes that the expert plays. Random valid actions replace a share of the
 //! expert's: the policy then depends on the state but is far from greedy, and leaves room for reinforcement learning.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use tch::Kind;
 
@@ -15,6 +15,7 @@ use crate::policy::batching::balanced_micro_batches;
 use crate::policy::update::differentiate;
 use crate::policy::{Network, Packed, PassOptions, policy_gradients};
 use crate::recipe::{Rollout, Update, WarmStart};
+use crate::shard::StepReport;
 
 /// Number of episodes that the expert plays at once.
 const EPISODES: usize = 32;
@@ -44,6 +45,17 @@ impl ImitationState {
     }
 }
 
+/// A finished optimiser step of a warm start.
+#[derive(Debug, Clone, Copy)]
+pub struct ImitationStep {
+    /// Its number, from 1.
+    pub step: u64,
+    /// Mean negative log-prob of the expert's tokens, in nats.
+    pub loss: f64,
+    /// The gradient was not finite, and no lower loss scale can help.
+    pub skipped: bool,
+}
+
 /// Imitation learning from the expert. The ranks of `comm` share the work.
 pub struct Imitation<'a> {
     pub comm: &'a dyn Comm,
@@ -59,12 +71,12 @@ pub struct Imitation<'a> {
 
 impl Imitation<'_> {
     /// Trains the policy, then resets the optimiser and returns true. Asks `pause` before each optimiser step, and returns
-    /// false where it says so. Calls `progress` with each optimiser step (from 1) and its loss.
+    /// false where it says so. Calls `progress` after each optimiser step.
     pub fn teach(
         &mut self,
         policy: &mut Network,
         mut pause: impl FnMut() -> Result<bool>,
-        mut progress: impl FnMut(u64, f64) -> Result<()>,
+        mut progress: impl FnMut(ImitationStep) -> Result<()>,
     ) -> Result<bool> {
         while self.state.steps < self.settings.steps {
             if pause()? {
@@ -82,10 +94,12 @@ impl Imitation<'_> {
             let fit = fit.count();
             let parts: Vec<Episode> = played.drain(..fit).collect();
             let batch = pack(&parts, self.rollout);
-            let loss = self.imitate(policy, &batch)?;
+            let (loss, report) = self.imitate(policy, &batch)?;
             self.state.steps += 1;
             self.state.loss = loss;
-            progress(self.state.steps, loss)?;
+            let hopeless = report.skipped && policy.skipped_in_a_row > 0;
+            progress(ImitationStep { step: self.state.steps, loss, skipped: hopeless })?;
+            policy.check_skipped(self.update.max_skipped).context("warm start")?;
             failpoint("mid-warm-start");
         }
         policy.optimizer.reset();
@@ -110,7 +124,7 @@ impl Imitation<'_> {
     }
 
     /// Takes one optimiser step of maximum likelihood. Returns the mean negative log-likelihood per token.
-    fn imitate(&self, policy: &mut Network, batch: &Batch) -> Result<f64> {
+    fn imitate(&self, policy: &mut Network, batch: &Batch) -> Result<(f64, StepReport)> {
         let tokens = batch.rows.token_offsets.last().copied().unwrap_or(0);
         let options = PassOptions {
             temperature: 1.0,
@@ -140,7 +154,6 @@ impl Imitation<'_> {
             ranks.progress.advance(0, sequences.iter().map(|sequence| sequence.tokens.len()).sum());
         }
         let total = exchange(self.comm, Ok(total))?.into_iter().sum();
-        policy.step(self.update, self.settings.lr, self.update.grad_clip)?;
-        Ok(total)
+        Ok((total, policy.step(self.update, self.settings.lr, self.update.grad_clip)?))
     }
 }

@@ -112,7 +112,13 @@ fn a_gradient_that_is_not_finite_changes_nothing_and_ten_in_a_row_are_an_error()
     let mut bad = good.clone();
     bad.rows.advantages.fill(f32::NAN);
     let error = train(&mut policy, &bad, &update).unwrap_err().to_string();
-    assert!(error.contains("10 gradients in a row were not finite"), "{error}");
+    assert!(error.contains("updating the policy"), "{error}");
+    let again = policy.check_skipped(10).unwrap_err().to_string();
+    assert!(
+        again.contains("10 optimizer steps in a row were skipped") && again.contains("update.max_skipped"),
+        "{again}"
+    );
+    assert!(policy.check_skipped(11).is_ok() && policy.is_finite());
     assert!(state(&policy) == before, "a skipped step left a trace");
     // A good step resets the count.
     train(&mut policy, &good, &update).unwrap();

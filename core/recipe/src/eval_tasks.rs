@@ -5,12 +5,14 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Tasks of an evaluation: `all`, or their number.
+/// Tasks of an evaluation: `all`, `none`, or their number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EvalTasks {
     /// Every task of the split.
     All,
+    /// No evaluation.
+    None,
     /// A panel of n tasks that the seed draws from the whole split; at most as many as the split has.
     #[serde(untagged)]
     Panel(u32),
@@ -21,6 +23,7 @@ impl EvalTasks {
     pub fn number(self, count: u64) -> u64 {
         match self {
             Self::All => count,
+            Self::None => 0,
             Self::Panel(tasks) => u64::from(tasks),
         }
     }
@@ -30,6 +33,7 @@ impl fmt::Display for EvalTasks {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
             Self::All => f.write_str("all"),
+            Self::None => f.write_str("none"),
             Self::Panel(tasks) => write!(f, "{tasks}"),
         }
     }
@@ -43,12 +47,13 @@ impl<'de> Deserialize<'de> for EvalTasks {
             type Value = EvalTasks;
 
             fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-                f.write_str("`all` or a number of tasks")
+                f.write_str("`all`, `none` or a number of tasks")
             }
 
             fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<EvalTasks, E> {
                 match text {
                     "all" => Ok(EvalTasks::All),
+                    "none" => Ok(EvalTasks::None),
                     _ => Err(E::invalid_value(serde::de::Unexpected::Str(text), &self)),
                 }
             }

@@ -128,7 +128,7 @@ impl Recipe {
                     .into(),
             );
         }
-        if self.eval.split == self.rollout.split {
+        if self.eval.evaluates() && self.eval.split == self.rollout.split {
             warnings.push(format!(
                 "eval.split and rollout.split are both `{}`: evaluation then plays tasks that were trained on",
                 self.eval.split
@@ -148,6 +148,11 @@ impl ModelSource {
 }
 
 impl Eval {
+    /// False if the run makes no evaluation.
+    pub fn evaluates(&self) -> bool {
+        self.tasks != EvalTasks::None
+    }
+
     /// Seed of the panel: its own, or that of the run.
     pub fn panel_seed(&self, run: u64) -> u64 {
         self.seed.unwrap_or(run)
@@ -155,7 +160,7 @@ impl Eval {
 
     /// Warns of samples that bring nothing new.
     pub fn warning(&self) -> Option<String> {
-        (self.samples > 1 && self.temperature == 0.0).then(|| {
+        (self.evaluates() && self.samples > 1 && self.temperature == 0.0).then(|| {
             format!(
                 "eval.temperature is 0 and eval.samples is {}: the samples of a task are equal unless the environment is \
                  random; raise the temperature, or play one sample",

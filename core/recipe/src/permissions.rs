@@ -52,6 +52,7 @@ pub(super) const FREE: &[&str] = &[
     "update.betas",
     "update.grad_clip",
     "update.lr",
+    "update.max_skipped",
     "update.micro_batch_tokens",
     "update.min_lr_ratio",
     "update.recompute",

@@ -91,7 +91,9 @@ fn minutes(every: f64) -> Option<Problem> {
 fn eval(e: &Eval) -> Option<Problem> {
     let tasks = e.tasks.number(1) as usize;
     let most = MOST_EPISODES / tasks.clamp(1, MOST_EPISODES);
-    count("eval.tasks", tasks, MOST_EPISODES)
+    let zero = "must be at least 1; set it to `none` for no evaluation";
+    least("eval.tasks", tasks + usize::from(!e.evaluates()), 1, zero)
+        .or_else(|| self::most("eval.tasks", tasks, MOST_EPISODES))
         .or_else(|| count("eval.samples", e.samples as usize, MOST_SAMPLES.min(most)))
         .or_else(|| range("eval.temperature", e.temperature, e.temperature >= 0.0, "0 (greedy) or more"))
         .or_else(|| least("eval.split", e.split.len(), 1, "must name a split"))
@@ -292,8 +294,11 @@ fn transcript(recipe: &Recipe) -> Option<Problem> {
         let message = format!("must be 0 or left out with {mode}, which holds all steps, but is {length}");
         return problem("rollout.history.length", message);
     }
-    if r.truncation != Truncation::Error {
-        return problem("rollout.truncation", format!("must be `error` with {mode}: a conversation is never cut"));
+    if !matches!(r.truncation, Truncation::Error | Truncation::Drop) {
+        return problem(
+            "rollout.truncation",
+            format!("must be `error` or `drop` with {mode}: a conversation is never cut"),
+        );
     }
     let least = r.max_prompt_tokens.saturating_add(r.max_response_tokens);
     let limit = r.max_sequence_tokens;
@@ -335,6 +340,7 @@ fn update(u: &Update, iterations: u64) -> Option<Problem> {
             range("update.betas", *bad, false, "from 0 to below 1")
         })
         .or_else(|| range("update.grad_clip", u.grad_clip, u.grad_clip > 0.0, "greater than 0"))
+        .or_else(|| least("update.max_skipped", u.max_skipped as usize, 1, "must be at least 1"))
         .or_else(|| {
             let scale = u.loss_scale?;
             range("update.loss_scale", scale, scale >= 1.0, "at least 1")

@@ -265,6 +265,8 @@ pub enum Truncation {
     /// Ends the run with an error that names the step.
     #[default]
     Error,
+    /// Plays no task whose first prompt is too long, and numbers the others without them; a later prompt ends the run.
+    Drop,
     /// Keeps the last tokens.
     Left,
     /// Keeps the first tokens.
@@ -295,7 +297,8 @@ pub struct Eval {
     /// Iterations between evaluations; 0 evaluates only before and after training.
     #[serde(default)]
     pub every: u64,
-    /// Tasks to evaluate on: their number, or `all`.
+    /// Tasks to evaluate on: their number, or `all`. With `none` the run makes no evaluation at all, so that it has no best
+    /// checkpoint, and its evaluation split need not exist.
     pub tasks: EvalTasks,
     /// Episodes per task, all from the same start. With several, evaluations report pass@k too.
     #[serde(default = "one_u32")]

@@ -47,6 +47,11 @@ pub struct Update {
     /// Largest global gradient norm.
     #[serde(default = "one")]
     pub grad_clip: f64,
+    /// Optimizer steps in a row that may be skipped because their gradients were not finite. The run then ends with exit
+    /// code 1 and names its last good checkpoint. It counts for the warm start and the critic too. In `dtype: float16`, steps
+    /// that only lower the loss scale do not count.
+    #[serde(default = "default_max_skipped")]
+    pub max_skipped: u32,
     /// The policy loss on a token.
     #[serde(default)]
     pub loss: PolicyLoss,
@@ -266,6 +271,9 @@ fn default_weight_decay() -> f64 {
 }
 fn default_betas() -> [f64; 2] {
     [0.9, 0.999]
+}
+fn default_max_skipped() -> u32 {
+    10
 }
 fn default_reweight_power() -> f64 {
     2.0

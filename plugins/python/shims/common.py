@@ -7,6 +7,12 @@ import json
 ROLES = ("system", "user", "assistant", "tool")
 
 
+class Row(dict):
+    """A row of a data set, with its place in the file."""
+
+    source = None
+
+
 @functools.lru_cache
 def read(data, held_out, name, unit):
     """The rows by split. One file: the last `held_out` rows (a tenth, if none) are split `eval`, the others `train`."""
@@ -21,6 +27,8 @@ def read(data, held_out, name, unit):
                     check(prompt_of(rows[-1]))
                 except ValueError as error:
                     raise ValueError(f"{name}, {unit} {number}: {error}") from None
+                rows[-1] = Row(rows[-1])
+                rows[-1].source = f"{name}, {unit} {number}"
     count = max(1, len(rows) // 10) if held_out is None else held_out
     if count < 0 or count >= len(rows):
         raise ValueError(f"{name} has {len(rows)} rows, {count} of them held out: no row is left to train on")

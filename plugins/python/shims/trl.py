@@ -55,4 +55,4 @@ class Environment:
         total = float(common.wait(self.env.get_reward())) if hasattr(self.env, "get_reward") else 0.0
         others = {name: value for name, value in self.row.items() if name != "prompt"}
         prompt, more = common.prompt_of(self.row), {"environments": self.env}
-        return total + (reward.call(self.reward, prompt, self.completion, others, **more) if self.reward else 0.0)
+        return total + (reward.call(self.reward, prompt, self.completion, others, **more)[0] if self.reward else 0.0)

@@ -217,7 +217,7 @@ fn fit(mut tokens: Vec<u32>, rollout: &Rollout, is_image: impl Fn(u32) -> bool) 
         return Ok(tokens);
     }
     let cut = match rollout.truncation {
-        Truncation::Error => 0..tokens.len(),
+        Truncation::Error | Truncation::Drop => 0..tokens.len(),
         Truncation::Left => 0..excess,
         Truncation::Right => limit..tokens.len(),
         Truncation::Middle => limit / 2..limit / 2 + excess,
@@ -231,7 +231,7 @@ fn fit(mut tokens: Vec<u32>, rollout: &Rollout, is_image: impl Fn(u32) -> bool) 
         ));
     }
     match rollout.truncation {
-        Truncation::Error => {
+        Truncation::Error | Truncation::Drop => {
             let remedy = if rollout.is_transcript() {
                 "or shorten the template"
             } else {

@@ -1,11 +1,14 @@
 //! The first steps of episodes without a network: a prompt that cannot be rendered, or does not fit, is found before a run.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context, Result};
 
 use super::episode_state::{EpisodeState, StepTokens};
 use super::failures::Failures;
 use super::prompt::PromptTemplate;
 use super::tasks::EpisodePlan;
+use crate::error::Stopped;
 use crate::input_error;
 use crate::model::Config;
 use crate::plugin::{Env, SharedEnv};
@@ -33,18 +36,168 @@ pub struct Rehearsal<'a> {
     pub imitates: bool,
 }
 
+/// Results of a rehearsal.
+#[derive(Debug, Default)]
+pub struct Rehearsed {
+    /// The first prompt of the first episode.
+    pub first: Option<RehearsedPrompt>,
+    /// Tokens of the episodes' first prompts.
+    pub prompts: Vec<usize>,
+    /// Tokens of their second prompts; in a transcript of what the second step adds.
+    pub later: Vec<usize>,
+    /// Tokens of the expert's responses, with their ends.
+    pub responses: Vec<usize>,
+    /// Number of episodes that their first step ended.
+    pub ended: usize,
+    /// The failures of first steps.
+    pub failures: Vec<anyhow::Error>,
+}
+
+/// Mean lengths of the rehearsed episodes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct MeasuredLengths {
+    pub episodes: usize,
+    /// Tokens of a first prompt.
+    pub first: f64,
+    /// Tokens of a second prompt; none where each episode has one step.
+    pub later: Option<f64>,
+    /// Tokens of the expert's response.
+    pub response: Option<f64>,
+}
+
+impl Rehearsed {
+    /// Adds the episodes of another rehearsal.
+    pub fn extend(&mut self, other: Self) {
+        let Self { first, prompts, later, responses, ended, failures } = other;
+        self.first = self.first.take().or(first);
+        self.prompts.extend(prompts);
+        self.later.extend(later);
+        self.responses.extend(responses);
+        self.ended += ended;
+        self.failures.extend(failures);
+    }
+
+    /// True if each episode was over after one step, as those of a reward function are.
+    pub fn has_one_step(&self) -> bool {
+        self.ended > 0 && self.ended == self.prompts.len()
+    }
+
+    /// The mean lengths; none without an episode.
+    pub fn lengths(&self) -> Option<MeasuredLengths> {
+        let mean = |all: &[usize]| (!all.is_empty()).then(|| all.iter().sum::<usize>() as f64 / all.len() as f64);
+        let (episodes, first) = (self.prompts.len(), mean(&self.prompts)?);
+        Some(MeasuredLengths { episodes, first, later: mean(&self.later), response: mean(&self.responses) })
+    }
+
+    /// Judges the failures of steps: the warning that they deserve, if any.
+    ///
+    /// # Errors
+    /// If a run would end by them.
+    pub fn judge(&mut self, env_errors: u64) -> Result<Option<String>> {
+        let (failed, played) = (self.failures.len(), self.prompts.len());
+        if failed == 0 {
+            return Ok(None);
+        }
+        let first = self.failures.swap_remove(0);
+        if env_errors == 0 || failed == played {
+            return Err(first.context(format!("{failed} of {played} rehearsed steps failed")));
+        }
+        Ok(Some(format!(
+            "{failed} of {played} rehearsed steps failed, which rollout.env_errors ({env_errors}) permits: {first:#}"
+        )))
+    }
+}
+
+/// An over-long first prompt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct LongPrompt {
+    task: u64,
+    /// The row of a file, as the environment's info names it under `source`.
+    source: Option<String>,
+    tokens: usize,
+}
+
+/// Most over-long prompts that a message names.
+const NAMED: usize = 5;
+
 impl Rehearsal<'_> {
-    /// Rehearses episodes of a split. Returns the first prompt of the first episode.
-    pub fn play(&self, split: &str, plan: &[EpisodePlan]) -> Result<Option<RehearsedPrompt>> {
+    /// Rehearses episodes of a split.
+    pub fn play(&self, split: &str, plan: &[EpisodePlan]) -> Result<Rehearsed> {
         let template = PromptTemplate::of(self.shared_env, self.rollout)?;
         let turns = if self.rollout.is_transcript() { Some(Turns::new(self.tokenizer)?) } else { None };
         let mut env = self.shared_env.spawn()?;
-        let mut first = None;
+        let mut rehearsed = Rehearsed::default();
         for plan in plan {
-            let prompt = self.episode(&mut env, split, *plan, &template, turns.as_ref())?;
-            first = first.or(prompt);
+            self.episode(&mut env, split, *plan, (&template, turns.as_ref()), &mut rehearsed)?;
         }
-        Ok(first)
+        Ok(rehearsed)
+    }
+
+    /// The over-long first prompts among these tasks, and the number of tasks.
+    fn long(&self, split: &str, tasks: impl Iterator<Item = u64>) -> Result<(u64, Vec<LongPrompt>)> {
+        let template = PromptTemplate::of(self.shared_env, self.rollout)?;
+        let unlimited = Rollout { max_prompt_tokens: usize::MAX, ..self.rollout.clone() };
+        let limit = self.rollout.max_prompt_tokens;
+        let mut env = self.shared_env.spawn()?;
+        let (mut count, mut long, mut failed) = (0u64, Vec::new(), Vec::new());
+        for task in tasks {
+            count += 1;
+            let mut playing = EpisodeState::new(EpisodePlan { group: 0, episode: 0, task, seed: 0 });
+            let seen = match env.reset(split, task, 0) {
+                Err(error) if error.is::<Stopped>() => return Err(error),
+                Err(error) => {
+                    failed.push(error);
+                    continue;
+                }
+                Ok(seen) => seen,
+            };
+            let source = seen.info.get("source").and_then(|source| source.as_str()).map(str::to_string);
+            if playing.begin(seen) {
+                continue;
+            }
+            let prompt = playing.prompt(&template, (&unlimited, self.config), |chat| {
+                let rendered = self.tokenizer.render(chat, true)?;
+                // A token has at least one byte, so that a short text needs no counting.
+                let fits = self.config.vision.is_none() && rendered.len() < limit;
+                if fits { Ok(vec![0]) } else { self.tokenizer.encode(&rendered) }
+            })?;
+            if prompt.tokens.len() > limit {
+                long.push(LongPrompt { task, source, tokens: prompt.tokens.len() });
+            }
+        }
+        let (failures, tolerated) = (failed.len() as u64, self.rollout.env_errors);
+        match failed.into_iter().next() {
+            Some(error) if failures > tolerated => {
+                return Err(error.context(format!("{failures} of {count} tasks of split `{split}` cannot be reset")));
+            }
+            _ => {}
+        }
+        Ok((count, long))
+    }
+
+    /// The numbers of a split's tasks whose first prompts are too long.
+    pub fn dropped(&self, split: &str, count: u64) -> Result<Vec<u64>> {
+        let (_, long) = self.long(split, 0..count)?;
+        Ok(long.into_iter().map(|prompt| prompt.task).collect())
+    }
+
+    /// Counts the tokens of the first prompts of these tasks, and refuses those that are too long, all together.
+    pub fn check_lengths(&self, split: &str, tasks: impl Iterator<Item = u64>) -> Result<()> {
+        let (count, long) = self.long(split, tasks)?;
+        let limit = self.rollout.max_prompt_tokens;
+        let Some(longest) = long.iter().map(|prompt| prompt.tokens).max() else { return Ok(()) };
+        let named = long.iter().take(NAMED).map(|LongPrompt { task, source, tokens }| {
+            let source = source.as_ref().map_or(String::new(), |source| format!(" ({source})"));
+            format!("task {task}{source} has {tokens}")
+        });
+        let more = if long.len() > NAMED { ", …" } else { "" };
+        Err(input_error!(
+            "{} of {count} tasks of split `{split}` have first prompts over rollout.max_prompt_tokens ({limit}): {}{more}; set \
+             rollout.truncation to drop to leave them out, or to left, right or middle to cut them, or set \
+             rollout.max_prompt_tokens to {longest}",
+            long.len(),
+            named.collect::<Vec<_>>().join(", ")
+        ))
     }
 
     fn episode(
@@ -52,19 +205,19 @@ impl Rehearsal<'_> {
         env: &mut Env,
         split: &str,
         plan: EpisodePlan,
-        template: &PromptTemplate,
-        turns: Option<&Turns>,
-    ) -> Result<Option<RehearsedPrompt>> {
+        (template, turns): (&PromptTemplate, Option<&Turns>),
+        rehearsed: &mut Rehearsed,
+    ) -> Result<()> {
         let mut playing = EpisodeState::new(plan);
         // As in a run.
         let survive = |error| Failures::new(self.rollout.env_errors).survive(error);
         let seen = match env.reset(split, plan.task, plan.seed) {
-            Err(error) => return survive(error).map(|_| None),
+            Err(error) => return survive(error).map(|_| ()),
             Ok(seen) => seen,
         };
         let admissible = seen.admissible.clone();
         if playing.begin(seen) {
-            return Ok(None);
+            return Ok(());
         }
         let settings = (self.rollout, self.config);
         let mut rendered = String::new();
@@ -72,11 +225,13 @@ impl Rehearsal<'_> {
             rendered = self.tokenizer.render(chat, true)?;
             self.tokenizer.encode(&rendered)
         })?;
+        rehearsed.prompts.push(tokens.tokens.len());
         let prompt = RehearsedPrompt { task: plan.task, text: rendered, tokens: tokens.tokens.len() };
+        rehearsed.first.get_or_insert(prompt);
 
         let response = match self.shared_env.has_expert() {
             true => match env.expert_action(&admissible).and_then(|action| env.expert_response(&action)) {
-                Err(error) => return survive(error).map(|_| Some(prompt)),
+                Err(error) => return survive(error).map(|_| ()),
                 Ok(response) => response,
             },
             false => String::new(),
@@ -90,16 +245,48 @@ impl Rehearsal<'_> {
                 ids.len() + 1
             ));
         }
+        if self.shared_env.has_expert() {
+            rehearsed.responses.push((ids.len() + 1).min(limit));
+        }
         let sampled = StepTokens { prompt: tokens, response: ids.clone(), logprobs: Vec::new() };
         playing.respond(sampled, response.clone());
-        // An environment may fail in a step, which `rollout.env_errors` is for.
-        let Ok(seen) = env.step(&response) else { return Ok(Some(prompt)) };
-        if !playing.observe(seen, self.rollout.max_steps)? {
-            playing.prompt(template, settings, |chat| match turns {
-                Some(turns) => turns.follow_up(self.tokenizer, &ids, chat),
-                None => self.tokenizer.chat(chat, true),
-            })?;
+        let seen = match env.step(&response) {
+            Err(error) if error.is::<Stopped>() => return Err(error),
+            Err(error) => {
+                rehearsed.failures.push(error);
+                return Ok(());
+            }
+            Ok(seen) => seen,
+        };
+        let over = seen.terminated || seen.truncated;
+        if playing.observe(seen, self.rollout.max_steps)? {
+            rehearsed.ended += usize::from(over || self.rollout.max_steps == 1);
+            return Ok(());
         }
-        Ok(Some(prompt))
+        let later = playing.prompt(template, settings, |chat| match turns {
+            Some(turns) => turns.follow_up(self.tokenizer, &ids, chat),
+            None => self.tokenizer.chat(chat, true),
+        })?;
+        rehearsed.later.push(later.tokens.len());
+        Ok(())
     }
+}
+
+/// The environment without the tasks of these splits whose first prompts are too long, and a warning for each split that has any.
+pub fn without_long(rehearsal: &Rehearsal, splits: &[&str]) -> Result<(SharedEnv, Vec<String>)> {
+    let (mut dropped, mut warnings) = (BTreeMap::new(), Vec::new());
+    for split in splits {
+        let count = rehearsal.shared_env.tasks(split)?;
+        let long = rehearsal.dropped(split, count)?;
+        if !long.is_empty() {
+            warnings.push(format!(
+                "rollout.truncation is drop: {} of {count} tasks of split `{split}` are left out, since their first prompts \
+                 are over rollout.max_prompt_tokens ({})",
+                long.len(),
+                rehearsal.rollout.max_prompt_tokens
+            ));
+        }
+        dropped.insert(split.to_string(), long);
+    }
+    Ok((rehearsal.shared_env.without(dropped), warnings))
 }

@@ -124,6 +124,8 @@ pub struct Retention {
     pub keep: usize,
     /// The one with the highest success in an evaluation.
     pub best: Option<Moment>,
+    /// The last one before training diverged.
+    pub good: Option<Moment>,
 }
 
 impl<'a> Contents<'a> {
@@ -244,11 +246,12 @@ impl Checkpoints {
         }
     }
 
-    /// Removes all checkpoints but the best and the newest `keep` up to the one just written. Later ones are damaged: the
+    /// Removes all checkpoints but the best, the last good one and the newest `keep` up to the one just written. Later ones are damaged: the
     /// run resumed from an earlier one.
     fn remove_old(&self, newest: Moment, retention: &Retention) -> Result<()> {
         let (good, late): (Vec<_>, Vec<_>) = self.list()?.into_iter().partition(|(moment, _)| *moment <= newest);
-        let old = good.iter().rev().skip(retention.keep.max(1)).filter(|(moment, _)| Some(*moment) != retention.best);
+        let named = [retention.best, retention.good];
+        let old = good.iter().rev().skip(retention.keep.max(1)).filter(|(moment, _)| !named.contains(&Some(*moment)));
         for (_, old) in old.chain(&late) {
             remove(old).with_context(|| format!("removing the old checkpoint {}", old.display()))?;
         }

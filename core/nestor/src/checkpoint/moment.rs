@@ -3,11 +3,14 @@
 use std::fmt::{self, Display, Formatter};
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
+
 /// The directory of the frozen reference, beside the checkpoints.
 pub const REFERENCE: &str = "reference";
 
 /// The moment of a run that a checkpoint records. Later moments are greater.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct Moment {
     /// Finished iterations; none before the first evaluation.
     iteration: Option<u64>,
@@ -56,6 +59,20 @@ impl Moment {
             None => number(rest).map(Self::iteration),
             Some((iteration, steps)) => Some(Self::update(number(iteration)?, number(steps)?)),
         }
+    }
+}
+
+impl From<Moment> for String {
+    fn from(moment: Moment) -> Self {
+        moment.to_string()
+    }
+}
+
+impl TryFrom<String> for Moment {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        Self::of_name(&name).ok_or_else(|| format!("`{name}` is no name of a checkpoint"))
     }
 }
 

@@ -144,7 +144,7 @@ fn save(
             unfinished: None,
             estimator: Some(&[7; 64]),
         };
-        let (moment, retention) = (Moment::iteration(iteration), Retention { keep: 2, best: None });
+        let (moment, retention) = (Moment::iteration(iteration), Retention { keep: 2, best: None, good: None });
         Checkpoints::new(run).save(comm, moment, &saved, &json!({ "iteration": iteration }), &retention)
     });
     for result in saved {
@@ -334,7 +334,7 @@ fn ranks_fail_together_and_leave_the_checkpoint_before() {
             unfinished: None,
             estimator: None,
         };
-        let retention = Retention { keep: 1, best: None };
+        let retention = Retention { keep: 1, best: None, good: None };
         let saved = Checkpoints::new(run.path()).save(comm, Moment::iteration(2), &saved, &json!({}), &retention);
         let error = saved.expect_err("one rank failed");
         message(&error)
@@ -362,7 +362,7 @@ fn save_among(run: &Path, moment: Moment, best: Option<Moment>) -> Vec<String> {
         unfinished: None,
         estimator: None,
     };
-    let retention = Retention { keep: 2, best };
+    let retention = Retention { keep: 2, best, good: None };
     Checkpoints::new(run).save(&SOLO, moment, &saved, &json!({}), &retention).expect("saved");
     let described = |path: PathBuf| {
         let name = path.file_name().expect("a name").to_string_lossy().into_owned();

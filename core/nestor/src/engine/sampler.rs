@@ -4,12 +4,12 @@
 //! tokens may be drawn. A draw inverts the cumulative distribution at one uniform number per token; [`nestor_torch::draw`] has
 //! the rule of all of it.
 
-use anyhow::bail;
 use nestor_torch::decoding::{self, DrawColumns, TruncationColumns};
 use nestor_torch::ops::Ops;
 use nestor_torch::upload;
 use tch::{Kind, Tensor};
 
+use crate::error::Diverged;
 use crate::input_error;
 
 /// Temperatures below this make sound logits overflow float32: a model's logits reach a few hundred.
@@ -101,11 +101,11 @@ pub fn check(drawn: &Drawn, settings: impl ExactSizeIterator<Item = Sampling>) -
                  (or eval.temperature), or set it to 0 in an evaluation for greedy choices"
             ));
         }
-        bail!(
+        let message = format!(
             "the policy's logits are not finite ({bad} of {rows} rows): its weights have diverged or are damaged; start \
-             from weights that are sound (an earlier checkpoint, or the model fetched again), in training with a lower \
-             learning rate"
+             from weights that are sound (an earlier checkpoint, or the model fetched again)"
         );
+        return Err(Diverged { critic: false, message }.into());
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use super::evaluated::EvaluatedModel;
 use super::play;
 use super::report::EvalReport;
 use super::targets::{EvalArgs, Targets};
-use crate::agent::{Player, PlayerOptions, count_eval_tasks, evaluation_lines, write_images};
+use crate::agent::{Player, PlayerOptions, Rehearsal, count_eval_tasks, evaluation_lines, without_long, write_images};
 use crate::checkpoint::{Moment, Source};
 use crate::data::Episode;
 use crate::dist::Solo;
@@ -19,7 +19,7 @@ use crate::files::{Sum, sum, write_json, write_lines};
 use crate::input_error;
 use crate::model::{self, Config, kind, new};
 use crate::plugin::{Limits, Plugins, SharedEnv};
-use crate::recipe::{Eval, EvalTasks, Recipe};
+use crate::recipe::{Eval, EvalTasks, Recipe, Truncation};
 use crate::tokenizer::Tokenizer;
 use crate::track::{Progress, terminal};
 
@@ -42,12 +42,21 @@ pub fn eval(args: &EvalArgs) -> Result<EvalReport> {
         samples: args.samples.unwrap_or(recipe.eval.samples),
         ..recipe.eval.clone()
     };
+    if !settings.evaluates() {
+        return Err(input_error!(
+            "recipe key `eval.tasks` is none: give a number of tasks by --episodes, or --set eval.tasks=all"
+        ));
+    }
     if let Some(warning) = settings.warning() {
         terminal::warn(&format!("warning: {warning}"));
     }
     let limits = Limits { timeout: Duration::from_secs(recipe.env.timeout_s), ..Limits::default() };
     let plugins = Plugins::discover()?.with_limits(limits);
     let shared_env = plugins.environment(&recipe.env.choice()).context("recipe key `env`")?;
+    let shared_env = match (recipe.rollout.truncation, models.first()) {
+        (Truncation::Drop, Some(first)) => left_out(&recipe, shared_env, first.folder())?,
+        _ => shared_env,
+    };
     let count = count_eval_tasks(&shared_env, &settings).map_err(|error| match args.episodes {
         Some(episodes) => input_error!("--episodes {episodes}: {error:#}"),
         None => error,
@@ -61,7 +70,8 @@ pub fn eval(args: &EvalArgs) -> Result<EvalReport> {
     let mut rows = Vec::new();
     for (number, source) in models.iter().enumerate() {
         let episodes = evaluator.play(source).with_context(|| source.folder().display().to_string())?;
-        let mut row = EvaluatedModel::new(source.folder(), &episodes);
+        let eos = evaluator.player.as_ref().map_or(&[][..], |(_, player)| player.tokenizer().eos());
+        let mut row = EvaluatedModel::new(source.folder(), &episodes, eos);
         if let (Some(out), Some((_, player))) = (&args.out, &evaluator.player) {
             let file = Path::new("evaluations").join(format!("{}.jsonl", file_name(number, &models)));
             write_images(out, &episodes)?;
@@ -77,6 +87,16 @@ pub fn eval(args: &EvalArgs) -> Result<EvalReport> {
         write_json(&out.join("evaluation.json"), &report.to_json())?;
     }
     Ok(report)
+}
+
+/// The environment without the tasks whose first prompts are too long for the recipe, by the tokenizer of a model's folder.
+fn left_out(recipe: &Recipe, shared_env: SharedEnv, folder: &Path) -> Result<SharedEnv> {
+    let (tokenizer, config) = (Tokenizer::load(folder)?, Config::load(folder)?.with_image_limits(&recipe.model)?);
+    let (shared_env, tokenizer, config) = (&shared_env, &tokenizer, &config);
+    let rehearsal = Rehearsal { shared_env, rollout: &recipe.rollout, tokenizer, config, imitates: false };
+    let (left, warnings) = without_long(&rehearsal, &[&recipe.eval.split])?;
+    warnings.iter().for_each(|warning| terminal::warn(&format!("warning: {warning}")));
+    Ok(left)
 }
 
 /// The name of a model's file of episodes: its checkpoint's, or the model's number where that name would not be unique.

@@ -22,21 +22,24 @@ pub struct EvaluatedModel {
 
 impl EvaluatedModel {
     /// Evaluates the episodes that a model played.
-    pub fn new(model: &Path, episodes: &[Episode]) -> Self {
+    pub fn new(model: &Path, episodes: &[Episode], eos: &[u32]) -> Self {
         let iteration = Moment::of_folder(model).and_then(|moment| moment.finished());
-        Self { model: model.into(), iteration, evaluation: Evaluation::of(episodes), episodes: None }
+        Self { model: model.into(), iteration, evaluation: Evaluation::of(episodes, eos), episodes: None }
     }
 
     /// As one JSON object.
     pub fn to_json(&self) -> Map<String, Value> {
         let Self { model, iteration, evaluation, episodes } = self;
-        let Evaluation { success, failed, by_type, mean_return, mean_length, environment } = evaluation;
+        let Evaluation { success, failed, by_type, mean_return, mean_length, environment, .. } = evaluation;
         let mut row = object(json!({ "model": model, "iteration": iteration }));
         row.extend(rate_json(success));
         row.extend(object(json!({
             "failed": failed,
             "return": mean_return,
             "length": mean_length,
+            "valid_action_ratio": evaluation.valid_actions,
+            "clipped_ratio": evaluation.cut_responses,
+            "response_length": evaluation.mean_response,
             "env": environment,
             "by_type": by_type.iter().map(|(kind, rate)| (kind.clone(), rate_json(rate).into())).collect::<Map<_, _>>(),
             "episodes_file": episodes,
@@ -46,7 +49,8 @@ impl EvaluatedModel {
 
     /// Several lines, for a report of one model.
     pub fn text(&self) -> String {
-        let Evaluation { success, failed, by_type, mean_return, mean_length, environment } = &self.evaluation;
+        let Evaluation { success, failed, by_type, mean_return, mean_length, environment, .. } = &self.evaluation;
+        let Evaluation { valid_actions, cut_responses, mean_response, .. } = self.evaluation;
         let mut text = format!("success {}", rate_text(success));
         if *failed > 0 {
             text += &format!("; the environment failed in {failed} of them, which count as not won");
@@ -54,6 +58,9 @@ impl EvaluatedModel {
         for (kind, rate) in by_type {
             text += &format!("\n  {kind} {}", rate_text(rate));
         }
+        text += &format!(
+            "\nvalid actions {valid_actions:.3} | cut responses {cut_responses:.3} | tokens per response {mean_response:.1}"
+        );
         text += &format!("\nreturn {mean_return:.3} | length {mean_length:.1} | ");
         for (name, value) in environment {
             text += &format!("{name} {value:.3} | ");

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result};
 
 use crate::agent::{Count, PlaySettings, Player, count_eval_tasks, eval_plan};
-use crate::data::Episode;
+use crate::data::{Episode, Step};
 use crate::dist::{Comm, exchange};
 use crate::model::Model;
 use crate::recipe::Eval;
@@ -40,13 +40,19 @@ pub struct Evaluation {
     pub mean_return: f64,
     /// Mean number of their steps.
     pub mean_length: f64,
+    /// Share of steps whose response the environment could read.
+    pub valid_actions: f64,
+    /// Share of responses that were cut at `rollout.max_response_tokens`.
+    pub cut_responses: f64,
+    /// Mean number of tokens of a response.
+    pub mean_response: f64,
     /// The environment's own numbers, by name: the mean over the episodes that have it.
     pub environment: BTreeMap<String, f64>,
 }
 
 impl Evaluation {
-    /// Evaluates episodes, one group of samples per task.
-    pub fn of(episodes: &[Episode]) -> Self {
+    /// Evaluates episodes, one group of samples per task. `eos` are the tokens that end a response.
+    pub fn of(episodes: &[Episode], eos: &[u32]) -> Self {
         let (mut all, mut by_type) = (Vec::new(), BTreeMap::<String, Vec<Count>>::new());
         for samples in episodes.chunk_by(|a, b| a.group == b.group) {
             let count = Count { won: samples.iter().filter(|episode| episode.won).count(), played: samples.len() };
@@ -57,8 +63,15 @@ impl Evaluation {
         }
         let finished = || episodes.iter().filter(|episode| !episode.failed());
         let n = finished().count().max(1) as f64;
+        let steps = || finished().flat_map(|episode| &episode.steps);
+        let share = |holds: &dyn Fn(&Step) -> bool| {
+            steps().filter(|step| holds(step)).count() as f64 / steps().count().max(1) as f64
+        };
         Self {
             failed: episodes.len() - finished().count(),
+            valid_actions: share(&|step| step.valid),
+            cut_responses: share(&|step| step.response.last().is_none_or(|last| !eos.contains(last))),
+            mean_response: steps().map(|step| step.response.len() as f64).sum::<f64>() / steps().count().max(1) as f64,
             success: SuccessRate::of(&all),
             by_type: by_type.into_iter().map(|(kind, tasks)| (kind, SuccessRate::of(&tasks))).collect(),
             mean_return: finished().map(Episode::episode_return).sum::<f64>() / n,

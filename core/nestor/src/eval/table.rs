@@ -52,6 +52,9 @@ impl Table {
         }
         columns.push(number("return", 3, &|e| Some(e.mean_return)));
         columns.push(number("length", 1, &|e| Some(e.mean_length)));
+        columns.push(number("valid", 3, &|e| Some(e.valid_actions)));
+        columns.push(number("cut", 3, &|e| Some(e.cut_responses)));
+        columns.push(number("tokens", 1, &|e| Some(e.mean_response)));
         for kind in names_of(models, |e| e.by_type.keys()) {
             columns.push(number(&kind, 3, &|e| e.by_type.get(&kind).map(SuccessRate::rate)));
         }
@@ -110,7 +113,7 @@ mod tests {
     use crate::data::{Episode, Step};
 
     fn models() -> Vec<EvaluatedModel> {
-        let steps = vec![Step { reward: 1.0, ..Step::default() }];
+        let steps = vec![Step { reward: 1.0, valid: true, response: vec![5, 7], ..Step::default() }];
         let episode = |(group, won)| {
             let (steps, task_type) = (steps.clone(), Some("coin".to_string()));
             Episode { group, won, steps, task_type, ..Episode::default() }
@@ -118,7 +121,7 @@ mod tests {
         let played = |won: [bool; 4]| (0..).map(|i| i / 2).zip(won).map(episode).collect::<Vec<_>>();
         let model = |name: &str, iteration, won| EvaluatedModel {
             iteration,
-            ..EvaluatedModel::new(Path::new(name), &played(won))
+            ..EvaluatedModel::new(Path::new(name), &played(won), &[7])
         };
         vec![
             model("runs/a/checkpoints/iteration-000001", Some(1), [false, false, true, false]),
@@ -131,9 +134,9 @@ mod tests {
         let models = models();
         let expected = "\
 models in runs:
-model                             iteration  success   95 % interval  pass@2  return  length   coin
-  a/checkpoints/iteration-000001          1    0.250  0.037 to 0.744   0.500   1.000     1.0  0.250
-* b/model                                 -    0.750  0.256 to 0.963   1.000   1.000     1.0  0.750";
+model                             iteration  success   95 % interval  pass@2  return  length  valid    cut  tokens   coin
+  a/checkpoints/iteration-000001          1    0.250  0.037 to 0.744   0.500   1.000     1.0  1.000  0.000     2.0  0.250
+* b/model                                 -    0.750  0.256 to 0.963   1.000   1.000     1.0  1.000  0.000     2.0  0.750";
         assert_eq!(Table::of(&models, 1).text(None), expected);
         // A terminal of 80 columns has no room for the last ones.
         let narrow: Vec<&str> = expected.lines().map(|line| line[..line.len().min(77)].trim_end()).collect();

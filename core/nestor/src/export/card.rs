@@ -215,6 +215,9 @@ impl Facts {
     /// The first, the best and the last evaluation.
     fn results(&self) -> String {
         let eval = &self.recipe.eval;
+        if self.evaluations.is_empty() && !eval.evaluates() {
+            return "\n## Results\n\nThe run was not evaluated (`eval.tasks: none`).\n".into();
+        }
         let trained = || self.evaluations.iter().filter(|one| one.iteration > 0);
         let first = self.evaluations.iter().find(|one| one.iteration == 0);
         // The first of equal ones, as for the link `best`.

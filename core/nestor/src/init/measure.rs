@@ -96,7 +96,7 @@ fn first_prompts(
     let mut prompt = 0;
     for episode in plan.chunks(1) {
         let first = rehearsal.play(&draft.rollout.split, episode)?;
-        prompt = prompt.max(first.map_or(0, |first| first.tokens));
+        prompt = prompt.max(first.prompts.into_iter().max().unwrap_or(0));
     }
     let steps = own_limit(draft, shared_env, plan)?.unwrap_or(UNKNOWN_STEPS);
     // The first step has no past ones.

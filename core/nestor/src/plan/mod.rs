@@ -41,7 +41,7 @@ pub use self::time::{Collective, Iteration, PlannedPhase};
 use self::units::UnitSizes;
 use self::whole::WholeRun;
 pub use self::workload::PlannedWork;
-use self::workload::planned_work;
+use self::workload::{Means, planned_work};
 use crate::input_error;
 use crate::model::{Config, config::SHAPES, hub, kind, new::last_ids};
 use crate::plugin::Column;
@@ -50,6 +50,9 @@ use crate::recipe::{self, Recipe, Sharding, all_of};
 
 /// The measured memory of plugins is rounded up to a multiple of these bytes.
 const PLUGIN_BYTES: u64 = 32 << 20;
+
+/// Ranks on one node where nobody says how many.
+const PER_NODE: u64 = 8;
 
 /// Numbers of ranks that every plan shows.
 const SHOWN: [u64; 4] = [1, 2, 4, 8];
@@ -134,7 +137,7 @@ pub fn plan(args: &PlanArgs) -> Result<Plan> {
     // The plugins are open, with the data that each rank loads. Rounded up, so that plans of one recipe are alike.
     let plugins = host::own_bytes().zip(before).map_or(0, |(after, before)| after.saturating_sub(before));
     let plugins = plugins.next_multiple_of(PLUGIN_BYTES);
-    let Findings { problems, warnings, estimator, teacher, eval_tasks, config: found, .. } = findings;
+    let Findings { problems, warnings, estimator, teacher, eval_tasks, lengths, config: found, .. } = findings;
     if let Some(error) = all_of(problems) {
         return Err(error);
     }
@@ -142,14 +145,38 @@ pub fn plan(args: &PlanArgs) -> Result<Plan> {
     let config = found.unwrap_or(config);
     let asked = estimator.iter().flat_map(|estimator| estimator.asked());
     let asks_policy = asked.into_iter().any(|one| matches!(one.column, Column::Entropy | Column::Hidden { .. }));
-    let workload = planned_work(&recipe, &config, args, asks_policy)?;
+    let means = Means::of(args, lengths);
+    let workload = planned_work(&recipe, &config, &means, asks_policy)?;
+    let measurement = means.measurement(&recipe);
     let planner =
         Planner { hardware: target.hardware, config, teacher, per_node: args.gpus_per_node, workload, recipe, plugins };
     let fit = args.fit.then(|| planner.search(ranks)).transpose()?;
     let knobs = fit.as_ref().map_or(Knobs::of(&planner.recipe), |fit| fit.knobs);
     let mut plan = planner.plan(&knobs, ranks, eval_tasks.map(|(tasks, _)| tasks));
     plan.recipe = args.recipe.display().to_string();
+    plan.assumptions.extend(measurement);
     Ok(Plan { fit, device: target.name, warnings, model: PlannedModel { name, ..plan.model }, ..plan })
+}
+
+/// Warns of a run that the free memory of this machine does not hold, by the arithmetic of a plan. Call it before the run
+/// takes memory.
+pub fn memory_warning(recipe: &Recipe, findings: &Findings, ranks: usize) -> Option<String> {
+    let config = findings.config.clone()?;
+    let hardware = machine::target(None, recipe.device, kind(recipe.dtype), None).hardware;
+    let means = Means { measured: findings.lengths, ..Means::default() };
+    let workload = planned_work(recipe, &config, &means, false).ok()?;
+    let (teacher, recipe) = (findings.teacher.clone(), recipe.clone());
+    let knobs = Knobs::of(&recipe);
+    let planner = Planner { hardware, config, teacher, per_node: PER_NODE, workload, recipe, plugins: 0 };
+    let Fit { peak_phase, peak_bytes, capacity, fits, .. } = planner.fit(ranks as u64, &knobs);
+    (!fits).then(|| {
+        format!(
+            "the run may need {} of memory in {peak_phase}, and a rank has {}: `nestor plan RECIPE --fit` chooses settings \
+             that fit",
+            format::bytes(peak_bytes),
+            format::bytes(capacity)
+        )
+    })
 }
 
 /// The bytes of `--memory`.

@@ -12,6 +12,7 @@ use nestor_cli::args::Gpu;
 use serde::Serialize;
 
 use super::format::{bytes, duration};
+use super::hardware::Hardware;
 use super::knobs::Knobs;
 use super::planner::{Fit, Planner};
 use crate::engine::PAGE;
@@ -20,6 +21,9 @@ use crate::recipe::{Dtype, Lora, Recipe, Recompute, Sharding, VisionTrain};
 
 /// Micro-batches are whole multiples of this number of tokens, unless a whole mini-batch or one sequence has fewer.
 const TOKENS: u64 = 64;
+/// Share of a rank's memory that the settings leave free where they can: for what the estimate leaves out, and for other
+/// programs.
+const MARGIN: f64 = 0.05;
 /// The rank of adapters that a refusal suggests, as in the published 7B recipes.
 const LORA_RANK: i64 = 64;
 
@@ -31,6 +35,8 @@ pub struct Fitted {
     pub sets: Vec<String>,
     pub before: Estimate,
     pub after: Estimate,
+    /// Bytes of a rank's memory that were kept free; 0 if the run needs them.
+    pub margin: u64,
     /// True if every request is decoded at once, a micro-batch holds a whole mini-batch, and nothing is recomputed.
     pub more_memory_would_not_help: bool,
 }
@@ -48,7 +54,7 @@ pub struct Estimate {
 impl Fitted {
     /// Writes the arguments on one line, and what they change.
     pub fn write(&self, f: &mut Formatter) -> fmt::Result {
-        let Self { sets, before, after, .. } = self;
+        let Self { sets, before, after, margin, .. } = self;
         let shown = |e: &Estimate| format!("{} and {} an iteration", bytes(e.peak_bytes), duration(e.seconds));
         let fits = if before.fits { "fits" } else { "does not fit" };
         if sets.is_empty() {
@@ -56,6 +62,11 @@ impl Fitted {
         } else {
             writeln!(f, "The recipe {fits} as it is: {}. For this memory: {}, with", shown(before), shown(after))?;
             writeln!(f, "\n  {}\n", sets.iter().map(|set| format!("--set {set}")).collect::<Vec<_>>().join(" "))?;
+        }
+        if *margin > 0 {
+            writeln!(f, "A margin of {} ({:.0} %) stays free.", bytes(*margin), 100.0 * MARGIN)?;
+        } else {
+            writeln!(f, "The run needs the margin of {:.0} % too: no memory stays free.", 100.0 * MARGIN)?;
         }
         if self.more_memory_would_not_help {
             writeln!(
@@ -82,11 +93,24 @@ fn largest(least: u64, most: u64, holds: impl Fn(u64) -> bool) -> Option<u64> {
 }
 
 impl Planner {
-    /// The settings with the least estimated time that fit into the memory of a rank.
+    /// The settings with the least estimated time that fit into the memory of a rank, less a margin. Where nothing fits
+    /// beside the margin, they use it.
     ///
     /// # Errors
     /// If none fit; the message names the nearest remedies.
     pub fn search(&self, ranks: u64) -> Result<Fitted> {
+        let memory = (self.hardware.memory as f64 * (1.0 - MARGIN)) as u64;
+        let less = Self { hardware: Hardware { memory, ..self.hardware }, ..self.clone() };
+        let Ok(Fitted { knobs, .. }) = less.search_whole(ranks) else { return self.search_whole(ranks) };
+        let own = Knobs::of(&self.recipe);
+        let (before, after) = (self.estimate(ranks, &own), self.estimate(ranks, &knobs));
+        let margin = after.capacity - less.capacity(ranks);
+        let more_memory_would_not_help = self.is_most(ranks, &knobs);
+        Ok(Fitted { sets: knobs.sets(&own), before, after, margin, more_memory_would_not_help, knobs })
+    }
+
+    /// [`Self::search`] without a margin.
+    fn search_whole(&self, ranks: u64) -> Result<Fitted> {
         let own = Knobs::of(&self.recipe);
         let modes = if ranks == 1 { vec![own.sharding] } else { vec![Sharding::GradOp, Sharding::Full] };
         let choices = modes.into_iter().filter_map(|sharding| self.choose(ranks, Knobs { sharding, ..own }));
@@ -101,6 +125,7 @@ impl Planner {
             sets: knobs.sets(&own),
             before,
             after,
+            margin: 0,
             more_memory_would_not_help: self.is_most(ranks, &knobs),
             knobs,
         })

@@ -1,4 +1,4 @@
-use super::workload::planned_work;
+use super::workload::{Means, planned_work};
 use super::*;
 use crate::error::InputError;
 use crate::recipe::VisionTrain;
@@ -21,7 +21,7 @@ fn planner(shape: &str, sets: &[&str], gpu: Gpu) -> Planner {
         teacher: None,
         hardware: Hardware::of(gpu, kind(recipe.dtype)),
         per_node: 8,
-        workload: planned_work(&recipe, &config, &args, false).expect("work"),
+        workload: planned_work(&recipe, &config, &Means::of(&args, None), false).expect("work"),
         config,
         plugins: 0,
         recipe,

@@ -33,13 +33,14 @@ impl Planner {
         let tasks = tasks.or(match recipe.eval.tasks {
             EvalTasks::Panel(tasks) => Some(u64::from(tasks)),
             EvalTasks::All => None,
+            EvalTasks::None => Some(0),
         });
         let between = recipe.iterations.saturating_sub(1).checked_div(recipe.eval.every).unwrap_or(0);
-        let evaluations = 2 + between;
+        let evaluations = if recipe.eval.evaluates() { 2 + between } else { 0 };
         let evaluation = tasks.map(|tasks| {
             let mut setup = setup;
             setup.workload = PlannedWork { tasks, group_size: 1, ..setup.workload };
-            evaluations as f64 * setup.generation().seconds()
+            if evaluations == 0 { 0.0 } else { evaluations as f64 * setup.generation().seconds() }
         });
         let warm_start =
             recipe.warm_start.as_ref().map_or(0.0, |warm| warm.steps as f64 * setup.optimiser_step(warm.batch as f64));

@@ -5,6 +5,7 @@ use nestor_cli::args::PlanArgs;
 use serde::Serialize;
 
 use super::images::Images;
+use crate::agent::MeasuredLengths;
 use crate::input_error;
 use crate::model::Config;
 use crate::recipe::{OldLogprobs, Recipe};
@@ -93,9 +94,53 @@ impl PlannedWork {
     }
 }
 
-/// The work of an iteration. The default means are close to the published ALFWorld run: 34 of 50 steps, prompts of 521 of
+/// Means that the caller gives, and those that a rehearsal measured.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Means {
+    /// Steps of an episode.
+    pub steps: Option<f64>,
+    /// Tokens of a prompt.
+    pub prompt: Option<f64>,
+    /// Tokens of a response.
+    pub response: Option<f64>,
+    pub measured: Option<MeasuredLengths>,
+}
+
+impl Means {
+    /// Those of the command line.
+    pub fn of(args: &PlanArgs, measured: Option<MeasuredLengths>) -> Self {
+        Self { steps: args.steps, prompt: args.prompt, response: args.response, measured }
+    }
+
+    /// Tokens of a prompt as measured: of a later one, which has a history. In a transcript, the mean over the steps.
+    fn measured_prompt(&self, recipe: &Recipe, steps: f64) -> Option<f64> {
+        let MeasuredLengths { first, later, .. } = self.measured?;
+        match later {
+            Some(later) if recipe.rollout.is_transcript() => Some((first + later * (steps - 1.0)) / steps),
+            later => Some(later.unwrap_or(first)),
+        }
+    }
+
+    /// A line of the lengths that were measured and are used.
+    pub fn measurement(&self, recipe: &Recipe) -> Option<String> {
+        let MeasuredLengths { episodes, later, response, .. } = self.measured?;
+        let mut used = Vec::new();
+        if self.prompt.is_none() {
+            used.push("prompts");
+        }
+        if self.response.is_none() && response.is_some() && recipe.warm_start.is_some() {
+            used.push("responses (the expert's)");
+        }
+        if self.steps.is_none() && later.is_none() {
+            used.push("episodes of one step");
+        }
+        (!used.is_empty()).then(|| format!("{} as measured in {episodes} rehearsed episodes", used.join(", ")))
+    }
+}
+
+/// The work of an iteration. The lengths are those given, else those measured. The default means are close to the published ALFWorld run: 34 of 50 steps, prompts of 521 of
 /// 2048 tokens, responses of 81 of 512. `asks_policy`: the estimator asks for columns that a pass of the policy gives.
-pub fn planned_work(recipe: &Recipe, config: &Config, args: &PlanArgs, asks_policy: bool) -> Result<PlannedWork> {
+pub fn planned_work(recipe: &Recipe, config: &Config, means: &Means, asks_policy: bool) -> Result<PlannedWork> {
     let (r, u) = (&recipe.rollout, &recipe.update);
     let mean = |flag: &str, given: Option<f64>, share: f64, most: f64| match given {
         None => Ok((share * most).max(1.0)),
@@ -104,14 +149,21 @@ pub fn planned_work(recipe: &Recipe, config: &Config, args: &PlanArgs, asks_poli
     };
     let longest = r.max_prompt_tokens as f64;
     // A prompt has room for its image.
-    let usual = (0.25 * longest).max(Images::new(recipe, config, None).least_tokens());
-    let prompt = mean("--prompt", args.prompt, usual / longest, longest)?;
+    let one_step = means.measured.is_some_and(|measured| measured.later.is_none());
+    let usual_steps = if one_step { 1.0 } else { 2.0 / 3.0 * f64::from(r.max_steps) };
+    let steps = mean("--steps", means.steps, usual_steps / f64::from(r.max_steps), f64::from(r.max_steps))?;
+    let usual = means.measured_prompt(recipe, steps).unwrap_or(0.25 * longest).min(longest);
+    let usual = usual.max(Images::new(recipe, config, None).least_tokens());
+    let prompt = mean("--prompt", means.prompt, usual / longest, longest)?;
+    // An expert's responses are those of a policy that imitates it, and no others.
+    let expert = means.measured.and_then(|measured| measured.response).filter(|_| recipe.warm_start.is_some());
+    let usual_response = expert.map_or(1.0 / 6.0, |response| response / r.max_response_tokens as f64);
     let mut workload = PlannedWork {
         tasks: u64::from(r.tasks),
         group_size: u64::from(r.group_size),
-        steps: mean("--steps", args.steps, 2.0 / 3.0, f64::from(r.max_steps))?,
+        steps,
         prompt,
-        response: mean("--response", args.response, 1.0 / 6.0, r.max_response_tokens as f64)?,
+        response: mean("--response", means.response, usual_response, r.max_response_tokens as f64)?,
         transcript: r.is_transcript(),
         mini_batch: u.mini_batch as u64,
         epochs: u64::from(u.epochs),

@@ -6,14 +6,12 @@ use anyhow::{Result, bail};
 use tch::{Kind, Tensor, no_grad};
 
 use super::backward;
+use crate::error::Diverged;
 use crate::model::config::Output;
 use crate::model::qwen2::layouts;
 use crate::model::{Config, Model};
 use crate::recipe::{self, LOSS_SCALE, Recompute, Update};
 use crate::shard::{AdamW, Adapters, GradientSums, HeldUnits, Layout, LossScale, Optimizer, Ranks, StepReport};
-
-/// Optimiser steps in a row without a finite gradient after which a run ends.
-const MOST_SKIPPED: u32 = 10;
 
 /// A network and its optimiser, shared by ranks.
 #[derive(Debug)]
@@ -166,9 +164,6 @@ impl Network {
 
     /// Clips the gradient sums to this global norm and makes an optimiser step at this learning rate. A gradient that is not
     /// finite changes nothing.
-    ///
-    /// # Errors
-    /// When [`MOST_SKIPPED`] gradients in a row were not finite.
     pub fn step(&mut self, update: &Update, lr: f64, grad_clip: f64) -> Result<StepReport> {
         let [beta1, beta2] = update.betas;
         let options = AdamW { lr, beta1, beta2, weight_decay: update.weight_decay, eps: 1e-8 };
@@ -178,13 +173,6 @@ impl Network {
             // Where a lower loss scale may help, the gradient itself may be finite.
             let hopeless = !self.optimizer.loss_scale.is_some_and(LossScale::can_fall);
             self.skipped_in_a_row += u32::from(hopeless);
-            if self.skipped_in_a_row >= MOST_SKIPPED {
-                bail!(
-                    "{MOST_SKIPPED} gradients in a row were not finite (norm {}): lower the learning rate ({lr:e}), or \
-                     start from a checkpoint whose weights are sound",
-                    step.grad_norm
-                );
-            }
             return Ok(step);
         }
         self.skipped_in_a_row = 0;
@@ -193,6 +181,29 @@ impl Network {
             self.refresh()?;
         }
         Ok(step)
+    }
+
+    /// Ends a run that cannot learn any more.
+    ///
+    /// # Errors
+    /// When `most` gradients in a row were not finite, at all ranks alike.
+    pub fn check_skipped(&self, most: u32) -> Result<()> {
+        let skipped = self.skipped_in_a_row;
+        let message = format!(
+            "{skipped} optimizer steps in a row were skipped, because their gradients were not finite (update.max_skipped is \
+             {most})"
+        );
+        let critic = self.model.config.output == Output::Value;
+        if skipped >= most { Err(Diverged { critic, message }.into()) } else { Ok(()) }
+    }
+
+    /// True if all of this rank's weights and moments are finite.
+    pub fn is_finite(&self) -> bool {
+        let Optimizer { master_weights, exp_avgs, exp_avg_sqs, .. } = &self.optimizer;
+        // The largest and the smallest entry are NaN if any is.
+        let finite = |flat: &Tensor| (flat.max() - flat.min()).double_value(&[]).is_finite();
+        let mut all = master_weights.iter().chain(exp_avgs).chain(exp_avg_sqs).filter(|flat| flat.numel() > 0);
+        no_grad(|| all.all(finite))
     }
 }
 

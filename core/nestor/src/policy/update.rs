@@ -2,7 +2,7 @@
 
 use std::f64::consts::PI;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
@@ -120,6 +120,7 @@ pub fn run_remaining(
         let StepReport { grad_norm, skipped, loss_scale } = policy.step(update, settings.lr, update.grad_clip)?;
         report.tokens += gradient.tokens;
         report.each.push(OptimizerStep { sums: gradient.sums, grad_norm, skipped, loss_scale });
+        policy.check_skipped(update.max_skipped).context("updating the policy")?;
     }
     Ok(true)
 }

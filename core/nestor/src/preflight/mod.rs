@@ -13,16 +13,20 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
+use serde_json::Value;
 
 pub use disk::Space;
 pub use model::new_tokenizer;
 
-use crate::agent::{Rehearsal, RehearsedPrompt, TaskCursor, count_eval_tasks, count_tasks, eval_plan, plan};
+use crate::agent::{
+    MeasuredLengths, Rehearsal, Rehearsed, RehearsedPrompt, TaskCursor, count_eval_tasks, count_tasks, eval_plan, plan,
+    without_long,
+};
 use crate::error::InputError;
 use crate::input_error;
 use crate::model::Config;
 use crate::plugin::{Estimator, Kind, Limits, Plugins, SharedEnv};
-use crate::recipe::{EvalTasks, Recipe, Sharding, all_of};
+use crate::recipe::{EvalTasks, Recipe, Sharding, Truncation, all_of};
 use crate::tokenizer::Tokenizer;
 use crate::track::WandbRun;
 
@@ -30,6 +34,10 @@ use crate::track::WandbRun;
 const TRAINING_TASKS: usize = 8;
 /// Evaluation tasks whose first steps are rehearsed.
 const EVAL_TASKS: u32 = 4;
+/// Most rows of a file whose prompts are counted.
+const MOST_ROWS: u64 = 200_000;
+/// Ends of the names of files whose rows are tasks.
+const ROWS: [&str; 4] = ["jsonl", "json", "parquet", "csv"];
 
 /// Conditions of a run that its recipe does not hold.
 #[derive(Debug, Clone)]
@@ -66,6 +74,8 @@ pub struct Findings {
     pub tokenizer: Option<Tokenizer>,
     /// The first prompt of the first iteration.
     pub prompt: Option<RehearsedPrompt>,
+    /// The lengths of the rehearsed episodes.
+    pub lengths: Option<MeasuredLengths>,
     pub space: Option<Space>,
 }
 
@@ -136,9 +146,9 @@ pub fn preflight(recipe: &Recipe, conditions: &Conditions) -> Findings {
     plugins(recipe, conditions, &mut findings);
     model::check(recipe, conditions, &mut findings);
     columns::check(recipe, conditions, &mut findings);
+    drop_long(recipe, &mut findings);
     if conditions.root {
-        let rehearsed = rehearse(recipe, &findings);
-        findings.prompt = findings.take(rehearsed).flatten();
+        rehearse(recipe, &mut findings);
     }
     if let (Some(dir), Some(config), true) = (conditions.dir, &findings.config, conditions.root) {
         let space = Space::of(recipe, config, dir);
@@ -213,8 +223,10 @@ fn open(recipe: &Recipe, conditions: &Conditions, plugins: &Plugins, findings: &
     if findings.problems.iter().any(is_failure) {
         return; // the next call would hang or fail as well
     }
-    let count = findings.take(count_eval_tasks(&shared_env, &recipe.eval));
-    findings.eval_tasks = count.map(|count| (recipe.eval.tasks.number(count), count));
+    if recipe.eval.evaluates() {
+        let count = findings.take(count_eval_tasks(&shared_env, &recipe.eval));
+        findings.eval_tasks = count.map(|count| (recipe.eval.tasks.number(count), count));
+    }
     let shadowed = findings.take(plugins.shadow_warnings([shared_env.file()]));
     findings.warnings.extend(shadowed.into_iter().flatten());
     findings.shared_env = Some(shared_env);
@@ -236,27 +248,95 @@ fn check_critic(recipe: &Recipe, estimator: &Estimator) -> Result<()> {
     }
 }
 
-/// Plays the first steps of the first training and evaluation tasks, and returns the first prompt.
-fn rehearse(recipe: &Recipe, findings: &Findings) -> Result<Option<RehearsedPrompt>> {
-    let Findings { shared_env: Some(shared_env), tokenizer: Some(tokenizer), config: Some(config), .. } = findings
+/// Leaves tasks with over-long prompts out, where the recipe asks for it. Every rank does, and all find the same.
+fn drop_long(recipe: &Recipe, findings: &mut Findings) {
+    let Findings { shared_env: Some(shared_env), tokenizer: Some(tokenizer), config: Some(config), .. } = &*findings
     else {
-        return Ok(None);
+        return;
     };
-    let Findings { tasks, eval_tasks, .. } = findings;
+    let (rollout, eval) = (&recipe.rollout, &recipe.eval);
+    if rollout.truncation != Truncation::Drop || findings.tasks.is_none() {
+        return;
+    }
+    let rehearsal = Rehearsal { shared_env, rollout, tokenizer, config, imitates: false };
+    let evaluated = findings.eval_tasks.map(|_| &*eval.split).filter(|split| *split != rollout.split);
+    let splits: Vec<&str> = [&*rollout.split].into_iter().chain(evaluated).collect();
+    let left = without_long(&rehearsal, &splits).context("recipe key `rollout.truncation`");
+    let Some((shared_env, warnings)) = findings.take(left) else { return };
+    findings.warnings.extend(warnings);
+    findings.tasks = findings.take(count_tasks(&shared_env, "rollout.split", &rollout.split));
+    if findings.eval_tasks.is_some() {
+        let count = findings.take(count_eval_tasks(&shared_env, eval));
+        findings.eval_tasks = count.map(|count| (eval.tasks.number(count), count));
+    }
+    findings.shared_env = Some(shared_env);
+}
+
+/// Plays the first steps of the first training and evaluation tasks, and notes the first prompt and the lengths. Where tasks
+/// are rows of a file, all of their prompts are counted.
+fn rehearse(recipe: &Recipe, findings: &mut Findings) {
+    let Findings { shared_env: Some(shared_env), tokenizer: Some(tokenizer), config: Some(config), .. } = &*findings
+    else {
+        return;
+    };
+    let (tasks, eval_tasks) = (findings.tasks, findings.eval_tasks);
     let (rollout, eval) = (&recipe.rollout, &recipe.eval);
     let rehearsal = Rehearsal { shared_env, rollout, tokenizer, config, imitates: recipe.warm_start.is_some() };
-    let mut first = None;
-    if let Some(count) = *tasks {
-        let drawn = TaskCursor::new(count, recipe.seed).next(TRAINING_TASKS.min(rollout.tasks as usize));
-        first = rehearsal.play(&rollout.split, &plan(&drawn, 1, recipe.seed, 1)).context("rehearsing a prompt")?;
-    }
-    if let Some((tasks, count)) = *eval_tasks {
+    let evaluated = |(tasks, count): (u64, u64)| {
         let panel = EvalTasks::Panel(tasks.min(u64::from(u32::MAX)) as u32);
-        let plan: Vec<_> = eval_plan(count, panel, 1, recipe.eval.panel_seed(recipe.seed))
-            .into_iter()
-            .take(EVAL_TASKS as usize)
-            .collect();
-        rehearsal.play(&eval.split, &plan).context("rehearsing a prompt of the evaluation")?;
+        eval_plan(count, panel, 1, eval.panel_seed(recipe.seed))
+    };
+    let play = || {
+        let mut rehearsed = Rehearsed::default();
+        if let Some(count) = tasks {
+            let drawn = TaskCursor::new(count, recipe.seed).next(TRAINING_TASKS.min(rollout.tasks as usize));
+            let plan = plan(&drawn, 1, recipe.seed, 1);
+            rehearsed.extend(rehearsal.play(&rollout.split, &plan).context("rehearsing a prompt")?);
+        }
+        if let Some(counts) = eval_tasks {
+            let plan: Vec<_> = evaluated(counts).into_iter().take(EVAL_TASKS as usize).collect();
+            let played = rehearsal.play(&eval.split, &plan).context("rehearsing a prompt of the evaluation")?;
+            rehearsed.extend(played);
+        }
+        Ok(rehearsed)
+    };
+    let refuses = rollout.truncation == Truncation::Error;
+    let count_rows = || {
+        let trained = tasks.map(|count| rehearsal.check_lengths(&rollout.split, 0..count.min(MOST_ROWS)));
+        let evaluated = eval_tasks.map(|counts| evaluated(counts).into_iter().map(|plan| plan.task));
+        let evaluated = evaluated.map(|tasks| rehearsal.check_lengths(&eval.split, tasks));
+        [trained, evaluated].into_iter().flatten().filter_map(Result::err).collect::<Vec<_>>()
+    };
+    let of_file = names_a_file(&recipe.env.config);
+    let mut problems = if of_file && refuses { count_rows() } else { Vec::new() };
+    let mut rehearsed = Rehearsed::default();
+    // An over-long row would also end the rehearsal, which names no other.
+    if problems.is_empty() {
+        match play() {
+            Ok(played) => rehearsed = played,
+            Err(problem) => problems.push(problem),
+        }
+        if rehearsed.has_one_step() && refuses && !of_file {
+            problems.extend(count_rows());
+        }
     }
-    Ok(first)
+    findings.problems.extend(problems);
+    let judged = rehearsed.judge(rollout.env_errors);
+    let warning = findings.take(judged).flatten();
+    findings.warnings.extend(warning);
+    findings.lengths = rehearsed.lengths();
+    findings.prompt = rehearsed.first;
+}
+
+/// True if a plugin's config names a file of rows.
+fn names_a_file(config: &Value) -> bool {
+    match config {
+        Value::String(text) => {
+            let path = Path::new(text);
+            path.extension().is_some_and(|end| ROWS.iter().any(|known| end == *known)) && path.is_file()
+        }
+        Value::Array(items) => items.iter().any(names_a_file),
+        Value::Object(map) => map.values().any(names_a_file),
+        _ => false,
+    }
 }

@@ -1,4 +1,4 @@
-//! Warnings of an iteration from which the policy learned nothing, and a check of an estimator's input.
+//! Warnings of an iteration that diverges or from which the policy learned nothing, and a check of an estimator's input.
 //!
 //! A cause is judged by an iteration's own numbers, never by the recipe alone: PPO and REINFORCE++ do not compare inside
 //! groups, and GRPO and RLOO have advantages in some groups of one.
@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 
 use anyhow::Result;
 
+use super::divergence::{Divergence, Sign, Updated};
 use crate::data::Rows;
+use crate::error::Diverged;
 use crate::input_error;
-use crate::recipe::Recipe;
-use crate::track::Metrics;
 
 /// Iterations after a warning in which its cause is not reported again.
 const QUIET: u64 = 10;
@@ -24,7 +24,7 @@ const SOLVED: f64 = 0.9;
 /// Values and rewards beyond this cannot be squared in float32.
 const LARGEST: f64 = 1e18;
 
-/// A cause for which an iteration taught nothing.
+/// A cause for which an iteration taught nothing, or spoilt the policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Alarm {
     /// Its title in W&B.
@@ -37,19 +37,54 @@ pub struct Alarm {
 pub struct Alarms {
     /// The last iteration at which a cause was reported.
     reported: BTreeMap<&'static str, u64>,
+    divergence: Divergence,
+    /// The last iteration with a sign of divergence.
+    pub diverged: Option<u64>,
+    /// The recipe keys to change, of the last sign of divergence.
+    pub remedy: Option<String>,
 }
 
 impl Alarms {
+    /// Continues a run whose last sign of divergence was in this iteration.
+    pub fn resumed(diverged: Option<u64>) -> Self {
+        Self { diverged, ..Self::default() }
+    }
+
     /// The alarms of an iteration whose cause was not reported in the iterations before.
-    pub fn of(&mut self, iteration: u64, metrics: &Metrics, rows: &Rows, recipe: &Recipe) -> Vec<Alarm> {
-        let mut alarms = causes(iteration, metrics, rows, recipe);
+    pub fn of(&mut self, iteration: u64, updated: Updated) -> Vec<Alarm> {
+        let signs = self.divergence.signs(updated);
+        if let Some(first) = signs.iter().find(|sign| sign.diverges) {
+            (self.diverged, self.remedy) = (Some(iteration), Some(first.remedy.clone()));
+        }
+        let mut alarms: Vec<Alarm> = signs
+            .iter()
+            .map(|Sign { cause, fact, remedy, .. }| Alarm {
+                cause,
+                message: format!("iteration {iteration}: {fact}: {remedy}"),
+            })
+            .collect();
+        // The prompt is not to blame for the responses of a policy that has diverged.
+        alarms.extend(
+            causes(iteration, updated)
+                .into_iter()
+                .filter(|alarm| !(OF_RESPONSES.contains(&alarm.cause) && self.is_diverging(iteration))),
+        );
         alarms.retain(|alarm| self.reported.get(alarm.cause).is_none_or(|last| iteration >= last + QUIET));
         self.reported.extend(alarms.iter().map(|alarm| (alarm.cause, iteration)));
         alarms
     }
+
+    /// True if this iteration or one shortly before had a sign of divergence.
+    pub fn is_diverging(&self, iteration: u64) -> bool {
+        self.diverged.is_some_and(|last| iteration < last + QUIET)
+    }
 }
 
-fn causes(iteration: u64, metrics: &Metrics, rows: &Rows, recipe: &Recipe) -> Vec<Alarm> {
+/// Causes that an update which diverges brings about too.
+const OF_RESPONSES: [&str; 4] = ["every response cut", "nothing readable", "all advantages zero", "groups of one"];
+
+fn causes(iteration: u64, updated: Updated) -> Vec<Alarm> {
+    let Updated { metrics, rows, recipe, .. } = updated;
     let is = |name: &str, value: f64| metrics.get(name) == Some(value);
     let mut alarms = Vec::new();
     let mut alarm = |cause, message: String| {
@@ -129,10 +164,8 @@ fn only_penalties_count(rows: &Rows) -> bool {
 pub fn check_rows(rows: &Rows) -> Result<()> {
     let usable = |value: f64| value.abs() <= LARGEST; // false for NaN
     if let Some(bad) = rows.values.iter().flatten().find(|&&value| !usable(f64::from(value))) {
-        anyhow::bail!(
-            "the critic gave the value {bad:e}: it has diverged; lower critic.lr or critic.grad_clip, and start from an \
-             earlier checkpoint"
-        );
+        let message = format!("the critic gave the value {bad:e}: it has diverged");
+        return Err(Diverged { critic: true, message }.into());
     }
     let at = |token: usize| rows.token_offsets.partition_point(|&offset| offset <= token as u64) - 1;
     if let Some(token) = rows.token_rewards.iter().position(|&reward| !usable(reward)) {
@@ -163,6 +196,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::policy::update::{OptimizerStep, UpdateReport};
+    use crate::recipe::Recipe;
+    use crate::run::UpdateReports;
+    use crate::track::Metrics;
 
     fn recipe(group_size: u32) -> Recipe {
         let recipe = json!({
@@ -203,7 +240,10 @@ mod tests {
     }
 
     fn found(values: &[(&str, f64)], group_size: u32, steps: &[(f64, f64, f32)]) -> Vec<&'static str> {
-        let alarms = Alarms::default().of(1, &metrics(values), &rows(steps), &recipe(group_size));
+        let (metrics, rows, recipe, reports) =
+            (metrics(values), rows(steps), recipe(group_size), UpdateReports::default());
+        let updated = Updated { recipe: &recipe, metrics: &metrics, rows: &rows, reports: &reports };
+        let alarms = Alarms::default().of(1, updated);
         alarms.into_iter().map(|alarm| alarm.cause).collect()
     }
 
@@ -233,9 +273,9 @@ mod tests {
     #[test]
     fn a_cause_is_reported_once_in_ten_iterations() {
         let (mut alarms, recipe, rows) = (Alarms::default(), recipe(2), rows(&[(1.0, 0.0, 1.0)]));
-        let cut = metrics(&[("response/clipped_ratio", 1.0)]);
-        let reported: Vec<u64> =
-            (1..=25).filter(|&iteration| !alarms.of(iteration, &cut, &rows, &recipe).is_empty()).collect();
+        let (cut, reports) = (metrics(&[("response/clipped_ratio", 1.0)]), UpdateReports::default());
+        let updated = Updated { recipe: &recipe, metrics: &cut, rows: &rows, reports: &reports };
+        let reported: Vec<u64> = (1..=25).filter(|&iteration| !alarms.of(iteration, updated).is_empty()).collect();
         assert_eq!(reported, [1, 11, 21]);
     }
 
@@ -245,7 +285,7 @@ mod tests {
         assert!(check_rows(&good).is_ok());
         for value in [f32::NAN, f32::INFINITY, -1e30] {
             let message = check_rows(&Rows { values: Some(vec![0.0, value]), ..good.clone() }).expect_err("diverged");
-            assert!(message.to_string().contains("critic.lr"), "{message}");
+            assert!(message.is::<Diverged>() && message.to_string().contains("critic"), "{message}");
         }
         for (reward, penalty, word) in [(f64::INFINITY, 0.0, "scale"), (0.0, 1e308, "invalid_action_penalty")] {
             let message = check_rows(&rows(&[(0.0, 0.0, 0.0), (reward, penalty, 0.0)])).expect_err("overflows");

@@ -9,6 +9,7 @@ use super::record::PluginFiles;
 use super::resume::{Resumption, resumption};
 use super::{TrainArgs, identity};
 use crate::dist::{agree, from_root};
+use crate::plan::memory_warning;
 use crate::plugin::{Estimator, Kind};
 use crate::preflight::{Conditions, Ready, preflight};
 use crate::recipe::Recipe;
@@ -45,7 +46,11 @@ pub fn check(recipe: &mut Recipe, name: &str, args: &TrainArgs, ranks: &Ranks, c
         elsewhere: None,
         stop: ranks.stop.clone(),
     };
-    let (ready, outcome) = match preflight(recipe, &conditions).ready() {
+    let mut findings = preflight(recipe, &conditions);
+    if conditions.root {
+        findings.warnings.extend(memory_warning(recipe, &findings, conditions.ranks));
+    }
+    let (ready, outcome) = match findings.ready() {
         Ok(ready) => (Some(ready), Ok(())),
         Err(error) => (None, Err(error)),
     };

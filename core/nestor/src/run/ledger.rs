@@ -43,6 +43,23 @@ pub struct State {
     pub best: Option<Best>,
     #[serde(default)]
     pub totals: Totals,
+    /// The last iteration with a sign of divergence.
+    #[serde(default)]
+    pub diverged: Option<u64>,
+    /// The newest checkpoint, if nothing speaks against its weights yet.
+    #[serde(default)]
+    pub candidate: Option<Candidate>,
+    /// The newest checkpoint whose weights have given finite gradients.
+    #[serde(default)]
+    pub good: Option<Moment>,
+}
+
+/// A checkpoint whose weights must still prove to be sound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Candidate {
+    moment: Moment,
+    /// Optimizer steps of policy and critic.
+    steps: [u64; 2],
 }
 
 /// The work of all iterations so far.
@@ -77,7 +94,33 @@ impl State {
             comparable_from: 0,
             best: None,
             totals: Totals::default(),
+            diverged: None,
+            candidate: None,
+            good: None,
         }
+    }
+
+    /// The last good checkpoint: optimizer steps were made from its weights, or from those after it.
+    pub fn last_good(&self, policy: &Network, critic: Option<&Network>) -> Option<Moment> {
+        let proven = self.candidate.filter(|candidate| {
+            let made = |network: &Network, before: u64| network.optimizer.steps > before;
+            let networks: Vec<(&Network, u64)> = [Some(policy), critic]
+                .into_iter()
+                .zip(candidate.steps)
+                .filter_map(|(network, before)| Some((network?, before)))
+                .collect();
+            let sound = |network: &Network, before: u64| made(network, before) || network.skipped_in_a_row == 0;
+            networks.iter().any(|&(n, before)| made(n, before)) && networks.iter().all(|&(n, before)| sound(n, before))
+        });
+        proven.map(|candidate| candidate.moment).or(self.good)
+    }
+
+    /// Notes the checkpoint that is about to be saved; `sound` if nothing speaks against its weights.
+    pub fn saving(&mut self, moment: Moment, networks: (&Network, Option<&Network>), sound: bool) {
+        let (policy, critic) = networks;
+        self.good = self.last_good(policy, critic);
+        let steps = [policy.optimizer.steps, critic.map_or(0, |critic| critic.optimizer.steps)];
+        self.candidate = sound.then_some(Candidate { moment, steps });
     }
 
     /// Records an evaluation after an iteration; true if it is the best one.
@@ -129,6 +172,12 @@ pub struct StartedUpdate {
 }
 
 impl StartedUpdate {
+    /// True if a network made an optimizer step.
+    pub fn made_a_step(&self) -> bool {
+        let UpdateReports { policy, critic } = &self.reports;
+        policy.as_ref().is_some_and(|p| p.steps() > 0) || critic.as_ref().is_some_and(|c| c.skipped() < c.each.len())
+    }
+
     /// Finished optimiser steps.
     pub fn steps(&self) -> usize {
         let UpdateReports { policy, critic } = &self.reports;
@@ -216,7 +265,9 @@ impl Ledger {
 
     /// The checkpoints to keep.
     pub fn retention(&self, keep: usize) -> Retention {
-        Retention { keep, best: self.state.best.map(|best| Moment::iteration(best.iteration)) }
+        // A sound checkpoint needs no older one.
+        let good = self.state.good.filter(|_| self.state.candidate.is_none());
+        Retention { keep, best: self.state.best.map(|best| Moment::iteration(best.iteration)), good }
     }
 }
 

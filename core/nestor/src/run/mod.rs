@@ -5,6 +5,7 @@ mod check;
 mod collect;
 mod columns;
 mod directory;
+mod divergence;
 mod estimator_state;
 mod failed;
 mod group_filter;
@@ -22,7 +23,7 @@ mod verdict;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use rand_chacha::rand_core::Rng;
 use serde::{Deserialize, Serialize};
 
@@ -31,10 +32,10 @@ use crate::checkpoint::Contents;
 use crate::data::{Batch, Episode};
 use crate::dist::{agree, exchange};
 use crate::engine::{Counters as Generated, NoiseKey, noise};
-use crate::error::{EnvironmentFailed, InputError, message};
+use crate::error::{Diverged, EnvironmentFailed, InputError, message};
 use crate::eval::{self, Evaluation, Panel};
 use crate::files::write_lines;
-use crate::model::Model;
+use crate::model::{Model, StoredType, kind};
 use crate::plugin::Estimator;
 use crate::policy::Network;
 use crate::policy::batching::all_mini_batches;
@@ -46,6 +47,7 @@ use crate::track::{Event, Metrics, Phases, Status, Tracker, terminal};
 use alarms::Alarms;
 use directory::RunDir;
 pub use directory::{RECIPE, check_empty, make_first_free, remove_empty, to_resume};
+use divergence::{Updated, rates};
 use ledger::{Ledger, OpenRow, OptimizerCounters, SaveClock, StartedUpdate};
 use speed::{Speed, generation_flops, image_flops, training_flops};
 pub use start::join;
@@ -169,9 +171,11 @@ impl Run {
         report::rows(metrics, &batch.rows);
         let with_kl = self.recipe.update.kl.is_some();
         report::update(metrics, update, &batch.rows, with_kl);
-        for alarm in alarms.of(iteration, metrics, &batch.rows, &self.recipe) {
+        let updated = Updated { recipe: &self.recipe, metrics, rows: &batch.rows, reports: update };
+        for alarm in alarms.of(iteration, updated) {
             tracker.alarm(alarm.cause, &alarm.message)?;
         }
+        self.ledger.state.diverged = alarms.diverged;
         if let Some(policy) = &update.policy {
             tracker.record_steps(iteration, report::steps(policy, with_kl))?;
         }
@@ -210,7 +214,8 @@ impl Run {
     pub fn evaluate_and_save(&mut self, iteration: u64) -> Result<()> {
         let last = iteration == self.recipe.iterations;
         let asked = |every: u64| last || (every > 0 && iteration.is_multiple_of(every));
-        let (evaluates, saves) = (asked(self.recipe.eval.every), asked(self.recipe.checkpoint.every));
+        let evaluates = self.recipe.eval.evaluates() && asked(self.recipe.eval.every);
+        let saves = asked(self.recipe.checkpoint.every);
         let mut best = false;
         if evaluates {
             if self.save_is_due()? {
@@ -220,13 +225,67 @@ impl Run {
             let success = self.evaluate(iteration)?;
             best = self.ledger.state.evaluated(iteration, success);
         }
-        self.ledger.update = None;
+        let made = self.ledger.update.take().is_none_or(|update| update.made_a_step());
         self.ledger.state.iteration = iteration;
         self.record()?;
         if self.save_is_due()? || best || saves {
             self.save()?;
         }
-        Ok(())
+        if last { self.check_last_steps(made) } else { Ok(()) }
+    }
+
+    /// Refuses to call a run done whose last iteration made no optimizer step.
+    fn check_last_steps(&self, made: bool) -> Result<()> {
+        let Learner { policy, critic, .. } = &self.learner;
+        let stuck = |network: &Network| !made && network.skipped_in_a_row > 0;
+        let Some(network) = [Some(policy), critic.as_ref()].into_iter().flatten().find(|network| stuck(network)) else {
+            return Ok(());
+        };
+        network.check_skipped(network.skipped_in_a_row).context("the last iteration made no optimizer step")
+    }
+
+    /// Completes the error of a run that diverged: warnings of the update under way, the recipe key to change, and the last
+    /// good checkpoint. Other errors stay as they are.
+    pub fn explained(&mut self, error: anyhow::Error) -> anyhow::Error {
+        let Some(&Diverged { critic, .. }) = error.downcast_ref::<Diverged>() else { return error };
+        if let (Some(iteration), Some(update)) = (self.next_iteration(), &self.ledger.update) {
+            let Meter { metrics, tracker, alarms, .. } = &mut self.meter;
+            let rows = &update.batch.rows;
+            report::rows(metrics, rows);
+            report::update(metrics, &update.reports, rows, self.recipe.update.kl.is_some());
+            let updated = Updated { recipe: &self.recipe, metrics, rows, reports: &update.reports };
+            for alarm in alarms.of(iteration, updated) {
+                let _ = tracker.alarm(alarm.cause, &alarm.message); // the error itself is the one to report
+            }
+        }
+        let remedy = self.remedy(critic);
+        let Learner { policy, critic, .. } = &self.learner;
+        let good =
+            self.ledger.state.last_good(policy, critic.as_ref()).map(|moment| self.ledger.checkpoints.path(moment));
+        let good = match good.filter(|path| path.exists()) {
+            Some(path) => format!("the last good checkpoint is {}", path.display()),
+            None => "no checkpoint of the run has proved good".into(),
+        };
+        Diverged { critic: critic.is_some(), message: format!("{}; {remedy}; {good}", message(&error)) }.into()
+    }
+
+    /// The recipe key to change after a divergence.
+    fn remedy(&self, of_critic: bool) -> String {
+        let (recipe, steps) = (&self.recipe, self.learner.policy.optimizer.steps);
+        if let (true, Some(critic)) = (of_critic, &recipe.critic) {
+            return format!("lower critic.lr ({:e}) or critic.grad_clip ({:e})", critic.lr, critic.grad_clip);
+        }
+        if let Some(remedy) = &self.meter.alarms.remedy {
+            return remedy.clone();
+        }
+        match &recipe.warm_start {
+            _ if self.ledger.warm_start.is_none() && steps > 0 => rates(recipe, ("update.lr", recipe.update.lr)),
+            Some(warm_start) => rates(recipe, ("warm_start.lr", warm_start.lr)),
+            None => format!(
+                "no optimizer step has been made: the weights that the run began with are damaged, or overflow in dtype {}",
+                StoredType::of(kind(recipe.dtype)).map_or("this type", |stored| stored.name)
+            ),
+        }
     }
 
     /// Reports a failure to the other ranks and to W&B. After one of an environment the run saves what its newest checkpoint
@@ -397,7 +456,7 @@ impl Run {
         let _bar = self.ranks.progress.phase("evaluate", "episodes");
         let (comm, recipe) = (&*self.ranks.comm, &self.recipe);
         let episodes = eval::play(comm, &mut self.player, &self.learner.policy.model, &recipe.eval, recipe.seed)?;
-        let evaluation = Evaluation::of(&episodes);
+        let evaluation = Evaluation::of(&episodes, self.player.tokenizer().eos());
         report::evaluation(&mut self.meter.metrics, &evaluation);
         if recipe.rollout.env_errors > 0 {
             self.meter.metrics.set("eval/failed", evaluation.failed as f64);
@@ -451,6 +510,12 @@ impl Run {
         let Self { learner: Learner { policy, critic, .. }, ledger, .. } = self;
         // The critic is made after the warm start.
         let critic = critic.as_ref().filter(|_| ledger.warm_start.is_none());
+        let networks = [Some(&*policy), critic].into_iter().flatten();
+        let own = networks.clone().all(Network::is_finite);
+        let finite = exchange(&*self.ranks.comm, Ok(own))?.iter().all(|finite| *finite);
+        let skips = networks.clone().any(|network| network.skipped_in_a_row > 0);
+        let sound = finite && !skips && !self.meter.alarms.is_diverging(ledger.state.iteration);
+        ledger.state.saving(moment, (policy, critic), sound);
         ledger.state.policy = OptimizerCounters::of(policy);
         ledger.state.critic = critic.map(OptimizerCounters::of);
         let estimator = ledger.estimator.as_deref();

@@ -34,6 +34,9 @@ pub fn evaluation(metrics: &mut Metrics, evaluation: &Evaluation) {
     }
     metrics.set("eval/return", evaluation.mean_return);
     metrics.set("eval/length", evaluation.mean_length);
+    metrics.set("eval/valid_action_ratio", evaluation.valid_actions);
+    metrics.set("eval/clipped_ratio", evaluation.cut_responses);
+    metrics.set("eval/response_length", evaluation.mean_response);
     for (name, value) in &evaluation.environment {
         metrics.set(format!("eval/env/{name}"), *value);
     }

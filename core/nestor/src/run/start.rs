@@ -1,6 +1,7 @@
 //! The start of a run: its recipe is checked, its networks are created or restored, its parts are put together.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -11,6 +12,7 @@ use tch::{Device, Kind};
 use super::alarms::Alarms;
 use super::check::{Checked, check, files, needs_reference};
 use super::columns::load_teacher;
+use super::divergence::of_warm_start;
 use super::ledger::{Ledger, SaveClock, State, UnderWay};
 use super::record::{moved, rebuilt, snapshots, write_recipe};
 use super::resume::{Resumption, drop_later_evaluations};
@@ -32,7 +34,7 @@ use crate::tokenizer::Tokenizer;
 use crate::track::{
     Console, Event, Kept, Metrics, Phases, Progress, RunFacts, StopNotice, TensorBoard, Tracker, WandbRun,
 };
-use crate::warm_start::{Imitation, ImitationState};
+use crate::warm_start::{Imitation, ImitationState, ImitationStep};
 
 /// Joins the ranks that run a recipe together.
 pub fn join(recipe: &Recipe) -> Result<Ranks> {
@@ -152,7 +154,8 @@ impl Run {
             ranks.notice.saved(&resumption.checkpoint);
         }
         let learner = Learner { policy, critic, reference: None, teacher };
-        let mut meter = Meter { phases, speed, metrics: Metrics::new(), tracker, alarms: Alarms::default() };
+        let mut meter =
+            Meter { phases, speed, metrics: Metrics::new(), tracker, alarms: Alarms::resumed(ledger.state.diverged) };
         meter.resume_row(row);
         let estimator = ready.estimator;
         Ok(Self { recipe, dir, model_files, ranks, player, estimator, learner, meter, ledger, summary: None, claim })
@@ -168,7 +171,9 @@ impl Run {
         self.freeze_reference(false)?;
         let critic = self.recipe.critic.as_ref().map(|_| Network::critic_of(&self.learner.policy));
         self.learner.critic = critic.transpose()?;
-        self.evaluate(0)?;
+        if self.recipe.eval.evaluates() {
+            self.evaluate(0)?;
+        }
         report::totals(&mut self.meter.metrics, self.ledger.totals);
         self.record()?;
         self.ledger.warm_start = None;
@@ -250,6 +255,7 @@ impl Run {
         let (tracker, ranks) = (&mut self.meter.tracker, &self.ranks);
         let (every, first) = ((settings.steps / 10).max(1), Cell::new(true));
         ranks.progress.set_total(settings.steps.saturating_sub(state.steps) as usize);
+        let vocabulary = self.learner.policy.model.config.vocab_size;
         let mut imitation = Imitation {
             comm: &*ranks.comm,
             player: &mut self.player,
@@ -261,9 +267,16 @@ impl Run {
         };
         // At least one step between two pauses.
         let pause = || ranks.check_stop_or(!first.replace(false) && clock.is_due());
-        imitation.teach(&mut self.learner.policy, pause, |step, loss| {
+        let (recipe, warned) = (&self.recipe, RefCell::new(BTreeSet::new()));
+        imitation.teach(&mut self.learner.policy, pause, |done| {
+            let ImitationStep { step, loss, .. } = done;
             ranks.progress.advance(1, 0);
             tracker.record_warm_start(step, loss)?;
+            if let Some(sign) =
+                of_warm_start(recipe, settings, &done, vocabulary).filter(|sign| warned.borrow_mut().insert(sign.cause))
+            {
+                tracker.alarm(sign.cause, &format!("warm start, step {step}: {}: {}", sign.fact, sign.remedy))?;
+            }
             if step % every == 0 {
                 tracker.emit(&Event::WarmStart { step, steps: settings.steps, loss })?;
             }

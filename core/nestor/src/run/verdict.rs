@@ -11,6 +11,7 @@ use super::check::made_model;
 use super::directory::place;
 use crate::error::message;
 use crate::model::prepare;
+use crate::plan::memory_warning;
 use crate::preflight::{Conditions, Findings, preflight};
 use crate::recipe::Recipe;
 
@@ -35,6 +36,7 @@ pub fn verdict(recipe: Recipe, name: &str, args: &TrainArgs, ranks: usize) -> Ve
         stop: Arc::default(),
     };
     let mut findings = preflight(&recipe, &conditions);
+    findings.warnings.extend(memory_warning(&recipe, &findings, ranks));
     findings.take(placed);
     findings.take(prepare(&recipe, 0));
     Verdict { dir, recipe, findings }
@@ -77,6 +79,9 @@ impl Display for Verdict {
         if let Some((played, count)) = eval_tasks {
             let samples = if eval.samples > 1 { format!(", {} samples each", eval.samples) } else { String::new() };
             writeln!(f, "evaluation: {played} of the {count} tasks of split {}{samples}", eval.split)?;
+        }
+        if !eval.evaluates() {
+            writeln!(f, "evaluation: none (eval.tasks)")?;
         }
         if self.findings.estimator.is_some() {
             writeln!(f, "estimator {}", estimator.plugin)?;

@@ -79,6 +79,9 @@ const VALUES: &[Column] = &[
     column("policy/entropy", "entropy", 3, 7, 7),
     column("policy/clip_fraction", "clip", 3, 5, 14),
     column("grad/norm", "grad", 3, 6, 8),
+    column("eval/valid_action_ratio", "eval valid", 3, 10, 16),
+    column("eval/clipped_ratio", "eval cut", 3, 8, 17),
+    column("eval/response_length", "eval tokens", 1, 11, 18),
 ];
 
 /// The last columns of a line.

@@ -34,6 +34,9 @@ pub const METRICS: &[Metric] = table! {
     "eval/failed", "count", "evaluation episodes that the environment failed in; they count as not won, and not in return and length; only with `rollout.env_errors`", "";
     "eval/return", "reward", "undiscounted return of evaluation episodes", "mean of sum_t reward_t";
     "eval/length", "steps", "length of evaluation episodes", "mean of steps";
+    "eval/valid_action_ratio", "share", "steps of evaluation episodes whose response the environment could parse", "valid / steps";
+    "eval/clipped_ratio", "share", "responses of evaluation episodes that reached the token limit", "without an end token / steps";
+    "eval/response_length", "tokens", "length of responses of evaluation episodes", "mean over steps";
     "eval/env/<name>", "", "the environment's own number of this name, the last one of each evaluation episode", "mean over the episodes that have it";
     "episode/failed", "count", "training episodes that the environment failed in; they count in no other metric of episodes and in no advantage; only with `rollout.env_errors`", "";
     "episode/success", "share", "won episodes among those trained on, without groups that dynamic sampling dropped", "won / episodes";

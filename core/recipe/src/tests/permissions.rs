@@ -35,7 +35,7 @@ const CHANGES: &str = "
   wandb.entity=x            wandb.group=x               wandb.mode=live              wandb.name=x
   wandb.notes=x             wandb.project=x             wandb.table_episodes=1       wandb.table_every=1
   wandb.tags=[x]            wandb=null                  tensorboard.dir=x            tensorboard=null
-  model.vision.cache_tokens=9
+  model.vision.cache_tokens=9  update.max_skipped=3
 - critic.clip=1             - critic.warmup=2           - rollout.dynamic_sampling.rounds=4
 - rollout.dynamic_sampling=null                         - rollout.invalid_action_penalty=0.5
 - rollout.temperature=0.5   - rollout.top_k=3           - rollout.top_p=0.5          - rollout.truncation=left

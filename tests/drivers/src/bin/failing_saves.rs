@@ -138,7 +138,7 @@ fn save(comm: &dyn Comm, run_dir: &Path, iteration: u64) -> Result<()> {
         estimator: None,
     };
     let state = json!({ "iteration": iteration });
-    let retention = Retention { keep: 2, best: None };
+    let retention = Retention { keep: 2, best: None, good: None };
     Checkpoints::new(run_dir).save(comm, Moment::iteration(iteration), &saved, &state, &retention)
 }
 

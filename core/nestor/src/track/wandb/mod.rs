@@ -25,8 +25,6 @@ const RUN: &str = "offline-run-";
 /// A run's file for W&B. Does nothing where the recipe has no section `wandb`, and at ranks other than 0.
 pub struct WandbRun {
     run: Option<Run>,
-    /// True if the last row had skipped optimiser steps: an alert is sent only when they begin.
-    skipped: bool,
     /// The table and the histograms of the next row.
     more: Vec<(String, wandb_rs::Value)>,
 }
@@ -47,7 +45,7 @@ pub struct RunFacts<'a> {
 impl WandbRun {
     /// Tracks nothing.
     pub fn silent() -> Self {
-        Self { run: None, skipped: false, more: Vec::new() }
+        Self { run: None, more: Vec::new() }
     }
 
     /// Checks W&B's names, and that a live run has its API key and the `wandb` program. Writes nothing.
@@ -91,22 +89,12 @@ impl WandbRun {
         self.attempt(|run| run.output(line));
     }
 
-    /// Adds the row of an iteration, and an alert when optimiser steps begin to be skipped.
+    /// Adds the row of an iteration.
     pub fn record(&mut self, iteration: u64, metrics: &Metrics) {
-        let skipped = ["grad/skipped", "value/grad_skipped"].iter().any(|name| metrics.get(name) > Some(0.0));
-        let news = skipped && !self.skipped;
-        self.skipped = skipped;
         let row = metrics.iter().map(|(name, value)| (name.to_string(), value.into()));
         let row = [("iteration".to_string(), iteration.into())].into_iter().chain(row).chain(self.more.drain(..));
         let row: Vec<_> = row.collect();
-        self.attempt(|run| {
-            if news {
-                let text =
-                    format!("iteration {iteration}: a gradient was not finite, and its optimiser step was skipped");
-                run.alert(AlertLevel::Warn, "optimiser step skipped", &text)?;
-            }
-            run.log(run.next_step(), row)
-        });
+        self.attempt(|run| run.log(run.next_step(), row));
     }
 
     /// Adds an optimiser step of the run, as `step/…` over `step`.

@@ -24,7 +24,7 @@ def flood(start, size, end=b""):
 
 
 def clients(host, path):
-    """What each client sends, by name, to a server at this host with a page at this path: chunks, after which it keeps the socket open."""
+    """The bytes that each client sends, by name, to a server at this host with a page at this path: chunks, after which it keeps the socket open."""
     def head(line, *headers, named=host):
         return "\r\n".join([line, f"Host: {named}", *headers, "", ""]).encode()
     get = head(f"GET {path} HTTP/1.1")

@@ -1,4 +1,4 @@
-"""What is no regular file is refused wherever a file is named: a pipe would block the program, a device would fill its memory."""
+"""A file that is not regular is refused wherever a file is named: a pipe would block the program, a device would fill its memory."""
 import os
 
 import pytest

@@ -361,7 +361,7 @@ fn update(u: &Update, iterations: u64) -> Option<Problem> {
         .or_else(|| if u.loss == PolicyLoss::Gspo { gspo(u) } else { None })
 }
 
-/// True if a warm-up of so many iterations fits into a run. A run of none is a warm start alone, or only evaluates.
+/// True if a warm-up of that number of iterations fits into a run. A run of none is a warm start alone, or only evaluates.
 fn warms_up(warmup: u64, iterations: u64) -> bool {
     warmup <= iterations || iterations == 0
 }

@@ -349,7 +349,7 @@ fn text_of_another_encoding_is_refused_with_its_place() -> Result<()> {
         load(&path, &[]).map_or_else(|error| format!("{error:#}"), |_| "accepted".into())
     };
     assert!(
-        message(b"# gr\xc3\xbc\xc3\x9fe\nseed: 1 # caf\xe9\n")
+        message(b"# gr\xc3\xbc\xc3\x9fe\nseed: 1 # nai\xe9\n")
             .ends_with("r.yaml:2:14: the byte 0xe9 is not UTF-8; save the file as UTF-8")
     );
     assert!(message(b"\xff\xfes\0").ends_with("r.yaml:1:1: this is UTF-16; save the file as UTF-8"));

@@ -196,7 +196,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::policy::update::{OptimizerStep, UpdateReport};
     use crate::recipe::Recipe;
     use crate::run::UpdateReports;
     use crate::track::Metrics;

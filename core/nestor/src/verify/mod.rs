@@ -186,7 +186,16 @@ mod tests {
         for recipe in found {
             for iterations in [1, 2] {
                 let (recipe, out, sets, skip) = (recipe.clone(), None, Vec::new(), Vec::new());
-                let options = VerifyOptions { recipe, sets, iterations, ranks: 2, kill_at: None, out, skip };
+                let options = VerifyOptions {
+                    recipe,
+                    sets,
+                    iterations,
+                    ranks: 2,
+                    kill_at: None,
+                    out,
+                    skip,
+                    oversubscribe: false,
+                };
                 let sets = options.all_sets(&options.warmups()?, true);
                 recipe::load(&options.recipe, &sets).with_context(|| options.recipe.display().to_string())?;
             }

@@ -123,7 +123,8 @@ def test_wrong_argument(recipe, run, tmp_path):
     one_message(run("train", tmp_path / "none.yaml"), 2, "there is no recipe", "none.yaml")
     one_message(run("train", recipe, "--set", "update.lrr=1"), 2, "--set update.lrr=1", "`update.lr`?")
     one_message(run("train", recipe, "--run-dir", tmp_path / "none", "--resume"), 2, "none", "--resume")
-    one_message(run("train", recipe, "--run-dir", tmp_path / "run", "--set", "model={path: /nowhere}"), 2, "/nowhere")
+    several = run("train", recipe, "--run-dir", tmp_path / "run", "--set", "model={path: /nowhere}")
+    assert several.returncode == 2 and "2 problems:\n  (1) /nowhere/config.json: " in several.stderr
     one_message(run("score", tmp_path, "--tokens", tmp_path / "none"), 2, "none")
     one_message(run("export", tmp_path, tmp_path / "out"), 2, str(tmp_path), "config.json")
     one_message(run("model", "new", tmp_path / "m", "--shape", "9b"), 2, "`9b`", "0.5b")

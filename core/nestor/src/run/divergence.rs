@@ -287,8 +287,9 @@ mod tests {
         let reports = UpdateReports { policy: Some(policy), critic: None };
         let (mut metrics, rows) = (Metrics::new(), Rows::default());
         let kl = each.iter().map(|step| step.sums.kl).sum::<f64>() / each.len() as f64;
-        [("advantage/max", 2.0), ("advantage/zero_ratio", 0.5), ("loss/kl", kl)]
-            .map(|(name, value)| metrics.set(name, value));
+        for (name, value) in [("advantage/max", 2.0), ("advantage/zero_ratio", 0.5), ("loss/kl", kl)] {
+            metrics.set(name, value);
+        }
         let signs = divergence.signs(Updated { recipe, metrics: &metrics, rows: &rows, reports: &reports });
         signs.into_iter().map(|sign| (sign.cause, sign.remedy)).collect()
     }
@@ -304,7 +305,7 @@ mod tests {
         assert_eq!(named(json!({}), |_| {}), []);
         let lr = "lower update.lr (5e-1)".to_string();
         let skip = ("optimizer steps skipped", lr.clone());
-        assert_eq!(named(json!({}), |step| step.skipped = true), [skip.clone()]);
+        assert_eq!(named(json!({}), |step| step.skipped = true), std::slice::from_ref(&skip));
         let nan = ("loss not finite", lr.clone());
         assert_eq!(named(json!({}), |step| (step.skipped, step.sums.total) = (true, f64::NAN)), [skip, nan]);
         // A first skip in float16 only lowers the loss scale.

@@ -19,11 +19,15 @@ def test_the_recipe_passes_its_check(env, estimator, run, run_json, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def model(run, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("model") / "tiny"
-    done = run("model", "new", folder, "--shape", "tiny")
+def model(root, run, tmp_path_factory):
+    """A tiny random model in the form of a published one, with the tokenizer of a run."""
+    folder = tmp_path_factory.mktemp("model")
+    sets = [word for one in ("iterations=0", "warm_start.steps=1") for word in ("--set", one)]
+    done = run("train", root / "recipes/smoke/grpo.yaml", *sets, "--run-dir", folder / "run")
     assert done.returncode == 0, done.stderr
-    return folder
+    done = run("model", "new", folder / "tiny", "--shape", "tiny", "--tokenizer", folder / "run/model/tokenizer.json")
+    assert done.returncode == 0, done.stderr
+    return folder / "tiny"
 
 
 @pytest.mark.parametrize("env, published", [

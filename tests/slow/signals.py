@@ -55,7 +55,10 @@ def outcome(run_dir):
     """Names of the last checkpoint and of the links' targets, its contents, and the metrics that are not times."""
     last = checkpoints(run_dir)[-1]
     links = {name: os.readlink(run_dir / "checkpoints" / name) for name in ("latest", "best")}
-    files = {path.name: path.read_bytes() for path in [*last.glob("*.safetensors"), last / "state.json"]}
+    files = {path.name: path.read_bytes() for path in last.glob("*.safetensors")}
+    # A stop adds a checkpoint, and these name checkpoints.
+    files["state.json"] = {key: value for key, value in json.loads((last / "state.json").read_text()).items()
+                           if key not in ("candidate", "good")}
     rows = [json.loads(line) for name in ("metrics.jsonl", "steps.jsonl")
             for line in (run_dir / name).read_text().splitlines()]
     return last.name, links, files, [{k: v for k, v in row.items() if not k.startswith(MEASURED)} for row in rows]

@@ -92,7 +92,7 @@ impl Rehearsed {
     /// Judges the failures of steps: the warning that they deserve, if any.
     ///
     /// # Errors
-    /// If a run would end by them.
+    /// If a run would end by them: it permits no failure.
     pub fn judge(&mut self, env_errors: u64) -> Result<Option<String>> {
         let (failed, played) = (self.failures.len(), self.prompts.len());
         if failed == 0 {

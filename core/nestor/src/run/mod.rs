@@ -247,7 +247,7 @@ impl Run {
     /// Completes the error of a run that diverged: warnings of the update under way, the recipe key to change, and the last
     /// good checkpoint. Other errors stay as they are.
     pub fn explained(&mut self, error: anyhow::Error) -> anyhow::Error {
-        let Some(&Diverged { critic, .. }) = error.downcast_ref::<Diverged>() else { return error };
+        let Some(&Diverged { critic: of_critic, .. }) = error.downcast_ref::<Diverged>() else { return error };
         if let (Some(iteration), Some(update)) = (self.next_iteration(), &self.ledger.update) {
             let Meter { metrics, tracker, alarms, .. } = &mut self.meter;
             let rows = &update.batch.rows;
@@ -258,7 +258,7 @@ impl Run {
                 let _ = tracker.alarm(alarm.cause, &alarm.message); // the error itself is the one to report
             }
         }
-        let remedy = self.remedy(critic);
+        let remedy = self.remedy(of_critic);
         let Learner { policy, critic, .. } = &self.learner;
         let good =
             self.ledger.state.last_good(policy, critic.as_ref()).map(|moment| self.ledger.checkpoints.path(moment));
@@ -266,7 +266,7 @@ impl Run {
             Some(path) => format!("the last good checkpoint is {}", path.display()),
             None => "no checkpoint of the run has proved good".into(),
         };
-        Diverged { critic: critic.is_some(), message: format!("{}; {remedy}; {good}", message(&error)) }.into()
+        Diverged { critic: of_critic, message: format!("{}; {remedy}; {good}", message(&error)) }.into()
     }
 
     /// The recipe key to change after a divergence.

@@ -5,7 +5,9 @@ mod check;
 mod collect;
 mod columns;
 mod directory;
+mod diverged;
 mod divergence;
+mod end;
 mod estimator_state;
 mod failed;
 mod group_filter;
@@ -23,7 +25,7 @@ mod verdict;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use rand_chacha::rand_core::Rng;
 use serde::{Deserialize, Serialize};
 
@@ -32,10 +34,9 @@ use crate::checkpoint::Contents;
 use crate::data::{Batch, Episode};
 use crate::dist::{agree, exchange};
 use crate::engine::{Counters as Generated, NoiseKey, noise};
-use crate::error::{Diverged, EnvironmentFailed, InputError, message};
 use crate::eval::{self, Evaluation, Panel};
 use crate::files::write_lines;
-use crate::model::{Model, StoredType, kind};
+use crate::model::Model;
 use crate::plugin::Estimator;
 use crate::policy::Network;
 use crate::policy::batching::all_mini_batches;
@@ -43,11 +44,11 @@ use crate::policy::critic::{self, CriticReport};
 use crate::policy::update::{self, UpdateReport, UpdateSettings, learning_rate};
 use crate::recipe::{Critic, Recipe};
 use crate::shard::Ranks;
-use crate::track::{Event, Metrics, Phases, Status, Tracker, terminal};
+use crate::track::{Metrics, Phases, Tracker};
 use alarms::Alarms;
 use directory::RunDir;
 pub use directory::{RECIPE, check_empty, make_first_free, remove_empty, to_resume};
-use divergence::{Updated, rates};
+use divergence::Updated;
 use ledger::{Ledger, OpenRow, OptimizerCounters, SaveClock, StartedUpdate};
 use speed::{Speed, generation_flops, image_flops, training_flops};
 pub use start::join;
@@ -232,132 +233,6 @@ impl Run {
             self.save()?;
         }
         if last { self.check_last_steps(made) } else { Ok(()) }
-    }
-
-    /// Refuses to call a run done whose last iteration made no optimizer step.
-    fn check_last_steps(&self, made: bool) -> Result<()> {
-        let Learner { policy, critic, .. } = &self.learner;
-        let stuck = |network: &Network| !made && network.skipped_in_a_row > 0;
-        let Some(network) = [Some(policy), critic.as_ref()].into_iter().flatten().find(|network| stuck(network)) else {
-            return Ok(());
-        };
-        network.check_skipped(network.skipped_in_a_row).context("the last iteration made no optimizer step")
-    }
-
-    /// Completes the error of a run that diverged: warnings of the update under way, the recipe key to change, and the last
-    /// good checkpoint. Other errors stay as they are.
-    pub fn explained(&mut self, error: anyhow::Error) -> anyhow::Error {
-        let Some(&Diverged { critic: of_critic, .. }) = error.downcast_ref::<Diverged>() else { return error };
-        if let (Some(iteration), Some(update)) = (self.next_iteration(), &self.ledger.update) {
-            let Meter { metrics, tracker, alarms, .. } = &mut self.meter;
-            let rows = &update.batch.rows;
-            report::rows(metrics, rows);
-            report::update(metrics, &update.reports, rows, self.recipe.update.kl.is_some());
-            let updated = Updated { recipe: &self.recipe, metrics, rows, reports: &update.reports };
-            for alarm in alarms.of(iteration, updated) {
-                let _ = tracker.alarm(alarm.cause, &alarm.message); // the error itself is the one to report
-            }
-        }
-        let remedy = self.remedy(of_critic);
-        let Learner { policy, critic, .. } = &self.learner;
-        let good =
-            self.ledger.state.last_good(policy, critic.as_ref()).map(|moment| self.ledger.checkpoints.path(moment));
-        let good = match good.filter(|path| path.exists()) {
-            Some(path) => format!("the last good checkpoint is {}", path.display()),
-            None => "no checkpoint of the run has proved good".into(),
-        };
-        Diverged { critic: of_critic, message: format!("{}; {remedy}; {good}", message(&error)) }.into()
-    }
-
-    /// The recipe key to change after a divergence.
-    fn remedy(&self, of_critic: bool) -> String {
-        let (recipe, steps) = (&self.recipe, self.learner.policy.optimizer.steps);
-        if let (true, Some(critic)) = (of_critic, &recipe.critic) {
-            return format!("lower critic.lr ({:e}) or critic.grad_clip ({:e})", critic.lr, critic.grad_clip);
-        }
-        if let Some(remedy) = &self.meter.alarms.remedy {
-            return remedy.clone();
-        }
-        match &recipe.warm_start {
-            _ if self.ledger.warm_start.is_none() && steps > 0 => rates(recipe, ("update.lr", recipe.update.lr)),
-            Some(warm_start) => rates(recipe, ("warm_start.lr", warm_start.lr)),
-            None => format!(
-                "no optimizer step has been made: the weights that the run began with are damaged, or overflow in dtype {}",
-                StoredType::of(kind(recipe.dtype)).map_or("this type", |stored| stored.name)
-            ),
-        }
-    }
-
-    /// Reports a failure to the other ranks and to W&B. After one of an environment the run saves what its newest checkpoint
-    /// lacks, as a stopped run does: all ranks fail together then.
-    pub fn fail(&mut self, error: &anyhow::Error) {
-        let message = message(error);
-        if error.is::<EnvironmentFailed>() {
-            for line in self.player.take_faults().lines() {
-                terminal::warn(&format!("warning: {line}"));
-            }
-            if let Err(error) = self.save_before_failure() {
-                terminal::warn(&format!("warning: the run could not be saved: {error:#}"));
-            }
-        }
-        self.ranks.comm.abort(&message); // first, so that the others do not wait for W&B
-        if !error.is::<InputError>() {
-            self.keep(); // for its log
-        }
-        let _ = self.summarize(RunState::Failed); // the error itself is the one to report
-        self.meter.tracker.wandb.failed(&message);
-        self.meter.tracker.close(1);
-    }
-
-    /// Ends the run and reports how. A stopped run saves what its newest checkpoint lacks.
-    pub fn close(mut self) -> Result<Status> {
-        self.finish().inspect_err(|_| {
-            let _ = self.summarize(RunState::Failed); // the error itself is the one to report
-        })
-    }
-
-    fn finish(&mut self) -> Result<Status> {
-        self.keep();
-        self.meter.tracker.draw()?;
-        if self.save_unfinished()? {
-            return self.end(Status::Stopped);
-        }
-        if let Some(line) = report::success(self.meter.tracker.evaluations(), self.ledger.state.comparable_from) {
-            self.meter.tracker.log(&line)?;
-        }
-        self.end(Status::Done)
-    }
-
-    /// Saves the progress of a run that is not done, unless its newest checkpoint holds it. Returns false if the run is done.
-    fn save_unfinished(&mut self) -> Result<bool> {
-        let unfinished = self.ledger.warm_start.is_some() || self.next_iteration().is_some();
-        if unfinished && self.ledger.saved != Some(self.ledger.moment()) {
-            self.save()?;
-        }
-        Ok(unfinished)
-    }
-
-    /// Saves the progress before the failure, and names the checkpoint.
-    fn save_before_failure(&mut self) -> Result<()> {
-        self.keep();
-        self.save_unfinished()?;
-        let Some(moment) = self.ledger.saved else { return Ok(()) };
-        let (path, dir) = (self.ledger.checkpoints.path(moment), self.dir.display());
-        self.meter.tracker.log(&format!("saved {}; resume with --resume --run-dir {dir}", path.display()))
-    }
-
-    /// Keeps the run directory. Until then a refused run leaves none behind.
-    fn keep(&mut self) {
-        if let Some(claim) = &mut self.claim {
-            claim.keep();
-        }
-    }
-
-    fn end(&mut self, status: Status) -> Result<Status> {
-        self.meter.tracker.close(if status == Status::Done { 0 } else { 130 });
-        self.summarize(if status == Status::Done { RunState::Done } else { RunState::Stopped })?;
-        self.meter.tracker.emit(&Event::End { status, run_dir: &self.dir })?;
-        Ok(status)
     }
 
     /// Counts the tokens that all ranks generated, and their FLOPs.

@@ -1,4 +1,4 @@
-//! Names that TRL and verl give to the settings of a run, with Nestor's. Only names that people bring often; a name that a
+//! Names that TRL and verl give to the settings of a run and to their values, with Nestor's. Only names that people bring often; a name that a
 //! recipe has too, such as `lr`, needs no line.
 
 /// The rest of a sentence that starts with a name of [`NAMES`].
@@ -168,4 +168,25 @@ const NAMES: &[(&[&str], &str)] = &[
         &["resume_from_checkpoint", "resume_mode"],
         "a run is resumed by an option: `nestor train --resume --run-dir DIR`",
     ),
+];
+
+/// Names that other programs give to values of a recipe.
+pub(super) const VALUES: [(&str, &str); 17] = [
+    ("gpu", "cuda"),
+    ("bf16", "bfloat16"),
+    ("fp16", "float16"),
+    ("half", "float16"),
+    ("fp32", "float32"),
+    ("fsdp", "full"),
+    ("zero3", "full"),
+    ("zero2", "grad_op"),
+    ("grpo", "clip"),
+    ("ppo", "clip"),
+    ("dapo", "clip"),
+    ("vanilla", "clip"),
+    ("low_var_kl", "k3"),
+    ("kl", "k1"),
+    ("mse", "k2"),
+    ("dr_grpo", "seq-mean-token-sum-norm"),
+    ("cosine_with_min_lr", "cosine"),
 ];

@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::check::quoted;
-use super::foreign::{meaning, squeezed};
+use super::foreign::{VALUES, meaning, squeezed};
 use super::keys::{Key, alternatives};
 use super::tree::Node;
 
@@ -101,27 +101,6 @@ fn has_words(key: &str, name: &str) -> bool {
     name.len() >= 4 && words(name).iter().all(|word| own.contains(word))
 }
 
-/// Names that other programs give to values of a recipe.
-const SYNONYMS: [(&str, &str); 17] = [
-    ("gpu", "cuda"),
-    ("bf16", "bfloat16"),
-    ("fp16", "float16"),
-    ("half", "float16"),
-    ("fp32", "float32"),
-    ("fsdp", "full"),
-    ("zero3", "full"),
-    ("zero2", "grad_op"),
-    ("grpo", "clip"),
-    ("ppo", "clip"),
-    ("dapo", "clip"),
-    ("vanilla", "clip"),
-    ("low_var_kl", "k3"),
-    ("kl", "k1"),
-    ("mse", "k2"),
-    ("dr_grpo", "seq-mean-token-sum-norm"),
-    ("cosine_with_min_lr", "cosine"),
-];
-
 /// The remedy for a wrong value of a key; empty where there is none.
 pub(super) fn value_hint(keys: &[Key], key: &Key, wrong: &Node) -> String {
     let hint = match wrong {
@@ -178,7 +157,7 @@ fn text_hint(keys: &[Key], key: &Key, text: &str) -> Option<String> {
     let options = quoted(kind);
     let lower = text.trim().trim_start_matches("torch.").to_lowercase();
     let known = |option: &&str| options.iter().any(|own| own == option);
-    let synonym = SYNONYMS.iter().find(|(other, _)| *other == lower).map(|(_, own)| *own).filter(known);
+    let synonym = VALUES.iter().find(|(other, _)| *other == lower).map(|(_, own)| *own).filter(known);
     let nearest = options.iter().min_by_key(|option| distance(option, &lower));
     let near = nearest.filter(|option| is_near(distance(option, &lower), option, &lower));
     if let Some(option) = synonym.or(near.map(String::as_str)) {

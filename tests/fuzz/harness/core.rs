@@ -1,5 +1,5 @@
 //! The bodies of the fuzz targets, shared with the test that replays the kept seeds. Every reader must return a value
-//! or a one-line message about the input's fault, and nothing else may happen.
+//! or a message about the input's fault, a line for each problem, and nothing else may happen.
 
 use std::io::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use anyhow::Result;
 use nestor::error::{InputError, message};
 use nestor::model::config::Output;
 use nestor::model::{Architecture, Config, weights};
-use nestor::recipe::load_with;
+use nestor::recipe::{lines, load_with};
 use tch::{Device, Kind};
 
 /// A recipe, the recipe it may extend, and `--set` arguments, with a zero byte between them.
@@ -69,7 +69,7 @@ fn value_or_message<T>(result: Result<T>) -> Option<T> {
         Err(error) => {
             assert!(error.chain().any(|cause| cause.is::<InputError>()), "not the input's fault: {error:#}");
             let text = message(&error);
-            assert!(!text.is_empty() && !text.contains('\n'), "{text}");
+            assert!(lines(&text).all(|line| !line.is_empty() && !line.contains('\n')), "{text}");
             None
         }
     }

@@ -10,13 +10,15 @@ use nestor_host::kit::{Budget, Kit, Report, Status};
 use serde_json::{Value, json};
 
 /// Faults of the environment of plugins/sdk/examples/planted, the check that finds each, and a part of its message.
-const ENVIRONMENT: [(&str, &str, &str); 25] = [
+const ENVIRONMENT: [(&str, &str, &str); 27] = [
     ("exit_in_spawn", "startup", "ended with code"),
     ("wrong_type_accepted", "config_errors", "`max_steps` of a wrong type was accepted"),
     ("unknown_split_accepted", "unknown_split", "has a number"),
     ("last_task_missing", "task_declaration_accuracy", "task 11, the last of the 12"),
     ("bad_metric_name", "observation_schema", "Distance/m"),
     ("nan_reward", "reward_well_formed", "NaN"),
+    ("unknown_variable", "prompt_template", "undefined value"),
+    ("empty_prompt", "prompt_template", "the prompt of step 3 is empty"),
     ("reset_at_random", "episode_determinism", "the observation is"),
     ("image_at_random", "episode_determinism", "the list of images is"),
     ("process_in_image", "replayability", "the list of images is"),

@@ -66,7 +66,8 @@ impl EpisodeState {
 
     /// The prompt text of the next step.
     pub fn render(&self, template: &PromptTemplate, rollout: &Rollout) -> Result<RenderedPrompt> {
-        template.render(&self.variables(rollout), self.episode.images.len()).with_context(|| self.next_step())
+        let rendering = template.render(&self.variables(rollout)).with_context(|| self.next_step())?;
+        Ok(RenderedPrompt::of(&rendering, self.episode.images.len()))
     }
 
     /// The messages of the next prompt, of which the template wrote the last one. Without a system message of its own, an

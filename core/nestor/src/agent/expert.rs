@@ -11,7 +11,7 @@ use super::episode_state::{Demonstration, EpisodeState, StepTokens};
 use super::failures::{FailedReset, Failures};
 use super::player::{Player, StepPrompt};
 use super::pool::Pool;
-use super::prompt::PromptTemplate;
+use super::prompt;
 use super::tasks::EpisodePlan;
 use crate::data::Episode;
 use crate::engine::{NoiseKey, noise};
@@ -175,7 +175,7 @@ pub fn exchanges(
 ) -> Result<Vec<(Vec<Message>, String)>> {
     let expert = Expert { rollout, noise, seed };
     check_expert(shared_env)?;
-    let template = PromptTemplate::of(shared_env, rollout)?;
+    let template = prompt::template(shared_env, rollout)?;
     let mut pool = Pool::new(shared_env, rollout.env_threads)?;
     let (mut exchanges, mut failures) = (Vec::new(), Failures::new(rollout.env_errors));
     let demonstrations = expert.play(plan, &mut pool, &mut Vec::new(), &mut failures);

@@ -12,10 +12,11 @@ use nestor_plugin::files::{self, SMALL};
 use serde_json::{Value, json};
 
 use super::episode_state::won;
+use super::prompt::markers;
 use super::report::anchor_text;
 use super::report::write_image;
 use crate::input_error;
-use crate::plugin::{Observation, Plugins};
+use crate::plugin::{Observation, Plugins, PromptTemplate, PromptVariables, SharedEnv};
 use crate::recipe::PluginChoice;
 use crate::track::terminal;
 
@@ -35,6 +36,10 @@ pub fn play(plugins: &Plugins, args: &PlayArgs, out: &mut impl Write) -> Result<
     let mut screen = Screen { out, json: args.json, folder, steps: 0, episode_return: 0.0 };
     let first = env.reset(&args.split, args.task, args.seed)?;
     screen.show(&first)?;
+    // No prompt is shown, but a run could not begin.
+    if let Err(error) = try_template(&shared_env, &first) {
+        terminal::warn(&format!("warning: {error:#}"));
+    }
 
     let mut responses: Box<dyn Iterator<Item = Result<String>>> = match &args.actions {
         Some(path) => Box::new(read_responses(path)?.into_iter().map(Ok)),
@@ -57,6 +62,23 @@ pub fn play(plugins: &Plugins, args: &PlayArgs, out: &mut impl Write) -> Result<
         eprintln!("the episode is over; {unplayed} more responses were not played");
     }
     Ok(())
+}
+
+/// Renders the environment's own prompt of the first step.
+fn try_template(shared_env: &SharedEnv, first: &Observation) -> Result<()> {
+    let images: Vec<u32> = (0..first.images.len() as u32).collect();
+    let variables = PromptVariables {
+        observation: &first.text,
+        image: markers(&images),
+        task: &first.task,
+        admissible: &first.admissible,
+        history: Vec::new(),
+        step: 1,
+        steps_taken: 0,
+        chat: !first.messages.is_empty(),
+        follow_up: false,
+    };
+    PromptTemplate::of(shared_env)?.render(&variables).map(drop)
 }
 
 /// The responses of an actions file. A line that begins with a quotation mark is a JSON string, any other is the response

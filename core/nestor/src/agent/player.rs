@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use super::episode_state::{EpisodeState, StepTokens};
 use super::failures::{FailedReset, Failures, Faults};
 use super::pool::Pool;
-use super::prompt::{PromptTemplate, PromptTokens};
+use super::prompt::{self, PromptTemplate, PromptTokens};
 use super::tasks::EpisodePlan;
 use crate::data::Episode;
 use crate::engine::{Counters, Engine, EngineOptions, NoiseKey, Request, Sampling, Weights, noise};
@@ -114,7 +114,7 @@ impl Player {
             seed,
             ..EngineOptions::default()
         });
-        let template = PromptTemplate::of(&shared_env, &rollout)?;
+        let template = prompt::template(&shared_env, &rollout)?;
         let turns = if rollout.is_transcript() { Some(Turns::new(&tokenizer)?) } else { None };
         let pool = Pool::new(&shared_env, rollout.env_threads)?;
         Ok(Self {

@@ -4,68 +4,15 @@
 //! for each image. So the order of images in a prompt is the one that the template gave them.
 
 use anyhow::Result;
-use minijinja::value::Serde;
-use minijinja::{Environment, UndefinedBehavior};
-use schemars::JsonSchema;
-use serde::Serialize;
 
 use crate::data::{KeyedImage, PromptImage, Step};
 use crate::input_error;
 use crate::model::Config;
 use crate::model::vision::{PlacedImage, blind, expand, place};
 use crate::plugin::SharedEnv;
+pub use crate::plugin::{HistoryStep, PromptTemplate, PromptVariables};
 use crate::recipe::{Rollout, Truncation};
 use crate::tokenizer::IMAGE;
-
-/// Instructions of a template's rendering, so that an endless one ends with an error instead of a run that hangs. A prompt
-/// takes some thousands.
-const FUEL: u64 = 10_000_000;
-
-/// A prompt template. It needs no tokenizer, so that a tokenizer can be trained on what it renders.
-#[derive(Debug)]
-pub struct PromptTemplate {
-    environment: Environment<'static>,
-    source: String,
-    origin: String,
-}
-
-/// The variables of a template; docs/recipe.md lists them with these comments.
-#[derive(Debug, Serialize, JsonSchema)]
-pub struct PromptVariables<'a> {
-    /// The current observation.
-    pub observation: &'a str,
-    /// The images of the current observation, where the environment shows any; else empty.
-    pub image: String,
-    /// The goal of this episode.
-    pub task: &'a str,
-    /// The actions that are possible now.
-    pub admissible: &'a [String],
-    /// The last steps, oldest first.
-    pub history: Vec<HistoryStep<'a>>,
-    /// Number of this step, from 1.
-    pub step: usize,
-    /// Number of steps before this one.
-    pub steps_taken: usize,
-    /// True if the observation is a list of messages. The template then writes the last one, whose text is `observation`; the
-    /// others come before it as they are.
-    pub chat: bool,
-    /// True from a transcript's second turn on: the template need not repeat what it wrote at the start of the
-    /// conversation.
-    pub follow_up: bool,
-}
-
-/// A step of the history.
-#[derive(Debug, Serialize, JsonSchema)]
-pub struct HistoryStep<'a> {
-    /// Its number in the episode, from 1.
-    pub step: usize,
-    /// The observation before the action.
-    pub observation: &'a str,
-    /// The images of that observation; empty where there are none.
-    pub image: String,
-    /// The action that the environment read in the response.
-    pub action: &'a str,
-}
 
 /// The last `length` of these steps, numbered over the episode.
 pub fn history(steps: &[Step], length: usize) -> Vec<HistoryStep<'_>> {
@@ -100,8 +47,8 @@ pub struct RenderedPrompt {
 }
 
 impl RenderedPrompt {
-    /// Replaces the markers of a rendering; `count` is the number of the episode's images.
-    fn of(rendering: &str, count: usize) -> Self {
+    /// Replaces the markers of a rendering; `count` is the number of the episode's images so far.
+    pub fn of(rendering: &str, count: usize) -> Self {
         let mut prompt = Self::default();
         let mut rest = rendering;
         while let Some((before, after)) = rest.split_once(MARKER[0]) {
@@ -162,49 +109,16 @@ pub fn check_images(now: &[u32], rendered: &RenderedPrompt, template: &PromptTem
         true => Ok(()),
         false => Err(input_error!(
             "{}: it shows none of the observation's images; write {{{{ image }}}} where they belong",
-            template.origin
+            template.origin()
         )),
     }
 }
 
-impl PromptTemplate {
-    /// The recipe's prompt template, or the environment's.
-    pub fn of(shared_env: &SharedEnv, rollout: &Rollout) -> Result<Self> {
-        match &rollout.template {
-            Some(source) => Self::new(source, "rollout.template"),
-            None => {
-                Self::new(&shared_env.template()?, format!("the prompt template of environment `{}`", shared_env.id()))
-            }
-        }
-    }
-
-    /// Parses a template; `origin` names it in errors.
-    pub fn new(source: &str, origin: impl Into<String>) -> Result<Self> {
-        let mut environment = Environment::new();
-        environment.set_undefined_behavior(UndefinedBehavior::Strict);
-        environment.set_fuel(Some(FUEL));
-        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-        // As jinja2 reads line ends.
-        let source = source.replace("\r\n", "\n").replace('\r', "\n");
-        let template = Self { environment, source, origin: origin.into() };
-        template.environment.template_from_str(&template.source).map_err(|error| template.explain(&error))?;
-        Ok(template)
-    }
-
-    /// Renders a prompt of an episode that has shown `images` images so far.
-    pub fn render(&self, variables: &PromptVariables, images: usize) -> Result<RenderedPrompt> {
-        self.environment
-            .render_str(&self.source, minijinja::Value::from(Serde(variables)))
-            .map(|rendering| RenderedPrompt::of(&rendering, images))
-            .map_err(|error| self.explain(&error))
-    }
-
-    fn explain(&self, error: &minijinja::Error) -> anyhow::Error {
-        input_error!(
-            "{}: {error}; a prompt template may use observation, image, task, admissible, history (step, observation, \
-             image, action), step, steps_taken, chat and follow_up",
-            self.origin
-        )
+/// The recipe's prompt template, or the environment's.
+pub fn template(shared_env: &SharedEnv, rollout: &Rollout) -> Result<PromptTemplate> {
+    match &rollout.template {
+        Some(source) => PromptTemplate::new(source, "rollout.template"),
+        None => PromptTemplate::of(shared_env),
     }
 }
 
@@ -279,38 +193,11 @@ mod tests {
                 chat: false,
                 follow_up: false,
             };
-            template.render(&variables, 0).map(|prompt| prompt.text)
+            template.render(&variables)
         };
         assert_eq!(render(2)?, "go 4/3 2:b>right 3:c> now <d> [left, right]");
         assert_eq!(render(0)?, "go 4/3 now <d> [left, right]");
         assert_eq!(render(9)?, "go 4/3 1:a>left 2:b>right 3:c> now <d> [left, right]");
-        Ok(())
-    }
-
-    #[test]
-    fn a_wrong_name_is_an_error_that_lists_the_right_ones() -> Result<()> {
-        let template = PromptTemplate::new("line\n{{ observatoin }}", "rollout.template")?;
-        let variables = PromptVariables {
-            observation: "",
-            image: String::new(),
-            task: "",
-            admissible: &[],
-            history: Vec::new(),
-            step: 1,
-            steps_taken: 0,
-            chat: false,
-            follow_up: false,
-        };
-        let message = template.render(&variables, 0).expect_err("undefined").to_string();
-        assert!(
-            message.contains("rollout.template") && message.contains(":2") && message.contains("steps_taken"),
-            "{message}"
-        );
-        assert!(PromptTemplate::new("{% if %}", "rollout.template").is_err());
-        let nested = "{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}";
-        let endless = PromptTemplate::new(nested, "rollout.template")?;
-        let message = endless.render(&variables, 0).expect_err("out of fuel").to_string();
-        assert!(message.contains("rollout.template") && message.contains("fuel"), "{message}");
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 use super::episode_state::{EpisodeState, StepTokens};
 use super::failures::Failures;
-use super::prompt::PromptTemplate;
+use super::prompt::{self, PromptTemplate};
 use super::tasks::EpisodePlan;
 use crate::error::Stopped;
 use crate::input_error;
@@ -123,7 +123,7 @@ const NAMED: usize = 5;
 impl Rehearsal<'_> {
     /// Rehearses episodes of a split.
     pub fn play(&self, split: &str, plan: &[EpisodePlan]) -> Result<Rehearsed> {
-        let template = PromptTemplate::of(self.shared_env, self.rollout)?;
+        let template = prompt::template(self.shared_env, self.rollout)?;
         let turns = if self.rollout.is_transcript() { Some(Turns::new(self.tokenizer)?) } else { None };
         let mut env = self.shared_env.spawn()?;
         let mut rehearsed = Rehearsed::default();
@@ -135,7 +135,7 @@ impl Rehearsal<'_> {
 
     /// The over-long first prompts among these tasks, and the number of tasks.
     fn long(&self, split: &str, tasks: impl Iterator<Item = u64>) -> Result<(u64, Vec<LongPrompt>)> {
-        let template = PromptTemplate::of(self.shared_env, self.rollout)?;
+        let template = prompt::template(self.shared_env, self.rollout)?;
         let unlimited = Rollout { max_prompt_tokens: usize::MAX, ..self.rollout.clone() };
         let limit = self.rollout.max_prompt_tokens;
         let mut env = self.shared_env.spawn()?;

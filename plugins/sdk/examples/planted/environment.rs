@@ -45,6 +45,9 @@ enum Fault {
     UnknownSplitAccepted,
     LastTaskMissing,
     BadMetricName,
+    /// The name of the actions is another one, and only in the loop over past steps.
+    UnknownVariable,
+    EmptyPrompt,
     NanReward,
     ResetAtRandom,
     ImageAtRandom,
@@ -84,7 +87,12 @@ impl Environment for Planted {
     }
 
     fn template(&self) -> String {
-        "{{ observation }}".into()
+        match self.fault {
+            Some(Fault::UnknownVariable) => "{{ image }}{{ observation }}{% for past in history %}{{ past.response }}{% endfor %}",
+            Some(Fault::EmptyPrompt) => "{% if step < 3 %}{{ image }}{{ observation }}{% endif %}",
+            _ => "{{ image }}{{ observation }}",
+        }
+        .into()
     }
 
     fn tasks(&self, split: &str) -> Result<u64> {

@@ -11,6 +11,7 @@ mod rules;
 mod snapshot;
 mod splits;
 mod start;
+mod template;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -126,6 +127,12 @@ pub const CHECKS: &[Check] = &[
         needs: &["task_declaration_accuracy"],
         remedy: "rewards are finite and flags 0 or 1; after reset the reward is 0, valid is 1 and the episode is not over",
         body: rules::reward_well_formed,
+    },
+    Check {
+        name: "prompt_template",
+        needs: RULES,
+        remedy: "docs/environment.md lists what a template may use; a recipe may replace it by rollout.template",
+        body: template::prompt_template,
     },
     Check {
         name: "episode_determinism",

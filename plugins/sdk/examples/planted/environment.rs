@@ -88,7 +88,9 @@ impl Environment for Planted {
 
     fn template(&self) -> String {
         match self.fault {
-            Some(Fault::UnknownVariable) => "{{ image }}{{ observation }}{% for past in history %}{{ past.response }}{% endfor %}",
+            Some(Fault::UnknownVariable) => {
+                "{{ image }}{{ observation }}{% for past in history %}{{ past.response }}{% endfor %}"
+            }
             Some(Fault::EmptyPrompt) => "{% if step < 3 %}{{ image }}{{ observation }}{% endif %}",
             _ => "{{ image }}{{ observation }}",
         }

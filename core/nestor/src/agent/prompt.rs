@@ -246,7 +246,7 @@ mod tests {
             chat: false,
             follow_up: false,
         };
-        let rendered = template.render(&variables, 4)?;
+        let rendered = RenderedPrompt::of(&template.render(&variables)?, 4);
         assert_eq!(rendered.images, [2, 3, 0, 1]);
         let p = IMAGE;
         let [_, end] = MARKER;

@@ -11,7 +11,7 @@ use tungstenite::protocol::WebSocketConfig;
 use tungstenite::{Error, Message, WebSocket};
 
 use crate::address::Address;
-use crate::wire;
+use crate::wire::{self, Reply};
 
 /// Time for the farewell to a server.
 const FAREWELL: Duration = Duration::from_millis(200);
@@ -97,6 +97,7 @@ impl Connection {
 
     /// Sends a message and returns the answer.
     pub fn ask(&mut self, message: &str, timeout: Duration) -> Result<String, Fault> {
+        self.refuse_unasked(Duration::ZERO)?;
         self.socket.get_mut().until = Instant::now() + timeout;
         let sent = self.socket.send(Message::text(message));
         // A server that closes first may have sent the reason, which is then still to be read.
@@ -107,32 +108,69 @@ impl Connection {
         }
     }
 
+    /// Refuses a message that comes within `patience` although nothing was asked: taken for the next answer, it would shift all
+    /// that follow.
+    pub fn refuse_unasked(&mut self, patience: Duration) -> Result<(), Fault> {
+        let broken = |error: io::Error| Fault::Lost(anyhow!("the connection broke ({error})"));
+        // Without patience a read returns at once, whatever its deadline.
+        self.socket.get_ref().tcp.set_nonblocking(patience.is_zero()).map_err(broken)?;
+        self.socket.get_mut().until = Instant::now() + if patience.is_zero() { FAREWELL } else { patience };
+        let unasked = loop {
+            match self.socket.read() {
+                Err(Error::Io(error)) if error.kind() == io::ErrorKind::TimedOut => break None,
+                read => match text(read, "before a message was sent") {
+                    None => {}
+                    text => break text,
+                },
+            }
+        };
+        self.socket.get_ref().tcp.set_nonblocking(false).map_err(broken)?;
+        let Some(text) = unasked.transpose()? else { return Ok(()) };
+        Err(match wire::read(&text) {
+            Ok(Reply::Refusal(refusal)) if refusal.ends_session() => Fault::Lost(refusal.error()),
+            _ => Fault::Failed(anyhow!(
+                "the server sent a message that no request asked for, so its answers no longer fit the requests: it must answer \
+                 each message once; the message: {}",
+                wire::start(&text)
+            )),
+        })
+    }
+
     /// Reads up to the next text. Pings are answered on the way.
     fn answer(&mut self, timeout: Duration) -> Result<String, Fault> {
         loop {
             match self.socket.read() {
-                Ok(Message::Text(text)) => return Ok(text.to_string()),
-                Ok(Message::Binary(bytes)) => {
-                    return Err(Fault::Failed(anyhow!(
-                        "the server sent a binary message of {} bytes; OpenEnv's messages are text",
-                        bytes.len()
-                    )));
-                }
-                Ok(Message::Close(frame)) => {
-                    let reason = frame.map(|frame| format!(" ({} {})", frame.code, frame.reason)).unwrap_or_default();
-                    return Err(Fault::Lost(anyhow!("the server closed the connection{reason}")));
-                }
-                Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_)) => {}
                 Err(Error::Io(error)) if error.kind() == io::ErrorKind::TimedOut => {
                     return Err(Fault::Failed(anyhow!(
                         "the server did not answer within {} s (config key `timeout_s`): its environment hangs or is too slow",
                         timeout.as_secs_f64()
                     )));
                 }
-                Err(error) => return Err(fault(error, "while its answer was awaited")),
+                read => {
+                    if let Some(text) = text(read, "while its answer was awaited") {
+                        return text;
+                    }
+                }
             }
         }
     }
+}
+
+/// The text of what was read; none of a ping.
+fn text(read: Result<Message, Error>, when: &str) -> Option<Result<String, Fault>> {
+    Some(match read {
+        Ok(Message::Text(text)) => Ok(text.to_string()),
+        Ok(Message::Binary(bytes)) => Err(Fault::Failed(anyhow!(
+            "the server sent a binary message of {} bytes; OpenEnv's messages are text",
+            bytes.len()
+        ))),
+        Ok(Message::Close(frame)) => {
+            let reason = frame.map(|frame| format!(" ({} {})", frame.code, frame.reason)).unwrap_or_default();
+            Err(Fault::Lost(anyhow!("the server closed the connection{reason}")))
+        }
+        Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_)) => return None,
+        Err(error) => Err(fault(error, when)),
+    })
 }
 
 /// Connects to the first of the host's addresses that answers.

@@ -17,6 +17,9 @@ use crate::wire::{self, Reply};
 /// Waits between attempts to reach the server: the first and the longest.
 const WAITS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
+/// Time for an answer too many to arrive before an episode begins.
+const SURPLUS: Duration = Duration::from_millis(20);
+
 /// One of the sessions that this process may have open.
 struct Permit(Arc<AtomicUsize>);
 
@@ -108,7 +111,12 @@ impl Play {
     fn try_ask(&mut self, world: &OpenEnv, message: &str) -> Result<Reply, Fault> {
         let timeout = world.config.timeout();
         let session = match &mut self.session {
-            Some(session) => session,
+            Some(session) => {
+                if self.played.is_empty() {
+                    session.connection.refuse_unasked(SURPLUS)?;
+                }
+                session
+            }
             none => {
                 let permit = Permit::take(&world.open_sessions, world.config.sessions)?;
                 let connection =

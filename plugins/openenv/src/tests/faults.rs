@@ -93,6 +93,44 @@ fn a_reset_connects_again() {
     }
 }
 
+#[test]
+fn an_answer_too_many_is_no_answer_to_the_next_message() {
+    // The reset, a step, or the last step is answered twice.
+    for at in [0, 1, 3] {
+        let url = serve(move |_, number, message| {
+            let acts = count(number, message).into_iter();
+            acts.map(|act| match act {
+                Act::Send(value) if number == at => Act::Twice(value),
+                act => act,
+            })
+            .collect()
+        });
+        let world = open(&url, json!({})).unwrap();
+        let mut play = world.spawn().unwrap();
+        let played = play.reset(&world, start()).and_then(|_| {
+            ["a", "b", "c"].into_iter().try_for_each(|action| play.step(&world, action).map(drop))?;
+            play.reset(&world, start())
+        });
+        let error = format!("{:#}", played.unwrap_err());
+        assert!(error.contains("a message that no request asked for") && error.contains("observation"), "{error}");
+        // The next reset takes another session.
+        assert_eq!(play.reset(&world, start()).unwrap().text, "start 3");
+    }
+    // The end of a session may be said at any time, and is survived.
+    let url = serve(|connection, number, message| {
+        let mut acts = count(number, message);
+        if (connection, number) == (0, 1) {
+            acts.extend([error("SESSION_ERROR", "the session is too old"), Act::Drop]);
+        }
+        acts
+    });
+    let world = open(&url, json!({})).unwrap();
+    let mut play = world.spawn().unwrap();
+    play.reset(&world, start()).unwrap();
+    play.step(&world, "a").unwrap();
+    assert_eq!(brief(&play.step(&world, "b").unwrap()), ("2: b", 0.0, false));
+}
+
 /// The refusal of a message that lacks a field.
 fn missing(field: &str) -> Act {
     let errors = json!([{ "loc": [field], "msg": "Field required" }]);

@@ -14,6 +14,8 @@ use tungstenite::{Message, WebSocket};
 pub enum Act {
     Send(Value),
     Text(String),
+    /// The same message two times, in one write.
+    Twice(Value),
     Binary(usize),
     Ping,
     /// Bytes that are no frame.
@@ -72,6 +74,10 @@ fn play(socket: &mut WebSocket<TcpStream>, act: Act) -> bool {
     match act {
         Act::Send(value) => socket.send(Message::text(value.to_string())).unwrap(),
         Act::Text(text) => socket.send(Message::text(text)).unwrap(),
+        Act::Twice(value) => {
+            let message = Message::text(value.to_string());
+            socket.write(message.clone()).and_then(|()| socket.send(message)).unwrap();
+        }
         Act::Binary(bytes) => socket.send(Message::binary(vec![0; bytes])).unwrap(),
         Act::Ping => socket.send(Message::Ping("hello".into())).unwrap(),
         Act::Garbage => socket.get_mut().write_all(&[0xff; 64]).unwrap(),

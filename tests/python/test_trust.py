@@ -45,6 +45,26 @@ def test_a_template_has_limits(template, words, run, tmp_path):
     assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1, done.stderr
 
 
+@pytest.mark.parametrize("file, folder, remedy", [
+    (0o644, 0o755, None), (0o664, 0o775, None), (0o644, 0o1777, None), (0o646, 0o755, "chmod o-w {}/walk.py"), (0o644, 0o777, "chmod o-w {}\n"),
+])
+def test_a_python_environment_that_others_can_change_is_refused(file, folder, remedy, run, tmp_path):
+    """By the rule of plugin files, before any of it runs."""
+    source = tmp_path / "walk.py"
+    source.write_text("print('it ran', flush=True)\nclass Walk:\n    def reset(self, seed): return 'here', {}\n"
+                      "    def step(self, action): return 'here', 0.0, True, False, {}\n")
+    config = tmp_path / "config.yaml"
+    config.write_text(json.dumps({"class": "walk:Walk", "path": [str(tmp_path)]}))
+    (tmp_path / "actions.txt").write_text("")
+    source.chmod(file)
+    tmp_path.chmod(folder)
+    done = run("play", "python", "--config", config, "--actions", tmp_path / "actions.txt")
+    if remedy is None:
+        assert "here" in done.stdout, done.stderr
+    else:
+        assert done.returncode == 2 and remedy.format(tmp_path) in done.stderr + "\n" and "it ran" not in done.stdout + done.stderr, done.stderr
+
+
 def test_a_regular_expression_that_backtracks_is_refused(run, tmp_path):
     tokenizer(pre_tokenizer=pre_tokenizers.Split(Regex(r"(a+)+$|(\w+\s?)*!\n"), "isolated")).save(str(tmp_path / "tokenizer.json"))
     done = tokenize(run, tmp_path)

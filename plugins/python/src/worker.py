@@ -12,7 +12,7 @@ started, also once the trainer is gone. Its standard output is a socket on which
 import contextlib
 import faulthandler
 import hashlib
-import importlib
+import importlib.util
 import inspect
 import json
 import math
@@ -20,6 +20,7 @@ import operator
 import os
 import select
 import signal
+import stat
 import sys
 import time
 import traceback
@@ -329,6 +330,9 @@ def load(name):
     module, _, path = name.partition(":")
     if not module or not path:
         raise ValueError(f"`{name}` must have the form package.module:Name")
+    parts = module.split(".")
+    for count in range(1, len(parts) + 1):
+        refuse_foreign(".".join(parts[:count]))
     found = importlib.import_module(module)
     for part in path.split("."):
         if not hasattr(found, part):
@@ -336,6 +340,26 @@ def load(name):
             raise AttributeError(f"`{module}` has no `{part}`; it has {', '.join(names) or 'no classes or functions'}")
         found = getattr(found, part)
     return found
+
+
+def refuse_foreign(module):
+    """Refuses a module that others could change, by the rule of plugin files (core/host/src/trust.rs)."""
+    spec = None if module in sys.modules else importlib.util.find_spec(module)
+    if spec is None or not spec.has_location or not os.path.isfile(spec.origin):
+        return
+    file = os.path.realpath(spec.origin)
+    folder = os.path.dirname(file)
+    for what, place in [("module", file), ("the folder of a module,", folder)]:
+        status = os.stat(place)
+        if place == folder and status.st_mode & stat.S_ISVTX:
+            continue
+        own_group = status.st_gid in (os.getegid(), status.st_uid)
+        others = [("every user of this machine", "o-w")] if status.st_mode & stat.S_IWOTH else []
+        others += [("all members of its group", "g-w")] if status.st_mode & stat.S_IWGRP and not own_group else []
+        for who, change in others:
+            raise PermissionError(
+                f"{what} {place} can be changed by {who} (mode {status.st_mode & 0o7777:03o}), and nestor would run what they put "
+                f"there: chmod {change} {place}")
 
 
 def message_of(error):

@@ -13,18 +13,19 @@ use serde_json::{Value, json};
 use crate::args::PluginCheck;
 use crate::output::print;
 
-/// Prints the plugins found and the files refused.
+/// Prints the plugins found, the files refused, and those that others hide.
 pub fn list(json: bool) -> Result<()> {
     let plugins = Plugins::discover()?;
-    let (found, refused) = (plugins.list()?, plugins.refused()?);
-    let all = json!({ "found": found, "refused": refused });
+    let (found, refused, hidden) = (plugins.list()?, plugins.refused()?, plugins.hidden()?);
+    let all = json!({ "found": found, "refused": refused, "hidden": hidden });
     print(json, &all, || {
         let width = found.iter().map(|p| p.id.len()).max().unwrap_or(0);
         let line =
             |p: &Found| format!("{:width$}  {:11}  {}  {}", p.id, p.kind.to_string(), p.border, p.path.display());
         let found = found.iter().map(line);
         let refused = refused.iter().map(|p| format!("refused {}: {}", p.path.display(), p.why));
-        found.chain(refused).collect::<Vec<_>>().join("\n")
+        let hidden = hidden.iter().map(|one| format!("hidden {} by {}", one.path.display(), one.by.display()));
+        found.chain(refused).chain(hidden).collect::<Vec<_>>().join("\n")
     })
 }
 

@@ -255,7 +255,7 @@ impl Estimator {
             "{name} of token {token} of row {row} (group {}, episode {}, step {})",
             rows.group[row], rows.episode[row], rows.step[row]
         );
-        if numbers[at].is_nan() {
+        if numbers[at].to_bits() == UNTOUCHED {
             bail!("plugin {} left the {described} unwritten; an estimator must fill every token", self.id);
         }
         bail!("plugin {} gave {} as the {described}; it must be finite", self.id, numbers[at])

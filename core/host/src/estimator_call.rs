@@ -10,7 +10,7 @@ use crate::rows::Rows;
 
 /// Numbers behind the end of each array that an estimator fills. A plugin that writes there has written too far.
 pub const MARGIN: usize = 64;
-/// The value in the margin: a NaN that no arithmetic makes.
+/// The value of a number that the estimator has not written, and of the margin: a NaN that no arithmetic makes.
 pub const UNTOUCHED: u32 = 0x7fc5_a3d1;
 
 /// A call after `open`.
@@ -121,9 +121,7 @@ impl Scoring {
 
     /// Room for one number per token, with a margin behind it.
     fn room(&self) -> Vec<f32> {
-        let mut numbers = vec![f32::NAN; self.rows.token_rewards.len()];
-        numbers.extend([f32::from_bits(UNTOUCHED); MARGIN]);
-        numbers
+        vec![f32::from_bits(UNTOUCHED); self.rows.token_rewards.len() + MARGIN]
     }
 
     fn extra(&self) -> Extra {

@@ -15,6 +15,7 @@ mod crash;
 mod environment_call;
 mod estimator;
 mod estimator_call;
+mod file_kind;
 mod image;
 mod isolate;
 pub mod kit;
@@ -86,6 +87,13 @@ const GLANCE: Duration = Duration::from_secs(10);
 #[derive(Debug, thiserror::Error)]
 #[error("stopped by a signal")]
 pub struct Stopped;
+
+/// A plugin file that is not used, and the one that is used in its place.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct Hidden {
+    pub path: PathBuf,
+    pub by: PathBuf,
+}
 
 /// A plugin file that cannot be used.
 #[derive(Debug, Clone, serde::Serialize)]
@@ -249,6 +257,15 @@ impl Plugins {
             }
         }
         Ok(warnings)
+    }
+
+    /// Files that are not used, each with the one of the same name in an earlier directory.
+    pub fn hidden(&self) -> Result<Vec<Hidden>> {
+        let hidden = |used: Candidate| {
+            let by = used.path.clone();
+            used.shadowed.into_iter().map(move |path| Hidden { path, by: by.clone() })
+        };
+        Ok(candidates(&self.dirs)?.into_iter().flat_map(hidden).collect())
     }
 
     /// Describes a component, named by id or file.

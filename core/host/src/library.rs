@@ -12,6 +12,7 @@ use sha2::{Digest, Sha256};
 
 use crate::calls::{Call, Function, Name, recorded};
 
+use crate::file_kind::foreign;
 use crate::input_error;
 use crate::trust;
 
@@ -224,12 +225,9 @@ pub fn check_file(path: &Path) -> Result<()> {
     if !path.is_file() {
         return Err(input_error!("there is no plugin file {shown}"));
     }
-    match condition(path).map_err(|e| input_error!("plugin file {shown} cannot be read: {e}"))? {
-        Condition::Whole => trust::check(path),
-        Condition::CutShort => Err(input_error!("plugin file {shown} is cut short; build or copy it again")),
-        Condition::Narrow => {
-            Err(input_error!("plugin file {shown} is a library for 32-bit programs; build it for 64 bits"))
-        }
+    match foreign(path).map_err(|e| input_error!("plugin file {shown} cannot be read: {e}"))? {
+        None => trust::check(path),
+        Some(why) => Err(input_error!("plugin file {shown} {why}")),
     }
 }
 
@@ -279,37 +277,6 @@ pub fn open(path: &Path) -> Result<Vec<Component>> {
 /// The text of the system's loader, which names the library or the symbol that is missing.
 fn cause(error: &libloading::Error) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
-}
-
-/// A file as its ELF header shows it.
-enum Condition {
-    /// Whole, or no library: the loader reports that.
-    Whole,
-    /// It ends before the end of its section table, the last part of a complete file. The system's loader maps such a file
-    /// without an error, and the process dies by SIGBUS at the first access behind the end.
-    CutShort,
-    /// A library for 32-bit programs.
-    Narrow,
-}
-
-fn condition(path: &Path) -> std::io::Result<Condition> {
-    let mut header = [0; 64];
-    let mut file = files::open(path)?;
-    let length = file.metadata()?.len();
-    if length < header.len() as u64 {
-        return Ok(Condition::Whole);
-    }
-    file.read_exact(&mut header)?;
-    match &header[..6] {
-        b"\x7fELF\x02\x01" => {}
-        b"\x7fELF\x01\x01" => return Ok(Condition::Narrow),
-        _ => return Ok(Condition::Whole),
-    }
-    let short = |at: usize| u64::from(u16::from_le_bytes([header[at], header[at + 1]]));
-    let start = header[0x28..0x30].iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte));
-    let size = short(0x3a) * short(0x3c); // entry size times count
-    let is_whole = start.checked_add(size).is_some_and(|end| end <= length);
-    Ok(if is_whole { Condition::Whole } else { Condition::CutShort })
 }
 
 /// Checks that this program can read the description; returns its version.

@@ -153,7 +153,9 @@ fn a_hidden_file_is_shown() {
     });
     let plugins = Plugins::in_dirs([first.parent().unwrap(), second.parent().unwrap()]);
     let shown = &plugins.show("counts").unwrap()[0];
-    assert_eq!((&shown.found.path, &shown.hides), (&first, &vec![second]));
+    assert_eq!((&shown.found.path, &shown.hides), (&first, &vec![second.clone()]));
+    let hidden = plugins.hidden().unwrap();
+    assert_eq!(hidden.iter().map(|one| (&one.path, &one.by)).collect::<Vec<_>>(), [(&second, &first)]);
     assert_eq!(shown.sha256, plugins.environment(&choice(&first, json!({}))).unwrap().file().sha256);
     assert!(plugins.show("count").unwrap_err().to_string().contains("did you mean `counts`?"));
 }
@@ -184,7 +186,8 @@ fn damaged_and_foreign_files() {
     let narrow = changed(4, 1); // ELFCLASS32
     assert!(refused(&narrow).contains("is a library for 32-bit programs; build it for 64 bits"));
     let foreign = changed(18, 0xf3); // e_machine: RISC-V
-    for other in [&foreign[..], b"a text\nof two lines\n", b""] {
+    assert!(refused(&foreign).contains("is a library for RISC-V, and this machine is "));
+    for other in [b"a text\nof two lines\n".as_slice(), b""] {
         assert!(refused(other).contains("cannot be loaded as a shared library: "));
     }
 }

@@ -44,7 +44,7 @@ const ENVIRONMENT: [(&str, &str, &str); 27] = [
 const ESTIMATOR: [(&str, &str, &str); 12] = [
     ("writes_past", "writes_inside", "behind the end of the returns"),
     ("unwritten", "finite_and_written", "unwritten"),
-    ("nan_equal_rewards", "equal_rewards", "unwritten"),
+    ("nan_equal_rewards", "equal_rewards", "gave NaN as the advantage"),
     ("nan_single_episode", "single_episode_groups", "of one episode"),
     ("panic_on_empty_row", "empty_rows", "a row without tokens"),
     ("counts_calls", "repeatable", "different numbers"),

@@ -98,9 +98,10 @@ impl Estimator for PlantedEstimator {
             Some(Fault::LeakInScore) => std::mem::forget(black_box(vec![1u8; 256 << 10])),
             _ => {}
         }
+        let unwritten = out.advantages.last().copied().filter(|_| self.fault == Some(Fault::Unwritten));
         out.broadcast(rows, &advantages);
-        if let Some(last) = out.advantages.last_mut().filter(|_| self.fault == Some(Fault::Unwritten)) {
-            *last = f32::NAN;
+        if let Some((last, unwritten)) = out.advantages.last_mut().zip(unwritten) {
+            *last = unwritten;
         }
         if self.has(Fault::WritesPast) {
             // SAFETY: none; the host has room behind the end, where it looks for such a fault.

@@ -86,9 +86,9 @@ impl Report {
         self.templates.iter().find(|template| template.file == file && template.name == name)
     }
 
-    /// True if a prompt is not the known one.
+    /// True if a prompt that makes a template is not the known one. Others are listed, but concern nobody.
     pub fn differs(&self) -> bool {
-        self.templates.iter().any(|template| template.difference().is_some())
+        self.templates.iter().any(|template| template.used && template.difference().is_some())
     }
 
     /// The error of an import that differs and was not forced, or that left out a template.
@@ -96,10 +96,10 @@ impl Report {
         if !self.left_out.is_empty() {
             return Some(input_error!("{}; the other templates were written", self.left_out.join("; ")));
         }
-        let differences = self
-            .templates
-            .iter()
-            .filter_map(|template| Some(format!("{}: {} {}", template.file, template.name, template.difference()?)));
+        let differences =
+            self.templates.iter().filter(|template| template.used).filter_map(|template| {
+                Some(format!("{}: {} {}", template.file, template.name, template.difference()?))
+            });
         let differences: Vec<_> = differences.collect();
         (!self.forced && !differences.is_empty()).then(|| {
             input_error!(

@@ -213,6 +213,15 @@ fn a_webshop_prompt_over_13_000_characters_has_no_history() {
 }
 
 #[test]
+fn a_changed_sentence_that_is_never_written_stops_no_import() {
+    let reference = Reference::new();
+    reference.replace("appworld.py", "APPWORLD_TEMPLATE says", "APPWORLD_TEMPLATE said");
+    let report = reference.import(false).unwrap();
+    assert!(report.refusal().is_none() && !report.written.is_empty());
+    assert!(report.to_string().contains("CHANGED"), "{report}");
+}
+
+#[test]
 fn a_changed_sentence_is_named_with_both_sums() {
     let reference = Reference::new();
     reference.replace("webshop.py", "WEBSHOP_TEMPLATE says", "WEBSHOP_TEMPLATE said");

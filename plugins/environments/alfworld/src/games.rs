@@ -255,7 +255,13 @@ fn scan(folders: &[PathBuf], task_types: &[TaskType], strict: bool) -> Result<(V
             continue;
         };
         let task_type = match &trajectory {
-            Some(trajectory) => Some(type_of(trajectory)?),
+            Some(trajectory) => match TaskType::from_name(&type_of(trajectory)?) {
+                Ok(known) => Some(known),
+                Err(_) => {
+                    skipped.other_type += 1;
+                    continue;
+                }
+            },
             None if strict => {
                 skipped.no_labels += 1;
                 continue;
@@ -288,7 +294,13 @@ fn walk(folder: &Path, found: &mut impl FnMut(&Path)) -> Result<()> {
 
 fn single(path: &Path, task_types: &[TaskType]) -> Result<Entry> {
     let trajectory = path.with_file_name(TRAJECTORY);
-    let task_type = if trajectory.is_file() { Some(type_of(&trajectory)?) } else { type_in(&path.to_string_lossy()) };
+    let task_type = match trajectory.is_file() {
+        true => {
+            let name = type_of(&trajectory)?;
+            Some(TaskType::from_name(&name).with_context(|| trajectory.display().to_string())?)
+        }
+        false => type_in(&path.to_string_lossy()),
+    };
     if let Some(found) = task_type.filter(|t| !task_types.contains(t)) {
         bail!("games: {} is of type {}, which task_types excludes", path.display(), found.name());
     }
@@ -299,8 +311,8 @@ fn single(path: &Path, task_types: &[TaskType]) -> Result<Entry> {
     Ok(Entry { path: path.to_owned(), name: names.join("/"), task_type })
 }
 
-/// Returns the task type that a game's `traj_data.json` names.
-fn type_of(path: &Path) -> Result<TaskType> {
+/// Returns the task type that a game's `traj_data.json` names, which may be one that ALFWorld does not play.
+fn type_of(path: &Path) -> Result<String> {
     #[derive(Deserialize)]
     struct Trajectory {
         task_type: String,
@@ -308,7 +320,7 @@ fn type_of(path: &Path) -> Result<TaskType> {
     let about = || path.display().to_string();
     let text = files::read_to_string(path, SMALL).with_context(about)?;
     let trajectory: Trajectory = serde_json::from_str(&text).with_context(about)?;
-    TaskType::from_name(&trajectory.task_type).with_context(about)
+    Ok(trajectory.task_type)
 }
 
 /// Returns the task type whose name occurs in a path.

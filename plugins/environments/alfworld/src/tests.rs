@@ -267,6 +267,13 @@ fn data_folder(dir: &Path) {
     put("json_2.1.1/train/pick_cool_then_place_in_recep-D/trial_3", TaskType::PickCool, |f| {
         f.as_object_mut().unwrap().remove("solvable");
     });
+    // ALFRED has types that ALFWorld does not play.
+    put("json_2.1.1/train/pick_clean_then_place_in_recep-F/trial_1", TaskType::PickClean, |_| {});
+    fs::write(
+        dir.join("json_2.1.1/train/pick_clean_then_place_in_recep-F/trial_1/traj_data.json"),
+        json!({ "task_type": "pick_and_place_with_movable_recep" }).to_string(),
+    )
+    .unwrap();
     // The other archive, unpacked beside it: this game's two files are in two folders.
     put("json_2.1.1/valid_seen/pick_two_obj_and_place-E/trial_1", TaskType::PickTwo, |_| {});
     let other = dir.join("json_2.1.3_tw-pddl/valid_seen/pick_two_obj_and_place-E/trial_1");

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 /// A product of `items_shuffle.json`, with the fields that count. Further fields of the file are ignored.
@@ -26,11 +26,29 @@ pub struct Item {
     pub category: Option<String>,
     /// The query that found the product when the data was collected.
     pub query: Option<String>,
-    /// Options by name, in the order of the file. An option without values is null.
+    /// Options by name, in the order of the file. An option without values is null. Some products have an empty text in place of
+    /// none.
+    #[serde(default, deserialize_with = "options_or_nothing")]
     pub customization_options: Option<Map<String, Value>>,
     /// Nestor's addition: the nouns of the title in lower case, with repetitions. Without it a rule finds them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nouns: Option<Vec<String>>,
+}
+
+/// Options; none for what Python takes for false, as the shop does.
+fn options_or_nothing<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Map<String, Value>>, D::Error> {
+    match Value::deserialize(from)? {
+        Value::Object(options) => Ok(Some(options)),
+        Value::Null | Value::Bool(false) => Ok(None),
+        Value::String(text) if text.is_empty() => Ok(None),
+        Value::Array(items) if items.is_empty() => Ok(None),
+        Value::Number(number) if number.as_f64() == Some(0.0) => Ok(None),
+        other => Err(serde::de::Error::custom(format!("{} in place of an object of options", short(&other)))),
+    }
+}
+
+fn short(value: &Value) -> String {
+    value.to_string().chars().take(40).collect()
 }
 
 /// Features of a product.

@@ -163,6 +163,32 @@ fn an_index_plays_as_the_files_do_and_is_refused_when_it_is_stale_or_cut() {
     open(config()).unwrap();
 }
 
+/// `json.load` of Python reads these numbers, and the original tests `if product["customization_options"]`.
+#[test]
+fn products_are_read_as_python_reads_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+    write("items_human_ins.json", "{}");
+    let ask = r#"{"attributes": ["a"], "instruction": "find", "instruction_attributes": ["a"]}"#;
+    write("items_ins_v2.json", &format!(r#"{{"B000000001": {ask}}}"#));
+    for more in [
+        r#""rating": NaN"#,
+        r#""rating": [NaN, Infinity, -Infinity, -1.5]"#,
+        r#""rating": {"NaN": "NaN \\\" Infinity"}, "rank": NaN"#,
+        r#""customization_options": """#,
+        r#""customization_options": null"#,
+        r#""customization_options": []"#,
+        r#""customization_options": 0"#,
+        r#""customization_options": false"#,
+        r#""customization_options": {"size": null}"#,
+        r#""full_description": null, "small_description": [], "pricing": """#,
+    ] {
+        write("items_shuffle.json", &format!(r#"[{{"asin": "B000000001", "name": "A NaN \"N", {more}}}]"#));
+        let opened = open(json!({"data": folder.path()}));
+        assert!(opened.is_ok(), "{more}: {:#}", opened.err().unwrap());
+    }
+}
+
 #[test]
 fn bad_input_has_one_clear_message() {
     let folder = tempfile::tempdir().unwrap();
@@ -180,15 +206,19 @@ fn bad_input_has_one_clear_message() {
     let cases = [
         (
             "[{\"asin\": \"B000000001\"}, {\"asin\": 3}]",
-            "items_shuffle.json: invalid type: integer `3`, expected a string at line 1",
+            "items_shuffle.json: product 1, field `asin`: invalid type: integer `3`, expected a string at line 1",
         ),
         ("[{\"asin\": \"B000000001\"}", "EOF while parsing a list at line 1 column 23"),
         ("{}", "expected a list of products"),
         ("[]", "items_shuffle.json: the catalogue is empty"),
         (&item(r#", "pricing": "cheap""#), "product 0 (\"B000000001\"): the price \"cheap\" is no"),
-        (&item(r#", "customization_options": 3"#), "items_shuffle.json"),
+        (&item(r#", "full_description": NaN"#), "product 0, field `full_description`: invalid type"),
+        (&item(r#", "small_description": {"a": 1}"#), "product 0, field `small_description`: "),
+        (&item(r#", "rating": Nan"#), "expected"),
     ];
-    for (items, message) in cases {
+    let wrong = item("").replace(r#""customization_options": {}"#, r#""customization_options": [3]"#);
+    let options = "product 0, field `customization_options`: [3] in place of an object of options";
+    for (items, message) in cases.into_iter().chain([(wrong.as_str(), options)]) {
         write("items_shuffle.json", items);
         assert!(refusal(data.clone()).contains(message), "{}", refusal(data));
     }

@@ -70,7 +70,7 @@ impl Files {
         };
         let mut reader = BufReader::with_capacity(1 << 20, counted);
         refuse_mark(reader.fill_buf().with_context(|| self.items.display().to_string())?, &self.items)?;
-        let mut json = serde_json::Deserializer::from_reader(reader);
+        let mut json = serde_json::Deserializer::from_reader(PythonNumbers::new(reader));
         let read = Each(&mut each).deserialize(&mut json).and_then(|()| json.end());
         match failed {
             Some(error) => Err(error),
@@ -170,12 +170,77 @@ impl<'de> Visitor<'de> for Each<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
-        while let Some(item) = list.next_element()? {
+        let mut number = 0;
+        while let Some(item) = list.next_element_seed(Numbered(number))? {
+            number += 1;
             if !(self.0)(item) {
                 return Err(serde::de::Error::custom("stopped"));
             }
         }
         Ok(())
+    }
+}
+
+/// An item of a list, by its number.
+struct Numbered(u64);
+
+impl<'de> DeserializeSeed<'de> for Numbered {
+    type Value = Item;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Item, D::Error> {
+        serde_path_to_error::deserialize(deserializer).map_err(|error| {
+            let (field, number) = (error.path().to_string(), self.0);
+            match field.as_str() {
+                "." => error.into_inner(),
+                field => serde::de::Error::custom(format!("product {number}, field `{field}`: {}", error.inner())),
+            }
+        })
+    }
+}
+
+/// Reads JSON as Python writes it: `NaN`, `Infinity` and `-Infinity`, which JSON lacks, become 0. The shop reads no number, so
+/// they are in fields that do not count.
+struct PythonNumbers<R> {
+    inner: R,
+    /// Inside a text: true after a backslash that escapes the next byte.
+    text: Option<bool>,
+    /// The bytes still to come of `NaN` or `Infinity`.
+    rest: &'static [u8],
+}
+
+impl<R: Read> PythonNumbers<R> {
+    fn new(inner: R) -> Self {
+        Self { inner, text: None, rest: b"" }
+    }
+
+    fn byte(&mut self, byte: u8) -> u8 {
+        if let Some((&next, rest)) = self.rest.split_first() {
+            self.rest = if next == byte { rest } else { b"" };
+            return if next == byte { b' ' } else { byte };
+        }
+        match (self.text, byte) {
+            (Some(true), _) => self.text = Some(false),
+            (Some(false), b'\\') => self.text = Some(true),
+            (Some(false), b'"') => self.text = None,
+            (Some(false), _) => {}
+            (None, b'"') => self.text = Some(false),
+            (None, b'N' | b'I') => {
+                self.rest = if byte == b'N' { b"aN" } else { b"nfinity" };
+                return b'0';
+            }
+            (None, _) => {}
+        }
+        byte
+    }
+}
+
+impl<R: Read> Read for PythonNumbers<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let count = self.inner.read(buffer)?;
+        for byte in &mut buffer[..count] {
+            *byte = self.byte(*byte);
+        }
+        Ok(count)
     }
 }
 

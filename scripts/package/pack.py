@@ -64,7 +64,7 @@ def stage_texts(stage):
     shutil.copy(ROOT / "plugins/sdk/nestor_plugin.h", stage / "include")
     shutil.copytree(ROOT / "recipes", stage / "recipes", ignore=shutil.ignore_patterns("bench"))
     # Recipes point to these.
-    for page in [*ROOT.glob("docs/*.md"), *ROOT.glob("plugins/environments/*/README.md")]:
+    for page in [ROOT / "docs/recipe.schema.json", *ROOT.glob("docs/*.md"), *ROOT.glob("plugins/environments/*/README.md")]:
         place = stage / page.relative_to(ROOT)
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(page, place)

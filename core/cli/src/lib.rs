@@ -6,6 +6,7 @@
 pub mod args;
 mod compare;
 mod doctor;
+pub mod ended_children;
 pub mod file_limit;
 mod hints;
 pub mod launcher;

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use nestor_cli::args::Command;
 
 fn main() -> ExitCode {
+    nestor_cli::ended_children::keep();
     nestor_cli::file_limit::report_as_full_disk();
     match nestor_cli::parse().command {
         Command::Own(command) => nestor_cli::own::main(command),

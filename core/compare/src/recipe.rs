@@ -56,50 +56,56 @@ const WARM_STARTS: &str = ".warm_starts/";
 /// Groups the replicates of one recipe, in the order of their first: runs that are equal in all but free keys. Each group has
 /// the keys of its first and the places of its recipes. An empty recipe is alone.
 ///
-/// Replicates may also start from folders of weights that differ in their own seed (`warm/seed-1`), or in the hash of a
-/// sweep's warm start: each seed then has its own warm start. Where one seed appears twice or two seeds share a folder, the
-/// folder is a setting as any other. Other numbers in a path tell models apart, as in `Qwen2.5-0.5B`.
+/// The folder of the weights is a setting as any other where several seeds share it. Elsewhere each seed may have its own: that
+/// of a sweep's warm start, or folders that differ in the seed alone.
 pub fn replicates(recipes: &[Flat]) -> Vec<(Flat, Vec<usize>)> {
-    let kept = |recipe: &Flat, is_kept: &dyn Fn(&str) -> bool| -> Flat {
-        recipe.iter().filter(|(key, _)| is_kept(key)).map(|(key, value)| (key.clone(), value.clone())).collect()
+    let own = |recipe: &Flat| -> Flat {
+        recipe.iter().filter(|(key, _)| !is_free(key)).map(|(key, value)| (key.clone(), value.clone())).collect()
     };
-    let mut groups: Vec<(Flat, Vec<usize>)> = Vec::new();
+    let mut alike: Vec<(Flat, Vec<usize>)> = Vec::new();
     for (place, recipe) in recipes.iter().enumerate() {
-        let mut own = kept(recipe, &|key| !is_free(key));
-        let seed = recipe.get("seed").cloned().unwrap_or_default();
-        own.entry(MODEL.to_owned()).and_modify(|path| *path = without_seed(path, &seed));
-        match groups.iter_mut().find(|(known, _)| *known == own && !own.is_empty()) {
+        let mut rest = own(recipe);
+        rest.remove(MODEL);
+        match alike.iter_mut().find(|(known, _)| *known == rest && !recipe.is_empty()) {
             Some((_, places)) => places.push(place),
-            None => groups.push((own, vec![place])),
+            None => alike.push((rest, vec![place])),
         }
     }
-    let split = groups.into_iter().flat_map(|(_, places)| by_folder(recipes, places));
-    let mut split: Vec<Vec<usize>> = split.collect();
-    split.sort_by_key(|places| places[0]);
-    split.into_iter().map(|places| (kept(&recipes[places[0]], &|key| !is_free(key)), places)).collect()
+    let mut groups: Vec<Vec<usize>> = alike.iter().flat_map(|(_, places)| by_folder(recipes, places)).collect();
+    groups.sort_by_key(|places| places[0]);
+    groups.into_iter().map(|places| (own(&recipes[places[0]]), places)).collect()
 }
 
-/// Splits replicates by the folder of their weights, unless each seed has its own.
-fn by_folder(recipes: &[Flat], places: Vec<usize>) -> Vec<Vec<usize>> {
-    let distinct = |key: &str| places.iter().map(|&place| recipes[place].get(key)).collect::<BTreeSet<_>>().len();
-    let folders = distinct(MODEL);
-    if folders == 1 || (folders == places.len() && distinct("seed") == places.len()) {
-        return vec![places];
+/// Splits runs that differ at most in seed and folder of weights.
+fn by_folder(recipes: &[Flat], places: &[usize]) -> Vec<Vec<usize>> {
+    let seed = |place: usize| recipes[place].get("seed").map_or("", String::as_str);
+    let seeds = |places: &[usize]| places.iter().map(|&place| seed(place)).collect::<BTreeSet<_>>().len();
+    let split = |places: &[usize], name: &dyn Fn(usize) -> Option<String>| -> Vec<Vec<usize>> {
+        let mut split: BTreeMap<Option<String>, Vec<usize>> = BTreeMap::new();
+        places.iter().for_each(|&place| split.entry(name(place)).or_default().push(place));
+        split.into_values().collect()
+    };
+    let folder = |place: usize| recipes[place].get(MODEL).cloned();
+    let by_name = split(places, &folder);
+    let (mut groups, single): (Vec<_>, Vec<_>) = by_name.into_iter().partition(|places| seeds(places) > 1);
+    let single = single.concat();
+    for own in split(&single, &|place| folder(place).map(|path| without_seed(&path, seed(place)))) {
+        match seeds(&own) == own.len() {
+            true => groups.push(own),
+            false => groups.extend(split(&own, &folder)),
+        }
     }
-    let mut split: BTreeMap<Option<&String>, Vec<usize>> = BTreeMap::new();
-    for place in places {
-        split.entry(recipes[place].get(MODEL)).or_default().push(place);
-    }
-    split.into_values().collect()
+    groups
 }
 
 /// A path with `#` for the run's seed as a word of its own (`1`, `s1`, `seed1`), and for the hash of a sweep's warm start.
 fn without_seed(path: &str, seed: &str) -> String {
     let path = match path.split_once(WARM_STARTS) {
-        Some((before, after)) => {
+        // In older sweeps the hash holds the seed.
+        Some((before, after)) if !after.contains("/seed-") => {
             format!("{before}{WARM_STARTS}#{}", after.find('/').map_or("", |end| &after[end..]))
         }
-        None => path.to_owned(),
+        _ => path.to_owned(),
     };
     let is_seed =
         |word: &str| [seed.to_owned(), format!("s{seed}"), format!("seed{seed}")].iter().any(|own| own == word);
@@ -139,6 +145,17 @@ mod tests {
         assert_eq!(grouped(&[(1, "ws/seed-1", "1"), (10, "ws/seed-10", "1")]), [[0, 1]], "own warm starts");
         assert_eq!(grouped(&[(1, "ws/seed1/m", "1"), (2, "ws/seed2/m", "1")]), [[0, 1]], "without a hyphen");
         assert_eq!(grouped(&[(1, "ws/1", "1"), (2, "ws/2", "1"), (3, "ws/3", "1")]), [[0, 1, 2]], "numbers alone");
+        let start = |setting: &str, seed: u64| format!("s/.warm_starts/{setting}/seed-{seed}/model");
+        let paths = [start("0ab1", 1), start("0ab1", 2), start("9f", 1), start("9f", 2)];
+        let runs: Vec<(u64, &str, &str)> =
+            [1, 2, 1, 2].into_iter().zip(&paths).map(|(s, p)| (s, p.as_str(), "1")).collect();
+        assert_eq!(grouped(&runs), [[0, 1], [2, 3]], "two settings of the warm start");
+        let one = start("0ab1", 1);
+        assert_eq!(
+            grouped(&[(1, &one, "1"), (2, &one, "1")]),
+            [[0, 1]],
+            "a seed of the warm start that is a run's too"
+        );
         assert_eq!(grouped(&[(1, a, "1"), (2, "", "1")]), [[0], [1]], "one of them from new weights");
     }
 

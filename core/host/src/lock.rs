@@ -36,8 +36,10 @@ pub struct Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Still held, so the file is this process's own. One that stays is harmless.
-        let _ = fs::remove_file(&self.path);
+        // Somebody may have removed the folder, and another process may hold the lock of a new one. A file that stays is harmless.
+        if self._file.as_ref().is_some_and(|file| is_same(file, &self.path)) {
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -55,7 +57,7 @@ impl Lock {
             let file = options.open(&path).with_context(context)?;
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 Ok(file) if is_same(&file, &path) => return Self::hold(path, file).with_context(context),
-                Ok(_) => {} // its holder removed the file just now
+                Ok(_) => std::thread::sleep(Duration::from_millis(1)), // its holder removed the file just now
                 Err((mut file, Errno::EWOULDBLOCK)) if begin.elapsed() >= patience => {
                     let mut holder = String::new();
                     let _ = file.read_to_string(&mut holder);

@@ -134,8 +134,11 @@ fn prompts(options: &GenerateOptions, tokenizer: Option<&Tokenizer>, config: &Co
             let row = |mut chat: Chat| {
                 let shown = images.iter().map(|path| read_image(path)).collect::<Result<Vec<_>>>()?;
                 if let (Some(last), false) = (chat.messages.last_mut(), shown.is_empty()) {
+                    // Before those that the last message has itself.
+                    let own = last.content().matches(IMAGE).count();
+                    let at = chat.images.len().saturating_sub(own);
                     last.set_content(IMAGE.repeat(shown.len()) + last.content());
-                    chat.images.extend(shown);
+                    chat.images.splice(at..at, shown);
                 }
                 let tokens = tokenizer.chat_with_tools(&chat.messages, chat.tools.as_deref(), true)?;
                 Ok(TokenRow { tokens: expand(tokens, &chat.images, config)?, images: chat.images })

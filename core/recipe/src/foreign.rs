@@ -101,8 +101,13 @@ const NAMES: &[(&[&str], &str)] = &[
     // Loss.
     (&["loss_type", "loss_agg_mode"], "the reduction of token losses is `update.aggregation`"),
     (&["importance_sampling_level"], "ratios of whole responses are `update.loss: gspo`"),
-    (&["beta", "kl_coef", "kl_loss_coef", "use_kl_loss", "kl_beta"], "the weight of the KL loss is `update.kl.coef`"),
-    (&["kl_loss_type", "kl_penalty"], "the estimator of the KL is `update.kl.kind`"),
+    (&["beta", "kl_loss_coef", "use_kl_loss", "kl_beta"], "the weight of the KL loss is `update.kl.coef`"),
+    (&["kl_loss_type"], "the estimator of the KL is `update.kl.kind`"),
+    (
+        &["kl_coef"],
+        "the weight of the KL in the reward is `update.kl_in_reward.coef`; that of the KL loss is `update.kl.coef`",
+    ),
+    (&["kl_penalty"], "the estimator of the KL in the reward is `update.kl_in_reward.kind`"),
     (&["kl_ctrl", "use_kl_in_reward"], "the KL in the reward is the section `update.kl_in_reward`"),
     (
         &["epsilon", "clip_ratio", "cliprange", "clip_range", "clip_eps", "clip"],

@@ -30,8 +30,21 @@ pub(super) fn is_value(text: &str) -> bool {
         let authority = rest.split(['/', '?', '#', ' ']).next().unwrap_or_default();
         authority.rsplit_once('@').is_some_and(|(user, _)| user.contains(':'))
     };
-    let is_issued = |word: &str| word.len() >= SHORTEST_KEY && ISSUED.iter().any(|start| word.starts_with(start));
+    let is_issued = |word: &str| {
+        let rest = ISSUED.iter().find_map(|start| Some((start, word.strip_prefix(start)?)));
+        rest.is_some_and(|(start, rest)| word.len() >= SHORTEST_KEY && is_random(start, rest))
+    };
     text.split("://").skip(1).any(has_password) || text.split([' ', '"', '\'', ',', '/', '=', ':']).any(is_issued)
+}
+
+/// True for the rest of a key; not for words such as `hf_models_qwen2.5` or `sk-learn-games-v2`.
+fn is_random(start: &str, rest: &str) -> bool {
+    let has = |is: fn(&u8) -> bool| rest.bytes().any(|byte| is(&byte));
+    match start {
+        "AKIA" | "ghp_" | "gho_" | "hf_" => rest.bytes().all(|byte| byte.is_ascii_alphanumeric()),
+        "sk-" => has(u8::is_ascii_digit) && (!rest.contains('-') || has(u8::is_ascii_uppercase)),
+        _ => true,
+    }
 }
 
 /// An argument `key=value` for a message, without a value that may be secret.

@@ -81,8 +81,27 @@ fn resolved_recipe_loads_to_the_same() -> Result<()> {
     let again = folder.load(&folder.write("again.yaml", &recipe.to_yaml()?), &[])?;
     assert_eq!(again, recipe);
     // Text that looks like something else must stay text.
-    for odd in ["null", "1e3", "0x10", "~", "yes", "a: b", "# no", "two\nlines\n", "", " padded ", "007", "+5", ".inf"]
-    {
+    for odd in [
+        "null",
+        "1e3",
+        "0x10",
+        "~",
+        "yes",
+        "a: b",
+        "# no",
+        "two\nlines\n",
+        "",
+        " padded ",
+        "007",
+        "+5",
+        ".inf",
+        "\u{f041} \u{f00c}",
+        "\u{f041} ${x}",
+        "k: ${it's}",
+        "\tx ${ \"a\" }\n",
+        "${\\}",
+        "$${y} ${{z}}",
+    ] {
         let mut recipe = recipe.clone();
         recipe.rollout.template = Some(odd.into());
         recipe.env.config["odd"] = odd.into();

@@ -1,5 +1,6 @@
 //! YAML as a tree that keeps the location of every key, so that errors can name it after merging.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
@@ -120,7 +121,8 @@ impl Node {
 pub(super) fn parse(text: &str, origin: &Location, lookup: Lookup) -> Result<Node> {
     let shielded = variables::shield(text.strip_prefix('\u{feff}').unwrap_or(text));
     let parser = Parser::new_from_str(&shielded);
-    let mut reader = TreeReader { parser, origin, lookup, anchors: Vec::new(), copies: 0 };
+    let hides = matches!(shielded, Cow::Owned(_));
+    let mut reader = TreeReader { parser, origin, lookup, hides, anchors: Vec::new(), copies: 0 };
     let mut root = Node::Scalar(serde_json::Value::Null);
     let mut documents = 0;
     loop {
@@ -141,6 +143,8 @@ struct TreeReader<'a> {
     parser: Parser<'a, StrInput<'a>>,
     origin: &'a Location,
     lookup: Lookup<'a>,
+    /// References are hidden from the parser.
+    hides: bool,
     anchors: Vec<(usize, Node)>,
     /// Values copied from aliases so far.
     copies: usize,
@@ -157,7 +161,12 @@ impl<'a> TreeReader<'a> {
 
     fn syntax(&self, error: &ScanError) -> anyhow::Error {
         let (place, info) = (self.origin.moved(error.marker()), error.info());
-        input_error!("{place}: this is not valid YAML: {}{}", variables::unshield(info), syntax_remedy(info))
+        input_error!("{place}: this is not valid YAML: {}{}", self.shown(info), syntax_remedy(info))
+    }
+
+    /// A text of the parser as the recipe has it.
+    fn shown(&self, text: &str) -> String {
+        if self.hides { variables::unshield(text) } else { text.to_owned() }
     }
 
     fn fail(&self, span: &Span, message: &str) -> anyhow::Error {
@@ -215,16 +224,15 @@ impl<'a> TreeReader<'a> {
             let (event, span) = self.next()?;
             let (key, merges) = match event {
                 Event::MappingEnd => return Ok(Node::Map(with_merged(map, merged.unwrap_or_default()))),
-                Event::Scalar(text, style, ..) => {
-                    (variables::unshield(&text), text == MERGE && style == ScalarStyle::Plain)
-                }
+                Event::Scalar(text, style, ..) => (self.shown(&text), text == MERGE && style == ScalarStyle::Plain),
                 _ => return Err(self.fail(&span, "a key must be text")),
             };
             if map.len() == MAX_KEYS {
                 return Err(self.fail(&span, &format!("this map has more than {MAX_KEYS} keys")));
             }
             let location = self.origin.moved(&span.start);
-            if let Some(first) = index.insert(key.clone(), map.len()).and_then(|at: usize| map.get(at)) {
+            let first = if merges { None } else { index.insert(key.clone(), map.len()) };
+            if let Some(first) = first.and_then(|at: usize| map.get(at)) {
                 return Err(input_error!("{location}: key `{key}` appears a second time (first: {})", first.location));
             }
             let (event, value) = self.next()?;
@@ -253,7 +261,7 @@ impl<'a> TreeReader<'a> {
 
     /// Reads plain scalars as serde_yaml does, so that a recipe that serde_yaml wrote loads to the same values.
     fn scalar(&self, text: &str, style: ScalarStyle, span: &Span) -> Result<serde_json::Value> {
-        let text = variables::expand(&variables::unshield(text), &self.origin.moved(&span.start), self.lookup)?;
+        let text = variables::expand(&self.shown(text), &self.origin.moved(&span.start), self.lookup)?;
         if style != ScalarStyle::Plain {
             return Ok(text.into());
         }

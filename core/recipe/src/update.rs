@@ -47,7 +47,7 @@ pub struct Update {
     /// Largest global gradient norm.
     #[serde(default = "one")]
     pub grad_clip: f64,
-    /// Optimizer steps in a row that may be skipped because their gradients were not finite. The run then ends with exit
+    /// Optimizer steps in a row, at least 1, that may be skipped because their gradients were not finite. The run then ends with exit
     /// code 1 and names its last good checkpoint. It counts for the warm start and the critic too. In `dtype: float16`, steps
     /// that only lower the loss scale do not count.
     #[serde(default = "default_max_skipped")]

@@ -23,7 +23,7 @@ pub(super) fn of_environment(name: &str) -> Option<String> {
 }
 
 /// First character of the range that shields ASCII.
-const SHIELD: u32 = 0xF000;
+const SHIELD: u32 = 0x10_F000;
 
 /// Hides the references in a YAML text from its parser.
 pub(super) fn shield(text: &str) -> Cow<'_, str> {
@@ -38,14 +38,17 @@ pub(super) fn shield(text: &str) -> Cow<'_, str> {
         let line = from.split('\n').next().unwrap_or_default();
         let length = if is_template(from) { None } else { closing(line) };
         let (reference, behind) = from.split_at(length.unwrap_or(2));
+        // Of a literal only the signs: the quotes and backslashes inside are the parser's.
+        let inside = if before.ends_with('$') { 2..reference.len() - 1 } else { 0..0 };
         let hide = |c: char| if c.is_ascii() { char::from_u32(SHIELD + u32::from(c)).unwrap_or(c) } else { c };
-        shielded.extend(reference.chars().map(|c| if length.is_some() { hide(c) } else { c }));
+        let hidden = |(at, c): (usize, char)| if length.is_some() && !inside.contains(&at) { hide(c) } else { c };
+        shielded.extend(reference.char_indices().map(hidden));
         rest = behind;
     }
     (shielded + rest).into()
 }
 
-/// The text as it was before [`shield`].
+/// The text as it was before [`shield`], which hid something.
 pub(super) fn unshield(text: &str) -> String {
     let back = |c: char| u32::from(c).checked_sub(SHIELD).filter(|code| *code < 128).and_then(char::from_u32);
     text.chars().map(|c| back(c).unwrap_or(c)).collect()

@@ -19,8 +19,9 @@ use crate::{Options, ViewError};
 
 /// Most connections at a time. A browser opens about six.
 const CONNECTIONS: usize = 64;
-/// Most bytes of replies that are kept for slow clients; a single one may be larger.
-const HELD: usize = 32 << 20;
+/// Most bytes of replies that are kept for slow clients; a single one may be larger. Only who knows the token gets large ones, and
+/// a browser asks for six images at a time.
+const HELD: usize = 6 * (48 << 20);
 /// Milliseconds between two looks at deadlines.
 const LOOK: u16 = 500;
 /// Pause after a connection that the machine could not open.

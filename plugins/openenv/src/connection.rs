@@ -64,6 +64,8 @@ impl Write for Timed {
 /// An open connection: one session of the server. Dropping it ends the session.
 pub struct Connection {
     socket: WebSocket<Timed>,
+    /// The time of the last answer.
+    answered: Instant,
 }
 
 impl Drop for Connection {
@@ -86,7 +88,7 @@ impl Connection {
         tcp.set_nodelay(true).map_err(lost)?;
         let config = WebSocketConfig::default().max_message_size(Some(longest)).max_frame_size(Some(longest));
         match tungstenite::client::client_with_config(&address.socket, Timed { tcp, until }, Some(config)) {
-            Ok((socket, _)) => Ok(Self { socket }),
+            Ok((socket, _)) => Ok(Self { socket, answered: Instant::now() }),
             Err(HandshakeError::Failure(Error::Http(answer))) => Err(refused(address, answer.status().as_u16())),
             Err(HandshakeError::Failure(error)) => Err(fault(error, "at the handshake")),
             Err(HandshakeError::Interrupted(_)) => {
@@ -102,10 +104,18 @@ impl Connection {
         let sent = self.socket.send(Message::text(message));
         // A server that closes first may have sent the reason, which is then still to be read.
         match (self.answer(timeout), sent) {
-            (Ok(text), _) => Ok(text),
+            (Ok(text), _) => {
+                self.answered = Instant::now();
+                Ok(text)
+            }
             (Err(_), Err(error)) => Err(fault(error, "while the message was sent")),
             (Err(fault), Ok(())) => Err(fault),
         }
+    }
+
+    /// Time since the last answer.
+    pub fn quiet(&self) -> Duration {
+        self.answered.elapsed()
     }
 
     /// Refuses a message that comes within `patience` although nothing was asked: taken for the next answer, it would shift all

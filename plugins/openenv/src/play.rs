@@ -17,7 +17,7 @@ use crate::wire::{self, Reply};
 /// Waits between attempts to reach the server: the first and the longest.
 const WAITS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
-/// Time for an answer too many to arrive before an episode begins.
+/// Time from an answer in which one too many arrives, before a session is used for another episode.
 const SURPLUS: Duration = Duration::from_millis(20);
 
 /// One of the sessions that this process may have open.
@@ -113,7 +113,7 @@ impl Play {
         let session = match &mut self.session {
             Some(session) => {
                 if self.played.is_empty() {
-                    session.connection.refuse_unasked(SURPLUS)?;
+                    session.connection.refuse_unasked(SURPLUS.saturating_sub(session.connection.quiet()))?;
                 }
                 session
             }

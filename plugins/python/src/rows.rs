@@ -1,7 +1,6 @@
 //! Files of prompts in Parquet, as JSON Lines for the worker: it has Python's standard library alone.
 
 use std::any::Any;
-use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -34,7 +33,7 @@ pub fn convert(data: &mut Value) -> Result<Vec<TempPath>> {
 /// The rows of a Parquet file, one JSON object a line. The crate `parquet` (60.1) panics at some damaged pages; such a panic is
 /// an error like the others.
 fn json_lines(path: &Path) -> Result<TempPath> {
-    let file = File::open(path).context("it cannot be read")?;
+    let file = nestor_plugin::files::open(path).context("it cannot be read")?;
     let length = file.metadata()?.len();
     if length > LONGEST {
         bail!("it has {length} bytes; the limit is {} GiB", LONGEST >> 30);

@@ -575,6 +575,8 @@ class Keeper:
                 # Not reaped yet, so the number of its group is still its own.
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(self.worker, signal.SIGKILL)
+                # A request for its place that comes too late must not reach another process of its number.
+                signal.signal(signal.SIGVTALRM, signal.SIG_IGN)
                 return os.waitpid(self.worker, 0)[1]
             os.waitpid(found.si_pid, 0)
 

@@ -204,6 +204,9 @@ impl Worker {
 
     /// Ends the process and all that it started.
     pub fn kill(&mut self) {
+        if self.wait(Duration::ZERO).is_some() {
+            return; // its number may be another process's already
+        }
         if self.lifeline.write_all(KILL).is_ok() && self.wait(END).is_some() {
             return;
         }

@@ -103,14 +103,15 @@ impl Estimator for Faulty {
     }
 
     fn score(&mut self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
-        out.broadcast(rows, &vec![0.0; rows.len()]);
         let last = out.advantages.len() - 1;
+        let unwritten = out.advantages[last];
+        out.broadcast(rows, &vec![0.0; rows.len()]);
         match self.fault {
             Fault::Panic => panic!("asked to panic"),
             Fault::Error => bail!("asked to fail"),
             Fault::Echo => bail!("{rows:?}"),
             Fault::InfiniteReturn => out.returns[last] = f32::INFINITY,
-            _ => out.advantages[last] = f32::NAN,
+            _ => out.advantages[last] = unwritten,
         }
         Ok(())
     }

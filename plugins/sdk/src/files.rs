@@ -5,13 +5,16 @@
 
 use std::fs::{File, Metadata};
 use std::io::{Error, ErrorKind, Read, Result};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
 /// Most bytes of a file that people write or that describes a model: a recipe, a prompt, a chat, a configuration.
 pub const SMALL: u64 = 64 << 20;
 /// Most bytes of a file that is read whole: metrics, the episodes of an iteration, recorded rows.
 pub const LARGE: u64 = 2 << 30;
+
+/// O_NONBLOCK on x86-64 and aarch64.
+const NONBLOCK: i32 = 0o4000;
 
 /// Opens a regular file to read it.
 ///
@@ -20,7 +23,8 @@ pub const LARGE: u64 = 2 << 30;
 pub fn open(path: &Path) -> Result<File> {
     // Before it is opened, because opening a pipe waits for its writer; after it, because another file may have taken its name.
     check(&path.metadata()?)?;
-    let file = File::open(path)?;
+    // Without a wait, should a pipe have taken the name just now; reads of a regular file never wait so.
+    let file = File::options().read(true).custom_flags(NONBLOCK).open(path)?;
     check(&file.metadata()?)?;
     Ok(file)
 }

@@ -85,7 +85,7 @@ fn warm_start(dir: &Path, sets: &[String], seed: Option<u64>) -> WarmStart {
     }
 }
 
-/// A hash of everything that a warm start depends on.
+/// A hash of everything that a warm start depends on but the seed, and the seed: `nestor compare` tells them apart.
 fn identity(recipe: &Recipe, seed: Option<u64>) -> Result<String> {
     let all = serde_json::to_value(recipe).context("writing the recipe as JSON")?;
     let mut rollout = all["rollout"].clone();
@@ -96,10 +96,9 @@ fn identity(recipe: &Recipe, seed: Option<u64>) -> Result<String> {
     let update: Vec<&Value> =
         ["betas", "weight_decay", "grad_clip", "micro_batch_tokens"].map(|key| &all["update"][key]).into();
     let seed = seed.unwrap_or(recipe.seed);
-    let whole =
-        json!([seed, all["model"], all["env"], all["dtype"], all["device"], rollout, all["warm_start"], update]);
+    let whole = json!([all["model"], all["env"], all["dtype"], all["device"], rollout, all["warm_start"], update]);
     let hash: String = Sha256::digest(whole.to_string()).iter().map(|byte| format!("{byte:02x}")).collect();
-    Ok(hash[..12].to_string())
+    Ok(format!("{}/seed-{seed}", &hash[..12]))
 }
 
 #[cfg(test)]

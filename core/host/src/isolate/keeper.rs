@@ -13,7 +13,6 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, killpg, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::{ForkResult, Pid, fork, getpid, getppid, read};
 
 use super::guard;
@@ -104,11 +103,10 @@ impl Keeper {
 
     /// Takes note of processes that ended; the status of the plugin's once it did.
     fn reap(&self) -> Option<i32> {
-        let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
         loop {
-            let ended = match waitid(Id::All, look) {
-                Ok(WaitStatus::StillAlive) => return None,
-                Ok(status) => status.pid()?,
+            let ended = match ended(libc::P_ALL, 0, libc::WNOWAIT) {
+                Ok(None) => return None,
+                Ok(Some(pid)) => pid,
                 Err(Errno::EINTR) => continue,
                 Err(_) => return Some(0),
             };
@@ -134,13 +132,14 @@ fn reaped(pid: Pid) -> Option<i32> {
 fn end_children() {
     let end = Instant::now() + REST;
     while Instant::now() < end {
-        for child in below(getpid()) {
-            let _ = kill(child, Signal::SIGKILL);
+        // Only this process takes their statuses, so their numbers are still theirs. Those of their children may not be.
+        for child in processes().remove(&getpid().as_raw()).unwrap_or_default() {
+            let _ = kill(Pid::from_raw(child), Signal::SIGKILL);
         }
         loop {
-            match waitid(Id::All, WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG) {
-                Ok(WaitStatus::StillAlive) => break,
-                Ok(_) | Err(Errno::EINTR) => {}
+            match ended(libc::P_ALL, 0, 0) {
+                Ok(None) => break,
+                Ok(Some(_)) | Err(Errno::EINTR) => {}
                 Err(_) => return,
             }
         }
@@ -148,8 +147,19 @@ fn end_children() {
     }
 }
 
-/// The processes that a process has started, with theirs, as far as their parents live.
-pub fn below(pid: Pid) -> Vec<Pid> {
+/// A process that has ended among these; none while all run. The status is taken unless `more` is WNOWAIT. nix's `waitid`
+/// refuses a process that a realtime signal has ended.
+pub fn ended(kind: libc::idtype_t, id: libc::id_t, more: i32) -> std::result::Result<Option<Pid>, Errno> {
+    // SAFETY: zeros are a valid `siginfo_t`, which is written only during the call; `si_pid` is 0 or was set by it.
+    unsafe {
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        Errno::result(libc::waitid(kind, id, &mut info, libc::WEXITED | libc::WNOHANG | more))?;
+        Ok(Some(info.si_pid()).filter(|&pid| pid != 0).map(Pid::from_raw))
+    }
+}
+
+/// The children of every process that runs.
+fn processes() -> BTreeMap<i32, Vec<i32>> {
     let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
@@ -161,6 +171,12 @@ pub fn below(pid: Pid) -> Vec<Pid> {
             children.entry(parent).or_default().push(pid);
         }
     }
+    children
+}
+
+/// The processes that a process has started, with theirs, as far as their parents live.
+pub fn below(pid: Pid) -> Vec<Pid> {
+    let mut children = processes();
     let (mut found, mut next) = (Vec::new(), vec![pid.as_raw()]);
     while let Some(parent) = next.pop() {
         let own = children.remove(&parent).unwrap_or_default();

@@ -5,13 +5,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use nix::sys::signal::{Signal, kill, killpg};
-use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::{ForkResult, Pid, fork, getpid};
 
 use super::channel::{Channel, Received, receive};
 use super::frame::{INLINE, Load, Packet, Reply, Request, VERSION, decode, encode};
 use super::guard;
-use super::keeper::below;
+use super::keeper::{below, ended};
 use super::status::LOST;
 use crate::call::{Answer, Handle, open};
 use crate::environment_call::EnvironmentCall;
@@ -105,8 +104,7 @@ impl Host {
     fn close(&mut self) {
         let begin = Instant::now();
         for &copy in &self.copies {
-            let ended = || waitid(Id::Pid(Pid::from_raw(copy)), WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG);
-            while ended() == Ok(WaitStatus::StillAlive) && begin.elapsed() < COPIES {
+            while ended(libc::P_PID, copy as libc::id_t, 0) == Ok(None) && begin.elapsed() < COPIES {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
@@ -207,12 +205,12 @@ impl Host {
 /// Waits for a copy, and kills it after a while, with all that its plugin started. Returns how it ended by itself.
 fn end(pid: i32, patience: Duration) -> Option<i32> {
     let begin = Instant::now();
-    let (copy, look) = (Pid::from_raw(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT);
+    let copy = Pid::from_raw(pid);
     let by_itself = loop {
-        match waitid(Id::Pid(copy), look) {
-            Ok(WaitStatus::StillAlive) if begin.elapsed() < patience => std::thread::sleep(Duration::from_millis(1)),
-            Ok(WaitStatus::StillAlive) => break false,
-            Ok(_) => break true,
+        match ended(libc::P_PID, pid as libc::id_t, libc::WNOWAIT) {
+            Ok(None) if begin.elapsed() < patience => std::thread::sleep(Duration::from_millis(1)),
+            Ok(None) => break false,
+            Ok(Some(_)) => break true,
             Err(_) => return None,
         }
     };

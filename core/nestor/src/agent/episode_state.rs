@@ -83,7 +83,8 @@ impl EpisodeState {
             return match chat.iter().find(|message| !matches!(message.role.as_str(), "user" | "tool")) {
                 None => Ok(chat),
                 Some(message) => Err(input_error!(
-                    "the environment shows a message of role `{}` after the first step; in a transcript an observation only adds                      messages of the user and of tools to the conversation",
+                    "the environment shows a message of role `{}` after the first step; in a transcript an observation only adds \
+                     messages of the user and of tools to the conversation",
                     message.role
                 )),
             };

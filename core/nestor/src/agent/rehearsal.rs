@@ -117,6 +117,8 @@ struct LongPrompt {
     tokens: usize,
 }
 
+/// Most rows whose prompts are counted before a run.
+pub const MOST_ROWS: u64 = 200_000;
 /// Most over-long prompts that a message names.
 const NAMED: usize = 5;
 
@@ -128,25 +130,35 @@ impl Rehearsal<'_> {
         let mut env = self.shared_env.spawn()?;
         let mut rehearsed = Rehearsed::default();
         for plan in plan {
-            self.episode(&mut env, split, *plan, (&template, turns.as_ref()), &mut rehearsed)?;
+            if !self.episode(&mut env, split, *plan, (&template, turns.as_ref()), &mut rehearsed)? {
+                env = self.shared_env.spawn()?; // the instance may be dead
+            }
         }
         Ok(rehearsed)
     }
 
-    /// The over-long first prompts among these tasks, and the number of tasks.
-    fn long(&self, split: &str, tasks: impl Iterator<Item = u64>) -> Result<(u64, Vec<LongPrompt>)> {
+    /// The over-long first prompts among these tasks, and the number of tasks. At most `tolerated` resets may fail.
+    fn long(&self, split: &str, tasks: impl Iterator<Item = u64>, tolerated: u64) -> Result<(u64, Vec<LongPrompt>)> {
         let template = prompt::template(self.shared_env, self.rollout)?;
         let unlimited = Rollout { max_prompt_tokens: usize::MAX, ..self.rollout.clone() };
         let limit = self.rollout.max_prompt_tokens;
         let mut env = self.shared_env.spawn()?;
-        let (mut count, mut long, mut failed) = (0u64, Vec::new(), Vec::new());
+        let (mut count, mut long, mut failed) = (0u64, Vec::new(), 0u64);
         for task in tasks {
+            if self.shared_env.limits().stopped() {
+                return Err(Stopped.into());
+            }
             count += 1;
             let mut playing = EpisodeState::new(EpisodePlan { group: 0, episode: 0, task, seed: 0 });
             let seen = match env.reset(split, task, 0) {
                 Err(error) if error.is::<Stopped>() => return Err(error),
                 Err(error) => {
-                    failed.push(error);
+                    failed += 1;
+                    if failed > tolerated {
+                        let of = format!("{failed} of the first {count} tasks of split `{split}` cannot be reset");
+                        return Err(error.context(of));
+                    }
+                    env = self.shared_env.spawn()?;
                     continue;
                 }
                 Ok(seen) => seen,
@@ -165,25 +177,24 @@ impl Rehearsal<'_> {
                 long.push(LongPrompt { task, source, tokens: prompt.tokens.len() });
             }
         }
-        let (failures, tolerated) = (failed.len() as u64, self.rollout.env_errors);
-        match failed.into_iter().next() {
-            Some(error) if failures > tolerated => {
-                return Err(error.context(format!("{failures} of {count} tasks of split `{split}` cannot be reset")));
-            }
-            _ => {}
-        }
         Ok((count, long))
     }
 
-    /// The numbers of a split's tasks whose first prompts are too long.
+    /// The numbers of a split's tasks whose first prompts are too long. Every rank must find the same, so no reset may fail.
     pub fn dropped(&self, split: &str, count: u64) -> Result<Vec<u64>> {
-        let (_, long) = self.long(split, 0..count)?;
+        if count > MOST_ROWS {
+            return Err(input_error!(
+                "split `{split}` has {count} tasks, and rollout.truncation: drop looks at all prompts before a run, at most \
+                 {MOST_ROWS}; set it to left, right or middle"
+            ));
+        }
+        let (_, long) = self.long(split, 0..count, 0)?;
         Ok(long.into_iter().map(|prompt| prompt.task).collect())
     }
 
     /// Counts the tokens of the first prompts of these tasks, and refuses those that are too long, all together.
     pub fn check_lengths(&self, split: &str, tasks: impl Iterator<Item = u64>) -> Result<()> {
-        let (count, long) = self.long(split, tasks)?;
+        let (count, long) = self.long(split, tasks.take(MOST_ROWS as usize), self.rollout.env_errors)?;
         let limit = self.rollout.max_prompt_tokens;
         let Some(longest) = long.iter().map(|prompt| prompt.tokens).max() else { return Ok(()) };
         let named = long.iter().take(NAMED).map(|LongPrompt { task, source, tokens }| {
@@ -200,6 +211,7 @@ impl Rehearsal<'_> {
         ))
     }
 
+    /// Rehearses one episode; false where a call into the environment failed.
     fn episode(
         &self,
         env: &mut Env,
@@ -207,17 +219,17 @@ impl Rehearsal<'_> {
         plan: EpisodePlan,
         (template, turns): (&PromptTemplate, Option<&Turns>),
         rehearsed: &mut Rehearsed,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let mut playing = EpisodeState::new(plan);
         // As in a run.
         let survive = |error| Failures::new(self.rollout.env_errors).survive(error);
         let seen = match env.reset(split, plan.task, plan.seed) {
-            Err(error) => return survive(error).map(|_| ()),
+            Err(error) => return survive(error).map(|_| false),
             Ok(seen) => seen,
         };
         let admissible = seen.admissible.clone();
         if playing.begin(seen) {
-            return Ok(());
+            return Ok(true);
         }
         let settings = (self.rollout, self.config);
         let mut rendered = String::new();
@@ -231,7 +243,7 @@ impl Rehearsal<'_> {
 
         let response = match self.shared_env.has_expert() {
             true => match env.expert_action(&admissible).and_then(|action| env.expert_response(&action)) {
-                Err(error) => return survive(error).map(|_| ()),
+                Err(error) => return survive(error).map(|_| false),
                 Ok(response) => response,
             },
             false => String::new(),
@@ -254,21 +266,21 @@ impl Rehearsal<'_> {
             Err(error) if error.is::<Stopped>() => return Err(error),
             Err(error) => {
                 rehearsed.failures.push(error);
-                return Ok(());
+                return Ok(false);
             }
             Ok(seen) => seen,
         };
         let over = seen.terminated || seen.truncated;
         if playing.observe(seen, self.rollout.max_steps)? {
             rehearsed.ended += usize::from(over || self.rollout.max_steps == 1);
-            return Ok(());
+            return Ok(true);
         }
         let later = playing.prompt(template, settings, |chat| match turns {
             Some(turns) => turns.follow_up(self.tokenizer, &ids, chat),
             None => self.tokenizer.chat(chat, true),
         })?;
         rehearsed.later.push(later.tokens.len());
-        Ok(())
+        Ok(true)
     }
 }
 

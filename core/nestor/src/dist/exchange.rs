@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use tch::{Device, Kind, Tensor};
 
 use super::Comm;
-use crate::error::{EnvironmentFailed, InputError, Stopped, message};
+use crate::error::{Diverged, EnvironmentFailed, InputError, Stopped, message};
 
 /// Reason why a rank has no value for the others.
 #[derive(Serialize, Deserialize)]
@@ -17,16 +17,25 @@ enum Failure {
     Stopped,
     /// An environment failed once too often.
     Environment(String),
+    /// Training has spoilt a network.
+    Diverged {
+        critic: bool,
+        message: String,
+    },
     Failed(String),
 }
 
 impl Failure {
     fn new(error: &anyhow::Error) -> Self {
+        let diverged = error.downcast_ref::<Diverged>().map(|diverged| diverged.critic);
         match message(error) {
             _ if error.is::<Stopped>() => Self::Stopped,
             text if error.is::<InputError>() => Self::Input(text),
             text if error.is::<EnvironmentFailed>() => Self::Environment(text),
-            text => Self::Failed(text),
+            text => match diverged {
+                Some(critic) => Self::Diverged { critic, message: text },
+                None => Self::Failed(text),
+            },
         }
     }
 
@@ -36,6 +45,9 @@ impl Failure {
             Self::Input(text) => InputError(text).into(),
             Self::Stopped => Stopped.into(),
             Self::Environment(text) => EnvironmentFailed(format!("rank {rank}: {text}")).into(),
+            Self::Diverged { critic, message } => {
+                Diverged { critic, message: format!("rank {rank}: {message}") }.into()
+            }
             Self::Failed(text) => anyhow!("rank {rank}: {text}"),
         }
     }

@@ -34,6 +34,8 @@ pub struct Evaluation {
     pub success: SuccessRate,
     /// Episodes that the environment failed in.
     pub failed: usize,
+    /// The others.
+    pub finished: usize,
     /// By the environment's name for the kind of task, where it has kinds.
     pub by_type: BTreeMap<String, SuccessRate>,
     /// Mean undiscounted return of the episodes that did not fail.
@@ -69,6 +71,7 @@ impl Evaluation {
         };
         Self {
             failed: episodes.len() - finished().count(),
+            finished: finished().count(),
             valid_actions: share(&|step| step.valid),
             cut_responses: share(&|step| step.response.last().is_none_or(|last| !eos.contains(last))),
             mean_response: steps().map(|step| step.response.len() as f64).sum::<f64>() / steps().count().max(1) as f64,

@@ -188,13 +188,18 @@ impl Network {
     /// # Errors
     /// When `most` gradients in a row were not finite, at all ranks alike.
     pub fn check_skipped(&self, most: u32) -> Result<()> {
+        if self.skipped_in_a_row < most {
+            return Ok(());
+        }
+        Err(self.diverged(&format!(" (update.max_skipped is {most})")))
+    }
+
+    /// The error of a network whose last optimizer steps were skipped; `limit` names the setting that ends the run.
+    pub fn diverged(&self, limit: &str) -> anyhow::Error {
         let skipped = self.skipped_in_a_row;
-        let message = format!(
-            "{skipped} optimizer steps in a row were skipped, because their gradients were not finite (update.max_skipped is \
-             {most})"
-        );
-        let critic = self.model.config.output == Output::Value;
-        if skipped >= most { Err(Diverged { critic, message }.into()) } else { Ok(()) }
+        let message =
+            format!("{skipped} optimizer steps in a row were skipped, because their gradients were not finite{limit}");
+        Diverged { critic: self.model.config.output == Output::Value, message }.into()
     }
 
     /// True if all of this rank's weights and moments are finite.

@@ -34,8 +34,6 @@ use crate::track::WandbRun;
 const TRAINING_TASKS: usize = 8;
 /// Evaluation tasks whose first steps are rehearsed.
 const EVAL_TASKS: u32 = 4;
-/// Most rows of a file whose prompts are counted.
-const MOST_ROWS: u64 = 200_000;
 /// Ends of the names of files whose rows are tasks.
 const ROWS: [&str; 4] = ["jsonl", "json", "parquet", "csv"];
 
@@ -302,7 +300,7 @@ fn rehearse(recipe: &Recipe, findings: &mut Findings) {
     };
     let refuses = rollout.truncation == Truncation::Error;
     let count_rows = || {
-        let trained = tasks.map(|count| rehearsal.check_lengths(&rollout.split, 0..count.min(MOST_ROWS)));
+        let trained = tasks.map(|count| rehearsal.check_lengths(&rollout.split, 0..count));
         let evaluated = eval_tasks.map(|counts| evaluated(counts).into_iter().map(|plan| plan.task));
         let evaluated = evaluated.map(|tasks| rehearsal.check_lengths(&eval.split, tasks));
         [trained, evaluated].into_iter().flatten().filter_map(Result::err).collect::<Vec<_>>()

@@ -1,22 +1,21 @@
 //! The error of a run that diverged: the recipe key to change, and the last good checkpoint.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::divergence::{Updated, rates};
 use super::{Learner, Meter, Run, report};
 use crate::error::{Diverged, message};
 use crate::model::{StoredType, kind};
-use crate::policy::Network;
 
 impl Run {
-    /// Refuses to call a run done whose last iteration made no optimizer step.
-    pub(super) fn check_last_steps(&self, made: bool) -> Result<()> {
+    /// Refuses to call a run done, also a resumed one, if a network skipped all optimizer steps of its last iteration.
+    pub(super) fn check_last_steps(&self) -> Result<()> {
         let Learner { policy, critic, .. } = &self.learner;
-        let stuck = |network: &Network| !made && network.skipped_in_a_row > 0;
-        let Some(network) = [Some(policy), critic.as_ref()].into_iter().flatten().find(|network| stuck(network)) else {
-            return Ok(());
-        };
-        network.check_skipped(network.skipped_in_a_row).context("the last iteration made no optimizer step")
+        let mut networks = [Some(policy), critic.as_ref()].into_iter().flatten();
+        match networks.find(|network| self.ledger.state.stuck && network.skipped_in_a_row > 0) {
+            Some(network) => Err(network.diverged("").context("the last iteration made no optimizer step")),
+            None => Ok(()),
+        }
     }
 
     /// Completes the error of a run that diverged: warnings of the update under way, the recipe key to change, and the last

@@ -15,7 +15,10 @@ impl Run {
         let message = message(error);
         if error.is::<EnvironmentFailed>() {
             for line in self.player.take_faults().lines() {
-                terminal::warn(&format!("warning: {line}"));
+                match self.ranks.comm.rank() {
+                    0 => drop(self.meter.tracker.warn(&line)), // the failure itself is the one to report
+                    _ => terminal::warn(&format!("warning: {line}")),
+                }
             }
             if let Err(error) = self.save_before_failure() {
                 terminal::warn(&format!("warning: the run could not be saved: {error:#}"));

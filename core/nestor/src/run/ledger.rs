@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use super::UpdateReports;
@@ -46,6 +46,9 @@ pub struct State {
     /// The last iteration with a sign of divergence.
     #[serde(default)]
     pub diverged: Option<u64>,
+    /// A network skipped all optimizer steps of the last iteration.
+    #[serde(default)]
+    pub stuck: bool,
     /// The newest checkpoint, if nothing speaks against its weights yet.
     #[serde(default)]
     pub candidate: Option<Candidate>,
@@ -95,6 +98,7 @@ impl State {
             best: None,
             totals: Totals::default(),
             diverged: None,
+            stuck: false,
             candidate: None,
             good: None,
         }
@@ -159,6 +163,10 @@ impl OptimizerCounters {
     }
 }
 
+/// The cause of a part of a checkpoint that cannot be read.
+const OTHER_VERSION: &str = "the checkpoint is of an iteration under way and of another version of Nestor; resume with that version, or \
+                             from an older checkpoint";
+
 /// An iteration from the start of its update on. A checkpoint holds it; the resumed run finishes it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct StartedUpdate {
@@ -172,10 +180,11 @@ pub struct StartedUpdate {
 }
 
 impl StartedUpdate {
-    /// True if a network made an optimizer step.
-    pub fn made_a_step(&self) -> bool {
+    /// True if a network skipped all of its optimizer steps.
+    pub fn is_stuck(&self) -> bool {
         let UpdateReports { policy, critic } = &self.reports;
-        policy.as_ref().is_some_and(|p| p.steps() > 0) || critic.as_ref().is_some_and(|c| c.skipped() < c.each.len())
+        policy.as_ref().is_some_and(|p| !p.each.is_empty() && p.steps() == 0)
+            || critic.as_ref().is_some_and(|c| !c.each.is_empty() && c.skipped() == c.each.len())
     }
 
     /// Finished optimiser steps.
@@ -209,11 +218,11 @@ impl UnderWay {
         Ok(match unfinished {
             None => Self::default(),
             Some(Unfinished::WarmStart(bytes)) => {
-                let (state, row) = postcard::from_bytes(&bytes)?;
+                let (state, row) = postcard::from_bytes(&bytes).context(OTHER_VERSION)?;
                 Self { warm_start: Some(state), row, ..Self::default() }
             }
             Some(Unfinished::Update(bytes)) => {
-                let (update, row) = postcard::from_bytes(&bytes)?;
+                let (update, row) = postcard::from_bytes(&bytes).context(OTHER_VERSION)?;
                 Self { update: Some(update), row, ..Self::default() }
             }
         })

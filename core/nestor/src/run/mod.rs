@@ -226,13 +226,13 @@ impl Run {
             let success = self.evaluate(iteration)?;
             best = self.ledger.state.evaluated(iteration, success);
         }
-        let made = self.ledger.update.take().is_none_or(|update| update.made_a_step());
+        self.ledger.state.stuck = self.ledger.update.take().is_some_and(|update| update.is_stuck());
         self.ledger.state.iteration = iteration;
         self.record()?;
         if self.save_is_due()? || best || saves {
             self.save()?;
         }
-        if last { self.check_last_steps(made) } else { Ok(()) }
+        if last { self.check_last_steps() } else { Ok(()) }
     }
 
     /// Counts the tokens that all ranks generated, and their FLOPs.
@@ -266,7 +266,7 @@ impl Run {
     }
 
     /// Adds the failures of environments that the ranks survived to the row, and warns of them: equal ones are one line.
-    fn count_env_errors(&mut self) -> Result<()> {
+    pub(super) fn count_env_errors(&mut self) -> Result<()> {
         let own = (self.player.take_env_errors(), self.player.take_faults());
         let (mut all, mut faults) = (0, Faults::default());
         for (count, part) in exchange(&*self.ranks.comm, Ok(own))? {

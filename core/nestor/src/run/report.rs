@@ -32,11 +32,14 @@ pub fn evaluation(metrics: &mut Metrics, evaluation: &Evaluation) {
     for (kind, rate) in &evaluation.by_type {
         metrics.set(format!("eval/success/{kind}"), rate.rate());
     }
-    metrics.set("eval/return", evaluation.mean_return);
-    metrics.set("eval/length", evaluation.mean_length);
-    metrics.set("eval/valid_action_ratio", evaluation.valid_actions);
-    metrics.set("eval/clipped_ratio", evaluation.cut_responses);
-    metrics.set("eval/response_length", evaluation.mean_response);
+    // Episodes that all failed say nothing of the policy.
+    if evaluation.finished > 0 {
+        metrics.set("eval/return", evaluation.mean_return);
+        metrics.set("eval/length", evaluation.mean_length);
+        metrics.set("eval/valid_action_ratio", evaluation.valid_actions);
+        metrics.set("eval/clipped_ratio", evaluation.cut_responses);
+        metrics.set("eval/response_length", evaluation.mean_response);
+    }
     for (name, value) in &evaluation.environment {
         metrics.set(format!("eval/env/{name}"), *value);
     }

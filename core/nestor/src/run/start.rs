@@ -165,14 +165,18 @@ impl Run {
     /// critic and that evaluation.
     pub fn begin(&mut self) -> Result<()> {
         if self.ledger.warm_start.is_none() {
+            if self.next_iteration().is_none() {
+                self.check_last_steps()?; // that of a run which failed for it
+            }
             return self.freeze_reference(true);
         }
         self.warm_start()?;
         self.freeze_reference(false)?;
         let critic = self.recipe.critic.as_ref().map(|_| Network::critic_of(&self.learner.policy));
         self.learner.critic = critic.transpose()?;
-        if self.recipe.eval.evaluates() {
-            self.evaluate(0)?;
+        match self.recipe.eval.evaluates() {
+            true => drop(self.evaluate(0)?),
+            false => self.count_env_errors()?, // those of the warm start
         }
         report::totals(&mut self.meter.metrics, self.ledger.totals);
         self.record()?;

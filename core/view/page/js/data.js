@@ -42,7 +42,7 @@ function remembered(limit, load) {
     const value = known.get(name) || load(...key);
     known.delete(name);
     known.set(name, value);
-    // What could not be loaded is asked for again.
+    // A load that failed is tried again at the next request.
     if (value instanceof Promise) value.catch(() => known.get(name) === value && known.delete(name));
     if (known.size > limit) known.delete(known.keys().next().value);
     return value;

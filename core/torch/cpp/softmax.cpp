@@ -12,6 +12,9 @@ namespace {
 
 // Fewest elements for another thread.
 constexpr int64_t GRAIN = 8192;
+// Elements that are summed in float32 before a sum in float64 takes them: one float32 sum of a whole vocabulary loses the small
+// terms, which biases every log-prob upwards by up to 2e-5.
+constexpr int64_t BLOCK = 2048;
 
 // Statistics of a row: its largest logit (over the temperature), the log of the sum of exp(logit - largest), the entropy.
 struct RowStats {
@@ -27,13 +30,20 @@ INLINE RowStats softmax_row(const T* logits, int64_t n, float inverse) {
     largest = x > largest ? x : largest;
   }
   largest *= inverse;
-  float sum = 0, weighted = 0;
-#pragma omp simd reduction(+ : sum, weighted)
-  for (int64_t i = 0; i < n; ++i) {
-    const float x = get(logits[i]) * inverse - largest, e = exponential(x);
-    sum += e;
-    weighted += e * x;
+  double blocks_sum = 0, blocks_weighted = 0;
+  for (int64_t start = 0; start < n; start += BLOCK) {
+    const int64_t end = start + BLOCK < n ? start + BLOCK : n;
+    float block_sum = 0, block_weighted = 0;
+#pragma omp simd reduction(+ : block_sum, block_weighted)
+    for (int64_t i = start; i < end; ++i) {
+      const float x = get(logits[i]) * inverse - largest, e = exponential(x);
+      block_sum += e;
+      block_weighted += e * x;
+    }
+    blocks_sum += block_sum;
+    blocks_weighted += block_weighted;
   }
+  const float sum = static_cast<float>(blocks_sum), weighted = static_cast<float>(blocks_weighted);
   return {largest, std::log(sum), std::log(sum) - weighted / sum};
 }
 

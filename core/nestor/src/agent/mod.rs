@@ -13,6 +13,7 @@ mod pack;
 mod columns;
 mod rehearsal;
 mod report;
+mod slots;
 mod tasks;
 pub mod play;
 
@@ -25,4 +26,5 @@ pub use self::player::{PlaySettings, Player, PlayerOptions};
 pub use self::prompt::{HistoryStep, PromptTemplate, PromptVariables};
 pub use self::rehearsal::{MeasuredLengths, Rehearsal, Rehearsed, RehearsedPrompt, without_long};
 pub use self::report::{Count, Scored, Success, evaluation_lines, write_images};
+pub use self::slots::fill_slots;
 pub use self::tasks::{EpisodePlan, TaskCursor, count_eval_tasks, count_tasks, eval_plan, plan, plan_from};

@@ -59,10 +59,12 @@ pub struct MeasuredLengths {
     pub episodes: usize,
     /// Tokens of a first prompt.
     pub first: f64,
-    /// Tokens of a second prompt; none where each episode has one step.
+    /// Tokens of a second prompt; none where no episode came to one.
     pub later: Option<f64>,
     /// Tokens of the expert's response.
     pub response: Option<f64>,
+    /// Each episode was over after one step.
+    pub one_step: bool,
 }
 
 impl Rehearsed {
@@ -86,7 +88,8 @@ impl Rehearsed {
     pub fn lengths(&self) -> Option<MeasuredLengths> {
         let mean = |all: &[usize]| (!all.is_empty()).then(|| all.iter().sum::<usize>() as f64 / all.len() as f64);
         let (episodes, first) = (self.prompts.len(), mean(&self.prompts)?);
-        Some(MeasuredLengths { episodes, first, later: mean(&self.later), response: mean(&self.responses) })
+        let (later, response, one_step) = (mean(&self.later), mean(&self.responses), self.has_one_step());
+        Some(MeasuredLengths { episodes, first, later, response, one_step })
     }
 
     /// Judges the failures of steps: the warning that they deserve, if any.

@@ -19,8 +19,8 @@ pub use disk::Space;
 pub use model::new_tokenizer;
 
 use crate::agent::{
-    MeasuredLengths, Rehearsal, Rehearsed, RehearsedPrompt, TaskCursor, count_eval_tasks, count_tasks, eval_plan, plan,
-    without_long,
+    MeasuredLengths, Rehearsal, Rehearsed, RehearsedPrompt, TaskCursor, count_eval_tasks, count_tasks, eval_plan,
+    fill_slots, plan, without_long,
 };
 use crate::error::InputError;
 use crate::input_error;
@@ -28,7 +28,7 @@ use crate::model::Config;
 use crate::plugin::{Estimator, Kind, Limits, Plugins, SharedEnv};
 use crate::recipe::{EvalTasks, Recipe, Sharding, Truncation, all_of};
 use crate::tokenizer::Tokenizer;
-use crate::track::WandbRun;
+use crate::track::{SlowNotice, WandbRun};
 
 /// Tasks of the first iteration whose first steps are rehearsed.
 const TRAINING_TASKS: usize = 8;
@@ -214,6 +214,7 @@ fn open(recipe: &Recipe, conditions: &Conditions, plugins: &Plugins, findings: &
         }
         findings.estimator = Some(estimator);
     }
+    let _slow = SlowNotice::new(format!("opening environment `{}`", recipe.env.plugin));
     // An installed environment, too, may have its games or other data on the machine that the plan is for.
     let opened = plugins.environment(&recipe.env.choice()).context("recipe key `env`");
     let Some(shared_env) = findings.take_here(opened, conditions.elsewhere.is_none()) else { return };
@@ -277,6 +278,7 @@ fn rehearse(recipe: &Recipe, findings: &mut Findings) {
     else {
         return;
     };
+    let _slow = SlowNotice::new("rehearsing first prompts");
     let (tasks, eval_tasks) = (findings.tasks, findings.eval_tasks);
     let (rollout, eval) = (&recipe.rollout, &recipe.eval);
     let rehearsal = Rehearsal { shared_env, rollout, tokenizer, config, imitates: recipe.warm_start.is_some() };
@@ -324,6 +326,19 @@ fn rehearse(recipe: &Recipe, findings: &mut Findings) {
     findings.warnings.extend(warning);
     findings.lengths = rehearsed.lengths();
     findings.prompt = rehearsed.first;
+}
+
+/// Opens as many instances side by side as the first iteration of one rank does.
+pub fn open_slots(recipe: &Recipe, ranks: usize, findings: &mut Findings) {
+    let (Some(shared_env), Some(tasks), true) = (&findings.shared_env, findings.tasks, findings.problems.is_empty())
+    else {
+        return;
+    };
+    let _slow = SlowNotice::new("opening an instance of the environment for each slot");
+    let rollout = &recipe.rollout;
+    let drawn = TaskCursor::new(tasks, recipe.seed).next((rollout.tasks as usize).div_ceil(ranks));
+    let opened = fill_slots(shared_env, rollout, &plan(&drawn, rollout.group_size, recipe.seed, 1));
+    findings.take(opened);
 }
 
 /// True if a plugin's config names a file of rows.

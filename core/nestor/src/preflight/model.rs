@@ -11,6 +11,7 @@ use crate::model::{Config, hub, new, weights};
 use crate::plugin::SharedEnv;
 use crate::recipe::Recipe;
 use crate::tokenizer::Tokenizer;
+use crate::track::SlowNotice;
 
 /// Number of expert episodes whose texts train a new model's tokenizer.
 const TOKENIZER_EPISODES: usize = 512;
@@ -90,6 +91,7 @@ pub fn new_tokenizer(recipe: &Recipe, shared_env: &SharedEnv, tasks: u64) -> Res
     let size = recipe.model.new.as_ref().context("the recipe makes no new model")?.vocab_size;
     let drawn = TaskCursor::new(tasks, recipe.seed).next(TOKENIZER_EPISODES);
     let noise = recipe.warm_start.as_ref().map_or(0.0, |warm_start| warm_start.expert_noise);
+    let _slow = SlowNotice::new("playing the expert's episodes, whose texts train the tokenizer of `model.new`");
     let texts = texts(shared_env, &recipe.rollout, &plan(&drawn, 1, recipe.seed, 0), noise, recipe.seed)
         .context("recipe key `model.new`: the expert plays for the tokenizer")?;
     ensure!(

@@ -12,7 +12,7 @@ use super::directory::place;
 use crate::error::message;
 use crate::model::prepare;
 use crate::plan::memory_warning;
-use crate::preflight::{Conditions, Findings, preflight};
+use crate::preflight::{Conditions, Findings, open_slots, preflight};
 use crate::recipe::Recipe;
 
 /// Result of the checks of a recipe.
@@ -36,6 +36,7 @@ pub fn verdict(recipe: Recipe, name: &str, args: &TrainArgs, ranks: usize) -> Ve
         stop: Arc::default(),
     };
     let mut findings = preflight(&recipe, &conditions);
+    open_slots(&recipe, ranks, &mut findings);
     findings.warnings.extend(memory_warning(&recipe, &findings, ranks));
     findings.take(placed);
     findings.take(prepare(&recipe, 0));

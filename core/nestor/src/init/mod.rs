@@ -90,24 +90,25 @@ fn open(
     }
     let schema = plugins.find(Kind::Environment, plugin).map_or(Value::Null, |found| found.schema);
     let published = schema[PUBLISHED]["config"].as_array().filter(|_| choices.model != NEW);
-    let mut first = None;
+    let mut first: Option<anyhow::Error> = None;
+    let noted = |(choice, shared_env, _): (_, _, Option<String>), first: Option<anyhow::Error>| {
+        let note = |error| {
+            format!("the data of the published runs is not here, so that the recipe plays other tasks: {error:#}")
+        };
+        (choice, shared_env, first.map(note))
+    };
     for config in published.into_iter().flatten() {
         match open(config.clone()) {
             Err(error) if is_refused(&error) => first = first.or(Some(error)),
-            Err(error) => return Err(error),
-            Ok((choice, shared_env, _)) => {
-                let note = first.map(|error: anyhow::Error| {
-                    format!("the data of the published runs is not here, so that the recipe plays generated tasks: {error:#}")
-                });
-                return Ok((choice, shared_env, note));
-            }
+            opened => return opened.map(|opened| noted(opened, first)),
         }
     }
     let bare = open(json!({}));
-    match example(&schema) {
+    let opened = match example(&schema) {
         Some(example) if bare.as_ref().is_err_and(is_refused) => open(example),
         _ => bare.with_context(|| format!("opening {plugin} with its default config; --config YAML gives another")),
-    }
+    };
+    opened.map(|opened| noted(opened, first))
 }
 
 /// The first example of a plugin's schema.

@@ -123,7 +123,7 @@ impl Means {
 
     /// A line of the lengths that were measured and are used.
     pub fn measurement(&self, recipe: &Recipe) -> Option<String> {
-        let MeasuredLengths { episodes, later, response, .. } = self.measured?;
+        let MeasuredLengths { episodes, one_step, response, .. } = self.measured?;
         let mut used = Vec::new();
         if self.prompt.is_none() {
             used.push("prompts");
@@ -131,7 +131,7 @@ impl Means {
         if self.response.is_none() && response.is_some() && recipe.warm_start.is_some() {
             used.push("responses (the expert's)");
         }
-        if self.steps.is_none() && later.is_none() {
+        if self.steps.is_none() && one_step {
             used.push("episodes of one step");
         }
         (!used.is_empty()).then(|| format!("{} as measured in {episodes} rehearsed episodes", used.join(", ")))
@@ -149,7 +149,7 @@ pub fn planned_work(recipe: &Recipe, config: &Config, means: &Means, asks_policy
     };
     let longest = r.max_prompt_tokens as f64;
     // A prompt has room for its image.
-    let one_step = means.measured.is_some_and(|measured| measured.later.is_none());
+    let one_step = means.measured.is_some_and(|measured| measured.one_step);
     let usual_steps = if one_step { 1.0 } else { 2.0 / 3.0 * f64::from(r.max_steps) };
     let steps = mean("--steps", means.steps, usual_steps / f64::from(r.max_steps), f64::from(r.max_steps))?;
     let usual = means.measured_prompt(recipe, steps).unwrap_or(0.25 * longest).min(longest);

@@ -28,13 +28,16 @@ use template::{TARGETS, Target};
 
 /// The place of the prompts in the reference's repository.
 const FOLDER: &str = "agent_system/environments/prompts";
+/// The place of all prompts in its branch `paper_version`.
+const SINGLE: &str = "agent_system/environments/prompts.py";
 /// The sums of commit 20bd331 of the reference.
 const REFERENCE: &str = include_str!("reference.json");
 
 /// The arguments of `nestor import-prompts`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ImportArgs {
-    /// The reference's repository, or its folder agent_system/environments/prompts
+    /// The reference's repository, its folder agent_system/environments/prompts, or a single file prompts.py, as in its branch
+    /// paper_version
     pub dir: PathBuf,
     /// The folder to write the templates into
     #[arg(long, value_name = "DIR", default_value = "prompts")]
@@ -127,8 +130,29 @@ fn read(path: &Path) -> Result<String> {
     files::read_to_string(path, SMALL).map_err(|error| input_error!("{}: {error}", path.display()))
 }
 
+/// The constants of a single file, each under the name of the file that has it in the reference's main branch. `None` without
+/// such a file.
+fn read_single(dir: &Path, sums: &Sums) -> Result<Option<Sources>> {
+    let places = [dir.to_path_buf(), dir.join(SINGLE), dir.join("prompts.py")];
+    let Some(path) = places.iter().find(|path| path.is_file()) else { return Ok(None) };
+    let targets = TARGETS.iter().flat_map(|target| target.names().map(|name| (target.source, name)));
+    let known = sums.templates.iter().map(|sum| (sum.file.as_str(), sum.name.as_str()));
+    let places: BTreeMap<&str, &str> = targets.chain(known).map(|(file, name)| (name, file)).collect();
+    let mut sources = Sources::new();
+    for (name, text) in python::constants(&path.display().to_string(), &read(path)?)? {
+        let file = places.get(name.as_str()).copied().unwrap_or("prompts.py");
+        sources.entry(file.into()).or_default().insert(name, text);
+    }
+    Ok(Some(sources))
+}
+
 /// The constants of every file that has sums or makes a template.
 fn read_sources(dir: &Path, sums: &Sums) -> Result<Sources> {
+    if !dir.join(FOLDER).is_dir()
+        && let Some(sources) = read_single(dir, sums)?
+    {
+        return Ok(sources);
+    }
     let inside = dir.join(FOLDER);
     let folder = if inside.is_dir() { inside.as_path() } else { dir };
     let mut sources = Sources::new();

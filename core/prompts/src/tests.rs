@@ -212,6 +212,21 @@ fn a_webshop_prompt_over_13_000_characters_has_no_history() {
     assert!(short.contains("NO_HIS") && !short.contains("seen 3"));
 }
 
+/// As the reference's branch `paper_version` has them.
+#[test]
+fn one_file_of_all_prompts_does_as_well() {
+    let reference = Reference::new();
+    let folder = reference.import(false).unwrap();
+    let files =
+        fs::read_dir(reference.folder()).unwrap().map(|entry| fs::read_to_string(entry.unwrap().path()).unwrap());
+    let all: String = files.collect();
+    fs::remove_dir_all(reference.folder()).unwrap();
+    fs::write(reference.dir.path().join(SINGLE), all).unwrap();
+    let single = reference.import(false).unwrap();
+    assert!(!single.written.is_empty() && single.written == folder.written, "{single}");
+    assert_eq!(single.to_string(), folder.to_string());
+}
+
 #[test]
 fn a_changed_sentence_that_is_never_written_stops_no_import() {
     let reference = Reference::new();

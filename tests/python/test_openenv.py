@@ -1,5 +1,6 @@
 """Training on a real OpenEnv server (the package of PyPI), with one session per slot, and through a restart of the server."""
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -29,7 +30,8 @@ rollout: {{tasks: 8, group_size: 4, slots: 32}}
 class Server:
     """Runs the server, and starts it again when it dies for the first time."""
 
-    def __init__(self, folder, steps):
+    def __init__(self, folder, steps, sessions=SESSIONS):
+        self.sessions = sessions
         self.port, self.counts, self.starts, self.ends = free_port(), folder / "counts", 0, False
         self.folder = folder
         self.start(steps)
@@ -37,7 +39,7 @@ class Server:
 
     def start(self, steps):
         script = Path(__file__).with_name("openenv_server.py")
-        command = [sys.executable, script, self.port, steps, SESSIONS, self.counts]
+        command = [sys.executable, script, self.port, steps, self.sessions, self.counts]
         with open(self.folder / "server.log", "a") as log:
             self.process = subprocess.Popen([*map(str, command)], stdout=log, stderr=log)
         self.starts += 1
@@ -47,18 +49,8 @@ class Server:
         if not self.ends:
             self.start(0)
 
-    def wait(self):
-        """Waits until the server answers."""
-        end = time.monotonic() + PATIENCE
-        while time.monotonic() < end and self.process.poll() is None:
-            try:
-                return urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health").read()
-            except OSError:
-                time.sleep(0.1)
-        raise AssertionError((self.folder / "server.log").read_text())
-
     def __enter__(self):
-        self.wait()
+        wait_for(self.process, self.port, self.folder / "server.log")
         self.thread.start()
         return self
 
@@ -68,6 +60,17 @@ class Server:
         self.thread.join()
         self.process.kill()  # one that was started meanwhile
         self.process.wait()
+
+
+def wait_for(process, port, log):
+    """Waits until a server answers."""
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end and process.poll() is None:
+        try:
+            return urllib.request.urlopen(f"http://127.0.0.1:{port}/health").read()
+        except OSError:
+            time.sleep(0.1)
+    raise AssertionError(log.read_text())
 
 
 def train(run, root, folder, server):
@@ -99,3 +102,37 @@ def test_a_run_survives_the_restart_of_its_server(run, root, tmp_path):
     with Server(disturbed, 40) as server:
         assert train(run, root, disturbed, server)[1] == rows
         assert server.starts == 2
+
+
+def test_a_check_opens_a_session_for_each_slot(run, root, tmp_path):
+    recipe = tmp_path / "recipe.yaml"
+    with Server(tmp_path, 0, sessions=8) as server:
+        recipe.write_text(RECIPE.format(root=root, port=server.port))
+        check = ["train", recipe, "--check", "--set", "env.config.connect_timeout_s=1", "--run-dir", tmp_path / "run"]
+        done = run(*check)
+        assert done.returncode == 2 and "instances for rollout.slots (32) are open" in done.stderr, done.stderr
+        assert "raise its max_concurrent_envs" in done.stderr, done.stderr
+        done = run(*check, "--set", "rollout.slots=8")
+        assert done.returncode == 0, (done.stdout, done.stderr)
+
+
+def test_the_server_of_the_page_passes_the_checks(run, root, tmp_path):
+    folder, page = root / "plugins/openenv/examples", (root / "docs/openenv.md").read_text()
+    _, _, code = (folder / "walk_server.py").read_text().split('"""', 2)
+    assert f"```python\n{code.lstrip()}```" in page
+    port, log = free_port(), tmp_path / "server.log"
+    command = [sys.executable, "-m", "uvicorn", "--app-dir", folder, "walk_server:app", "--port", port, "--log-level", "error"]
+    with open(log, "w") as file:
+        server = subprocess.Popen([*map(str, command)], stdout=file, stderr=file)
+    try:
+        wait_for(server, port, log)
+        commands = page.split("nestor train --check` opens")[1].split("```sh\n")[1].split("```")[0].replace(":8000", f":{port}")
+        # The kit plays for two minutes here, as the server is slow; test_python.py runs it on an example.
+        commands = "\n".join(line for line in commands.splitlines() if "plugin check" not in line)
+        (tmp_path / "runs").mkdir()
+        path = f"{root}/target/release:{os.environ['PATH']}"
+        done = subprocess.run(["bash", "-euc", commands], cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+    finally:
+        server.kill()
+        server.wait()

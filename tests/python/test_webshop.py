@@ -91,9 +91,9 @@ def refused(done, *parts):
 
 
 @pytest.mark.parametrize("items, part", [
-    ('[\n {"asin": "B000000001",\n  "name": }]', "items_shuffle.json: expected value at line 3 column 11"),
-    ('[{"asin": "B000000001", "pricing": NaN}]', "items_shuffle.json: expected value at line 1 column 36"),
-    (b'[{"asin": "B000000001", "name": "\xff"}]', "items_shuffle.json: invalid unicode code point at line 1"),
+    ('[\n {"asin": "B000000001",\n  "name": }]', "items_shuffle.json: product 0, field `name`: expected value at line 3 column 11"),
+    ('[{"asin": "B000000001", "pricing": NaN}]', "items_shuffle.json: product 0, field `pricing`: invalid type"),
+    (b'[{"asin": "B000000001", "name": "\xff"}]', "items_shuffle.json: product 0, field `name`: invalid unicode code point at line 1"),
     (b"\xef\xbb\xbf[]", "items_shuffle.json: the file starts with a byte order mark: save it as UTF-8"),
     ('[{"asin": "B000000001", "customization_options": ' + '{"a": ' * 10_000, "recursion limit exceeded at line 1 column"),
     ("[null]", "invalid type: null, expected a product at line 1"),

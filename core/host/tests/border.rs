@@ -77,7 +77,7 @@ fn plugins_of_older_versions_play_and_score() {
             // Since 1.2 a plugin says the least version that it needs.
             assert_eq!(counts.file().border, if version >= "1.2" { "1.0" } else { version });
             let mut env = counts.spawn().unwrap();
-            assert_eq!(env.reset("train", 1, 0).unwrap().text, "The count is 0, make it 2.");
+            assert_eq!(env.reset("eval", 0, 0).unwrap().text, "The count is 0, make it 2.");
             assert!(!env.step("add").unwrap().terminated && env.step("add").unwrap().terminated);
 
             let file = build("tests/fixtures/plugin/old.c", "old");

@@ -109,7 +109,7 @@ fn a_plugin_in_c_plays() {
     let file = compile(dir.path(), "libcounts.so", &workspace().join("plugins/sdk/examples/c/counts.c"));
     let shared_env = plugins().environment(&choice(file.display(), json!({}))).unwrap();
     let mut env = shared_env.spawn().unwrap();
-    assert_eq!(env.reset("eval", 1, 7).unwrap().text, "The count is 0, make it 2.");
+    assert_eq!(env.reset("eval", 0, 7).unwrap().text, "The count is 0, make it 2.");
     assert!(!env.step("take it").unwrap().valid);
     assert_eq!(env.step("add").unwrap().anchor, b"1/2");
     let won = env.step("add").unwrap();
@@ -120,7 +120,7 @@ fn a_plugin_in_c_plays() {
     );
     assert_eq!(
         refusal(env.reset("eval", 9, 7)).0,
-        "plugin counts: task 9 of split eval, seed 7, reset: there are 9 tasks, from 0"
+        "plugin counts: task 9 of split eval, seed 7, reset: the split has no such task"
     );
     assert!(refusal(env.expert_action(&[])).0.contains("has no expert"));
     // Both by id, from a directory.

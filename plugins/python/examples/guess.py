@@ -26,7 +26,7 @@ class Guess:
         elif self.number < guess <= self.high:
             self.high = guess - 1
         won = guess == self.number
-        return self.text(), float(won), won, not won and self.guesses == 6, {"won": won}
+        return self.text(), float(won), won, not won and self.guesses == 4, {"won": won}
 
     def admissible(self):
         return [str(number) for number in range(self.low, self.high + 1)]

@@ -101,13 +101,13 @@ pub const CHECKS: &[Check] = &[
     Check {
         name: "config_errors",
         needs: &["startup"],
-        remedy: "refuse it in open with NESTOR_INPUT and a message that names the key (SDK: deny_unknown_fields)",
+        remedy: "refuse it in open with a message that names the key (C: NESTOR_INPUT; Rust: deny_unknown_fields)",
         body: start::config_errors,
     },
     Check {
         name: "unknown_split",
         needs: &["startup"],
-        remedy: "return NESTOR_INPUT from tasks, with a message that names all splits (SDK: unknown_split)",
+        remedy: "refuse it in tasks with a message that names all splits (C: NESTOR_INPUT; Rust: unknown_split; Python: raise an error)",
         body: splits::unknown_split,
     },
     Check {
@@ -173,7 +173,7 @@ pub const CHECKS: &[Check] = &[
     Check {
         name: "empty_response",
         needs: REPEATABLE,
-        remedy: "a policy may write nothing: play it as an invalid response (valid = 0)",
+        remedy: "a policy may write nothing: play it as an invalid response (valid = 0; in Python `parse` returns None)",
         body: responses::empty,
     },
     Check {
@@ -197,7 +197,7 @@ pub const CHECKS: &[Check] = &[
     Check {
         name: "admissible_accepted",
         needs: REPEATABLE,
-        remedy: "list only actions that a step accepts (valid = 1)",
+        remedy: "list only actions that a step accepts (valid = 1; in Python `parse` does not return None)",
         body: expert::admissible_accepted,
     },
     Check {

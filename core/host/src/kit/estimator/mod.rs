@@ -66,7 +66,7 @@ pub const CHECKS: &[Check] = &[
     Check {
         name: "config_errors",
         needs: &["startup"],
-        remedy: "refuse it in open with NESTOR_INPUT and a message that names the key (SDK: deny_unknown_fields)",
+        remedy: "refuse it in open with a message that names the key (C: NESTOR_INPUT; Rust: deny_unknown_fields)",
         body: config_errors,
     },
     Check {

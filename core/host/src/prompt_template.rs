@@ -12,12 +12,13 @@ use crate::SharedEnv;
 /// Instructions of a template's rendering, so that an endless one ends with an error instead of a run that hangs. A prompt
 /// takes some thousands.
 const FUEL: u64 = 10_000_000;
+/// The template's name in minijinja's messages.
+const NAME: &str = "<string>";
 
 /// A prompt template. It needs no tokenizer, so that a tokenizer can be trained on what it renders.
 #[derive(Debug)]
 pub struct PromptTemplate {
     environment: Environment<'static>,
-    source: String,
     origin: String,
 }
 
@@ -73,8 +74,8 @@ impl PromptTemplate {
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         // As jinja2 reads line ends.
         let source = source.replace("\r\n", "\n").replace('\r', "\n");
-        let template = Self { environment, source, origin: origin.into() };
-        template.environment.template_from_str(&template.source).map_err(|error| template.explain(&error))?;
+        let mut template = Self { environment, origin: origin.into() };
+        template.environment.add_template_owned(NAME, source).map_err(|error| template.explain(&error))?;
         Ok(template)
     }
 
@@ -89,7 +90,8 @@ impl PromptTemplate {
     /// If it names an unknown variable, fails, or does not end.
     pub fn render(&self, variables: &PromptVariables) -> Result<String> {
         let variables = minijinja::Value::from(Serde(variables));
-        self.environment.render_str(&self.source, variables).map_err(|error| self.explain(&error))
+        let rendered = self.environment.get_template(NAME).and_then(|template| template.render(variables));
+        rendered.map_err(|error| self.explain(&error))
     }
 
     fn explain(&self, error: &minijinja::Error) -> anyhow::Error {

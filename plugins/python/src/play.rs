@@ -19,6 +19,8 @@ pub struct Play {
     seat: Seat,
     /// The worker that the episode is in.
     generation: u64,
+    /// Times that the episode was played again, in place of a worker that was lost.
+    replays: u32,
     episode: Option<Episode>,
 }
 
@@ -58,7 +60,7 @@ struct Saved {
 impl Play {
     /// An instance without an episode.
     pub fn new(seat: Seat) -> Play {
-        Play { seat, generation: 0, episode: None }
+        Play { seat, generation: 0, replays: 0, episode: None }
     }
 
     /// Makes a call in the episode under way, which is built again first if its worker was lost.
@@ -67,11 +69,12 @@ impl Play {
         let generation = held.ready()?;
         if generation != self.generation {
             self.generation = generation;
-            if let Some(episode) = &self.episode
-                && let Err(error) = episode.replay(&mut held)
-            {
-                self.episode = None;
-                return Err(error);
+            if let Some(episode) = &self.episode {
+                if let Err(error) = episode.replay(&mut held) {
+                    self.episode = None;
+                    return Err(error);
+                }
+                self.replays += 1;
             }
         }
         match held.call(kind, data) {
@@ -84,6 +87,13 @@ impl Play {
                 Err(error_of(fault))
             }
         }
+    }
+
+    /// The observation for the host, with the metric `replays`. `total` is the sum of the episode's rewards.
+    fn observation(&self, world: &PythonEnv, seen: Seen, total: f64) -> Result<Observation> {
+        let mut seen = observation(world, seen, total)?;
+        seen.metrics.insert("replays".into(), self.replays.into());
+        Ok(seen)
     }
 
     /// The episode under way.
@@ -154,12 +164,12 @@ impl Instance for Play {
 
     fn reset(&mut self, world: &PythonEnv, start: Start<'_>) -> Result<Observation> {
         let Start { split, task, seed } = start;
-        self.episode = None;
+        (self.episode, self.replays) = (None, 0);
         let request = json!({ "split": split, "task": task, "seed": seed });
         let Body::Observation(seen) = self.call(world, "reset", request.clone())? else { return Err(other("reset")) };
         let origin = Origin::Reset { request, seen: seen.fingerprint() };
         self.episode = Some(Episode { origin, played: Vec::new(), progress: Progress::default() });
-        observation(world, *seen, 0.0)
+        self.observation(world, *seen, 0.0)
     }
 
     fn step(&mut self, world: &PythonEnv, response: &str) -> Result<Observation> {
@@ -177,7 +187,7 @@ impl Instance for Play {
         episode.progress.total += seen.reward;
         episode.progress.over = seen.done;
         let total = episode.progress.total;
-        observation(world, *seen, total)
+        self.observation(world, *seen, total)
     }
 }
 

@@ -46,6 +46,8 @@ pub struct Pool {
     gave_up: AtomicBool,
     /// A warning of a faulty `close` is out.
     warned: AtomicBool,
+    /// A warning of a worker that ended between two calls is out.
+    ended: AtomicBool,
 }
 
 impl Pool {
@@ -56,8 +58,8 @@ impl Pool {
         let mut first = Some(worker);
         let slot = |closed| Mutex::new(Slot { worker: first.take(), generation: 1, closed });
         let slots = receivers.into_iter().map(slot).collect();
-        let (seats, gave_up, warned) = (AtomicU64::new(0), AtomicBool::new(false), AtomicBool::new(false));
-        Ok((Pool { setup, slots, closing, seats, gave_up, warned }, described))
+        let [gave_up, warned, ended] = Default::default();
+        Ok((Pool { setup, slots, closing, seats: AtomicU64::new(0), gave_up, warned, ended }, described))
     }
 
     /// The checked config.
@@ -154,7 +156,15 @@ impl Held<'_> {
             }
         }
         if !slot.worker.as_mut().is_some_and(Worker::runs) {
-            slot.worker = None;
+            if let Some(end) = slot.worker.take().and_then(|mut worker| worker.end())
+                && !self.pool.ended.swap(true, Ordering::Relaxed)
+            {
+                eprintln!(
+                    "warning: a worker of `{}` {end} between two calls; its environments play their episodes again, which \
+                     the metric `replays` counts; further ends are not shown",
+                    self.pool.setup.class
+                );
+            }
             slot.generation += 1;
             slot.worker = Some(Worker::start(&self.pool.setup)?.0);
         }

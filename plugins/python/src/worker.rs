@@ -91,6 +91,11 @@ impl Worker {
         matches!(self.child.try_wait(), Ok(None))
     }
 
+    /// How the process ended, such as `was killed by SIGKILL`; none while it runs.
+    pub fn end(&mut self) -> Option<String> {
+        self.wait(Duration::ZERO).map(ended)
+    }
+
     /// Sends a request for an environment and waits for the reply.
     pub fn call(&mut self, env: u64, kind: &str, data: Value) -> Result<Body, Fault> {
         self.requests += 1;

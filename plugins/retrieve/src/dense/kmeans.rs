@@ -52,7 +52,9 @@ pub fn make_lists(dir: &Path, vectors: &Vectors, lists: usize, threads: usize) -
     let path = dir.join(FILE);
     let partial = dir.join("lists.partial");
     let context = || format!("cannot write {}", partial.display());
-    safetensors::serialize_to_file(tensors, Some(notes), &partial).with_context(context)?;
+    // `serialize_to_file` would make a file that nobody else may read.
+    let bytes = safetensors::serialize(tensors, Some(notes)).with_context(context)?;
+    std::fs::write(&partial, bytes).with_context(context)?;
     std::fs::rename(&partial, &path).with_context(context)
 }
 

@@ -13,7 +13,7 @@ use crate::SharedEnv;
 /// takes some thousands.
 const FUEL: u64 = 10_000_000;
 /// The template's name in minijinja's messages.
-const NAME: &str = "<string>";
+const NAME: &str = "template";
 
 /// A prompt template. It needs no tokenizer, so that a tokenizer can be trained on what it renders.
 #[derive(Debug)]
@@ -95,8 +95,11 @@ impl PromptTemplate {
     }
 
     fn explain(&self, error: &minijinja::Error) -> anyhow::Error {
+        let template = self.environment.get_template(NAME);
+        let part = template.ok().and_then(|template| Some(template.source().get(error.range()?)?.to_string()));
+        let part = part.map_or(String::new(), |part| format!(", at `{part}`"));
         input_error!(
-            "{}: {error}; a prompt template may use observation, image, task, admissible, history (step, observation, \
+            "{}: {error}{part}; a prompt template may use observation, image, task, admissible, history (step, observation, \
              image, action), step, steps_taken, chat and follow_up",
             self.origin
         )
@@ -123,7 +126,9 @@ mod tests {
         };
         let message = template.render(&variables).expect_err("undefined").to_string();
         assert!(
-            message.contains("rollout.template") && message.contains(":2") && message.contains("steps_taken"),
+            message.contains("rollout.template")
+                && message.contains("(in template:2), at `observatoin`")
+                && message.contains("steps_taken"),
             "{message}"
         );
         assert!(PromptTemplate::new("{% if %}", "rollout.template").is_err());

@@ -16,6 +16,10 @@ const MOST_RANK: i64 = 1 << 12;
 const MOST_SECONDS: u64 = 7 * 24 * 3600;
 /// Memory that a process needs before it loads a plugin.
 const LEAST_GIB: f64 = 0.0625;
+/// Logits over a smaller temperature overflow; with a larger one all tokens are alike.
+const TEMPERATURES: std::ops::RangeInclusive<f64> = 0.01..=100.0;
+/// Gradients that are clipped to a smaller norm vanish beside the epsilon of AdamW.
+const LEAST_CLIP: f64 = 1e-6;
 const MOST_MINUTES: f64 = 7.0 * 24.0 * 60.0;
 
 /// Finds the values out of range: the first of each section.
@@ -95,7 +99,10 @@ fn eval(e: &Eval) -> Option<Problem> {
     least("eval.tasks", tasks + usize::from(!e.evaluates()), 1, zero)
         .or_else(|| self::most("eval.tasks", tasks, MOST_EPISODES))
         .or_else(|| count("eval.samples", e.samples as usize, MOST_SAMPLES.min(most)))
-        .or_else(|| range("eval.temperature", e.temperature, e.temperature >= 0.0, "0 (greedy) or more"))
+        .or_else(|| {
+            let good = e.temperature == 0.0 || TEMPERATURES.contains(&e.temperature);
+            range("eval.temperature", e.temperature, good, "0 (greedy), or from 0.01 to 100")
+        })
         .or_else(|| least("eval.split", e.split.len(), 1, "must name a split"))
 }
 
@@ -235,7 +242,10 @@ fn rollout(r: &Rollout) -> Option<Problem> {
             (!fits).then(|| ("rollout.group_size".into(), format!("{message}, but is {}", r.group_size)))
         })
         .or_else(|| dynamic_sampling(r, r.dynamic_sampling.as_ref()?))
-        .or_else(|| range("rollout.temperature", r.temperature, r.temperature > 0.0, "greater than 0"))
+        .or_else(|| {
+            let bounds = if r.temperature <= 0.0 { "greater than 0" } else { "from 0.01 to 100" };
+            range("rollout.temperature", r.temperature, TEMPERATURES.contains(&r.temperature), bounds)
+        })
         .or_else(|| range("rollout.top_k", r.top_k as f64, r.top_k >= 0, "0 (off) or more"))
         .or_else(|| range("rollout.top_p", r.top_p, r.top_p > 0.0 && r.top_p <= 1.0, "greater than 0 and at most 1"))
         .or_else(|| {
@@ -339,7 +349,7 @@ fn update(u: &Update, iterations: u64) -> Option<Problem> {
             let bad = u.betas.iter().find(|beta| !(0.0..1.0).contains(*beta))?;
             range("update.betas", *bad, false, "from 0 to below 1")
         })
-        .or_else(|| range("update.grad_clip", u.grad_clip, u.grad_clip > 0.0, "greater than 0"))
+        .or_else(|| range("update.grad_clip", u.grad_clip, u.grad_clip >= LEAST_CLIP, "at least 1e-6"))
         .or_else(|| least("update.max_skipped", u.max_skipped as usize, 1, "must be at least 1"))
         .or_else(|| {
             let scale = u.loss_scale?;
@@ -392,7 +402,7 @@ fn kl_in_reward(kl: &KlInReward) -> Option<Problem> {
 fn critic(c: &Critic, iterations: u64) -> Option<Problem> {
     range("critic.lr", c.lr, c.lr > 0.0, "greater than 0")
         .or_else(|| range("critic.clip", c.clip, c.clip > 0.0, "greater than 0"))
-        .or_else(|| range("critic.grad_clip", c.grad_clip, c.grad_clip > 0.0, "greater than 0"))
+        .or_else(|| range("critic.grad_clip", c.grad_clip, c.grad_clip >= LEAST_CLIP, "at least 1e-6"))
         .or_else(|| {
             let fits = warms_up(c.warmup, iterations);
             range("critic.warmup", c.warmup as f64, fits, &format!("at most `iterations` ({iterations})"))

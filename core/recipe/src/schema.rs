@@ -176,7 +176,7 @@ pub struct Rollout {
     /// Longest conversation in tokens, required by `history.mode: transcript`; an episode without room left ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_sequence_tokens: Option<usize>,
-    /// Sampling temperature.
+    /// Sampling temperature, from 0.01 to 100.
     #[serde(default = "one")]
     pub temperature: f64,
     /// Samples among the k likeliest tokens; 0 disables the limit.
@@ -303,7 +303,7 @@ pub struct Eval {
     /// Episodes per task, all from the same start. With several, evaluations report pass@k too.
     #[serde(default = "one_u32")]
     pub samples: u32,
-    /// Sampling temperature; 0 is greedy.
+    /// Sampling temperature, from 0.01 to 100; 0 is greedy.
     #[serde(default = "one")]
     pub temperature: f64,
     /// The environment's split of evaluation tasks.

@@ -91,7 +91,7 @@ impl Worker {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// How the process ended, such as `was killed by SIGKILL`; none while it runs.
+    /// The end of the process, such as `was killed by SIGKILL`; none while it runs.
     pub fn end(&mut self) -> Option<String> {
         self.wait(Duration::ZERO).map(ended)
     }

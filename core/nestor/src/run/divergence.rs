@@ -115,14 +115,19 @@ fn moved(recipe: &Recipe, metrics: &Metrics, report: &UpdateReport, remedy: &str
         return vec![sign(fact, format!("{remedy}{epochs}"))];
     }
     let mut signs = Vec::new();
+    // Where the coefficient itself is too large, a larger one is no remedy.
+    let or_raise = |key: &str, coef: f64| match remedy.contains(key) {
+        true => remedy.to_string(),
+        false => format!("{remedy}, or raise {key} ({coef:e})"),
+    };
     if let (Some(section), Some(kl)) = (&update.kl, metrics.get("loss/kl").filter(|&kl| far(kl, MOST_KL))) {
         let fact = format!("the policy is {kl:.1} nats per token from its reference (loss/kl)");
-        signs.push(sign(fact, format!("{remedy}, or raise update.kl.coef ({:e})", section.coef)));
+        signs.push(sign(fact, or_raise("update.kl.coef", section.coef)));
     } else if let (Some(section), Some(kl)) =
         (&update.kl_in_reward, metrics.get("reward/kl").filter(|&kl| far(kl, MOST_KL)))
     {
         let fact = format!("the policy is {kl:.1} nats per token from its reference (reward/kl)");
-        signs.push(sign(fact, format!("{remedy}, or raise update.kl_in_reward.coef ({:e})", section.coef)));
+        signs.push(sign(fact, or_raise("update.kl_in_reward.coef", section.coef)));
     }
     signs
 }

@@ -89,10 +89,10 @@ impl Play {
         }
     }
 
-    /// The observation for the host, with the metric `replays`. `total` is the sum of the episode's rewards.
+    /// The observation for the host, with the metric `replays`, unless the class has one of that name. `total` is the sum of the episode's rewards.
     fn observation(&self, world: &PythonEnv, seen: Seen, total: f64) -> Result<Observation> {
         let mut seen = observation(world, seen, total)?;
-        seen.metrics.insert("replays".into(), self.replays.into());
+        seen.metrics.entry("replays".into()).or_insert_with(|| self.replays.into());
         Ok(seen)
     }
 

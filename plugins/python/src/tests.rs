@@ -109,7 +109,7 @@ fn a_worker_that_ends_or_hangs_is_replaced_and_other_episodes_continue() {
         assert_eq!(refused(play.step(&world, "")), "not reset yet");
         play.reset(&world, Start { split: "train", task: 0, seed: 4 }).unwrap();
         let seen = other.step(&world, &said("b")).unwrap();
-        assert_eq!(seen.text, format!("step {}: b", count + 2));
+        assert_eq!((seen.text, seen.metrics["replays"]), (format!("step {}: b", count + 2), (count + 1) as f64));
     }
 }
 

@@ -1,5 +1,5 @@
-//! Names that TRL and verl give to the settings of a run and to their values, with Nestor's. Only names that people bring often; a name that a
-//! recipe has too, such as `lr`, needs no line.
+//! Names that TRL and verl give to the settings of a run and to their values, with Nestor's. Only names that people bring often; a
+//! name that a recipe has too, such as `lr`, needs no line.
 
 /// The rest of a sentence that starts with a name of [`NAMES`].
 pub(super) fn meaning(name: &str) -> Option<&'static str> {

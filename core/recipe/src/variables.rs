@@ -38,7 +38,7 @@ pub(super) fn shield(text: &str) -> Cow<'_, str> {
         let line = from.split('\n').next().unwrap_or_default();
         let length = if is_template(from) { None } else { closing(line) };
         let (reference, behind) = from.split_at(length.unwrap_or(2));
-        // Of a literal only the signs: the quotes and backslashes inside are the parser's.
+        // In a literal only `${` and `}` are hidden: the YAML parser must see the quotes and backslashes between them.
         let inside = if before.ends_with('$') { 2..reference.len() - 1 } else { 0..0 };
         let hide = |c: char| if c.is_ascii() { char::from_u32(SHIELD + u32::from(c)).unwrap_or(c) } else { c };
         let hidden = |(at, c): (usize, char)| if length.is_some() && !inside.contains(&at) { hide(c) } else { c };

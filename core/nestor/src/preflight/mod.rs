@@ -19,8 +19,8 @@ pub use disk::Space;
 pub use model::new_tokenizer;
 
 use crate::agent::{
-    MeasuredLengths, Rehearsal, Rehearsed, RehearsedPrompt, TaskCursor, count_eval_tasks, count_tasks, eval_plan,
-    fill_slots, plan, without_long,
+    MOST_ROWS, MeasuredLengths, Rehearsal, Rehearsed, RehearsedPrompt, TaskCursor, count_eval_tasks, count_tasks,
+    eval_plan, fill_slots, plan, without_long,
 };
 use crate::error::InputError;
 use crate::input_error;
@@ -319,6 +319,13 @@ fn rehearse(recipe: &Recipe, findings: &mut Findings) {
         if rehearsed.has_one_step() && refuses && !of_file {
             problems.extend(count_rows());
         }
+    }
+    let counted = refuses && (of_file || rehearsed.has_one_step());
+    if let Some(count) = tasks.filter(|&count| counted && count > MOST_ROWS) {
+        findings.warnings.push(format!(
+            "only the first {MOST_ROWS} of {count} training tasks were looked at for prompts over rollout.max_prompt_tokens; a \
+             longer one ends the run where it comes up, unless rollout.truncation is left, right or middle"
+        ));
     }
     findings.problems.extend(problems);
     let judged = rehearsed.judge(rollout.env_errors);

@@ -319,6 +319,8 @@ mod tests {
         assert_eq!(named(json!({}), |step| step.sums.approx_kl = -3.0), [("KL explodes", lr.clone())]);
         let raise = format!("{lr}, or raise update.kl.coef (1e-2)");
         assert_eq!(named(json!({}), |step| step.sums.kl = 5.0), [("KL explodes", raise)]);
+        let heavy = named(json!({"kl": {"coef": 1e6}}), |step| step.sums.kl = 5.0);
+        assert_eq!(heavy[0], ("KL explodes", "lower update.kl.coef (1e6)".to_string()), "no remedy contradicts itself");
         let outweighs = |key: &str| [("regularizer outweighs rewards", format!("lower {key} (1e6)"))];
         assert_eq!(named(json!({"entropy": 1e6}), |_| {}), outweighs("update.entropy"));
         assert_eq!(named(json!({"kl": {"coef": 1e6}}), |_| {}), outweighs("update.kl.coef"));

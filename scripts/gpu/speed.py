@@ -88,7 +88,7 @@ def generate(context, shape, dtype, sizes, small, ragged, without=""):
 
 
 def update(context, shape, dtype, recompute, sizes, small, ragged=False, short=False, without=""):
-    """One optimiser step after the other. Equal lengths with `auto` have the target of MFU; `short` steps only that of drift."""
+    """One optimizer step after the other. Equal lengths with `auto` have the target of MFU; `short` steps only that of drift."""
     p = Program(context)
     shape = p.big(shape)
     batch, prompt, new, repeats = small if p.rehearsal else sizes

@@ -2,7 +2,7 @@
 
 usage, at each rank, with torchrun's variables: fully_shard.py MODEL_DIR BATCHES.json OUT.safetensors
 
-Rank 0 prints a JSON object for each optimiser step and writes the final parameters.
+Rank 0 prints a JSON object for each optimizer step and writes the final parameters.
 """
 import json
 import os

@@ -61,7 +61,7 @@ def parameters_apart(folder, other, without=()):
 
 
 def apart(run_dir, other, *which):
-    """The largest differences between two runs over all optimiser steps, and between their final parameters."""
+    """The largest differences between two runs over all optimizer steps, and between their final parameters."""
     # The critic's steps have no rows of their own.
     pairs = [("steps", "loss/total", "grad/norm"), ("steps", "loss/policy", None), ("steps", "loss/kl", None),
              ("metrics", "loss/value", "value/grad_norm")]

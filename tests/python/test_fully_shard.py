@@ -1,6 +1,6 @@
 """Whole iterations of updates against PyTorch's `fully_shard` at two ranks (Gloo, float32) on the same sequences: ours at
 one rank, and at two with everything spread and with the weights kept whole. Losses within 1e-7 and gradient norms within
-1e-5 relative at each optimiser step, final parameters within 1e-6 relative (L2).
+1e-5 relative at each optimizer step, final parameters within 1e-6 relative (L2).
 
 Each iteration makes three steps; the last mini-batch is one sequence, so that a rank is idle. A sequence as long as all
 others of its mini-batch leaves one rank with a single micro-batch and the other with several.

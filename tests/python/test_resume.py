@@ -116,7 +116,7 @@ def test_stopped_before_the_first_iteration_or_in_an_evaluation(whole, run, root
 
 
 def test_saved_by_time_and_killed(whole, run, root, tmp_path):
-    """At every chance, since the time is over at once: after each optimiser step and each step of the warm start."""
+    """At every chance, since the time is over at once: after each optimizer step and each step of the warm start."""
     recipe = root / "recipes/smoke/gigpo.yaml"
     settings = [*SETTINGS, "checkpoint={every_minutes: 1.0e-9}"]
     for failpoint, left in {"mid-warm-start:9": "warm-start-000008", "mid-mini-batch:3": "iteration-000000+000002"}.items():

@@ -75,7 +75,7 @@ def write_run(path, iterations=3, episodes=8, group_size=4, turns=4, tokens=12, 
 
 
 def write_rest(path, iterations, seed=1, samples=2):
-    """Adds the files that newer runs write: run.json, optimiser steps, warm start, histograms and evaluation episodes."""
+    """Adds the files that newer runs write: run.json, optimizer steps, warm start, histograms and evaluation episodes."""
     rng = random.Random(seed + 1000)
     info = {"nestor": "0.1.0", "commit": "70b7d0c1234567", "torch": "2.11.0", "state": "running", "started": "2026-11-23T08:00:00Z",
             "updated": "2026-11-23T09:00:00Z", "seconds": 5025.5, "parameters": 1234567, "adapters": None, "dtype": "float32",

@@ -187,7 +187,7 @@ pub struct Batch {
     /// Sequences in the order collected.
     pub sequences: Vec<Sequence>,
     pub rows: Rows,
-    /// Log-probs of the response tokens recomputed before the first optimiser step, where the recipe asks for it.
+    /// Log-probs of the response tokens recomputed before the first optimizer step, where the recipe asks for it.
     pub recomputed: Option<Vec<f32>>,
     /// Number of the last sequences that are of failed episodes.
     pub failed: usize,

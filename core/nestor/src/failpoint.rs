@@ -4,7 +4,7 @@
 //! The program installs no hook, so that its failpoints do nothing. The driver `nestor_failpoints` (`tests/drivers`)
 //! does.
 //!
-//! Places: `mid-rollout` (of an evaluation too), `mid-mini-batch`, `mid-warm-start` (after each optimiser step);
+//! Places: `mid-rollout` (of an evaluation too), `mid-mini-batch`, `mid-warm-start` (after each optimizer step);
 //! `before-collective`, `mid-collective` (begun, but not waited for); of a checkpoint, in order: `mid-checkpoint` (once,
 //! after the first file), `between-files`, `before-manifest`, `before-rename`, `after-rename`, `removing-old`.
 

@@ -24,17 +24,17 @@ fn steps_of(episodes: &[Episode]) -> usize {
     episodes.iter().map(|e| e.steps.len()).sum()
 }
 
-/// Progress of a warm start between two optimiser steps. A checkpoint holds it; the weights and moments are beside it.
+/// Progress of a warm start between two optimizer steps. A checkpoint holds it; the weights and moments are beside it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ImitationState {
-    /// Finished optimiser steps.
+    /// Finished optimizer steps.
     pub steps: u64,
     /// Loss of the last one.
     pub loss: f64,
     tasks: TaskCursor,
     /// Number of times that the expert has played.
     rounds: u64,
-    /// Its episodes that no optimiser step has used.
+    /// Its episodes that no optimizer step has used.
     played: Vec<Episode>,
 }
 
@@ -45,7 +45,7 @@ impl ImitationState {
     }
 }
 
-/// A finished optimiser step of a warm start.
+/// A finished optimizer step of a warm start.
 #[derive(Debug, Clone, Copy)]
 pub struct ImitationStep {
     /// Its number, from 1.
@@ -64,14 +64,14 @@ pub struct Imitation<'a> {
     pub seed: u64,
     pub settings: &'a WarmStart,
     pub rollout: &'a Rollout,
-    /// Optimiser settings and micro-batches.
+    /// Optimizer settings and micro-batches.
     pub update: &'a Update,
     pub state: &'a mut ImitationState,
 }
 
 impl Imitation<'_> {
-    /// Trains the policy, then resets the optimiser and returns true. Asks `pause` before each optimiser step, and returns
-    /// false where it says so. Calls `progress` after each optimiser step.
+    /// Trains the policy, then resets the optimizer and returns true. Asks `pause` before each optimizer step, and returns
+    /// false where it says so. Calls `progress` after each optimizer step.
     pub fn teach(
         &mut self,
         policy: &mut Network,
@@ -123,7 +123,7 @@ impl Imitation<'_> {
         Ok(())
     }
 
-    /// Takes one optimiser step of maximum likelihood. Returns the mean negative log-likelihood per token.
+    /// Takes one optimizer step of maximum likelihood. Returns the mean negative log-likelihood per token.
     fn imitate(&self, policy: &mut Network, batch: &Batch) -> Result<(f64, StepReport)> {
         let tokens = batch.rows.token_offsets.last().copied().unwrap_or(0);
         let options = PassOptions {

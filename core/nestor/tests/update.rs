@@ -125,7 +125,7 @@ fn a_gradient_that_is_not_finite_changes_nothing_and_ten_in_a_row_are_an_error()
     assert_eq!((policy.skipped_in_a_row, policy.optimizer.steps), (0, 2));
 }
 
-/// An optimiser step writes them itself, and nothing refreshes them afterwards.
+/// An optimizer step writes them itself, and nothing refreshes them afterwards.
 #[test]
 fn compute_weights_are_the_new_master_weights_in_their_type() {
     let mut policy = Network::new(model_in(Kind::BFloat16), &solo()).unwrap();

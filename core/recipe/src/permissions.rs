@@ -11,7 +11,7 @@ pub enum OnResume {
     Fixed,
 }
 
-/// Keys that may always change: length, speed, memory, output, and the optimiser's rates.
+/// Keys that may always change: length, speed, memory, output, and the optimizer's rates.
 pub(super) const FREE: &[&str] = &[
     "checkpoint.every",
     "checkpoint.every_minutes",

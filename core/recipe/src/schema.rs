@@ -21,7 +21,7 @@ pub struct Recipe {
     /// The device to compute on.
     #[serde(default)]
     pub device: DeviceChoice,
-    /// The compute type; master weights and optimiser state are always float32.
+    /// The compute type; master weights and optimizer state are always float32.
     #[serde(default)]
     pub dtype: Dtype,
     /// Number of iterations of reinforcement learning.
@@ -65,10 +65,10 @@ pub struct Recipe {
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "clap", clap(rename_all = "snake_case"))]
 pub enum Sharding {
-    /// Shards weights, gradients and optimiser state; each unit is all-gathered for use.
+    /// Shards weights, gradients and optimizer state; each unit is all-gathered for use.
     #[default]
     Full,
-    /// Shards gradients and optimiser state; each rank holds all weights in the compute type.
+    /// Shards gradients and optimizer state; each rank holds all weights in the compute type.
     GradOp,
     /// Shards nothing; for one rank.
     None,
@@ -279,9 +279,9 @@ pub enum Truncation {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WarmStart {
-    /// Number of optimiser steps.
+    /// Number of optimizer steps.
     pub steps: u64,
-    /// Environment steps per optimiser step.
+    /// Environment steps per optimizer step.
     pub batch: usize,
     /// Learning rate.
     pub lr: f64,

@@ -1,4 +1,4 @@
-//! The sections `update` and `critic` of a recipe: losses, optimiser, schedule.
+//! The sections `update` and `critic` of a recipe: losses, optimizer, schedule.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use super::schema::{one, one_u32};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Update {
-    /// Environment steps per optimiser step, over all ranks.
+    /// Environment steps per optimizer step, over all ranks.
     pub mini_batch: usize,
     /// Tokens per forward and backward pass.
     #[serde(default = "default_micro_batch_tokens")]
@@ -90,7 +90,7 @@ pub struct Update {
     #[serde(default)]
     pub recompute: Recompute,
     /// With `dtype: float16`: factor of the loss that a run begins with, 65,536 by default. It halves after a gradient that
-    /// is not finite, and doubles after 2,000 good optimiser steps.
+    /// is not finite, and doubles after 2,000 good optimizer steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_scale: Option<f64>,
 }
@@ -237,7 +237,7 @@ pub enum OldLogprobs {
     /// The engine's log-probs, recorded while sampling.
     #[default]
     Rollout,
-    /// The update's own forward pass before the first optimiser step.
+    /// The update's own forward pass before the first optimizer step.
     Recompute,
 }
 

@@ -1,4 +1,4 @@
-// The optimiser's step: one kernel for each parameter, or libtorch's fused operation.
+// The optimizer's step: one kernel for each parameter, or libtorch's fused operation.
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>

@@ -1,4 +1,4 @@
-//! The optimiser's step, on any device: `cpp/adamw.cpp`.
+//! The optimizer's step, on any device: `cpp/adamw.cpp`.
 
 use std::ffi::{c_char, c_int};
 

@@ -1,4 +1,4 @@
-//! The rarer curves of a run, in a block of their own that the page reads on demand: optimiser steps, warm start,
+//! The rarer curves of a run, in a block of their own that the page reads on demand: optimizer steps, warm start,
 //! histograms.
 
 use std::collections::BTreeMap;
@@ -67,7 +67,7 @@ impl Details {
             .into()
     }
 
-    /// Returns the names of the metrics of optimiser steps.
+    /// Returns the names of the metrics of optimizer steps.
     pub fn metrics(&self) -> impl Iterator<Item = &String> {
         self.steps.metrics()
     }

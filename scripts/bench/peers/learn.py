@@ -57,7 +57,7 @@ def tokenizer(vocab_size):
 def iterations_of_trl(model, script, repeat, before, micro_batch=MICRO_BATCH):
     """Runs whole iterations of TRL's GRPOTrainer, whose rollout function plays the script in lock-step. The first is a
     warm-up; `before` is called before each of the others. Every turn is a sample, in as many groups as the script has. All of
-    them make one optimiser step, so the trainer needs no old log-probs. There is no KL and no activation checkpointing; AdamW
+    them make one optimizer step, so the trainer needs no old log-probs. There is no KL and no activation checkpointing; AdamW
     is fused, in the model's type. Returns the seconds of the iterations and of their rollouts."""
     os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
     warnings.simplefilter("ignore", FutureWarning)

@@ -22,7 +22,7 @@ pub enum BenchCommand {
     /// Compute log-probs of sequences of --prompt + --new tokens
     #[command(after_help = "Example:\n  nestor bench score --model runs/tiny --batch 2 --prompt 16 --new 8")]
     Score(Bench),
-    /// Do one optimiser step on sequences of --prompt + --new tokens
+    /// Do one optimizer step on sequences of --prompt + --new tokens
     #[command(after_help = "Example:\n  nestor bench update --model runs/tiny --batch 2 --prompt 16 --new 8")]
     Update(ProfiledBench),
     /// Play a scripted multi-turn environment with responses of ragged, forced lengths
@@ -177,7 +177,7 @@ pub struct IterationArgs {
     pub script: ScriptArgs,
     #[command(flatten)]
     pub run: RunArgs,
-    /// Steps per optimiser step; by default the workload's, or all
+    /// Steps per optimizer step; by default the workload's, or all
     #[arg(long, value_name = "N", value_parser = at_most(MOST_EPISODES))]
     pub mini_batch: Option<usize>,
     /// Tokens per forward and backward pass

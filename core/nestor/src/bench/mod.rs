@@ -74,7 +74,7 @@ pub fn score(options: &BenchOptions) -> Result<Value> {
     report("score", options, options.batch * length, &times)
 }
 
-/// Makes one optimiser step of the clipped policy loss on sequences of `prompt + new` tokens (10 to 100 % of that with
+/// Makes one optimizer step of the clipped policy loss on sequences of `prompt + new` tokens (10 to 100 % of that with
 /// `ragged`), with random advantages, in micro-batches of a recipe's default size. `tokens_per_s` counts all tokens. The
 /// ranks of torchrun's variables share the step, with `batch` sequences each; rank 0 reports, with every rank's peak
 /// memory: the device's on a GPU.

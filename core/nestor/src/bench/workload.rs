@@ -30,7 +30,7 @@ pub struct Workload {
     pub response: Ragged,
     /// The advantage estimator plugin of an iteration.
     pub estimator: PluginChoice,
-    /// Steps per optimiser step of an iteration; all steps if left out.
+    /// Steps per optimizer step of an iteration; all steps if left out.
     #[serde(default)]
     pub mini_batch: Option<usize>,
     /// Weight of the KL loss against a frozen reference in an iteration; 0 for no reference.

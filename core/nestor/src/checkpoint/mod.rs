@@ -181,7 +181,7 @@ fn peft_config(adapters: &Adapters, model_files: &Path) -> Result<Value> {
     Ok(adapters.peft_config(&folder.to_string_lossy(), None))
 }
 
-/// The moments of a network's optimiser.
+/// The moments of a network's optimizer.
 fn moments([_, first, second]: NetworkSets, network: &Network) -> [TensorSet<'_>; 2] {
     let (layouts, optimizer) = (network.trained(), &network.optimizer);
     [
@@ -415,7 +415,7 @@ pub fn is_checkpoint(dir: &Path) -> bool {
     dir.join(MANIFEST).exists()
 }
 
-/// Fills this rank's shards of a network and its optimiser's moments.
+/// Fills this rank's shards of a network and its optimizer's moments.
 fn read_network(
     comm: &dyn Comm,
     (dir, manifest): (&Path, &Manifest),

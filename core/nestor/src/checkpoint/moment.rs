@@ -14,12 +14,12 @@ pub const REFERENCE: &str = "reference";
 pub struct Moment {
     /// Finished iterations; none before the first evaluation.
     iteration: Option<u64>,
-    /// Finished optimiser steps of the warm start, or of the next iteration's update.
+    /// Finished optimizer steps of the warm start, or of the next iteration's update.
     steps: Option<u64>,
 }
 
 impl Moment {
-    /// Before the first evaluation, after this number of optimiser steps of the warm start.
+    /// Before the first evaluation, after this number of optimizer steps of the warm start.
     pub fn warm_start(steps: u64) -> Self {
         Self { iteration: None, steps: Some(steps) }
     }
@@ -29,7 +29,7 @@ impl Moment {
         Self { iteration: Some(iteration), steps: None }
     }
 
-    /// Inside the iteration after `iteration` finished ones, after this number of optimiser steps of its update.
+    /// Inside the iteration after `iteration` finished ones, after this number of optimizer steps of its update.
     pub fn update(iteration: u64, steps: u64) -> Self {
         Self { iteration: Some(iteration), steps: Some(steps) }
     }

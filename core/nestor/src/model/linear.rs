@@ -8,9 +8,9 @@
 //! ```
 //!
 //! Autograd computes the gradients of y and x alone. Those of the weights are products of the two, and each product is added
-//! to the optimiser's float32 sum as it is computed, so that no weight gradient exists in the compute type. Gradients of
+//! to the optimizer's float32 sum as it is computed, so that no weight gradient exists in the compute type. Gradients of
 //! vectors, which are biases and weights of norms, come out of autograd in float32 parts where own kernels compute them: a pass
-//! over all tokens leaves a part for each of its blocks, and one small kernel adds their sum to the optimiser's.
+//! over all tokens leaves a part for each of its blocks, and one small kernel adds their sum to the optimizer's.
 
 use nestor_torch::ReorderedLinear;
 use nestor_torch::autograd::{GradientEdge, gradients, unread_product};

@@ -1,6 +1,6 @@
 //! Memory of one rank, item by item.
 //!
-//! b: bytes of the compute type, N: parameters, W: ranks. Every mode shards the optimiser's float32 tensors (master weights,
+//! b: bytes of the compute type, N: parameters, W: ranks. Every mode shards the optimizer's float32 tensors (master weights,
 //! gradient sums, two moments). With W > 1 `full` also shards the weights and all-gathers each unit for use; otherwise every
 //! rank holds all weights. Units are padded, so rank 0's shards are the largest.
 
@@ -278,7 +278,7 @@ pub fn iteration_memory(setup: &IterationSetup) -> Memory {
     if setup.critic {
         let config = Config { output: Output::Value, ..update.config.clone() };
         let state = update.state(&UnitSizes::new(&config, update.ranks)).iter().sum::<u64>();
-        memory.push("critic and its optimiser", [state; 3]);
+        memory.push("critic and its optimizer", [state; 3]);
     }
     let networks = [(update.config, true)].into_iter().chain(setup.critic.then_some((update.config, true)));
     let networks = networks.chain(setup.reference.then_some((update.config, false)));

@@ -28,7 +28,7 @@ impl Display for Plan {
         writeln!(
             f,
             "One iteration: {} episodes of {:.0} steps, prompts of {:.0} and responses of {:.0} tokens on average \
-             (--steps, --prompt, --response), {} optimiser steps.\n",
+             (--steps, --prompt, --response), {} optimizer steps.\n",
             w.tasks * w.group_size,
             w.steps,
             w.prompt,

@@ -75,7 +75,7 @@ pub fn args(more: &str, gpus: u64, shape: Option<&str>) -> PlanArgs {
     }
 }
 
-/// Derived by hand from the needs of sharded AdamW: 16 bytes a parameter over the ranks for weights, gradients and optimiser,
+/// Derived by hand from the needs of sharded AdamW: 16 bytes a parameter over the ranks for weights, gradients and optimizer,
 /// 2 for a whole bfloat16 copy, and 2 over the ranks for the reference. Qwen2.5-7B has 7.616 G parameters and 14B has
 /// 14.770 G. (Ours is 18 over the ranks: bfloat16 weights, and float32 master weights, gradients and two moments.)
 #[test]
@@ -92,14 +92,14 @@ fn seven_and_fourteen_billion_agree_with_the_derivation_by_hand() {
         let config = Config::shape(shape).expect(shape);
         close("parameters", UnitSizes::new(&config, 1).all(), parameters, 1e-3);
         let memory = iteration_memory(&iteration(update(&config, ranks, Sharding::Full)));
-        let optimiser =
+        let optimizer =
             ["master weights", "gradient sums", "moments of AdamW"].map(|name| bytes(&memory, name)).iter().sum();
         let [weights, whole] = ["weights", "whole copy for rollout"].map(|name| bytes(&memory, name));
         let frozen = bytes(&memory, "reference");
-        close("optimiser", optimiser, state, 0.01);
+        close("optimizer", optimizer, state, 0.01);
         close("whole copy", whole, copy, 0.01);
         close("reference", frozen, reference, 0.02);
-        close("all of it", optimiser + weights + whole + frozen, state + copy + reference, 0.1);
+        close("all of it", optimizer + weights + whole + frozen, state + copy + reference, 0.1);
     }
 }
 
@@ -160,7 +160,7 @@ fn full_takes_no_more_than_grad_op_in_the_update() {
 }
 
 #[test]
-fn adapters_have_small_optimisers_and_share_their_base() {
+fn adapters_have_small_optimizers_and_share_their_base() {
     let config = Config::shape("7b").expect("shape");
     let lora = Lora { rank: 64, alpha: 64.0 };
     let with = update_memory(&UpdateSetup { lora: Some(&lora), ..update(&config, 1, Sharding::Full) });

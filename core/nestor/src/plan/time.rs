@@ -207,8 +207,8 @@ impl TimeSetup<'_> {
         }
     }
 
-    /// Seconds of one optimiser step of the policy on `rows` steps of episodes, as in a warm start.
-    pub fn optimiser_step(&self, rows: f64) -> f64 {
+    /// Seconds of one optimizer step of the policy on `rows` steps of episodes, as in a warm start.
+    pub fn optimizer_step(&self, rows: f64) -> f64 {
         let (micro, sequences) = self.workload.micro_batches(rows / self.workload.sequence_steps(), self.cluster.ranks);
         let costs = self.costs(self.update.config, sequences);
         let both = plus(costs.forward(), costs.backward(self.recomputed), 1.0);
@@ -269,7 +269,7 @@ impl TimeSetup<'_> {
         self.update.kind.elt_size_in_bytes() as u64
     }
 
-    /// Bytes and calls of the all-gather after an optimiser step: the trained weights if every rank holds all, or the adapters, which
+    /// Bytes and calls of the all-gather after an optimizer step: the trained weights if every rank holds all, or the adapters, which
     /// every rank merges into its weights.
     pub(super) fn refreshed(&self, c: &Config) -> (u64, u64) {
         let calls = |units: &UnitSizes| units.numel.iter().map(|&n| slices(n)).sum();

@@ -43,7 +43,7 @@ impl Planner {
             if evaluations == 0 { 0.0 } else { evaluations as f64 * setup.generation().seconds() }
         });
         let warm_start =
-            recipe.warm_start.as_ref().map_or(0.0, |warm| warm.steps as f64 * setup.optimiser_step(warm.batch as f64));
+            recipe.warm_start.as_ref().map_or(0.0, |warm| warm.steps as f64 * setup.optimizer_step(warm.batch as f64));
         let training = recipe.iterations as f64 * seconds;
         let seconds = training + warm_start + evaluation.unwrap_or(0.0);
         let devices = fit.ranks as f64 / self.sharing(fit.ranks) as f64;

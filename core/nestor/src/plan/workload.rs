@@ -23,7 +23,7 @@ pub struct PlannedWork {
     pub response: f64,
     /// True if an episode is one sequence.
     pub transcript: bool,
-    /// Steps per optimiser step.
+    /// Steps per optimizer step.
     pub mini_batch: u64,
     /// Passes over the steps.
     pub epochs: u64,
@@ -69,7 +69,7 @@ impl PlannedWork {
         self.context() + self.longest_response
     }
 
-    /// Optimiser steps of an iteration.
+    /// Optimizer steps of an iteration.
     pub fn mini_batches(&self) -> u64 {
         (self.all_steps() / self.mini_batch as f64).ceil().max(1.0) as u64 * self.epochs
     }

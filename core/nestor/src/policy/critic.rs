@@ -33,7 +33,7 @@ pub struct CriticReport {
     pub each: Vec<CriticStep>,
 }
 
-/// One optimiser step of a critic.
+/// One optimizer step of a critic.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct CriticStep {
     /// Value loss of the mini-batch.
@@ -58,7 +58,7 @@ impl CriticReport {
         made.sum::<f64>() / (self.each.len() - self.skipped()).max(1) as f64
     }
 
-    /// Optimiser steps skipped because the gradient was not finite.
+    /// Optimizer steps skipped because the gradient was not finite.
     pub fn skipped(&self) -> usize {
         self.each.iter().filter(|step| step.skipped).count()
     }
@@ -161,7 +161,7 @@ pub fn run_remaining(
     Ok(true)
 }
 
-/// Computes the gradient of the mini-batch of these sequences into the optimiser's gradient sums. Returns the loss and the
+/// Computes the gradient of the mini-batch of these sequences into the optimizer's gradient sums. Returns the loss and the
 /// share of states where the clipped term is the larger.
 pub fn gradients(
     critic: &mut Network,

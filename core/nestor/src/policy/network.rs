@@ -13,14 +13,14 @@ use crate::model::{Config, Model};
 use crate::recipe::{self, LOSS_SCALE, Recompute, Update};
 use crate::shard::{AdamW, Adapters, GradientSums, HeldUnits, Layout, LossScale, Optimizer, Ranks, StepReport};
 
-/// A network and its optimiser, shared by ranks.
+/// A network and its optimizer, shared by ranks.
 #[derive(Debug)]
 pub struct Network {
     /// In the recipe's compute type.
     pub model: Model,
     /// Holds this rank's shards of the float32 master weights, of all weights or of the adapters.
     pub optimizer: Optimizer,
-    /// Optimiser steps skipped since the last good one.
+    /// Optimizer steps skipped since the last good one.
     pub skipped_in_a_row: u32,
     pub ranks: Ranks,
 }
@@ -117,7 +117,7 @@ impl Network {
         shards(&self.model, &self.ranks)
     }
 
-    /// Layouts of the optimiser's units: all weights, or the adapters.
+    /// Layouts of the optimizer's units: all weights, or the adapters.
     pub fn trained(&self) -> &[Layout] {
         match &self.model.adapters {
             Some(adapters) => &adapters.layouts,
@@ -162,7 +162,7 @@ impl Network {
         Ok(())
     }
 
-    /// Clips the gradient sums to this global norm and makes an optimiser step at this learning rate. A gradient that is not
+    /// Clips the gradient sums to this global norm and makes an optimizer step at this learning rate. A gradient that is not
     /// finite changes nothing.
     pub fn step(&mut self, update: &Update, lr: f64, grad_clip: f64) -> Result<StepReport> {
         let [beta1, beta2] = update.betas;
@@ -212,7 +212,7 @@ impl Network {
     }
 }
 
-/// The compute weights that are this rank's master weights in another type, tensor by tensor, so that an optimiser step can
+/// The compute weights that are this rank's master weights in another type, tensor by tensor, so that an optimizer step can
 /// write both. None for adapters, for weights that are the master weights themselves, and for those gathered from all ranks.
 fn copies<'a>(model: &'a Model, ranks: &Ranks) -> Option<&'a [Tensor]> {
     let gathered = !ranks.is_alone() && !ranks.shards_weights();

@@ -1,4 +1,4 @@
-//! The update of one iteration: for each mini-batch the losses and gradients of its micro-batches, then an optimiser step.
+//! The update of one iteration: for each mini-batch the losses and gradients of its micro-batches, then an optimizer step.
 
 use std::f64::consts::PI;
 
@@ -38,11 +38,11 @@ pub struct UpdateReport {
     pub each: Vec<OptimizerStep>,
     /// Tokens of all backward passes.
     pub tokens: u64,
-    /// Mean and largest |behaviour - update| log-prob before the first optimiser step.
+    /// Mean and largest |behaviour - update| log-prob before the first optimizer step.
     pub logprob_diff: Difference,
 }
 
-/// One optimiser step.
+/// One optimizer step.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct OptimizerStep {
     /// Losses of the mini-batch.
@@ -76,12 +76,12 @@ impl UpdateReport {
         made.map(|step| step.grad_norm).sum::<f64>() / self.steps().max(1) as f64
     }
 
-    /// Number of optimiser steps, skipped ones left out.
+    /// Number of optimizer steps, skipped ones left out.
     pub fn steps(&self) -> usize {
         self.each.iter().filter(|step| !step.skipped).count()
     }
 
-    /// Number of optimiser steps skipped because the gradient was not finite.
+    /// Number of optimizer steps skipped because the gradient was not finite.
     pub fn skipped(&self) -> usize {
         self.each.len() - self.steps()
     }
@@ -94,7 +94,7 @@ pub fn update(policy: &mut Network, batch: &Batch, settings: &UpdateSettings) ->
     Ok(report)
 }
 
-/// Continues the update after the optimiser steps in `report`. A signal ends it between two mini-batches, and so does a
+/// Continues the update after the optimizer steps in `report`. A signal ends it between two mini-batches, and so does a
 /// rank whose `pause` asks for it. Returns true once no mini-batch remains.
 pub fn run_remaining(
     policy: &mut Network,
@@ -135,7 +135,7 @@ pub struct GradientReport {
     pub logprob_diff: Difference,
 }
 
-/// Computes the gradient of the mini-batch of these sequences into the optimiser's gradient sums. Token weights are those of
+/// Computes the gradient of the mini-batch of these sequences into the optimizer's gradient sums. Token weights are those of
 /// the whole mini-batch, so that neither the number of ranks nor the size of micro-batches changes the gradient.
 pub fn gradients(
     policy: &mut Network,

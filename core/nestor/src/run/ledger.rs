@@ -137,7 +137,7 @@ impl State {
     }
 }
 
-/// State of an optimiser beside its moments.
+/// State of an optimizer beside its moments.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct OptimizerCounters {
     optimizer_steps: u64,
@@ -187,7 +187,7 @@ impl StartedUpdate {
             || critic.as_ref().is_some_and(|c| !c.each.is_empty() && c.skipped() == c.each.len())
     }
 
-    /// Finished optimiser steps.
+    /// Finished optimizer steps.
     pub fn steps(&self) -> usize {
         let UpdateReports { policy, critic } = &self.reports;
         policy.as_ref().map_or(0, |p| p.each.len()) + critic.as_ref().map_or(0, |c| c.each.len())

@@ -161,7 +161,7 @@ pub fn update(metrics: &mut Metrics, update: &UpdateReports, rows: &Rows, with_k
     }
 }
 
-/// The rows of `steps.jsonl`: one per optimiser step of the policy.
+/// The rows of `steps.jsonl`: one per optimizer step of the policy.
 pub fn steps(report: &UpdateReport, with_kl: bool) -> impl Iterator<Item = Metrics> {
     report.each.iter().map(move |step| {
         let mut metrics = Metrics::new();

@@ -21,13 +21,13 @@ pub struct Optimizer {
     pub exp_avgs: Vec<Tensor>,
     /// Second moments.
     pub exp_avg_sqs: Vec<Tensor>,
-    /// Number of optimiser steps.
+    /// Number of optimizer steps.
     pub steps: u64,
     /// The gradient sums are multiples of the gradients by it, in float16.
     pub loss_scale: Option<LossScale>,
 }
 
-/// Outcome of one optimiser step.
+/// Outcome of one optimizer step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StepReport {
     /// Global gradient norm before clipping.
@@ -40,7 +40,7 @@ pub struct StepReport {
 
 impl Optimizer {
     /// Starts with zero moments. In float32 the master weights share storage with the network's own tensors, so that the
-    /// network sees an optimiser step at once.
+    /// network sees an optimizer step at once.
     pub fn new(flats: &[Tensor], loss_scale: Option<LossScale>) -> Self {
         let master_weights: Vec<_> = flats.iter().map(|f| f.detach().to_kind(Kind::Float)).collect();
         let zeros = || master_weights.iter().map(Tensor::zeros_like).collect::<Vec<_>>();

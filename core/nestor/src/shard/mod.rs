@@ -1,4 +1,4 @@
-//! Parameters as one flat tensor per unit, sharded over ranks, and the optimiser of them or of their adapters.
+//! Parameters as one flat tensor per unit, sharded over ranks, and the optimizer of them or of their adapters.
 
 mod adamw;
 mod layout;

@@ -44,7 +44,7 @@ struct PendingReduction {
 }
 
 impl<'a> GradientSums<'a> {
-    /// The sums of an optimiser of all weights, or of the adapters alone.
+    /// The sums of an optimizer of all weights, or of the adapters alone.
     pub fn new(optimizer: &'a mut Optimizer, layouts: &'a [Layout], adapters_only: bool, ranks: &'a Ranks) -> Self {
         let Optimizer { grads, stale, .. } = optimizer;
         Self { sums: grads, stale, layouts, adapters_only, ranks, outer: None, pending: None }

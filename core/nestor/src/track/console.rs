@@ -44,9 +44,9 @@ pub enum Event<'a> {
         resumed_from: Option<&'a Path>,
     },
     WarmStart {
-        /// The optimiser step, from 1.
+        /// The optimizer step, from 1.
         step: u64,
-        /// Number of optimiser steps.
+        /// Number of optimizer steps.
         steps: u64,
         /// Mean negative log-prob of the expert's tokens, in nats.
         loss: f64,

@@ -46,7 +46,7 @@ impl Kept {
 pub(super) enum RowFile {
     /// One row per iteration.
     Metrics,
-    /// One row per optimiser step.
+    /// One row per optimizer step.
     Steps,
     /// One row per step of the warm start.
     WarmStart,
@@ -92,7 +92,7 @@ pub(super) struct RunFiles {
 pub(super) struct Earlier {
     /// The rows of `metrics.jsonl`.
     pub rows: Vec<Value>,
-    /// Number of optimiser steps.
+    /// Number of optimizer steps.
     pub steps: u64,
 }
 

@@ -58,7 +58,7 @@ pub struct Tracker {
     iterations: u64,
     /// Times of the iterations so far.
     seconds: Vec<f64>,
-    /// Number of optimiser steps so far.
+    /// Number of optimizer steps so far.
     steps: u64,
 }
 
@@ -95,7 +95,7 @@ impl Tracker {
         Ok(Self { files: Some(files), curve, seconds, steps: earlier.steps, ..Self::silent(iterations) })
     }
 
-    /// Number of optimiser steps that the run has recorded.
+    /// Number of optimizer steps that the run has recorded.
     pub fn steps(&self) -> u64 {
         self.steps
     }
@@ -162,7 +162,7 @@ impl Tracker {
         Ok(())
     }
 
-    /// Writes one row per optimiser step of an iteration.
+    /// Writes one row per optimizer step of an iteration.
     pub fn record_steps(&mut self, iteration: u64, steps: impl Iterator<Item = Metrics>) -> Result<()> {
         let Some(files) = &mut self.files else { return Ok(()) };
         let mut rows = String::new();

@@ -25,7 +25,7 @@ pub struct TensorBoard(Option<Streams>);
 struct Streams {
     /// Iterations.
     rows: Stream,
-    /// Optimiser steps.
+    /// Optimizer steps.
     steps: Stream,
     warm_start: Stream,
 }
@@ -36,7 +36,7 @@ impl TensorBoard {
         Self(None)
     }
 
-    /// Begins the event files of a run that keeps `kept` and `steps` optimiser steps of its earlier lives.
+    /// Begins the event files of a run that keeps `kept` and `steps` optimizer steps of its earlier lives.
     pub fn open(recipe: &Recipe, dir: &Path, kept: Kept, steps: u64) -> Result<Self> {
         let Some(section) = &recipe.tensorboard else { return Ok(Self::silent()) };
         let logs = match &section.dir {
@@ -72,7 +72,7 @@ impl TensorBoard {
         self.attempt(|streams| streams.rows.write(iteration, values));
     }
 
-    /// Adds an optimiser step of the run.
+    /// Adds an optimizer step of the run.
     pub fn step(&mut self, step: u64, metrics: &Metrics) {
         let values = metrics.iter().map(scalar).collect();
         self.attempt(|streams| streams.steps.write(step, values));

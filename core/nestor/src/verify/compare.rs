@@ -19,11 +19,11 @@ use crate::run::RECIPE;
 /// The parts of a run that are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
-    /// Policy, critic, adapters and the optimiser's moments in every checkpoint.
+    /// Policy, critic, adapters and the optimizer's moments in every checkpoint.
     Weights,
     /// Counters, task cursor and the estimator's state in every checkpoint.
     State,
-    /// Rows of metrics, optimiser steps, warm start and histograms, without measured numbers.
+    /// Rows of metrics, optimizer steps, warm start and histograms, without measured numbers.
     Metrics,
     /// Episodes of training and of evaluations, token by token.
     Episodes,
@@ -226,13 +226,13 @@ fn locate(first: &Contents, other: &Contents, part: Part, item: &str) -> Result<
     }
 }
 
-/// Largest difference of losses at the first optimiser step, absolute, and of gradient norms, relative, over ranks: targets of
+/// Largest difference of losses at the first optimizer step, absolute, and of gradient norms, relative, over ranks: targets of
 /// docs/distributed.md with room for gradients of other sizes.
 const LOSS: f64 = 1e-6;
 const NORM: f64 = 1e-5;
 
 /// Compares a run with one over several ranks that began with the same weights. Both play the same episodes in the first
-/// iteration, and the loss and the gradient of the first optimiser step differ by the order of sums alone. Afterwards
+/// iteration, and the loss and the gradient of the first optimizer step differ by the order of sums alone. Afterwards
 /// rounding grows as the recipe's learning rate has it, so later numbers have no bound: `Within` reports them.
 pub fn compare_ranks(first: &Contents, other: &Contents, part: Part) -> Result<Finding> {
     let exact = compare(first, other, part)?;
@@ -259,7 +259,7 @@ pub fn compare_ranks(first: &Contents, other: &Contents, part: Part) -> Result<F
 
 const FIRST_EPISODES: &str = "rollouts/iteration-000001.jsonl";
 
-/// Compares the loss and the gradient norm of the first optimiser step.
+/// Compares the loss and the gradient norm of the first optimizer step.
 fn first_step(first: &Contents, other: &Contents, found: Difference) -> Result<Finding> {
     let row = |run: &Contents| lines::first_row(&run.dir.join("steps.jsonl"));
     let (Some(a), Some(b)) = (row(first)?, row(other)?) else { return Ok(Finding::Different(Box::new(found))) };
@@ -270,18 +270,18 @@ fn first_step(first: &Contents, other: &Contents, found: Difference) -> Result<F
         if apart > most || apart.is_nan() {
             let note = format!("{apart:.1e} apart, at most {most:.0e} is rounding");
             let found = Difference::new(a[name].clone(), b[name].clone()).with_note(note);
-            let found = found.within("item", name).within("item", "the first optimiser step");
+            let found = found.within("item", name).within("item", "the first optimizer step");
             return Ok(Finding::Different(Box::new(found)));
         }
     }
-    Ok(Finding::Within(format!("first optimiser step: loss {loss:.1e} apart, gradient norm {norm:.1e} (relative)")))
+    Ok(Finding::Within(format!("first optimizer step: loss {loss:.1e} apart, gradient norm {norm:.1e} (relative)")))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A run of two iterations with one episode each: tokens and the loss of the first optimiser step.
+    /// A run of two iterations with one episode each: tokens and the loss of the first optimizer step.
     fn run(tokens: [&str; 2], loss: f64) -> Result<(tempfile::TempDir, Contents)> {
         let dir = tempfile::tempdir()?;
         std::fs::write(dir.path().join(RECIPE), "")?;

@@ -26,7 +26,7 @@ metrics without times, memory and speed, and of every episode by token. Weights 
 the comparison reads all checkpoints. `log-probs` is the largest difference between rollout and update, in nats.
 
 - `equal`: every bit is that of the first run.
-- `within rounding`: the first iteration's episodes are equal, and its first optimiser step differs by the order of sums alone.
+- `within rounding`: the first iteration's episodes are equal, and its first optimizer step differs by the order of sums alone.
 - `-`: not compared. The run without deterministic mode only shows what that mode costs.
 
 ";

@@ -95,12 +95,12 @@ class Curves {
 
   /// The line of a section whose block has not been read yet.
   promised(title) {
-    const key = { "Optimiser steps": "steps", "Warm start": "warm_start", Distributions: "histograms" }[title];
+    const key = { "Optimizer steps": "steps", "Warm start": "warm_start", Distributions: "histograms" }[title];
     const rows = key ? this.about.runs.reduce((sum, run) => sum + run.details[key], 0) : 0;
     return rows ? `${thousands(rows)} ${key === "histograms" ? "iterations" : "steps"}` : "";
   }
 
-  /// Cards of optimiser steps, warm start and histograms, once their blocks are read.
+  /// Cards of optimizer steps, warm start and histograms, once their blocks are read.
   detailSpecs() {
     if (!this.details) return [];
     const specs = [];
@@ -109,7 +109,7 @@ class Curves {
       const names = [...new Set(tables.flatMap((table) => Object.keys(table.series)))].filter((name) => name !== "iteration");
       for (const name of names) {
         const info = this.about.metrics[kind === "steps" ? name : `warm_start/${name}`] || NO_INFO;
-        const meaning = kind === "steps" ? `${info.meaning || name}; by optimiser step` : "negative log-prob of the expert's tokens, by warm-start step";
+        const meaning = kind === "steps" ? `${info.meaning || name}; by optimizer step` : "negative log-prob of the expert's tokens, by warm-start step";
         specs.push({ key: `${group}/${name}`, title: name, axis: "step", table: kind, short: name, info: { ...info, meaning },
           lines: () => this.look.units().map((unit) => lineOf(tables, unit, name, "step")) });
       }

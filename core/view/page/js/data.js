@@ -49,7 +49,7 @@ function remembered(limit, load) {
   };
 }
 
-/// Optimiser steps, warm start and histograms of a run.
+/// Optimizer steps, warm start and histograms of a run.
 const loadDetails = remembered(64, (run) => loadBlock(`d-${run}`));
 
 /// The episodes of a file without their turns. `file` is an iteration, with an "e" before it for evaluations.

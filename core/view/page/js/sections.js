@@ -10,7 +10,7 @@ const SECTIONS = [
   ["Update", ["loss", "policy", "value", "grad", "lr"], "wide"],
   ["Generation and speed", ["prompt", "response", "rollout", "update", "perf", "tokens"], "wide"],
   ["Other", [], "wide"],
-  ["Optimiser steps", ["steps"], "never"],
+  ["Optimizer steps", ["steps"], "never"],
   ["Warm start", ["warm_start"], "never"],
   ["Time", ["time"], "never"],
   ["Memory", ["memory"], "never"],

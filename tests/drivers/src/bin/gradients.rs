@@ -9,7 +9,7 @@
 //! `update` (a recipe's section) and `temperature`. A turn's `images` are the files of the images in its prompt, and `vision` names
 //! the trained parts of the model's vision tower. Writes one float32 tensor per parameter and prints the loss sums. With
 //! `lora` (`{"settings": a recipe's section, "adapter": FILE}`) the parameters are the adapters', which start with the values of
-//! FILE; the output also holds them after one optimiser step, as `after.NAME`.
+//! FILE; the output also holds them after one optimizer step, as `after.NAME`.
 
 use std::path::{Path, PathBuf};
 

@@ -3,7 +3,7 @@
 //! usage: updates MODEL_DIR BATCHES.json OUT.safetensors full|grad_op
 //!
 //! BATCHES holds `batches` (one for each iteration, each a list of sequences as in `gradients`), `update` (a recipe's
-//! section) and `temperature`. Ranks come from torchrun's variables. Rank 0 prints a JSON object for each optimiser step
+//! section) and `temperature`. Ranks come from torchrun's variables. Rank 0 prints a JSON object for each optimizer step
 //! and writes the final parameters, float32.
 
 use std::path::Path;

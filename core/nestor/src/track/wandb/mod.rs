@@ -97,7 +97,7 @@ impl WandbRun {
         self.attempt(|run| run.log(run.next_step(), row));
     }
 
-    /// Adds an optimiser step of the run, as `step/…` over `step`.
+    /// Adds an optimizer step of the run, as `step/…` over `step`.
     pub fn step(&mut self, iteration: u64, step: u64, metrics: &Metrics) {
         let row = metrics.iter().map(|(name, value)| (format!("step/{name}"), wandb_rs::Value::from(value)));
         let row = [("iteration".to_string(), iteration.into()), ("step".into(), step.into())].into_iter().chain(row);
@@ -184,7 +184,7 @@ fn own_config(facts: RunFacts) -> Value {
     })
 }
 
-/// The horizontal axes of all metrics. Rows of iterations, optimiser steps and the warm start share one file, so W&B's own
+/// The horizontal axes of all metrics. Rows of iterations, optimizer steps and the warm start share one file, so W&B's own
 /// step counts all of them.
 fn axes() -> Vec<Metric> {
     // An exact name counts before the family that it belongs to.

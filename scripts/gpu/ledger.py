@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The ledger of a block: kernels, bytes and products of decoding and update, and the time that they should take on a GPU.
 
-The list of operations is the program's own: core/nestor/tests/ledger.rs records what a small network dispatches, with the
+The list of operations is the program's own: core/nestor/tests/all/ledger.rs records what a small network dispatches, with the
 sizes of all tensors, into operations.json. Each size of that network is another number, so that a number names its meaning.
 
     scripts/gpu/ledger.py            # prints the tables of docs/performance.md

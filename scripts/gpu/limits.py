@@ -1,7 +1,7 @@
 """The best that a GPU can reach on given work, and the shapes that these limits are computed from.
 
 Rates: those that a product of 8192 cubed in bfloat16 and a copy reached on such cards (798 TFLOP/s and 3.0 TB/s on an H100, 790
-and 4.3 on an H200), which is less than their data sheets say. The shapes are those of Config::shape in core/nestor.
+and 4.3 on an H200), which is less than their data sheets say. The shapes are those of Config::shape in core/model.
 With them, decoding 128 rows of 1,024 tokens takes 2.28 ms a pass on an H100 with Qwen2.5-1.5B (3.09 GB of weights and 3.76 GB of
 keys and values at 3.0 TB/s), and 7.22 ms with 7B.
 """

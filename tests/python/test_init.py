@@ -1,4 +1,4 @@
-"""`nestor init` writes a recipe that passes `nestor train --check` and trains (core/nestor/tests/init.rs has all pairs)."""
+"""`nestor init` writes a recipe that passes `nestor train --check` and trains (core/tools/tests/all/init.rs has all pairs)."""
 import json
 
 import pytest

@@ -11,8 +11,8 @@ from tokenizers import Tokenizer as RustTokenizer
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
 ROOT = Path(__file__).resolve().parents[2]
-TEMPLATE = ROOT / "core/nestor/src/tokenizer" / "qwen2.5_chat_template.jinja"
-QWEN3_TEMPLATE = ROOT / "core/nestor/src/tokenizer" / "qwen3_chat_template.jinja"
+TEMPLATE = ROOT / "core/model/src/tokenizer" / "qwen2.5_chat_template.jinja"
+QWEN3_TEMPLATE = ROOT / "core/model/src/tokenizer" / "qwen3_chat_template.jinja"
 # Tokens that Qwen3 adds to Qwen2.5's, from its published tokenizer_config.json.
 QWEN3_ADDED = ["<tool_response>", "</tool_response>", "<think>", "</think>"]
 THOUGHTS = [

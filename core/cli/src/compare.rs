@@ -3,13 +3,13 @@
 use std::fs;
 
 use anyhow::{Context, Result};
+use nestor_args::terminal;
 use nestor_compare::{CompareError, Options, Report, compare as compare_runs, runs};
-use nestor_host::terminal;
 use nestor_recipe::input_error;
 use serde_json::json;
 
-use crate::args::CompareArgs;
-use crate::output::print_line;
+use nestor_args::CompareArgs;
+use nestor_args::output::print_line;
 
 /// Width of the tables where standard output is no terminal.
 const WIDTH: usize = 120;

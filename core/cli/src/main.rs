@@ -3,12 +3,12 @@
 
 use std::process::ExitCode;
 
-use nestor_cli::args::Command;
+use nestor_args::Command;
 
 fn main() -> ExitCode {
     nestor_cli::ended_children::keep();
-    nestor_cli::file_limit::report_as_full_disk();
-    match nestor_cli::parse().command {
+    nestor_args::file_limit::report_as_full_disk();
+    match nestor_args::parse().command {
         Command::Own(command) => nestor_cli::own::main(command),
         Command::Torch(_) => nestor_cli::torch::become_it(),
     }

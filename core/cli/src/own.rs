@@ -5,16 +5,17 @@ use std::panic::{catch_unwind, set_hook};
 use std::process::ExitCode;
 
 use anyhow::Result;
+use nestor_args::terminal;
+use nestor_host::Plugins;
 use nestor_host::advantage::advantage;
-use nestor_host::{Plugins, terminal};
 
-use crate::args::{Advantage, OwnCommand, PluginCommand};
 use crate::compare::compare;
 use crate::doctor::doctor;
-use crate::message::{exit_code, internal_error, is_closed_pipe, message};
-use crate::output::{print, print_line, rows};
 use crate::plugin;
 use crate::sweep::sweep;
+use nestor_args::message::{exit_code, internal_error, is_closed_pipe, message};
+use nestor_args::output::{print, print_line, rows};
+use nestor_args::{Advantage, OwnCommand, PluginCommand};
 
 /// Runs a command and returns the program's exit code: 0 success, 1 failure, 2 the user's mistake.
 pub fn main(command: OwnCommand) -> ExitCode {
@@ -55,7 +56,7 @@ fn run(command: OwnCommand) -> Result<u8> {
         OwnCommand::Doctor { json } => return doctor(json),
         OwnCommand::Completions { shell } => {
             let mut script = Vec::new();
-            clap_complete::generate(shell, &mut crate::visible_command(), "nestor", &mut script);
+            clap_complete::generate(shell, &mut nestor_args::visible_command(), "nestor", &mut script);
             terminal::out().write_all(&script)?;
         }
         OwnCommand::Plugin(PluginCommand::New(args)) => {

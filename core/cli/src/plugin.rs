@@ -1,17 +1,15 @@
 //! `nestor plugin list`, `show` and `check`.
 
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nestor_host::kit::{Budget, Kit};
 use nestor_host::{Found, Plugins};
-use nestor_plugin::files::{self, SMALL};
-use nestor_recipe::input_error;
-use serde_json::{Value, json};
+use nestor_recipe::read_config;
+use serde_json::json;
 
-use crate::args::PluginCheck;
-use crate::output::print;
+use nestor_args::PluginCheck;
+use nestor_args::output::print;
 
 /// Prints the plugins found, the files refused, and those that others hide.
 pub fn list(json: bool) -> Result<()> {
@@ -47,13 +45,4 @@ pub fn check(args: PluginCheck) -> Result<u8> {
     json["passed"] = report.passed().into();
     print(args.json, &json, || report.to_string())?;
     Ok(if report.passed() { 0 } else { 1 })
-}
-
-/// A plugin's config from the file of `--config`. JSON is YAML, so one reader suffices.
-pub fn read_config(path: &Path) -> Result<Value> {
-    let text = files::read_to_string(path, SMALL).map_err(|e| input_error!("--config {}: {e}", path.display()))?;
-    if text.trim().is_empty() {
-        return Ok(json!({}));
-    }
-    serde_yaml::from_str(&text).map_err(|e| input_error!("--config {}: {e}", path.display()))
 }

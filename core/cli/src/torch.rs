@@ -6,25 +6,15 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result};
-use nestor_host::terminal;
+use nestor_args::{launcher, terminal};
 use nestor_recipe::input_error;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::libtorch;
-use crate::message::{exit_code, message};
+use nestor_args::message::{exit_code, message};
 
 /// The program's file, beside this one.
 pub const PROGRAM: &str = "nestor-torch";
-
-/// The variable that has OpenMP's threads sleep while they wait, with its value. By default they spin, which on a machine
-/// with other work costs many times the work itself. The runtime reads it before `main`. `None` if the user chose already
-/// or there is only one thread.
-pub fn sleeping_threads() -> Option<(&'static str, &'static str)> {
-    const POLICY: &str = "OMP_WAIT_POLICY";
-    let is_set = |name| env::var_os(name).is_some();
-    let one_thread = env::var_os("OMP_NUM_THREADS").is_some_and(|threads| threads == "1");
-    (!one_thread && !is_set(POLICY) && !is_set("GOMP_SPINCOUNT")).then_some((POLICY, "passive"))
-}
 
 /// Replaces this process by `nestor-torch` with the same arguments; returns only on failure.
 pub fn become_it() -> ExitCode {
@@ -78,6 +68,6 @@ fn start() -> Result<Infallible> {
     if let Some(name) = args.next() {
         command.arg0(name);
     }
-    let error = command.args(args).envs(sleeping_threads()).exec();
+    let error = command.args(args).envs(launcher::sleeping_threads()).exec();
     Err(error).with_context(|| format!("starting {}", program.display()))
 }

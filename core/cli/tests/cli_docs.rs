@@ -89,7 +89,7 @@ fn page(program: &Command) -> Result<String> {
 }
 
 fn program() -> Command {
-    let mut program = nestor_cli::command();
+    let mut program = nestor_args::command();
     program.build();
     program
 }
@@ -116,9 +116,9 @@ fn whole_tree(command: &Command) -> Vec<&Command> {
 fn every_command_has_an_example_that_parses() -> Result<()> {
     for command in whole_tree(&program()) {
         let examples = examples(command);
-        ensure!(!examples.is_empty(), "{} has no example: add one to core/cli/src/args/mod.rs", full_name(command));
+        ensure!(!examples.is_empty(), "{} has no example: add one to core/args/src/lib.rs", full_name(command));
         for example in examples {
-            let parse = |words: &[&str]| nestor_cli::command().try_get_matches_from(words).context(example.clone());
+            let parse = |words: &[&str]| nestor_args::command().try_get_matches_from(words).context(example.clone());
             let words: Vec<&str> = example.split_whitespace().collect();
             parse(&words)?;
             // `launch` takes any words as its command.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail, ensure};
+use nestor_args::terminal;
 use nestor_plugin::{Asked, Needs, ffi};
 use serde_json::Value;
 
@@ -13,7 +14,7 @@ use crate::isolate::Process;
 use crate::library::EstimatorTables;
 use crate::observation::metrics;
 use crate::supervise::{Limits, Supervisor};
-use crate::{PluginFile, Rows, terminal};
+use crate::{PluginFile, Rows};
 
 /// The estimator wrote behind the end of an array.
 #[derive(Debug, thiserror::Error)]

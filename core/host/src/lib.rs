@@ -30,7 +30,6 @@ mod search;
 mod shared_env;
 mod show;
 mod supervise;
-pub mod terminal;
 mod trust;
 
 use std::cell::RefCell;

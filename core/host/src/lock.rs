@@ -12,7 +12,7 @@ use nix::fcntl::{Flock, FlockArg};
 
 use nestor_recipe::input_error;
 
-use crate::terminal;
+use nestor_args::terminal;
 
 /// A lock by its name.
 #[derive(Debug, Clone, Copy)]

@@ -16,7 +16,7 @@ use crate::isolate::{Process, World};
 use crate::library::{EnvironmentTables, PluginFile};
 use crate::observation::{of_reset, of_step};
 use crate::supervise::{Limits, Supervisor};
-use crate::terminal;
+use nestor_args::terminal;
 
 /// An open environment; clones share it.
 #[derive(Clone)]

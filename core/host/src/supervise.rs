@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow};
 
 use crate::Stopped;
 use crate::calls::{self, Call};
-use crate::terminal;
+use nestor_args::terminal;
 
 /// The limit where no recipe sets one.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);

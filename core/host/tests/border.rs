@@ -169,7 +169,7 @@ fn refusal(file: &Path) -> String {
     message
 }
 
-/// The faults of a description are in core/nestor/tests/plugins.rs.
+/// The faults of a description are in core/nestor/tests/all/plugins.rs.
 #[test]
 fn damaged_and_foreign_files() {
     let dir = tempfile::tempdir().unwrap();

@@ -12,40 +12,25 @@
 //! **Shapes** in comments: B rows, T tokens of the packed axis, L layers, H heads, K key-value heads, D head size,
 //! E hidden size, V vocabulary, R response tokens.
 
-pub mod cli;
 pub mod train;
-pub mod verify;
 pub mod run;
 pub mod warm_start;
 pub mod eval;
-pub mod export;
-pub mod generate;
-pub mod tokenize;
-pub mod chats;
-pub mod embed;
-pub mod view;
 pub mod checkpoint;
-pub mod bench;
-pub mod plan;
-pub mod init;
 pub mod preflight;
 pub mod agent;
 pub mod engine;
 pub mod policy;
-pub mod model;
-pub mod tokenizer;
-pub mod shard;
-pub mod dist;
 
 // Leaves.
-pub mod data;
 pub mod track;
-pub mod out_of_memory;
-pub mod error;
-pub mod failpoint;
-pub mod files;
 
-pub use nestor_host as plugin;
-pub use nestor_recipe as recipe;
-pub use nestor_recipe::input_error;
-pub use nestor_version as version;
+use nestor_args::terminal;
+use nestor_host as plugin;
+use nestor_model::{
+    data, duration, error, event, failpoint, files, model, out_of_memory, process_memory, progress, ranks, shard,
+    stop_notice, tokenizer,
+};
+use nestor_recipe as recipe;
+use nestor_recipe::input_error;
+use nestor_version as version;

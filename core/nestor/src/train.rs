@@ -3,11 +3,11 @@
 use anyhow::Result;
 
 use crate::error::Stopped;
+use crate::event::Status;
 use crate::out_of_memory::{caught, in_phase};
 use crate::recipe::Recipe;
 use crate::run::{Run, TrainArgs};
 use crate::shard::Ranks;
-use crate::track::Status;
 
 /// Trains until all iterations are done or a signal asks to stop.
 pub fn train(recipe: Recipe, name: &str, args: &TrainArgs, ranks: &Ranks) -> Result<Status> {

@@ -9,11 +9,11 @@ use tch::Kind;
 
 use crate::agent::{Player, TaskCursor, pack, plan};
 use crate::data::{Batch, Episode};
-use crate::dist::{Comm, exchange};
 use crate::failpoint::failpoint;
 use crate::policy::batching::balanced_micro_batches;
 use crate::policy::update::differentiate;
 use crate::policy::{Network, Packed, PassOptions, policy_gradients};
+use crate::ranks::{Comm, exchange};
 use crate::recipe::{Rollout, Update, WarmStart};
 use crate::shard::StepReport;
 

@@ -15,10 +15,11 @@ mod tests;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use format::{Format, Inputs};
+use nestor_args::ImportArgs;
 use nestor_plugin::files::{self, SMALL};
 use nestor_recipe::input_error;
 pub use report::{Rendering, Report, State, Template};
@@ -32,26 +33,6 @@ const FOLDER: &str = "agent_system/environments/prompts";
 const SINGLE: &str = "agent_system/environments/prompts.py";
 /// The sums of commit 20bd331 of the reference.
 const REFERENCE: &str = include_str!("reference.json");
-
-/// The arguments of `nestor import-prompts`.
-#[derive(Debug, Clone, clap::Args)]
-pub struct ImportArgs {
-    /// The reference's repository, its folder agent_system/environments/prompts, or a single file prompts.py, as in its branch
-    /// paper_version
-    pub dir: PathBuf,
-    /// The folder to write the templates into
-    #[arg(long, value_name = "DIR", default_value = "prompts")]
-    pub out: PathBuf,
-    /// Write changed prompts too, marked as such, and replace templates that are there
-    #[arg(long)]
-    pub force: bool,
-    /// Sums of another version of the reference, in the form of tests/fixtures/reference_prompts.json
-    #[arg(long, value_name = "FILE")]
-    pub sums: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-}
 
 /// The known sums, and the inputs that their renderings were made with.
 #[derive(Debug, Deserialize)]

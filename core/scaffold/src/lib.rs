@@ -9,8 +9,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use clap::ValueEnum;
 use include_dir::{Dir, include_dir};
+use nestor_args::{Kind, Language, NewArgs};
 use nestor_recipe::input_error;
 
 static TEMPLATES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/templates");
@@ -32,39 +32,6 @@ const RESERVED: &str = "alloc and as assert async await become box break class c
                         loop macro match mod move mut nestor_plugin none nonlocal not or override pass priv proc_macro pub \
                         raise ref return self static std struct super test trait true try type typeof unsafe unsized use \
                         virtual where while with yield";
-
-/// The component of a new plugin.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Kind {
-    Env,
-    Estimator,
-}
-
-/// The language of a new plugin.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Language {
-    Rust,
-    C,
-    Python,
-}
-
-#[derive(Debug, Clone, clap::Args)]
-pub struct NewArgs {
-    /// The plugin's name, and its id in recipes: lower case letters, digits, underscores
-    pub name: String,
-    /// The component: an environment or an estimator
-    #[arg(long, value_enum)]
-    pub kind: Kind,
-    /// The language
-    #[arg(long, value_enum)]
-    pub lang: Language,
-    /// The folder to write the project into, as DIR/NAME
-    #[arg(long, value_name = "DIR", default_value = ".")]
-    pub dir: PathBuf,
-    /// For Rust: use the SDK in this folder (plugins/sdk of a checkout) instead of a copy in the project
-    #[arg(long, value_name = "PATH")]
-    pub sdk: Option<PathBuf>,
-}
 
 /// Writes the project and returns its folder.
 pub fn create(args: &NewArgs) -> Result<PathBuf> {

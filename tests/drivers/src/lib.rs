@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use nestor::data::{Batch, Rows, Sequence, SequenceImage};
-use nestor::model::Config;
-use nestor::model::vision::place;
-use nestor::shard::Layout;
 use nestor_images::read_image;
+use nestor_model::data::{Batch, Rows, Sequence, SequenceImage};
+use nestor_model::model::Config;
+use nestor_model::model::vision::place;
+use nestor_model::shard::Layout;
 use serde::Deserialize;
 use tch::{Device, Tensor};
 

@@ -5,10 +5,10 @@ use std::io::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use nestor::error::{InputError, message};
-use nestor::model::config::Output;
-use nestor::model::{Architecture, Config, weights};
-use nestor::recipe::{lines, load_with};
+use nestor_model::error::{InputError, message};
+use nestor_model::model::config::Output;
+use nestor_model::model::{Architecture, Config, weights};
+use nestor_recipe::{lines, load_with};
 use tch::{Device, Kind};
 
 /// A recipe, the recipe it may extend, and `--set` arguments, with a zero byte between them.

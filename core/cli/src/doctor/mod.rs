@@ -8,14 +8,12 @@ mod machine;
 mod plugins;
 mod torch;
 
-pub use self::machine::free_memory;
-
 use std::fmt::{self, Display, Formatter};
 
 use anyhow::Result;
 use serde::Serialize;
 
-use crate::output::print;
+use nestor_args::output::print;
 
 /// The verdict on one part of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

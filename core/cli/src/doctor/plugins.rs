@@ -5,7 +5,7 @@ use std::env;
 use nestor_host::{Kind, PATH_VARIABLE, Plugins};
 
 use super::Check;
-use crate::message::message;
+use nestor_args::message::message;
 
 pub fn checks() -> Vec<Check> {
     let searched = Plugins::discover().and_then(|plugins| Ok((plugins.list()?, plugins.refused()?)));

@@ -15,9 +15,9 @@ use anyhow::{Context, Result};
 use nestor_host::lock::{Lock, LockKind};
 use serde_json::json;
 
-use crate::args::SweepArgs;
-use crate::output::{print, print_line, shell_word};
-use crate::oversubscribe::Asked;
+use nestor_args::SweepArgs;
+use nestor_args::output::{print, print_line, shell_word};
+use nestor_args::oversubscribe::Asked;
 
 use self::file::Sweep;
 use self::job::warm_starts;

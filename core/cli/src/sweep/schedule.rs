@@ -9,7 +9,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use nestor_host::terminal;
+use nestor_args::terminal;
 use nestor_plugin::files::{self, LARGE};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
@@ -20,8 +20,8 @@ use super::file::Sweep;
 use super::job::{Job, WarmStart};
 use super::progress::{Progress, State};
 use super::table;
-use crate::launcher::{LAUNCHER, WORK_DONE};
-use crate::message::last_error;
+use nestor_args::launcher::{LAUNCHER, WORK_DONE};
+use nestor_args::message::last_error;
 
 /// Time between two looks at the processes.
 const POLL: Duration = Duration::from_millis(100);

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::time::{Duration, Instant};
 
-use crate::terminal;
+use nestor_args::terminal;
 
 /// Longest line that is shown, in bytes. A longer one is shown in pieces.
 const LONGEST: u64 = 400;

@@ -7,8 +7,8 @@ use anyhow::{Context, Result};
 use super::player::{PlaySettings, Player};
 use super::tasks::EpisodePlan;
 use crate::data::Episode;
-use crate::dist::{Comm, exchange};
 use crate::model::Model;
+use crate::ranks::{Comm, exchange};
 
 impl Player {
     /// Plays a plan with all ranks; every rank gets all episodes, in the order of the plan.
@@ -53,7 +53,7 @@ fn gathered(comm: &dyn Comm, plan: &[EpisodePlan], own: Result<Vec<Episode>>) ->
 mod tests {
     use super::*;
     use crate::agent::plan;
-    use crate::dist::{Pending, Reduce};
+    use crate::ranks::{Pending, Reduce};
     use tch::{Device, Tensor};
 
     /// A rank whose collectives are never called.

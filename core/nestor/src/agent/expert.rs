@@ -19,8 +19,8 @@ use crate::error::Stopped;
 use crate::input_error;
 use crate::plugin::{Env, SharedEnv};
 use crate::recipe::Rollout;
+use crate::terminal;
 use crate::tokenizer::{IMAGE, Message};
-use crate::track::terminal;
 
 /// The expert of an environment, disturbed by noise.
 struct Expert<'a> {

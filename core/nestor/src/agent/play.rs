@@ -5,10 +5,10 @@ use std::io::{BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use nestor_cli::args::PlayArgs;
-use nestor_cli::read_config;
+use nestor_args::PlayArgs;
 use nestor_plugin::Image;
 use nestor_plugin::files::{self, SMALL};
+use nestor_recipe::read_config;
 use serde_json::{Value, json};
 
 use super::episode_state::won;
@@ -18,7 +18,7 @@ use super::report::write_image;
 use crate::input_error;
 use crate::plugin::{Observation, Plugins, PromptTemplate, PromptVariables, SharedEnv};
 use crate::recipe::PluginChoice;
-use crate::track::terminal;
+use crate::terminal;
 
 /// Plays one episode until it ends or there are no more responses.
 pub fn play(plugins: &Plugins, args: &PlayArgs, out: &mut impl Write) -> Result<()> {

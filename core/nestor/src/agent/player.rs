@@ -20,9 +20,9 @@ use crate::failpoint::failpoint;
 use crate::model::vision::placed;
 use crate::model::{Config, Model};
 use crate::plugin::{Env, Observation, SharedEnv};
+use crate::progress::Progress;
 use crate::recipe::{Eval, Rollout};
 use crate::tokenizer::{Tokenizer, Turns};
-use crate::track::Progress;
 
 /// Wait for environments before the first pass, whose duration is not known.
 const FIRST_PATIENCE: Duration = Duration::from_millis(5);

@@ -21,7 +21,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use super::queue::Queue;
 use crate::error::Stopped;
 use crate::plugin::{Call, Env, GRACE, POLL, SharedEnv, Slot, leave_behind, own_slot, supervise_this_thread};
-use crate::track::terminal;
+use crate::terminal;
 
 /// Time after which a thread that waits for another process gets a replacement.
 const SPARE: Duration = Duration::from_millis(20);

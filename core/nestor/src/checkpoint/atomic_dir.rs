@@ -10,10 +10,10 @@ use tch::{Kind, Tensor};
 
 use super::manifest::{MANIFEST, Manifest, set_file};
 use super::moment::is_leftover;
-use crate::dist::{Comm, agree, exchange};
 use crate::failpoint::failpoint;
 use crate::files::{Sum, flush, sum};
 use crate::model::stored::{of_shards, write_file};
+use crate::ranks::{Comm, agree, exchange};
 use crate::shard::Layout;
 
 /// Tensors that are stored together: one file per rank, with that rank's shards.

@@ -10,12 +10,12 @@ use tch::{Device, Kind, Tensor};
 
 use super::manifest::{MANIFEST, Manifest, verify};
 use super::{ADAPTER, ADAPTER_CONFIG, CRITIC, POLICY, is_checkpoint};
-use crate::dist::Solo;
 use crate::files::{read_object, write_json};
 use crate::input_error;
 use crate::model::config::Output;
 use crate::model::stored::{Expected, TensorFiles, of_files, write_file};
 use crate::model::{Config, Model, qwen2, weights};
+use crate::ranks::Solo;
 use crate::recipe::Lora;
 use crate::shard::{Adapters, Layout, projections};
 

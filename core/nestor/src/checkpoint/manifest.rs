@@ -9,9 +9,9 @@ use nestor_plugin::files::{self, SMALL};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::dist::{Comm, balance, exchange, from_root};
 use crate::files::{Sum, SummedFile, flush, hex, sum};
 use crate::input_error;
+use crate::ranks::{Comm, balance, exchange, from_root};
 use crate::version::{COMMIT, VERSION};
 
 /// The file written last: a directory that has it is complete.

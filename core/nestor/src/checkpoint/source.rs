@@ -7,11 +7,11 @@ use tch::{Device, Kind};
 
 use super::export::load_model;
 use super::{Checkpoints, is_checkpoint};
-use crate::dist::Solo;
 use crate::input_error;
 use crate::model::config::Output;
 use crate::model::{Model, hub, weights};
-use crate::track::terminal;
+use crate::ranks::Solo;
+use crate::terminal;
 
 /// Files of which a model folder has one at least.
 const MODEL_FILES: [&str; 3] = ["config.json", "tokenizer.json", "model.safetensors"];

@@ -10,11 +10,11 @@ use tch::{Device, Kind};
 
 use super::manifest::verify;
 use super::*;
-use crate::dist::{C10d, Rendezvous, Secret, Solo};
 use crate::error::message;
 use crate::model::config::Output;
 use crate::model::qwen2;
 use crate::model::stored::to_bytes;
+use crate::ranks::{C10d, Rendezvous, Secret, Solo};
 use crate::recipe::Dist;
 use crate::recipe::Lora;
 use crate::shard::{Adapters, Partition, Ranks};

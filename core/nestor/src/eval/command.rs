@@ -14,14 +14,15 @@ use super::targets::{EvalArgs, Targets};
 use crate::agent::{Player, PlayerOptions, Rehearsal, count_eval_tasks, evaluation_lines, without_long, write_images};
 use crate::checkpoint::{Moment, Source};
 use crate::data::Episode;
-use crate::dist::Solo;
 use crate::files::{Sum, sum, write_json, write_lines};
 use crate::input_error;
 use crate::model::{self, Config, kind, new};
 use crate::plugin::{Limits, Plugins, SharedEnv};
+use crate::progress::Progress;
+use crate::ranks::Solo;
 use crate::recipe::{Eval, EvalTasks, Recipe, Truncation};
+use crate::terminal;
 use crate::tokenizer::Tokenizer;
-use crate::track::{Progress, terminal};
 
 /// Files that a tokenizer, its chat template and its end tokens are read from.
 const TOKENIZER_FILES: [&str; 7] = [

@@ -15,8 +15,8 @@ use anyhow::{Context, Result};
 
 use crate::agent::{Count, PlaySettings, Player, count_eval_tasks, eval_plan};
 use crate::data::{Episode, Step};
-use crate::dist::{Comm, exchange};
 use crate::model::Model;
+use crate::ranks::{Comm, exchange};
 use crate::recipe::Eval;
 
 pub use command::eval;

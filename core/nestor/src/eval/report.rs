@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::evaluated::{EvaluatedModel, object};
 use super::table::Table;
 use crate::recipe::Eval;
-use crate::track::terminal::fold;
+use crate::terminal::fold;
 
 /// The evaluations of some models on the same tasks.
 #[derive(Debug, Clone)]

@@ -6,11 +6,11 @@ use anyhow::{Context, Result};
 use tch::Device;
 
 use crate::checkpoint::{Checkpoints, Source, is_checkpoint};
-use crate::dist::Solo;
 use crate::files::RECIPE;
 use crate::input_error;
+use crate::ranks::Solo;
 use crate::recipe::{Recipe, changes, load};
-use crate::track::terminal;
+use crate::terminal;
 
 /// Options of `nestor eval`.
 #[derive(Debug, Clone, Default)]

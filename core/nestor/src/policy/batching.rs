@@ -9,7 +9,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::reweight::resample;
 use crate::data::{Batch, Sequence};
-use crate::dist::balance;
+use crate::ranks::balance;
 use crate::recipe::Update;
 use crate::shard::Ranks;
 

@@ -20,10 +20,10 @@ use super::network::Network;
 use super::packing::Packed;
 use super::update::UpdateSettings;
 use crate::data::{Batch, Rows};
-use crate::dist::exchange;
 use crate::model::Model;
 use crate::model::linear::{Linear, Tape};
 use crate::model::qwen2::OuterWeights;
+use crate::ranks::exchange;
 use crate::recipe::{Critic, Recompute};
 use crate::shard::{GradientSums, Ranks};
 

@@ -13,10 +13,10 @@ use super::batching::{advance, balanced_micro_batches};
 use super::lm_head::token_stats;
 use super::packing::{Packed, pack, packed_tokens};
 use crate::data::{Batch, Sequence};
-use crate::dist::Reduce;
 use crate::files::{TokenRow, read_tokens};
 use crate::model::Model;
 use crate::model::vision::{PlacedImage, place};
+use crate::ranks::Reduce;
 use crate::shard::Ranks;
 
 /// Tokens of one forward pass of `nestor score`, unless a single row is longer: bounds the memory.

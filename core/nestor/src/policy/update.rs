@@ -12,8 +12,8 @@ use super::loss::{LossInputs, LossSums, TokenWeights, policy_loss};
 use super::network::Network;
 use super::packing::Packed;
 use crate::data::Batch;
-use crate::dist::exchange;
 use crate::failpoint::failpoint;
+use crate::ranks::exchange;
 use crate::recipe::{Schedule, Update};
 use crate::shard::StepReport;
 

@@ -8,10 +8,9 @@ use super::directory::{RunDir, place};
 use super::record::PluginFiles;
 use super::resume::{Resumption, resumption};
 use super::{TrainArgs, identity};
-use crate::dist::{agree, from_root};
-use crate::plan::memory_warning;
 use crate::plugin::{Estimator, Kind};
 use crate::preflight::{Conditions, Ready, preflight};
+use crate::ranks::{agree, from_root};
 use crate::recipe::Recipe;
 use crate::shard::Ranks;
 use crate::track::Console;
@@ -48,7 +47,8 @@ pub fn check(recipe: &mut Recipe, name: &str, args: &TrainArgs, ranks: &Ranks, c
     };
     let mut findings = preflight(recipe, &conditions);
     if conditions.root {
-        findings.warnings.extend(memory_warning(recipe, &findings, conditions.ranks));
+        let warning = args.memory_warning.and_then(|warning| warning(recipe, &findings, conditions.ranks));
+        findings.warnings.extend(warning);
     }
     let (ready, outcome) = match findings.ready() {
         Ok(ready) => (Some(ready), Ok(())),

@@ -7,7 +7,6 @@ use super::alarms::check_rows;
 use super::report;
 use super::speed::{forward_flops, scoring_flops};
 use crate::data::Batch;
-use crate::dist::from_root;
 use crate::model::{Model, hub, kind, weights};
 use crate::plugin::{Asked, Column, Values};
 use crate::policy::columns::{HiddenMean, PolicyColumns, policy_columns};
@@ -15,6 +14,7 @@ use crate::policy::critic::ragged_values;
 use crate::policy::kl_reward::subtract_kl;
 use crate::policy::logprobs::ragged_logprobs;
 use crate::policy::network::shard;
+use crate::ranks::from_root;
 use crate::recipe::{OldLogprobs, Recipe};
 use crate::shard::Ranks;
 

@@ -6,7 +6,8 @@ use anyhow::Result;
 use super::summary::RunState;
 use super::{Run, report};
 use crate::error::{EnvironmentFailed, InputError, message};
-use crate::track::{Event, Status, terminal};
+use crate::event::{Event, Status};
+use crate::terminal;
 
 impl Run {
     /// Reports a failure to the other ranks and to W&B. After one of an environment the run saves what its newest checkpoint

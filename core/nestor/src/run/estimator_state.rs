@@ -5,9 +5,9 @@ use anyhow::{Context, Result};
 use super::resume::Resumption;
 use crate::checkpoint::Checkpoints;
 use crate::data::PluginFile;
-use crate::dist::{Comm, agree};
 use crate::input_error;
 use crate::plugin::Estimator;
+use crate::ranks::{Comm, agree};
 
 /// Gives the estimator at rank 0 the state of the checkpoint that the run resumes from, and returns it; in a new run the
 /// estimator's first state. None at other ranks and for an estimator without a state. `before` are the plugins of the

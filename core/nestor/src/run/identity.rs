@@ -5,10 +5,10 @@ use serde::{Deserialize, Serialize};
 
 use super::record::{PluginFiles, snapshots};
 use crate::data::PluginFile;
-use crate::dist::{Comm, agree, from_root};
 use crate::files::sum;
 use crate::input_error;
 use crate::model::hub::Snapshot;
+use crate::ranks::{Comm, agree, from_root};
 use crate::recipe::{Recipe, changes, load_resolved};
 
 /// Everything that must be equal at all ranks.

@@ -32,7 +32,6 @@ use serde::{Deserialize, Serialize};
 use crate::agent::{Faults, Player, RunColumns, Scored, episode_columns, evaluation_lines, pack, write_images};
 use crate::checkpoint::Contents;
 use crate::data::{Batch, Episode};
-use crate::dist::{agree, exchange};
 use crate::engine::{Counters as Generated, NoiseKey, noise};
 use crate::eval::{self, Evaluation, Panel};
 use crate::files::write_lines;
@@ -42,6 +41,8 @@ use crate::policy::Network;
 use crate::policy::batching::all_mini_batches;
 use crate::policy::critic::{self, CriticReport};
 use crate::policy::update::{self, UpdateReport, UpdateSettings, learning_rate};
+use crate::preflight::Findings;
+use crate::ranks::{agree, exchange};
 use crate::recipe::{Critic, Recipe};
 use crate::shard::Ranks;
 use crate::track::{Metrics, Phases, Tracker};
@@ -54,6 +55,9 @@ use speed::{Speed, generation_flops, image_flops, training_flops};
 pub use start::join;
 use summary::{RunState, RunSummary};
 pub use verdict::{Verdict, verdict};
+
+/// Returns a warning of a run that the memory of this machine does not hold, for some ranks.
+pub type MemoryWarning = fn(&Recipe, &Findings, usize) -> Option<String>;
 
 /// Options of `nestor train`.
 #[derive(Debug, Clone, Default)]
@@ -68,6 +72,8 @@ pub struct TrainArgs {
     pub restarted: bool,
     /// Write JSON to standard output.
     pub json: bool,
+    /// The arithmetic of `nestor plan`, which the program gives: the trainer does not depend on it.
+    pub memory_warning: Option<MemoryWarning>,
 }
 
 /// Reports of one iteration's update. The policy has none while the critic warms up.

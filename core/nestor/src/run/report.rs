@@ -14,7 +14,8 @@ use crate::data::{Episode, Rows};
 use crate::eval::{Evaluation, environment_means};
 use crate::policy::critic::{explained_variance, token_values};
 use crate::policy::update::UpdateReport;
-use crate::track::{Histogram, Metrics, peak_bytes, rss_bytes};
+use crate::process_memory::{peak_bytes, rss_bytes};
+use crate::track::{Histogram, Metrics};
 
 fn mean(values: impl Iterator<Item = f64>) -> f64 {
     let (sum, n) = values.fold((0.0, 0usize), |(sum, n), v| (sum + v, n + 1));

@@ -11,9 +11,9 @@ use super::directory::{RECIPE, has_results};
 use super::ledger::State;
 use crate::agent::TaskCursor;
 use crate::checkpoint::{Checkpoints, Unfinished};
-use crate::dist::{Comm, from_root};
 use crate::input_error;
 use crate::plugin::{Kind, Plugins};
+use crate::ranks::{Comm, from_root};
 use crate::recipe::{Changes, Recipe, load};
 use crate::track::Console;
 

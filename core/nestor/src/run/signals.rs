@@ -11,8 +11,9 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
 
-use crate::dist::launch::SAME_SIGNAL;
-use crate::track::{StopNotice, terminal};
+use crate::ranks::launch::SAME_SIGNAL;
+use crate::stop_notice::StopNotice;
+use crate::terminal;
 
 /// Returns a flag that the first signal sets. A thread answers the signals; it prints the answers if `prints` is set.
 pub fn watch(notice: StopNotice, prints: bool) -> Result<Arc<AtomicBool>> {

@@ -21,19 +21,20 @@ use super::summary::{Facts, RunSummary};
 use super::{Learner, Meter, Run, TrainArgs, estimator_state, report, signals, stream_seed};
 use crate::agent::{Player, PlayerOptions, TaskCursor};
 use crate::checkpoint::Checkpoints;
-use crate::dist::{self, Rendezvous, from_root};
 use crate::engine::noise;
+use crate::event::Event;
 use crate::input_error;
 use crate::model::{Model, StoredType, device_name, hub, kind, new, prepare, weights};
 use crate::policy::Network;
 use crate::policy::kl_reward::KlCoefficient;
 use crate::preflight::{Ready, check_sharding, new_tokenizer};
+use crate::progress::Progress;
+use crate::ranks::{self, Rendezvous, from_root};
 use crate::recipe::{Recipe, WarmStart};
 use crate::shard::Ranks;
+use crate::stop_notice::StopNotice;
 use crate::tokenizer::Tokenizer;
-use crate::track::{
-    Console, Event, Kept, Metrics, Phases, Progress, RunFacts, StopNotice, TensorBoard, Tracker, WandbRun,
-};
+use crate::track::{Console, Kept, Metrics, Phases, RunFacts, TensorBoard, Tracker, WandbRun};
 use crate::warm_start::{Imitation, ImitationState, ImitationStep};
 
 /// Joins the ranks that run a recipe together.
@@ -44,7 +45,7 @@ pub fn join(recipe: &Recipe) -> Result<Ranks> {
     let stop = signals::watch(notice.clone(), place.rank == 0)?;
     check_sharding(recipe, place.world)?;
     let device = prepare(recipe, place.local_rank)?;
-    let comm = dist::join(&place, device, &recipe.dist)?;
+    let comm = ranks::join(&place, device, &recipe.dist)?;
     let (sharding, deterministic) = (recipe.sharding, recipe.deterministic);
     Ok(Ranks { comm, sharding, deterministic, stop, progress: Progress::hidden(), notice })
 }

@@ -11,7 +11,6 @@ use super::check::made_model;
 use super::directory::place;
 use crate::error::message;
 use crate::model::prepare;
-use crate::plan::memory_warning;
 use crate::preflight::{Conditions, Findings, open_slots, preflight};
 use crate::recipe::Recipe;
 
@@ -37,7 +36,7 @@ pub fn verdict(recipe: Recipe, name: &str, args: &TrainArgs, ranks: usize) -> Ve
     };
     let mut findings = preflight(&recipe, &conditions);
     open_slots(&recipe, ranks, &mut findings);
-    findings.warnings.extend(memory_warning(&recipe, &findings, ranks));
+    findings.warnings.extend(args.memory_warning.and_then(|warning| warning(&recipe, &findings, ranks)));
     findings.take(placed);
     findings.take(prepare(&recipe, 0));
     Verdict { dir, recipe, findings }

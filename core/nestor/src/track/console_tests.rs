@@ -1,14 +1,13 @@
 use std::path::Path;
 
 use console::{measure_text_width, strip_ansi_codes};
+use nestor_args::terminal::fold;
 use serde_json::{Value, json};
 
 use super::columns::{ConsoleTable, IterationRow};
-use super::console::{Event, Status};
-use super::progress::PhaseView;
-use super::terminal::fold;
 use super::{Metrics, find};
 use crate::data::PluginFile;
+use crate::event::{Event, Status};
 
 const WIDTHS: std::ops::RangeInclusive<usize> = 20..=250;
 
@@ -83,34 +82,6 @@ fn no_other_line_is_wider_than_the_terminal() {
             assert_eq!(letters(&folded), letters(line), "nothing is lost");
         }
     }
-}
-
-#[test]
-fn no_bar_is_wider_than_its_room() {
-    let view = PhaseView {
-        name: "old log-probs",
-        unit: "sequences",
-        done: 12,
-        planned: 4322,
-        seconds: 90.0,
-        tokens_per_s: 123_456.0,
-        to_go: 7500.0,
-        share: Some("rank 0 of 64"),
-    };
-    for width in 1..=250 {
-        for done in [0, 1, 2000, 4322, 5000] {
-            for planned in [0, 4322] {
-                let line = PhaseView { done, planned, ..view.clone() }.line(width);
-                assert!(measure_text_width(&line) <= width, "{width}: {line}");
-            }
-        }
-    }
-    let half = PhaseView { name: "rollout", unit: "episodes", done: 128, planned: 256, share: None, ..view };
-    let whole = "rollout [=====>      ] 128/256 episodes | 123456 tokens/s | 2h05m to go";
-    assert_eq!(half.line(76), whole);
-    assert_eq!(half.line(40), "rollout [=====>      ] 128/256 episodes");
-    assert_eq!(half.line(26), "rollout 128/256 episodes");
-    assert_eq!(PhaseView { planned: 0, tokens_per_s: 0.0, to_go: 0.0, ..half }.line(76), "rollout 1m30s");
 }
 
 #[test]

@@ -9,11 +9,8 @@ mod files;
 mod histogram;
 mod metrics;
 mod phases;
-mod progress;
 mod slow_notice;
-mod stop_notice;
 mod tensorboard;
-pub use nestor_host::terminal;
 #[cfg(test)]
 mod tests;
 mod wandb;
@@ -22,23 +19,22 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use nestor_args::terminal::printable;
 use serde_json::json;
 
-pub use self::console::{Console, Event, Status};
+pub use self::console::Console;
 pub use columns::IterationRow;
 pub use curve::Curve;
 pub use files::Kept;
 pub use histogram::Histogram;
 pub use metrics::{METRICS, Metric, Metrics, find, markdown};
-pub use phases::{CurrentPhase, Phases};
-pub use progress::{PhaseGuard, Progress};
+pub use phases::Phases;
 pub use slow_notice::SlowNotice;
-pub use stop_notice::StopNotice;
 pub use tensorboard::TensorBoard;
 pub use wandb::{RunFacts, WandbRun};
 
 use self::files::{RowFile, RunFiles};
-use self::terminal::printable;
+use crate::event::Event;
 use crate::files::write_whole;
 
 /// Shortest time between two drawings of the curve, unless there is a new evaluation.
@@ -230,20 +226,4 @@ fn eta(seconds: &[f64], iterations: u64, iteration: u64) -> Option<f64> {
 fn own_seconds(iteration: u64, value: impl Fn(&str) -> Option<f64>) -> Option<f64> {
     let all = value("time/iteration_s").filter(|_| iteration > 0)?;
     Some(all - value("time/start_s").unwrap_or(0.0))
-}
-
-/// Resident memory of this process in bytes; none where the system does not report it.
-pub fn rss_bytes() -> Option<f64> {
-    status_bytes("VmRSS:")
-}
-
-/// Peak resident memory of this process in bytes; none where the system does not report it.
-pub fn peak_bytes() -> Option<f64> {
-    status_bytes("VmHWM:")
-}
-
-fn status_bytes(field: &str) -> Option<f64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix(field))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<f64>().ok().map(|kib| kib * 1024.0)
 }

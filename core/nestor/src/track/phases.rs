@@ -1,25 +1,10 @@
 //! Wall time of an iteration by phase.
 
 use std::borrow::Cow;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::Metrics;
-
-/// The name of the phase that runs now, for other threads.
-#[derive(Debug, Clone, Default)]
-pub struct CurrentPhase(Arc<Mutex<&'static str>>);
-
-impl CurrentPhase {
-    /// The name; empty before the first phase.
-    pub fn name(&self) -> &'static str {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn set(&self, name: &'static str) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = name;
-    }
-}
+use crate::stop_notice::CurrentPhase;
 
 /// A stopwatch with named phases. Exactly one runs at any time, so phases neither overlap nor leave gaps.
 #[derive(Debug)]

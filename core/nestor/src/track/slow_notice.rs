@@ -3,7 +3,7 @@
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use super::terminal;
+use crate::terminal;
 
 /// Time after which silence looks like a hang.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -15,8 +15,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use prost::Message as _;
 
-use super::{Histogram, Kept, Metrics, terminal};
+use super::{Histogram, Kept, Metrics};
 use crate::recipe::Recipe;
+use crate::terminal;
 
 /// A run's event files. Does nothing where the recipe has no section `tensorboard`, and at ranks other than 0.
 pub struct TensorBoard(Option<Streams>);

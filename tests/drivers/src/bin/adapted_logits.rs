@@ -7,13 +7,13 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use nestor::data::{Rows, Sequence};
-use nestor::files::{TokenRow, read_tokens};
-use nestor::model::weights;
 use nestor::policy::backward::states;
 use nestor::policy::{Network, Packed};
-use nestor::recipe::Lora;
-use nestor::shard::Ranks;
+use nestor_model::data::{Rows, Sequence};
+use nestor_model::files::{TokenRow, read_tokens};
+use nestor_model::model::weights;
+use nestor_model::shard::Ranks;
+use nestor_recipe::Lora;
 use tch::{Device, Kind, Tensor, no_grad};
 
 fn main() -> Result<()> {

@@ -9,13 +9,13 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use nestor::data::{Batch, Rows, Sequence};
-use nestor::model::weights;
 use nestor::policy::Network;
 use nestor::policy::critic::{gradients, ragged_values};
 use nestor::policy::update::UpdateSettings;
-use nestor::recipe::Update;
-use nestor::shard::Ranks;
+use nestor_model::data::{Batch, Rows, Sequence};
+use nestor_model::model::weights;
+use nestor_model::shard::Ranks;
+use nestor_recipe::Update;
 use serde::Deserialize;
 use tch::{Device, Kind, Tensor, no_grad};
 

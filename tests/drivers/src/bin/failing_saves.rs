@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use nestor::checkpoint::{Checkpoints, Contents, Moment, Retention, TensorSet};
-use nestor::dist::{C10d, Comm, Rendezvous, Secret, Solo};
-use nestor::error::message;
-use nestor::model::{Config, qwen2};
-use nestor::recipe::Dist;
-use nestor::shard::{Layout, Partition};
+use nestor_model::error::message;
+use nestor_model::model::{Config, qwen2};
+use nestor_model::ranks::{C10d, Comm, Rendezvous, Secret, Solo};
+use nestor_model::shard::{Layout, Partition};
+use nestor_recipe::Dist;
 use nestor_torch::Backend;
 use serde_json::json;
 use tch::{Device, Kind, Tensor};

@@ -14,14 +14,14 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use nestor::dist::{self, Rendezvous};
-use nestor::model::{device, weights};
 use nestor::policy::Network;
 use nestor::policy::loss::LossSums;
 use nestor::policy::update::{UpdateSettings, gradients};
-use nestor::recipe::{DeviceChoice, Dist, Lora, ModelSource, Update, Vision, VisionTrain};
-use nestor::shard::{Layout, Ranks};
 use nestor_drivers::{Row, named, pack};
+use nestor_model::model::{device, weights};
+use nestor_model::ranks::{self, Rendezvous};
+use nestor_model::shard::{Layout, Ranks};
+use nestor_recipe::{DeviceChoice, Dist, Lora, ModelSource, Update, Vision, VisionTrain};
 use serde::Deserialize;
 use tch::{Device, Kind, Tensor};
 
@@ -53,7 +53,7 @@ fn main() -> Result<()> {
     let vision = input.vision.map(|train| Vision { train: Some(train), ..Vision::default() });
     let source = ModelSource { path: None, new: None, lora: None, vision };
     let model = weights::load(Path::new(model), Kind::Float, device)?.with_vision(&source, false)?;
-    let comm = dist::join(&Rendezvous::of_environment()?, device, &Dist::default())?;
+    let comm = ranks::join(&Rendezvous::of_environment()?, device, &Dist::default())?;
     let ranks = Ranks { comm, ..Ranks::solo(device) };
     let mut policy = match &input.lora {
         Some(lora) => {

@@ -1,4 +1,4 @@
-//! The program `nestor`, except that it kills or stops itself at a named place (`nestor::failpoint` lists them).
+//! The program `nestor`, except that it kills or stops itself at a named place (`nestor_model::failpoint` lists them).
 //!
 //! `NESTOR_FAILPOINT=name:n` sends SIGKILL at the n-th pass (from 1) of that place in a process. `name:n@r` means rank
 //! r alone (torchrun's variable `RANK`). A trailing `=term` sends SIGTERM instead, `=stop` SIGSTOP, and `=hang` has the
@@ -7,7 +7,7 @@
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use nestor::failpoint;
+use nestor_model::failpoint;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -16,7 +16,7 @@ static PASSES: AtomicU64 = AtomicU64::new(0);
 
 fn main() -> ExitCode {
     failpoint::install(pass);
-    nestor::cli::main()
+    nestor_tools::program::main()
 }
 
 fn pass(name: &str) {

@@ -8,7 +8,7 @@
 use std::path::Path;
 
 use anyhow::Result;
-use nestor::tokenizer::{Message, Tokenizer};
+use nestor_model::tokenizer::{Message, Tokenizer};
 use serde_json::{Value, json};
 
 fn main() -> Result<()> {

@@ -9,13 +9,13 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use nestor::dist::{self, Rendezvous};
-use nestor::model::weights;
 use nestor::policy::Network;
 use nestor::policy::update::{UpdateSettings, update};
-use nestor::recipe::{Dist, Sharding, Update};
-use nestor::shard::Ranks;
 use nestor_drivers::{Row, named, pack};
+use nestor_model::model::weights;
+use nestor_model::ranks::{self, Rendezvous};
+use nestor_model::shard::Ranks;
+use nestor_recipe::{Dist, Sharding, Update};
 use serde::Deserialize;
 use tch::{Device, Kind, Tensor};
 
@@ -33,7 +33,7 @@ fn main() -> Result<()> {
     };
     let input: Input = serde_json::from_str(&std::fs::read_to_string(batches)?).context("reading the batches")?;
     let sharding: Sharding = serde_json::from_value(sharding.as_str().into())?;
-    let comm = dist::join(&Rendezvous::of_environment()?, Device::Cpu, &Dist::default())?;
+    let comm = ranks::join(&Rendezvous::of_environment()?, Device::Cpu, &Dist::default())?;
     let ranks = Ranks { comm, sharding, ..Ranks::solo(Device::Cpu) };
     let first = ranks.comm.rank() == 0;
 

@@ -13,10 +13,11 @@ use serde_json::{Value, json};
 use wandb_rs::{Aggregate, AlertLevel, Error, Metric, Mode, Resume, Run, Settings, Table};
 
 use self::settings::{settings, variables};
-use super::{Histogram, Kept, METRICS, Metrics, terminal};
+use super::{Histogram, Kept, METRICS, Metrics};
 use crate::data::PluginFile;
 use crate::input_error;
 use crate::recipe::{self, Recipe};
+use crate::terminal;
 use crate::version::{COMMIT, VERSION};
 
 /// Start of the name of a run's folder, which is `offline-run-<time>-<id>`.

@@ -1,0 +1,64 @@
+//! The lists of operations that the ledger of docs/performance.md computes from, with own kernels in the emulator.
+
+use std::path::Path;
+use std::process::Command;
+
+use nestor::engine::Decode;
+use nestor_model::model::{Architecture, Config};
+use nestor_recipe::Recompute;
+use nestor_torch::kernels;
+use nestor_torch::ops::Ops;
+use nestor_torch::record::Operation;
+
+use crate::dispatched::{config, decode, of_config, pass};
+
+/// The lists that `scripts/gpu/ledger.py` computes from: a block, and all else, the last block included. Every size of this network is another number, so that the ledger reads
+/// the meaning of each tensor's sizes off them.
+#[test]
+fn the_ledgers_lists_are_those_of_the_program() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/emulator.sh");
+    let built = Command::new(script).output().expect("bash");
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    kernels::emulate(Some(Path::new(String::from_utf8_lossy(&built.stdout).trim()))).expect("the emulator");
+    let of = |blocks| {
+        let sizes = config(Architecture::Qwen2, blocks);
+        let heads = Config { num_attention_heads: 6, num_key_value_heads: 2, head_dim: Some(64), ..sizes };
+        of_config(Config { vocab_size: 1000, hidden_size: 200, intermediate_size: 176, ..heads }, Ops::Generic)
+    };
+    let lists: serde_json::Map<String, serde_json::Value> = [
+        ("decode", [1, 2].map(|blocks| decode(&of(blocks), 16, 40, Decode::Recorded))),
+        ("update, nothing recomputed", [2, 3].map(|blocks| pass(of(blocks), &[20, 33, 9], Recompute::None).0)),
+        ("update, all recomputed", [2, 3].map(|blocks| pass(of(blocks), &[20, 33, 9], Recompute::All).0)),
+    ]
+    .into_iter()
+    .map(|(work, [fewer, more])| {
+        let block = beyond(&more, &fewer);
+        // The last block of an update computes only the rows that are read, so it counts with the rest.
+        let rest = if work == "decode" { fewer } else { beyond(&fewer, &block) };
+        let lines =
+            |list: &[Operation]| list.iter().map(|it| format!("{} {}", it.name, it.tensors)).collect::<Vec<_>>();
+        (work.to_owned(), serde_json::json!({ "block": lines(&block), "rest": lines(&rest) }))
+    })
+    .collect();
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/gpu/operations.json");
+    let text = serde_json::to_string_pretty(&lists).expect("JSON") + "\n";
+    if std::env::var_os("NESTOR_WRITE_DOCS").is_some() {
+        return std::fs::write(path, text).expect("written");
+    }
+    let kept = std::fs::read_to_string(path).expect("the ledger's lists");
+    assert!(kept == text, "{path} is stale: run NESTOR_WRITE_DOCS=1 cargo test --release --workspace --test all ledger");
+}
+
+/// The operations that are not among `others`, each of which counts once.
+fn beyond(all: &[Operation], others: &[Operation]) -> Vec<Operation> {
+    let mut others: Vec<&Operation> = others.iter().collect();
+    let mut rest = Vec::new();
+    for operation in all.iter().rev() {
+        match others.iter().rposition(|&other| other == operation) {
+            Some(place) => drop(others.remove(place)),
+            None => rest.push(operation.clone()),
+        }
+    }
+    rest.reverse();
+    rest
+}

@@ -1,0 +1,20 @@
+//! All tests of the crate that use it from outside: one program, which links libtorch once.
+
+#[path = "support/dispatched.rs"]
+mod dispatched;
+mod support;
+
+mod advantage;
+mod docs;
+mod fused;
+mod ledger;
+mod losses;
+mod neutral;
+mod operations;
+mod play;
+mod player;
+mod plugins;
+mod products;
+mod seeds;
+mod transcript;
+mod update;

@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import time
-import xml.etree.ElementTree as ElementTree
 
 import pytest
 import torch
@@ -224,8 +223,6 @@ def test_held_out_tasks_start_no_episode(finished, run, root, tmp_path):
 
 def test_files_of_a_run(finished):
     run_dir, ended = finished("gigpo")
-    drawn = {element.tag.rsplit("}")[-1] for element in ElementTree.parse(run_dir / "curve.svg").iter()}
-    assert drawn & {"polyline", "path"}
     log = (run_dir / "log.txt").read_text()
     assert "2/2" in log and "eval" in log
     assert set(log.splitlines()) <= set((ended.stdout + ended.stderr).splitlines())

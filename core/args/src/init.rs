@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-/// Arguments of `nestor init`. A terminal is asked for those that are missing.
+/// Arguments of `nestor init`.
 #[derive(Debug, Clone, Args)]
 pub struct InitArgs {
     /// The environment: the id of a plugin, or the path of a plugin file
@@ -16,7 +16,7 @@ pub struct InitArgs {
     /// The estimator: the id of a plugin, or the path of a plugin file
     #[arg(long, value_name = "ID")]
     pub estimator: Option<String>,
-    /// The model: `new` for a small network with random weights, which a CPU can train, or a model as `model.path` takes it
+    /// The model: `new`, the default, for a small network with random weights, which a CPU can train, or a model as `model.path` takes it
     #[arg(long, value_name = "new|PATH|ID")]
     pub model: Option<String>,
     /// The recipe to write; by default ENV_ESTIMATOR.yaml

@@ -43,7 +43,6 @@ impl Run {
 
     fn finish(&mut self) -> Result<Status> {
         self.keep();
-        self.meter.tracker.draw()?;
         if self.save_unfinished()? {
             return self.end(Status::Stopped);
         }

@@ -18,7 +18,7 @@ use crate::recipe::{Changes, Recipe, load};
 use crate::track::Console;
 
 /// The records that a run which starts from the beginning moves aside. W&B's are each in a folder of their own.
-const MOVED: [&str; 12] = [
+const MOVED: [&str; 11] = [
     "metrics.jsonl",
     "steps.jsonl",
     "warm_start.jsonl",
@@ -26,7 +26,6 @@ const MOVED: [&str; 12] = [
     "outcomes.jsonl",
     "panel.json",
     "log.txt",
-    "curve.svg",
     "rollouts",
     "evaluations",
     "images",

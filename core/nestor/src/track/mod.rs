@@ -1,10 +1,9 @@
-//! Output of a run: rows and log in its directory, `curve.svg`, the console, W&B's run file, TensorBoard's event files.
+//! Output of a run: rows and log in its directory, the console, W&B's run file, TensorBoard's event files.
 
 mod columns;
 mod console;
 #[cfg(test)]
 mod console_tests;
-mod curve;
 mod files;
 mod histogram;
 mod metrics;
@@ -16,7 +15,6 @@ mod tests;
 mod wandb;
 
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use nestor_args::terminal::printable;
@@ -24,7 +22,6 @@ use serde_json::json;
 
 pub use self::console::Console;
 pub use columns::IterationRow;
-pub use curve::Curve;
 pub use files::Kept;
 pub use histogram::Histogram;
 pub use metrics::{METRICS, Metric, Metrics, find, markdown};
@@ -35,10 +32,7 @@ pub use wandb::{RunFacts, WandbRun};
 
 use self::files::{RowFile, RunFiles};
 use crate::event::Event;
-use crate::files::write_whole;
 
-/// Shortest time between two drawings of the curve, unless there is a new evaluation.
-const REDRAW: Duration = Duration::from_secs(2);
 /// Number of recent iterations that the time to go is estimated from.
 const ETA_WINDOW: usize = 20;
 
@@ -49,8 +43,8 @@ pub struct Tracker {
     console: Console,
     pub wandb: WandbRun,
     pub tensorboard: TensorBoard,
-    curve: Curve,
-    drawn: Instant,
+    /// Iteration and success of all evaluations so far.
+    evaluations: Vec<(u64, f64)>,
     iterations: u64,
     /// Times of the iterations so far.
     seconds: Vec<f64>,
@@ -66,8 +60,7 @@ impl Tracker {
             console: Console::silent(),
             wandb: WandbRun::silent(),
             tensorboard: TensorBoard::silent(),
-            curve: Curve::default(),
-            drawn: Instant::now(),
+            evaluations: Vec::new(),
             iterations,
             seconds: Vec::new(),
             steps: 0,
@@ -81,14 +74,14 @@ impl Tracker {
     /// Opens the files of a run directory, and removes the rows that are not kept.
     pub fn open(dir: &Path, iterations: u64, kept: Kept) -> Result<Self> {
         let (files, earlier) = RunFiles::open(dir, kept)?;
-        let (mut curve, mut seconds) = (Curve::default(), Vec::new());
+        let (mut evaluations, mut seconds) = (Vec::new(), Vec::new());
         for row in &earlier.rows {
             let value = |name: &str| row[name].as_f64();
             let iteration = row["iteration"].as_u64().unwrap_or(0);
-            curve.push(iteration, value("eval/success"), value("episode/success"));
+            evaluations.extend(evaluation(iteration, value));
             seconds.extend(own_seconds(iteration, value));
         }
-        Ok(Self { files: Some(files), curve, seconds, steps: earlier.steps, ..Self::silent(iterations) })
+        Ok(Self { files: Some(files), evaluations, seconds, steps: earlier.steps, ..Self::silent(iterations) })
     }
 
     /// Number of optimizer steps that the run has recorded.
@@ -133,7 +126,7 @@ impl Tracker {
         }
     }
 
-    /// Writes the row of an iteration, prints it, and redraws the curve now and then.
+    /// Writes the row of an iteration and prints it.
     pub fn record(&mut self, iteration: u64, metrics: &Metrics) -> Result<()> {
         let Some(files) = &mut self.files else { return Ok(()) };
         files.append(RowFile::Metrics, &(metrics.to_json(iteration) + "\n"))?;
@@ -150,11 +143,7 @@ impl Tracker {
         self.wandb.log(&row.line());
         files.log(&row.line())?;
 
-        let eval = metrics.get("eval/success");
-        self.curve.push(iteration, eval, metrics.get("episode/success"));
-        if eval.is_some() || iteration >= self.iterations || self.drawn.elapsed() >= REDRAW {
-            self.draw()?;
-        }
+        self.evaluations.extend(evaluation(iteration, |name| metrics.get(name)));
         Ok(())
     }
 
@@ -204,15 +193,13 @@ impl Tracker {
 
     /// Iteration and success of all evaluations so far.
     pub fn evaluations(&self) -> &[(u64, f64)] {
-        &self.curve.eval
+        &self.evaluations
     }
+}
 
-    /// Writes `curve.svg`.
-    pub fn draw(&mut self) -> Result<()> {
-        self.drawn = Instant::now();
-        let Some(files) = &self.files else { return Ok(()) };
-        write_whole(&files.dir.join("curve.svg"), self.curve.svg(self.iterations)?)
-    }
+/// Iteration and success of the evaluation in a row, if there is one.
+fn evaluation(iteration: u64, value: impl Fn(&str) -> Option<f64>) -> Option<(u64, f64)> {
+    value("eval/success").filter(|success| success.is_finite()).map(|success| (iteration, success))
 }
 
 /// Seconds to the end of the run, estimated from recent iterations.

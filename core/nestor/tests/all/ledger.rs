@@ -46,7 +46,10 @@ fn the_ledgers_lists_are_those_of_the_program() {
         return std::fs::write(path, text).expect("written");
     }
     let kept = std::fs::read_to_string(path).expect("the ledger's lists");
-    assert!(kept == text, "{path} is stale: run NESTOR_WRITE_DOCS=1 cargo test --release --workspace --test all ledger");
+    assert!(
+        kept == text,
+        "{path} is stale: run NESTOR_WRITE_DOCS=1 cargo test --release --workspace --test all ledger"
+    );
 }
 
 /// The operations that are not among `others`, each of which counts once.

@@ -16,23 +16,18 @@ use crate::model::hub::{self, Snapshot};
 use crate::recipe::{self, Recipe};
 
 const CARD: &str = "README.md";
-const CURVE: &str = "curve.svg";
 /// Names under which a model folder holds its license.
 const LICENSES: [&str; 3] = ["LICENSE", "LICENSE.md", "LICENSE.txt"];
 
-/// Writes the card of a checkpoint's export into its folder, with the learning curve and the license of the base.
+/// Writes the card of a checkpoint's export into its folder, with the license of the base.
 pub fn write(checkpoint: &Path, part: Part, title: &str, folder: &Path) -> Result<()> {
     let Some(facts) = Facts::read(checkpoint, part)? else { return Ok(()) };
-    let curve = facts.run_dir.join(CURVE);
-    if curve.exists() {
-        copy(&curve, &folder.join(CURVE))?;
-    }
     if let Some(base) = &facts.base {
         for name in LICENSES.iter().filter(|name| base.folder.join(name).exists()) {
             copy(&base.folder.join(name), &folder.join(name))?;
         }
     }
-    write_whole(&folder.join(CARD), facts.card(title, curve.exists())?)
+    write_whole(&folder.join(CARD), facts.card(title)?)
 }
 
 fn copy(from: &Path, to: &Path) -> Result<()> {
@@ -139,14 +134,11 @@ impl Facts {
         }))
     }
 
-    fn card(&self, title: &str, has_curve: bool) -> Result<String> {
+    fn card(&self, title: &str) -> Result<String> {
         let front = serde_yaml::to_string(&self.front_matter()).context("could not write the card's front matter")?;
         let mut text = format!("---\n{front}---\n\n# {title}\n\n{}\n", self.summary());
         if !self.evaluations.is_empty() {
             text += &self.results();
-        }
-        if has_curve {
-            write!(text, "\n![Success over iterations]({CURVE})\n")?;
         }
         text += &self.training();
         let recipe = self.recipe.to_yaml()?;

@@ -3,7 +3,7 @@
 //! Nothing is known of an environment but what its plugin says. So the expert, or an empty response, plays some episodes,
 //! whose lengths give the recipe's limits. The checks of `nestor train --check` pass before a file is written.
 
-mod ask;
+mod choices;
 mod measure;
 mod settings;
 mod text;
@@ -18,7 +18,7 @@ use nestor_args::InitArgs;
 use nestor_args::output::shell_word;
 use serde_json::{Value, json};
 
-use self::ask::{Choices, NEW};
+use self::choices::{Choices, NEW};
 use self::settings::{Facts, PUBLISHED, settings};
 use crate::error::InputError;
 use crate::input_error;

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::ask::NEW;
+use super::choices::NEW;
 use super::measure::{RolloutLimits, roomy};
 use crate::agent::check_expert;
 use crate::error::InputError;

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value};
 
-use super::ask::Choices;
+use super::choices::Choices;
 use crate::plugin::Found;
 use crate::recipe::{keys, keys_of};
 

@@ -245,7 +245,7 @@ impl<'a> TensorFiles<'a> {
     pub fn fill(&self, layouts: &[Layout], comm: &dyn Comm, shards: &[Tensor]) -> Result<()> {
         ensure!(layouts.len() == shards.len(), "{} units, but {} shards", layouts.len(), shards.len());
         for (layout, shard) in layouts.iter().zip(shards) {
-            let partition = Partition::new(layout.numel(), comm.world());
+            let partition = Partition::of(layout, comm.world());
             ensure!(
                 shard.size() == [partition.shard_numel()],
                 "{}: a shard has the size {:?}",
@@ -387,7 +387,7 @@ pub fn of_files<'a>(files: &'a TensorFiles<'a>, layouts: &[Layout]) -> Vec<Outgo
 pub fn of_shards(layouts: &[Layout], comm: &dyn Comm, shards: &[Tensor]) -> Vec<Outgoing<'static>> {
     let mut all = Vec::new();
     for (layout, shard) in layouts.iter().zip(shards) {
-        let partition = Partition::new(layout.numel(), comm.world());
+        let partition = Partition::of(layout, comm.world());
         for param in &layout.params {
             for piece in partition.pieces_of(comm.rank(), param.offset..param.offset + param.numel()) {
                 let first = piece.start - param.offset;

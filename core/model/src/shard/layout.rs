@@ -2,6 +2,9 @@
 
 use tch::Tensor;
 
+/// Most elements of a slice: 64 MiB of float32.
+const SLICE: i64 = 1 << 24;
+
 /// One parameter inside a unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Param {
@@ -25,6 +28,8 @@ pub struct Layout {
     pub name: String,
     /// In order of their offsets.
     pub params: Vec<Param>,
+    /// Most elements that ranks gather or reduce at a time.
+    pub slice: i64,
 }
 
 impl Layout {
@@ -39,7 +44,12 @@ impl Layout {
                 param
             })
             .collect();
-        Self { name: name.into(), params }
+        Self { name: name.into(), params, slice: SLICE }
+    }
+
+    /// The layout with slices of this many elements, so that a small unit is cut as a large one is.
+    pub fn with_slices(self, slice: i64) -> Self {
+        Self { slice, ..self }
     }
 
     /// Number of elements of the flat tensor.

@@ -6,8 +6,7 @@
 
 use std::ops::Range;
 
-/// Most elements of a slice: 64 MiB of float32; in tests few, so that small networks are cut too.
-const SLICE: i64 = if cfg!(test) { 1_000 } else { 1 << 24 };
+use super::Layout;
 
 /// The sharding of one unit over ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,11 +45,11 @@ pub struct Piece {
 
 impl Partition {
     /// Shards a unit over `world` ranks.
-    pub fn new(numel: i64, world: usize) -> Self {
-        Self::with_slices(numel, world, SLICE)
+    pub fn of(layout: &Layout, world: usize) -> Self {
+        Self::new(layout.numel(), world, layout.slice)
     }
 
-    fn with_slices(numel: i64, world: usize, slice: i64) -> Self {
+    fn new(numel: i64, world: usize, slice: i64) -> Self {
         let world = world as i64;
         // One rank needs no slices, and its shard is the unit as it is.
         let slice = if world == 1 { numel.max(1) } else { (slice / world).max(1) * world };
@@ -105,7 +104,7 @@ mod tests {
     #[test]
     fn every_element_belongs_to_one_rank_at_one_place() {
         for (numel, world, slice) in [(1, 1, 8), (1, 4, 8), (37, 1, 8), (37, 2, 8), (37, 4, 8), (64, 3, 8), (5, 3, 1)] {
-            let partition = Partition::with_slices(numel, world, slice);
+            let partition = Partition::new(numel, world, slice);
             assert!(partition.padded() >= numel && partition.padded() < numel + world as i64);
             let mut owner = vec![None; numel as usize];
             for rank in 0..world {

@@ -67,7 +67,7 @@ impl Ranks {
 
     /// The sharding of a unit of this layout.
     pub fn partition(&self, layout: &Layout) -> Partition {
-        Partition::new(layout.numel(), self.world())
+        Partition::of(layout, self.world())
     }
 
     /// Returns true if each rank holds only a shard of the compute weights.

@@ -79,7 +79,9 @@ fn layouts() -> Vec<(&'static str, Vec<Layout>)> {
     let all = qwen2::layouts(&config());
     let critic = qwen2::layouts(&Config { output: Output::Value, ..config() });
     let adapters = Adapters::layouts_of(&all[1..], 3);
-    vec![(POLICY[0], all), (ADAPTER, adapters.clone()), (POLICY[1], adapters), (CRITIC[0], critic)]
+    let sets = [(POLICY[0], all), (ADAPTER, adapters.clone()), (POLICY[1], adapters), (CRITIC[0], critic)];
+    let cut = |units: Vec<Layout>| units.into_iter().map(|unit| unit.with_slices(1_000)).collect();
+    sets.map(|(name, units)| (name, cut(units))).into()
 }
 
 /// A unit's flat tensor of distinct numbers.
@@ -91,7 +93,7 @@ fn flat(set: usize, unit: usize, layout: &Layout) -> Tensor {
 /// A rank's shards of a set. Their padding is NaN, which must never be stored.
 fn shards(comm: &dyn Comm, set: usize, layouts: &[Layout]) -> Vec<Tensor> {
     let shard = |(unit, layout)| {
-        let partition = Partition::new(Layout::numel(layout), comm.world());
+        let partition = Partition::of(layout, comm.world());
         let (whole, own) = (flat(set, unit, layout), empty(&partition));
         for piece in partition.pieces(comm.rank()) {
             own.narrow(0, piece.shard_start, piece.length).copy_(&whole.narrow(0, piece.start, piece.length));
@@ -155,7 +157,7 @@ fn save(
 
 /// Loads a rank's shards of a set from a checkpoint.
 fn load(comm: &dyn Comm, dir: &Path, name: &str, layouts: &[Layout]) -> Vec<Tensor> {
-    let shards: Vec<_> = layouts.iter().map(|l| empty(&Partition::new(l.numel(), comm.world()))).collect();
+    let shards: Vec<_> = layouts.iter().map(|l| empty(&Partition::of(l, comm.world()))).collect();
     let manifest = Manifest::read(dir).expect("a manifest");
     let files = open(&manifest, dir, name, layouts).expect("right files");
     files.fill(layouts, comm, &shards).expect("filled");

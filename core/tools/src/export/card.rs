@@ -88,7 +88,6 @@ impl Evaluated {
 /// Everything that the card states.
 struct Facts {
     part: Part,
-    run_dir: PathBuf,
     /// The name of the checkpoint.
     checkpoint: String,
     recipe: Recipe,
@@ -130,7 +129,6 @@ impl Facts {
             before_rl: *iterations.end() == 0,
             evaluations: evaluations(run_dir, iterations)?,
             run: read_object(&run_dir.join("run.json"))?.unwrap_or_default(),
-            run_dir: run_dir.into(),
         }))
     }
 

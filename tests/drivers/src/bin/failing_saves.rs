@@ -108,7 +108,7 @@ fn prepare(run_dir: &Path) -> Result<()> {
 
 /// This rank's shard of a unit at an iteration.
 fn shard(comm: &dyn Comm, layout: &Layout, iteration: u64) -> Tensor {
-    let partition = Partition::new(layout.numel(), comm.world());
+    let partition = Partition::of(layout, comm.world());
     let own = Tensor::zeros([partition.shard_numel()], (Kind::Float, Device::Cpu));
     for piece in partition.pieces(comm.rank()) {
         let end = piece.start + piece.length;

@@ -2,7 +2,7 @@
 //! worth 0, as in the reference implementation of the GiGPO paper; gymnasium has -1 for a lost one.
 
 use crate::card::{Card, Deck, list};
-use crate::play::Outcome;
+use crate::outcome::Outcome;
 
 /// The actions in the order of gym_cards.
 pub const ACTIONS: [&str; 2] = ["stand", "hit"];

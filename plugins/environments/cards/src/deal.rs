@@ -4,8 +4,8 @@ use crate::Name;
 use crate::blackjack::Blackjack;
 use crate::card::{Card, Deck};
 use crate::expert::is_solvable;
+use crate::game::Game;
 use crate::numberline::NumberLine;
-use crate::play::Game;
 use crate::points::{POINTS24, Points};
 
 /// The first seed of split `eval`, as in the reference implementation. Training has smaller ones.

@@ -12,7 +12,9 @@ pub mod card;
 mod deal;
 pub mod expert;
 pub mod formula;
+mod game;
 pub mod numberline;
+mod outcome;
 mod picture;
 mod play;
 pub mod points;
@@ -22,6 +24,7 @@ mod tests;
 use anyhow::{Context, Result, ensure};
 use card::Card;
 use deal::{Deal, FIRST_EVAL_SEED};
+use game::Game;
 use nestor_draw::Modality;
 use nestor_plugin::Environment;
 use points::Rules;
@@ -206,7 +209,7 @@ impl Environment for Cards {
 
 impl Cards {
     /// Deals a task.
-    fn game(&self, split: &str, task: u64) -> Result<play::Game> {
+    fn game(&self, split: &str, task: u64) -> Result<Game> {
         let tasks = self.tasks(split)?;
         ensure!(task < tasks, "there is no task {task}: split {split} has the tasks 0 to {}", tasks - 1);
         Ok(self.deal.game(if split == "eval" { FIRST_EVAL_SEED + task } else { task }))

@@ -1,7 +1,7 @@
 //! NumberLine of gym_cards: step from a number to a target on the line from 0 to 5.
 
 use crate::card::Deck;
-use crate::play::Outcome;
+use crate::outcome::Outcome;
 
 /// The actions in the order of gym_cards.
 pub const ACTIONS: [&str; 2] = ["-", "+"];

@@ -11,8 +11,8 @@ use nestor_plugin::Image;
 use crate::Name;
 use crate::blackjack::Blackjack;
 use crate::card::Card;
+use crate::game::Game;
 use crate::numberline::NumberLine;
-use crate::play::Game;
 use crate::points::{EZPOINTS, Points};
 
 /// The side of gym_cards' images, in pixels.

@@ -2,7 +2,7 @@
 
 use crate::card::{Card, list};
 use crate::formula;
-use crate::play::Outcome;
+use crate::outcome::Outcome;
 
 /// The rules in which the two games differ.
 #[derive(Debug, PartialEq, Eq)]

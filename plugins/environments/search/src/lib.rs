@@ -13,6 +13,7 @@ pub mod reward;
 pub mod session;
 #[cfg(test)]
 mod tests;
+pub mod turn;
 pub mod world;
 
 use std::sync::Arc;

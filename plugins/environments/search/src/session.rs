@@ -10,16 +10,8 @@ use serde_json::{Map, json};
 use crate::Search;
 use crate::questions::Question;
 use crate::reward::last_answer;
+use crate::turn::Turn;
 use crate::world::expert;
-
-/// A turn of an episode.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Turn {
-    /// `<search>…</search>`, `<answer>…</answer>`, or empty if the response had neither.
-    pub action: String,
-    /// The results of the search, in their tags; empty if nothing was searched.
-    pub information: String,
-}
 
 /// One instance: its episode, if it was reset.
 #[derive(Default)]

@@ -6,7 +6,7 @@ use nestor_retrieve::Passage;
 
 use super::expert;
 use crate::questions::Question;
-use crate::session::Turn;
+use crate::turn::Turn;
 
 /// The names of a world's entities.
 #[derive(Debug, Clone)]

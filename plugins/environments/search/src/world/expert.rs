@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use super::relation::{RELATIONS, Relation, subject_in};
 use crate::questions::Question;
-use crate::session::Turn;
+use crate::turn::Turn;
 
 /// The expert's next action: `<search>name</search>` or `<answer>name</answer>`.
 ///

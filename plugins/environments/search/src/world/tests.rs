@@ -9,7 +9,7 @@ use super::choices::Choices;
 use super::expert::{act, response};
 use super::{ONE_HOP, Size, TWO_HOP, World, WorldConfig, generate};
 use crate::questions::Question;
-use crate::session::Turn;
+use crate::turn::Turn;
 
 /// A world with BM25 over its corpus.
 struct Searchable {

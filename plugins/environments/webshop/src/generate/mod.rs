@@ -26,8 +26,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::files::{HumanInstruction, Instruction, Item};
 use dice::{Dice, Part};
-use shop::Shop;
-use tables::{Kind, list};
+use shop::{Kind, Shop};
+use tables::list;
 
 /// The largest catalogue.
 pub const MOST_PRODUCTS: u64 = 2_000_000;

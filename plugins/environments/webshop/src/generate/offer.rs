@@ -3,8 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use super::dice::Dice;
-use super::shop::Habits;
-use super::tables::{Kind, list};
+use super::shop::{Habits, Kind};
+use super::tables::list;
 
 /// Options by name, with the values as sellers write them. An option without values is null in the file.
 pub type Options = Vec<(&'static str, Vec<&'static str>)>;

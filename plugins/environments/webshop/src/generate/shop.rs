@@ -2,8 +2,6 @@
 
 use std::ops::RangeInclusive;
 
-use super::tables::{Department, Kind};
-
 /// Tables, sentences and habits of a shop.
 pub struct Shop {
     /// The departments and their kinds of product.
@@ -14,6 +12,30 @@ pub struct Shop {
     pub sentences: Sentences,
     /// Numbers and chances.
     pub habits: Habits,
+}
+
+/// A department of the shop.
+pub struct Department {
+    /// Category in one word.
+    pub category: &'static str,
+    /// The kinds of product in it.
+    pub kinds: &'static [Kind],
+}
+
+/// A kind of product.
+pub struct Kind {
+    /// Path of categories, parted by ` › `.
+    pub path: &'static str,
+    /// The query that finds it, in lower case.
+    pub query: &'static str,
+    /// Its name in titles.
+    pub noun: &'static str,
+    /// Lowest and highest price in whole dollars.
+    pub dollars: (u32, u32),
+    /// Attributes that a product of this kind may have.
+    pub attributes: &'static str,
+    /// Names of options and the values that each may have. No two options of a kind share a value.
+    pub options: &'static [(&'static str, &'static str)],
 }
 
 /// Templates of texts, one of which is drawn.

@@ -1,6 +1,7 @@
 //! Care of skin, hair and teeth.
 
-use super::{BOTTLES, Department, Kind, PLAIN};
+use super::{BOTTLES, PLAIN};
+use crate::generate::shop::{Department, Kind};
 
 pub const BEAUTY: Department = Department {
     category: "beauty",

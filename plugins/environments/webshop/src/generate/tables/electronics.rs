@@ -1,6 +1,7 @@
 //! Sound, pictures, cables and the like.
 
-use super::{Department, FANCY, Kind, PLAIN};
+use super::{FANCY, PLAIN};
+use crate::generate::shop::{Department, Kind};
 
 pub const ELECTRONICS: Department = Department {
     category: "electronics",

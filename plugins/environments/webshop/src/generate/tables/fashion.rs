@@ -1,6 +1,7 @@
 //! Clothes, shoes and bags.
 
-use super::{Department, FANCY, Kind, LETTERS, PLAIN};
+use super::{FANCY, LETTERS, PLAIN};
+use crate::generate::shop::{Department, Kind};
 
 pub const FASHION: Department = Department {
     category: "fashion",

@@ -1,6 +1,7 @@
 //! Home and garden.
 
-use super::{Department, Kind, PLAIN};
+use super::PLAIN;
+use crate::generate::shop::{Department, Kind};
 
 pub const GARDEN: Department = Department {
     category: "garden",

@@ -1,6 +1,7 @@
 //! Food and drink.
 
-use super::{Department, Kind, PACKS};
+use super::PACKS;
+use crate::generate::shop::{Department, Kind};
 
 pub const GROCERY: Department = Department {
     category: "grocery",

@@ -1,7 +1,7 @@
 //! A shop like the real one, in which a search leaves several products to choose from.
 
-use super::super::shop::{Habits, Sentences, Shop};
 use super::{beauty, electronics, fashion, garden, grocery};
+use crate::generate::shop::{Habits, Sentences, Shop};
 
 pub static SHOP: Shop = Shop {
     departments: &[&fashion::FASHION, &beauty::BEAUTY, &grocery::GROCERY, &electronics::ELECTRONICS, &garden::GARDEN],

@@ -1,7 +1,6 @@
 //! A little shop of short texts and few words, for a small network that learns to read on the way.
 
-use super::super::shop::{Habits, Sentences, Shop};
-use super::{Department, Kind};
+use crate::generate::shop::{Department, Habits, Kind, Sentences, Shop};
 
 /// Colours of the little shop.
 const COLORS: &str = "red, blue, green, black, white";

@@ -17,9 +17,10 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::file::Sweep;
-use super::job::{Job, WarmStart};
+use super::job::Job;
 use super::progress::{Progress, State};
 use super::table;
+use super::warm_start::WarmStart;
 use crate::launcher::{LAUNCHER, WORK_DONE};
 use crate::message::last_error;
 

@@ -10,6 +10,7 @@
 mod bootstrap;
 mod comparable;
 mod compare;
+mod comparison;
 mod error;
 mod files;
 mod group;
@@ -21,7 +22,8 @@ mod stats;
 mod table;
 mod words;
 
-pub use crate::compare::{Comparison, Difference, GroupResult, Options, Used, Window, compare};
+pub use crate::compare::{Options, compare};
+pub use crate::comparison::{Comparison, Difference, GroupResult, Used, Window};
 pub use crate::error::{CompareError, ReadError};
 pub use crate::files::{expand, recipe, rows, run_of, text};
 pub use crate::measures::{Best, Reached, best};

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::compare::{Comparison, Difference, GroupResult};
+use crate::comparison::{Comparison, Difference, GroupResult};
 use crate::stats::Estimate;
 use crate::table::Table;
 use crate::words::{points, signed};

@@ -1,6 +1,6 @@
 //! Verdicts in words, and numbers as text.
 
-use crate::compare::Difference;
+use crate::comparison::Difference;
 use crate::stats::CALL;
 
 /// A share in points of a percent.

@@ -5,9 +5,9 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use nestor_plugin::files::{self, LARGE};
 use nestor_plugin::recorded::{Columns, Recorded};
+use nestor_recipe::input_error;
 use serde_json::{Value, json};
 
-use crate::input_error;
 use crate::rows::Rows;
 use crate::{Asked, Kind, Plugins};
 use nestor_recipe::PluginChoice;

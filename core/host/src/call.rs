@@ -2,16 +2,15 @@
 //! so that it can come from another process.
 
 use std::ffi::c_void;
-use std::fmt;
-use std::marker::PhantomData;
 
 use anyhow::{Result, anyhow, bail};
 use nestor_plugin::{Image, ffi};
-use serde::de::{Error, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use nestor_recipe::input_error;
+use serde::{Deserialize, Serialize};
 
-use crate::image::{ImageFault, Images};
-use crate::input_error;
+use crate::bounded::few;
+use crate::fault::Fault;
+use crate::image::Images;
 
 /// A fault in the plugin itself, which it has caught.
 #[derive(Debug, thiserror::Error)]
@@ -111,23 +110,6 @@ impl Out {
 /// Only a process whose memory is damaged answers another call than the one that was made.
 fn foreign() -> anyhow::Error {
     anyhow!("the plugin's process sent the answer of another call")
-}
-
-/// A rule that a text of a plugin broke.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
-pub enum Fault {
-    #[error("a text of the plugin is null and yet has a length")]
-    NullText,
-    #[error("the plugin put over 256 MiB as its state")]
-    State,
-    #[error("the plugin put over 4 MiB of text in one call")]
-    Bytes,
-    #[error("the plugin put over 65536 texts in one call")]
-    Texts,
-    #[error("the plugin put over 64 images in one call; put fewer, or join some into one")]
-    Images,
-    #[error("{0}")]
-    Image(ImageFault),
 }
 
 /// The texts and images that a plugin put into the sink during one call.
@@ -231,31 +213,6 @@ impl Texts {
         }
         checked
     }
-}
-
-/// Reads a list of at most `MOST` entries. In memory an entry may take ten times its bytes in a message, so a list of a hostile
-/// process is refused before it is whole.
-pub fn few<'de, D: Deserializer<'de>, T: Deserialize<'de>, const MOST: usize>(reader: D) -> Result<Vec<T>, D::Error> {
-    struct Few<T, const MOST: usize>(PhantomData<T>);
-    impl<'de, T: Deserialize<'de>, const MOST: usize> Visitor<'de> for Few<T, MOST> {
-        type Value = Vec<T>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            write!(f, "a list of at most {MOST}")
-        }
-
-        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
-            let mut all = Vec::new();
-            while let Some(next) = list.next_element()? {
-                if all.len() == MOST {
-                    return Err(A::Error::invalid_length(MOST + 1, &self));
-                }
-                all.push(next);
-            }
-            Ok(all)
-        }
-    }
-    reader.deserialize_seq(Few::<T, MOST>(PhantomData))
 }
 
 fn utf8(bytes: Vec<u8>, name: &str) -> Result<String> {

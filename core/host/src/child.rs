@@ -11,8 +11,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-use crate::supervise::Limits;
-use crate::{Stopped, crash, leave};
+use crate::supervise::{Limits, Stopped};
+use crate::{crash, leave};
 
 /// Time between two looks at the child.
 const POLL: Duration = Duration::from_millis(1);

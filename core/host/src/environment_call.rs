@@ -1,9 +1,10 @@
 //! The calls of an environment as data. They are made in this process, or sent to another one that makes them.
 
+use anyhow::Result;
 use nestor_plugin::ffi;
 use serde::{Deserialize, Serialize};
 
-use crate::call::{Answer, Handle, Out, call, call_for_handle, call_for_texts};
+use crate::call::{Answer, Handle, Out, Texts, call, call_for_handle, call_for_texts};
 use crate::calls::Function;
 use crate::library::EnvironmentTables;
 
@@ -108,4 +109,9 @@ impl EnvironmentCall {
 fn step(out: ffi::Step) -> Out {
     let ffi::Step { reward, terminated, truncated, valid } = out;
     Out::Step { reward, terminated, truncated, valid }
+}
+
+/// The extensions that an environment lacks although its component has them, as `open` puts them.
+pub fn lacks(texts: &mut Texts) -> Result<Vec<String>> {
+    texts.all(ffi::LACKS, "missing extension")
 }

@@ -4,41 +4,8 @@ use nestor_plugin::{Image, ffi};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::call::{Fault, few};
-
-/// A rule that an image broke, and its number in the call, from 1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
-#[error("the plugin's image {number} {wrong}")]
-pub struct ImageFault {
-    number: usize,
-    wrong: Wrong,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
-enum Wrong {
-    #[error("has {0} bytes; it must begin with 8 bytes of size: width and height as uint32 little-endian")]
-    Size(usize),
-    #[error("says {0}x{1} pixels; both sides must be at least 1")]
-    Empty(u32, u32),
-    #[error("says {0}x{1} pixels; all images of one call may have 16777216 together, so scale it down")]
-    Pixels(u32, u32),
-    #[error("says {width}x{height} pixels and has {bytes} bytes after its 8 bytes of size; it must have {}, 3 for each pixel{}",
-        3 * pixels(*width, *height), channels(*width, *height, *bytes))]
-    Bytes { width: u32, height: u32, bytes: u64 },
-}
-
-fn pixels(width: u32, height: u32) -> u64 {
-    u64::from(width) * u64::from(height)
-}
-
-/// The end of a message where the bytes are those of another number of channels.
-fn channels(width: u32, height: u32, bytes: u64) -> &'static str {
-    match bytes.checked_div(pixels(width, height)).filter(|each| each * pixels(width, height) == bytes) {
-        Some(4) => "; these are 4 channels, so leave out the alpha channel",
-        Some(1) => "; this is 1 channel, so write each grey value three times",
-        _ => "",
-    }
-}
+use crate::bounded::few;
+use crate::fault::{Fault, ImageFault, Wrong, pixels};
 
 /// The images of one call, in the order put.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

@@ -13,6 +13,13 @@ use crate::{calls, crash, supervise};
 /// Nestor itself ends the process.
 static LEAVING: AtomicBool = AtomicBool::new(false);
 
+/// Has this process name the plugin and the call if a fault kills it or a plugin ends it. `mark` begins the message;
+/// `events` is a descriptor that takes the message as a JSON event too.
+pub fn watch_process(mark: &str, events: Option<c_int>) {
+    crash::install(mark, events);
+    watch();
+}
+
 /// Watches the end of this process. Called again after a plugin was loaded, it runs before whatever that plugin does at
 /// exit.
 pub fn watch() {
@@ -22,8 +29,8 @@ pub fn watch() {
     }
 }
 
-/// Says that Nestor ends the process from here on. Where a thread was left behind in a plugin, ends it now: destructors
-/// would run while that thread uses what they destroy.
+/// Says that Nestor itself ends the process from here on, with this exit code. Where a thread was left behind in a plugin,
+/// does not return but ends it now: destructors would run while that thread uses what they destroy.
 pub fn ending(code: u8) {
     LEAVING.store(true, Ordering::Relaxed);
     if supervise::left_behind() {
@@ -31,7 +38,7 @@ pub fn ending(code: u8) {
     }
 }
 
-/// Ends this process without destructors and without the watch.
+/// Ends this process now, without the watch and without destructors, which other threads would run into.
 pub fn now(code: c_int) -> ! {
     // SAFETY: takes a number and does not return.
     unsafe { libc::syscall(libc::SYS_exit_group, code) };

@@ -8,12 +8,11 @@ use anyhow::{Context, Result};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use nestor_plugin::ffi;
 use nestor_plugin::files;
+use nestor_recipe::input_error;
 use sha2::{Digest, Sha256};
 
 use crate::calls::{Call, Function, Name, recorded};
-
 use crate::file_kind::foreign;
-use crate::input_error;
 use crate::trust;
 
 /// Most components of one file.

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::call::{Handle, Out, Texts, open};
 use crate::calls::{Call, Function, Name, Position};
-use crate::environment_call::EnvironmentCall as Request;
+use crate::environment_call::{EnvironmentCall as Request, lacks};
 use crate::isolate::{Process, World};
 use crate::library::{EnvironmentTables, PluginFile};
 use crate::observation::{of_reset, of_step};
@@ -75,11 +75,6 @@ impl Inner {
             terminal::warn(&format!("warning: {under}: closing: {error:#}"));
         }
     }
-}
-
-/// The extensions that an environment lacks although its component has them, as `open` puts them.
-pub fn lacks(texts: &mut Texts) -> Result<Vec<String>> {
-    texts.all(ffi::LACKS, "missing extension")
 }
 
 /// Makes a call in this process, on a thread that may be left behind.

@@ -10,8 +10,8 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::library::{Found, Kind, sha256};
+use crate::plugins::{Plugins, file_and_id};
 use crate::search::candidates;
-use crate::{Plugins, file_and_id};
 
 /// A component with all that can be known of it without a run.
 #[derive(Debug, Clone, Serialize)]

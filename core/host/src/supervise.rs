@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 
-use crate::Stopped;
 use crate::calls::{self, Call};
 use nestor_args::terminal;
 
@@ -52,6 +51,11 @@ impl Limits {
         anyhow!("`{}` did not return within {seconds} s (recipe key `{}`)", call.function.name(), self.key)
     }
 }
+
+/// A signal asked the run to stop. The work under way is discarded.
+#[derive(Debug, thiserror::Error)]
+#[error("stopped by a signal")]
+pub struct Stopped;
 
 /// Counts a thread that hangs in a plugin and is not waited for.
 pub fn leave_behind() {

@@ -4,9 +4,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use nestor_recipe::input_error;
 use nix::unistd::getegid;
-
-use crate::input_error;
 
 const GROUP_WRITES: u32 = 0o020;
 const OTHERS_WRITE: u32 = 0o002;

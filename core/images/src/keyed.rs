@@ -1,15 +1,7 @@
 //! An image with the key of its content.
 
-use anyhow::{Context, Result};
-use image::codecs::png::{CompressionType, FilterType, PngEncoder};
-use image::{ExtendedColorType, ImageEncoder};
 use nestor_plugin::Image;
-use serde::de::Error as _;
-use serde::ser::Error as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest, Sha256};
-
-use crate::decode;
 
 /// SHA-256 of an image's size and pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -30,7 +22,7 @@ impl ImageKey {
     }
 }
 
-/// An image with the key of its content. A clone shares the pixels. Serialised as a PNG file.
+/// An image with the key of its content. A clone shares the pixels.
 #[derive(Clone)]
 pub struct KeyedImage {
     image: Image,
@@ -44,16 +36,6 @@ impl KeyedImage {
 
     pub fn image(&self) -> &Image {
         &self.image
-    }
-
-    /// The image as a PNG file.
-    pub fn png(&self) -> Result<Vec<u8>> {
-        let mut bytes = Vec::new();
-        // Pictures of tiles and cards: a quarter of the size that the encoder's default gives, in half a millisecond.
-        PngEncoder::new_with_quality(&mut bytes, CompressionType::Level(3), FilterType::NoFilter)
-            .write_image(self.image.rgb(), self.image.width(), self.image.height(), ExtendedColorType::Rgb8)
-            .context("cannot write an image as PNG")?;
-        Ok(bytes)
     }
 }
 
@@ -75,18 +57,5 @@ impl Eq for KeyedImage {}
 impl std::fmt::Debug for KeyedImage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:?} {}", self.image, &self.key.hex()[..8])
-    }
-}
-
-impl Serialize for KeyedImage {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_bytes(&self.png().map_err(S::Error::custom)?)
-    }
-}
-
-impl<'de> Deserialize<'de> for KeyedImage {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let png = Vec::<u8>::deserialize(deserializer)?;
-        decode("a stored image", &png).map_err(D::Error::custom)
     }
 }

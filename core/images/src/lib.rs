@@ -6,6 +6,7 @@
 mod config;
 mod decode;
 mod keyed;
+mod png;
 mod processor;
 mod resize;
 

@@ -1,7 +1,7 @@
 //! Nestor trains LLM agents by reinforcement learning over many turns.
 //!
 //! Modules are listed in reading order: a module uses those after it, never those before. The leaves at the end may be
-//! used by any. `tests/layout.rs` checks this, and that the files of a folder have no import cycle.
+//! used by any. `core/version/tests/layout` checks this.
 //!
 //! **Vocabulary.** *task*: one start state of an environment. *group*: the episodes played from one task. *episode*:
 //! one play from reset to done. *step*: one environment step = one prompt, one response, one reward. *row*: a step as

@@ -5,10 +5,11 @@ use anyhow::Result;
 use serde_json::Value;
 use serde_path_to_error::Segment;
 
-use super::hints::{key_hint, value_hint};
+use super::hints::{key_hint, quoted, value_hint};
 use super::keys::{Key, keys_of};
+use super::location::Location;
 use super::secret;
-use super::tree::{Location, Node};
+use super::tree::Node;
 use super::*;
 
 /// The path of a value out of range, and the rest of a sentence that starts with it, such as "must be at least 1".
@@ -179,11 +180,6 @@ fn explain(root: &Node, start: &Location, keys: &[Key], mut path: Vec<String>, m
         None => format!("`{dotted}`: {message}"),
     };
     (location, text)
-}
-
-/// Extracts the names in backticks.
-pub(super) fn quoted(message: &str) -> Vec<String> {
-    message.split('`').skip(1).step_by(2).map(str::to_string).collect()
 }
 
 /// The value at `path`.

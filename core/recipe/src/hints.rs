@@ -3,7 +3,6 @@
 
 use serde_json::Value;
 
-use super::check::quoted;
 use super::foreign::{VALUES, meaning, squeezed};
 use super::keys::{Key, alternatives};
 use super::tree::Node;
@@ -271,4 +270,9 @@ fn section_keys(keys: &[Key], key: &Key) -> Option<String> {
     let shown = names.iter().take(MOST).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
     let more = if names.len() > MOST { ", …" } else { "" };
     (!names.is_empty()).then(|| format!("its keys are {shown}{more}"))
+}
+
+/// Extracts the names in backticks.
+pub(super) fn quoted(message: &str) -> Vec<String> {
+    message.split('`').skip(1).step_by(2).map(str::to_string).collect()
 }

@@ -5,11 +5,13 @@
 //! the form (`check`) and the range (`ranges`) of every key.
 
 mod check;
+mod defaults;
 mod error;
 mod eval_tasks;
 mod foreign;
 mod hints;
 mod keys;
+mod location;
 mod permissions;
 mod plugin_config;
 mod plugins;
@@ -37,6 +39,7 @@ pub use check::Problem;
 pub use error::{InputError, all_of, lines};
 pub use eval_tasks::EvalTasks;
 pub use keys::{Key, json_schema, keys, keys_of, table};
+use location::Location;
 pub use permissions::OnResume;
 pub use plugin_config::read_config;
 pub use plugins::*;
@@ -44,7 +47,7 @@ pub use recompute::Recompute;
 pub use resume::{Change, Changes, changes};
 pub use schema::*;
 pub use secret::masked;
-use tree::{Location, Map, Node};
+use tree::{Map, Node};
 pub use update::*;
 pub use utf8::read_text;
 pub use variables::escape;

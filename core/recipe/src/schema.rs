@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::defaults::{one, one_u32};
 use super::{Critic, EnvChoice, EstimatorChoice, EvalTasks, NewVision, Update, Vision};
 
 /// A run, described by one YAML file.
@@ -424,12 +425,6 @@ fn default_table_every() -> u64 {
 }
 fn default_table_episodes() -> usize {
     8
-}
-pub(super) fn one() -> f64 {
-    1.0
-}
-pub(super) fn one_u32() -> u32 {
-    1
 }
 fn one_u64() -> u64 {
     1

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Recompute;
-use super::schema::{one, one_u32};
+use super::defaults::{one, one_u32};
 
 /// Update of the policy.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

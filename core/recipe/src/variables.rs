@@ -10,8 +10,8 @@ use std::borrow::Cow;
 
 use anyhow::Result;
 
+use super::location::Location;
 use super::secret;
-use super::tree::Location;
 use crate::input_error;
 
 /// Returns the value of a variable that is set.

@@ -7,6 +7,7 @@ mod job;
 mod progress;
 mod schedule;
 mod table;
+mod warm_start;
 
 use std::fs;
 use std::time::Duration;
@@ -20,8 +21,8 @@ use nestor_args::output::{print, print_line, shell_word};
 use nestor_args::oversubscribe::Asked;
 
 use self::file::Sweep;
-use self::job::warm_starts;
 use self::schedule::Schedule;
+use self::warm_start::warm_starts;
 
 /// The lock of a folder of runs: one sweep at a time. Hidden, so that `DIR/*` are the runs.
 const LOCK: LockKind = LockKind { file: ".sweep.lock", option: "`dir` in the sweep's file" };

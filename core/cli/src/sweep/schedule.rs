@@ -17,11 +17,13 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::file::Sweep;
-use super::job::{Job, WarmStart};
+use super::job::Job;
 use super::progress::{Progress, State};
 use super::table;
 use nestor_args::launcher::{LAUNCHER, WORK_DONE};
 use nestor_args::message::last_error;
+
+use super::warm_start::WarmStart;
 
 /// Time between two looks at the processes.
 const POLL: Duration = Duration::from_millis(100);

@@ -8,42 +8,12 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 use anyhow::{Context, Result, bail, ensure};
 use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage, setrlimit};
-use nix::unistd::{Pid, dup2_stdin, getppid, setpgid, setsid};
-
-use super::keeper;
+use nix::unistd::{Pid, getppid, setpgid, setsid};
 
 /// The socket that takes the last word; -1 for none.
 static SOCKET: AtomicI32 = AtomicI32::new(-1);
 /// First descriptor after the standard ones.
-const FIRST: RawFd = 3;
-
-/// Signals that a job or a terminal sends to all of its processes. They are the trainer's to act on, and a plugin may send
-/// them too.
-const NOT_MEANT: [c_int; 5] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2];
-
-/// Takes the socket that is this process's standard input, and leaves all that the process inherited but its output. Returns
-/// in a child of this process ([`keeper`]).
-pub fn leave_parent() -> Result<OwnedFd> {
-    lead_session();
-    // SAFETY: this program has opened nothing yet, so no value owns these descriptors.
-    ensure!(
-        unsafe { libc::close_range(FIRST as u32, u32::MAX, 0) } == 0,
-        "cannot close inherited descriptors: {}",
-        std::io::Error::last_os_error()
-    );
-    setrlimit(Resource::RLIMIT_CORE, 0, 0).context("cannot turn core dumps off")?;
-    let lifeline = keeper::take_lifeline(FIRST)?;
-    keeper::divide(lifeline)?;
-    let socket = moved(std::io::stdin().as_raw_fd(), FIRST)?;
-    dup2_stdin(fs::File::open("/dev/null").context("opening /dev/null")?).context("cannot replace standard input")?;
-    for signal in NOT_MEANT {
-        // SAFETY: the handler does nothing. Programs that run here do not inherit it.
-        unsafe { libc::signal(signal, nothing as *const () as usize) };
-    }
-    Ok(socket)
-}
-
-extern "C" fn nothing(_: c_int) {}
+pub const FIRST: RawFd = 3;
 
 /// Makes this process a session of its own, which gets no signal from the trainer's terminal. One that leads a group
 /// already has it.

@@ -15,6 +15,7 @@ mod channel;
 pub mod frame;
 mod guard;
 mod keeper;
+mod leave_parent;
 mod output;
 mod process;
 mod program;

@@ -10,6 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail};
+use nestor_plugin::ffi;
+use nestor_recipe::input_error;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
@@ -18,15 +20,12 @@ use super::frame::{Load, Reply, Request, VERSION, decode, encode};
 use super::keeper::KILL;
 use super::program::{self, Program};
 use super::status::{Bounds, Ending};
-use crate::Stopped;
 use crate::call::{Answer, Out, Texts};
 use crate::calls::{Call, Function, Name, recorded};
 use crate::environment_call::EnvironmentCall;
 use crate::estimator_call::EstimatorCall;
-use crate::input_error;
 use crate::library::{Abilities, Kind};
-use crate::supervise::{GRACE, Limits, POLL};
-use nestor_plugin::ffi;
+use crate::supervise::{GRACE, Limits, POLL, Stopped};
 
 /// Time that a process whose connection is closed has to end.
 const PATIENCE: Duration = Duration::from_millis(300);

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result};
+use nestor_recipe::input_error;
 
 use super::output;
-use crate::input_error;
 
 /// The program; by default it is looked for beside the running one.
 const VARIABLE: &str = "NESTOR_HOST";

@@ -11,6 +11,7 @@ use super::channel::{Channel, Received, receive};
 use super::frame::{INLINE, Load, Packet, Reply, Request, VERSION, decode, encode};
 use super::guard;
 use super::keeper::{below, ended};
+use super::leave_parent::leave_parent;
 use super::status::LOST;
 use crate::call::{Answer, Handle, open};
 use crate::environment_call::EnvironmentCall;
@@ -22,7 +23,7 @@ const COPIES: Duration = Duration::from_secs(1);
 
 /// Serves the socket that is this process's standard input, and does not return but for an error.
 pub fn serve() -> Result<()> {
-    let socket = guard::leave_parent()?;
+    let socket = leave_parent()?;
     let mut buffer = vec![0; INLINE + 1];
     let (length, descriptors) = receive(std::os::fd::AsFd::as_fd(&socket), &mut buffer)?;
     let [shared] =

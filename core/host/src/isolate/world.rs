@@ -8,9 +8,8 @@ use nestor_plugin::ffi;
 use super::process::{Process, Start};
 use crate::call::{Out, Texts};
 use crate::calls::{Call, Function};
-use crate::environment_call::EnvironmentCall;
+use crate::environment_call::{EnvironmentCall, lacks};
 use crate::library::Abilities;
-use crate::shared_env::lacks;
 
 /// An open environment.
 pub struct World {

@@ -4,8 +4,7 @@ use anyhow::{Result, bail, ensure};
 use serde_json::{Value, json};
 
 use super::{Finding, passed};
-use crate::input_error;
-use nestor_recipe::InputError;
+use nestor_recipe::{InputError, input_error};
 
 /// A key that no component has.
 const UNKNOWN: &str = "nestor_check_unknown_key";

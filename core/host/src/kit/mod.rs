@@ -21,11 +21,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use nestor_recipe::input_error;
 use serde_json::{Value, json};
 
 use crate::library::{Found, Kind};
+use crate::plugins::{Plugins, file_and_id, fill_defaults};
+use crate::probe;
 use crate::supervise::Limits;
-use crate::{Plugins, file_and_id, fill_defaults, input_error, probe};
 
 pub use report::{Line, Report, Section, Status};
 

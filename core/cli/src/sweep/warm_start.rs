@@ -1,0 +1,145 @@
+//! The warm starts that runs of a sweep share.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use nestor_recipe::Recipe;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use super::file::Sweep;
+use super::job::Job;
+
+/// The folder of shared warm starts inside that of the sweep. Hidden, so that `DIR/*` are the runs.
+const WARM_STARTS: &str = ".warm_starts";
+
+/// A warm start that several runs share.
+#[derive(Debug, Clone)]
+pub struct WarmStart {
+    /// The run directory in which it is made.
+    pub run: PathBuf,
+    /// The folder of its policy.
+    pub model: PathBuf,
+    /// `--set` arguments of its run.
+    pub sets: Vec<String>,
+}
+
+impl WarmStart {
+    pub fn name(&self) -> &'static str {
+        "the shared warm start"
+    }
+
+    pub fn is_ready(&self) -> bool {
+        self.model.is_dir()
+    }
+}
+
+/// The warm starts that jobs share. Changes these jobs to start from the model of theirs.
+pub fn warm_starts(sweep: &Sweep, jobs: &mut [Job]) -> Result<Vec<WarmStart>> {
+    let mut shared: BTreeMap<String, Vec<&mut Job>> = BTreeMap::new();
+    for job in jobs {
+        // Adapters belong to the weights below them, which an exported model has no more.
+        if job.recipe.warm_start.is_some() && job.recipe.model.lora.is_none() {
+            shared.entry(identity(&job.recipe, sweep.file.warm_start_seed)?).or_default().push(job);
+        }
+    }
+    let mut all = Vec::new();
+    for (identity, sharing) in shared {
+        if sharing.len() < 2 && sweep.file.warm_start_seed.is_none() {
+            continue;
+        }
+        let dir = sweep.dir.join(WARM_STARTS).join(identity);
+        let start = warm_start(&dir, &sharing[0].sets, sweep.file.warm_start_seed);
+        for job in sharing {
+            job.sets.push(format!("model={}", json!({ "path": start.model })));
+            job.sets.push("warm_start=null".into());
+            job.model = Some(start.model.clone());
+        }
+        all.push(start);
+    }
+    Ok(all)
+}
+
+/// The run of a warm start: that of a job which shares it, without reinforcement learning.
+fn warm_start(dir: &Path, sets: &[String], seed: Option<u64>) -> WarmStart {
+    let own = ["iterations=0", "eval.every=0", "wandb=null", "tensorboard=null"].map(str::to_string);
+    let seed = seed.map(|seed| format!("seed={seed}"));
+    WarmStart {
+        run: dir.join("run"),
+        model: dir.join("model"),
+        sets: sets.iter().cloned().chain(own).chain(seed).collect(),
+    }
+}
+
+/// A hash of everything that a warm start depends on but the seed, and the seed: `nestor compare` tells them apart.
+fn identity(recipe: &Recipe, seed: Option<u64>) -> Result<String> {
+    let all = serde_json::to_value(recipe).context("writing the recipe as JSON")?;
+    let mut rollout = all["rollout"].clone();
+    // These belong to reinforcement learning alone.
+    for key in ["tasks", "group_size", "slots", "invalid_action_penalty", "dynamic_sampling", "temperature"] {
+        rollout.as_object_mut().map(|keys| keys.remove(key));
+    }
+    let update: Vec<&Value> =
+        ["betas", "weight_decay", "grad_clip", "micro_batch_tokens"].map(|key| &all["update"][key]).into();
+    let seed = seed.unwrap_or(recipe.seed);
+    let whole = json!([all["model"], all["env"], all["dtype"], all["device"], rollout, all["warm_start"], update]);
+    let hash: String = Sha256::digest(whole.to_string()).iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok(format!("{}/seed-{seed}", &hash[..12]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RECIPE: &str = "
+iterations: 4
+seed: 9
+model: {new: {hidden_size: 8, intermediate_size: 8, layers: 1, heads: 2, kv_heads: 1, vocab_size: 300}}
+env: {plugin: maze}
+estimator: {plugin: stars}
+rollout: {tasks: 1, group_size: 2, max_steps: 2, max_prompt_tokens: 8, max_response_tokens: 8}
+update: {mini_batch: 1, lr: 1}
+warm_start: {steps: 10, batch: 4, lr: 1}
+eval: {tasks: 2}
+";
+
+    /// The number of warm starts that the runs of a sweep share, and the jobs.
+    fn shared(keys: &str) -> Result<(usize, Vec<Job>)> {
+        let dir = tempfile::tempdir()?;
+        std::fs::write(dir.path().join("base.yaml"), RECIPE)?;
+        std::fs::write(dir.path().join("sweep.yaml"), format!("{{recipe: base.yaml, dir: runs/s, {keys}}}"))?;
+        let sweep = Sweep::read(&dir.path().join("sweep.yaml"))?;
+        let mut jobs = sweep.jobs()?;
+        Ok((warm_starts(&sweep, &mut jobs)?.len(), jobs))
+    }
+
+    #[test]
+    fn the_run_of_a_warm_start_is_valid_beside_a_warm_up() -> Result<()> {
+        let dir = tempfile::tempdir()?;
+        std::fs::write(dir.path().join("base.yaml"), RECIPE.replace("lr: 1}\nwarm", "lr: 1, warmup: 3}\nwarm"))?;
+        std::fs::write(dir.path().join("sweep.yaml"), "{recipe: base.yaml, seeds: [1], warm_start_seed: 7}")?;
+        let sweep = Sweep::read(&dir.path().join("sweep.yaml"))?;
+        let start = warm_starts(&sweep, &mut sweep.jobs()?)?.remove(0);
+        let recipe = nestor_recipe::load(&sweep.recipe, &start.sets)?;
+        assert_eq!((recipe.iterations, recipe.update.warmup), (0, 3));
+        Ok(())
+    }
+
+    #[test]
+    fn runs_share_a_warm_start_where_nothing_that_it_depends_on_differs() -> Result<()> {
+        let estimators = "variants: {a: {estimator.plugin: moons}, b: {update.lr: 0.5, rollout.tasks: 2}}";
+        let (count, jobs) = shared(&format!("{estimators}, seeds: [1, 2]"))?;
+        assert_eq!(count, 2, "one for each seed");
+        assert!(jobs.iter().all(|job| job.sets.iter().any(|set| set == "warm_start=null")));
+        assert_eq!(shared(&format!("{estimators}, seeds: [1, 2], warm_start_seed: 7"))?.0, 1);
+        let (count, jobs) = shared("variants: {a: {warm_start.lr: 0.5}, b: {env.config: {size: 3}}}")?;
+        assert_eq!(count, 0, "each makes its own");
+        assert!(jobs.iter().all(|job| job.model.is_none()));
+        assert_eq!(
+            shared("variants: {a: {model.lora: {rank: 2, alpha: 4}}, b: {model.lora: {rank: 2, alpha: 4}}}")?.0,
+            0
+        );
+        Ok(())
+    }
+}

@@ -1,0 +1,8 @@
+//! Defaults of keys of several sections.
+
+pub(super) fn one() -> f64 {
+    1.0
+}
+pub(super) fn one_u32() -> u32 {
+    1
+}

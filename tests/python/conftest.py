@@ -52,7 +52,7 @@ def own_kernels(monkeypatch):
 def nestor():
     """The program."""
     path = ROOT / "target/release/nestor"
-    assert path.exists(), "build first: scripts/setup.sh"
+    assert path.exists(), "build first: scripts/setup.sh --test"
     return path
 
 
@@ -61,7 +61,7 @@ def failpoints():
     """Runs the variant of the program that kills or stops itself at a failpoint (tests/drivers)."""
     def call(failpoint, *args, timeout=PATIENCE, **kwargs):
         path = ROOT / "target/release/nestor_failpoints"
-        assert path.exists(), "build first: scripts/setup.sh"
+        assert path.exists(), "build first: scripts/setup.sh --test"
         env = {**os.environ, "NESTOR_FAILPOINT": failpoint}
         command = [str(path), *map(str, args)]
         return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=env, **kwargs)
@@ -106,7 +106,7 @@ def driver():
     """Runs a program of tests/drivers or an example of a crate, which must succeed, and returns its output."""
     def call(name, *args):
         path = ROOT / "target/release" / name
-        assert path.exists(), "build first: scripts/setup.sh"
+        assert path.exists(), "build first: scripts/setup.sh --test"
         done = subprocess.run([str(path), *map(str, args)], capture_output=True, text=True, timeout=PATIENCE)
         assert done.returncode == 0, done.stderr
         return done.stdout

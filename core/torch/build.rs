@@ -26,7 +26,7 @@ fn main() {
         .includes(["cu13/include", "cu13/include/cccl", "nccl/include"].map(|headers| packages.join(headers)))
         .includes(["cpp/gloo_stub", "cuda"])
         .warnings(false)
-        .files(["cpp/ops.cpp", "cpp/cuda.cpp", "cpp/store.cpp", "cpp/group.cpp", "cpp/profile.cpp"])
+        .files(["cpp/ops.cpp", "cpp/cuda.cpp", "cpp/cuda_library.cpp", "cpp/store.cpp", "cpp/group.cpp", "cpp/profile.cpp"])
         .files(["cpp/fused.cpp", "cpp/softmax.cpp", "cpp/attention.cpp", "cpp/products.cpp"])
         .files(["cpp/decode.cpp", "cpp/sample.cpp", "cpp/decode_kernels.cpp", "cpp/decode_self_tests.cpp"])
         .files(["cpp/generic.cpp", "cpp/cuda_ops.cpp", "cpp/graph.cpp", "cpp/autograd.cpp", "cpp/record.cpp"])

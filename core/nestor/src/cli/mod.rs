@@ -60,7 +60,9 @@ fn wait_without_spinning() {
 pub fn main() -> ExitCode {
     wait_without_spinning();
     if let Err(error) = cuda::load_where_useful() {
-        terminal::warn(&format!("warning: there is a driver of a GPU, but libtorch's CUDA half cannot be loaded: {error:#}"));
+        terminal::warn(&format!(
+            "warning: there is a driver of a GPU, but libtorch's CUDA half cannot be loaded: {error:#}"
+        ));
     }
     nestor_cli::file_limit::report_as_full_disk();
     std::panic::set_hook(Box::new(|info| {

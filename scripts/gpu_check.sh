@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 fail() { echo "gpu_check: $1" >&2; exit 1; }
 
 if [ "${1-}" = --pack ]; then
-    { [ -x target/release/nestor-torch ] && [ -x target/release/gradients ]; } || fail "build first: scripts/setup.sh"
+    { [ -x target/release/nestor-torch ] && [ -x target/release/gradients ]; } || fail "build first: scripts/setup.sh --test"
     rm -rf target/gpu_check
     mkdir -p target/gpu_check
     # The plugins that the smoke recipes name.

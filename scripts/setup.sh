@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes .venv with the pinned torch and builds the binary and the bundled plugins. A second run changes nothing.
-#   scripts/setup.sh [--test]     --test also installs what only the tests need
+#   scripts/setup.sh [--test]     --test also installs and builds what only the tests need
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -26,6 +26,18 @@ if [ ! -x .venv/bin/python ]; then
         fail "Python's venv module is missing; install it (Debian and Ubuntu: apt install python3-venv)"
     echo "setup: making .venv"
     python3 -m venv .venv
+fi
+
+# A libtorch named by the environment must not take precedence.
+unset LIBTORCH LIBTORCH_LIB LIBTORCH_INCLUDE LIBTORCH_USE_PYTORCH LIBTORCH_STATIC
+build=(cargo build --quiet --locked --release --workspace)
+if $with_tests; then build+=(--all-targets); else build+=(--exclude nestor-drivers); fi
+# While pip downloads and unpacks torch, cargo compiles all that needs no libtorch. It stops at the bindings, whose errors
+# mean nothing here: the build at the end reports what is left.
+if [ ! -e .venv/torch/lib/libtorch.so ]; then
+    "${build[@]}" --keep-going >/dev/null 2>&1 &
+    early=$!
+    trap 'kill "$early" 2>/dev/null || true' EXIT
 fi
 
 # Installs a dependency group of pyproject.toml unless it was installed from the same pyproject.toml before.
@@ -67,7 +79,9 @@ link() {
 link torch lib/libtorch.so
 link alfworld data/alfred.twl2
 
-# A libtorch named by the environment must not take precedence.
-unset LIBTORCH LIBTORCH_LIB LIBTORCH_INCLUDE LIBTORCH_USE_PYTORCH LIBTORCH_STATIC
-[ -x target/release/nestor-torch ] || echo "setup: building (libtorch's bindings are large: about 10 minutes on 2 cores)"
-cargo build --quiet --locked --release --workspace
+if [ -n "${early-}" ]; then
+    wait "$early" || true
+    trap - EXIT
+fi
+[ -x target/release/nestor-torch ] || echo "setup: building (libtorch's bindings are large: some minutes on 2 cores)"
+"${build[@]}"

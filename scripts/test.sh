@@ -14,10 +14,7 @@ stage() {
     report+=$(printf '%-8s %4d s' "$name" $((SECONDS - begin)))$'\n'
 }
 
-# Every build from here on lints too; the first is that of setup.sh.
-export RUSTC_WORKSPACE_WRAPPER=$PWD/scripts/lint.sh
-
-# Builds all that the tests need. A warning is an error here.
+# Builds all that the tests need: set-up has done so, and its warnings are errors here.
 build() {
     local log
     log=$(mktemp)
@@ -44,8 +41,9 @@ stage setup scripts/setup.sh --test
 stage format format
 stage words words
 stage build build
+stage lint scripts/lint.sh
 stage rust cargo test --quiet --locked --release --workspace
 # More at a time than there are cores: most tests wait, for a start, a heartbeat or a server.
 workers=$((2 * $(nproc) < 8 ? 2 * $(nproc) : 8))
-stage python env -u RUSTC_WORKSPACE_WRAPPER .venv/bin/python -m pytest -q -n $workers --dist loadfile --no-loadscope-reorder --durations=10 tests/python
+stage python .venv/bin/python -m pytest -q -n $workers --dist loadfile --no-loadscope-reorder --durations=10 tests/python
 printf '== all passed\n%s' "$report"

@@ -31,7 +31,7 @@ fn main() {
         .files(["cpp/decode.cpp", "cpp/sample.cpp", "cpp/decode_kernels.cpp", "cpp/decode_self_tests.cpp"])
         .files(["cpp/generic.cpp", "cpp/cuda_ops.cpp", "cpp/graph.cpp", "cpp/autograd.cpp", "cpp/record.cpp"])
         .files(["cpp/adamw.cpp", "cpp/column_sums.cpp", "cpp/head.cpp", "cpp/rotate.cpp", "cpp/silu_mul.cpp"])
-        .files(["cpp/kernels.cpp", "cpp/norm.cpp", "cpp/self_tests.cpp"])
+        .files(["cpp/kernels.cpp", "cpp/norm.cpp", "cpp/self_tests.cpp", "cpp/cuda_library.cpp"])
         // Threaded jumps would divide by e^88 on the side, and results too small for a float32 cost 100 cycles each.
         .flags(["-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-fno-thread-jumps", "-Wno-psabi"])
         .compile("nestor_torch");

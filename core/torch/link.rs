@@ -1,5 +1,5 @@
-//! Links every binary, test and example of a package so that it finds libtorch by itself, and its CUDA half too. The
-//! program's `_exit` comes before that of the C library, also for plugins (core/host/src/leave.rs).
+//! Links every binary, test and example of a package so that it finds libtorch by itself. The program's `_exit` comes before
+//! that of the C library, also for plugins (core/host/src/leave.rs).
 
 use std::path::Path;
 
@@ -15,8 +15,4 @@ fn main() {
     let lib = std::env::var("DEP_TCH_LIBTORCH_LIB").expect("torch-sys names libtorch's library folder");
     // RUNPATH rather than RPATH, so that LD_LIBRARY_PATH wins on a machine with another libtorch.
     println!("cargo:rustc-link-arg=-Wl,--enable-new-dtags,-rpath,{lib}");
-    if Path::new(&lib).join("libtorch_cuda.so").exists() {
-        // Nothing refers to a symbol of it: without this the linker drops it and no GPU is ever found.
-        println!("cargo:rustc-link-arg=-Wl,--push-state,--no-as-needed,-ltorch_cuda,--pop-state");
-    }
 }

@@ -19,8 +19,11 @@ os.environ.update(QUIET)
 sys.path.insert(0, str(ROOT / "tests/slow"))
 
 # The files that take longest come first, so that no worker ends long after the others (`--no-loadscope-reorder`).
-LONGEST = ["test_model", "test_resume", "test_kills", "test_wandb", "test_ranks", "test_run", "test_checkpoint_faults", "test_bench",
-           "test_plugin_faults", "test_launch", "test_docs", "test_package", "test_console", "test_tracking", "test_lora", "test_tokenizer", "test_refusals", "test_cli"]
+LONGEST = ["test_docs", "test_kills", "test_resume", "test_model", "test_wandb", "test_openenv", "test_check", "test_tracking",
+           "test_run", "test_fully_shard", "test_ranks", "test_vision_recipes", "test_alfworld", "test_checkpoint_faults",
+           "test_python", "test_tokenizer", "test_plugin_faults", "test_launch", "test_init", "test_bench", "test_lora",
+           "test_console", "test_plan", "test_refusals", "test_package", "test_float16", "test_verify", "test_cli",
+           "test_gpu_check", "test_directories", "test_sweep"]
 
 
 def pytest_collection_modifyitems(items):
@@ -52,7 +55,7 @@ def own_kernels(monkeypatch):
 def nestor():
     """The program."""
     path = ROOT / "target/release/nestor"
-    assert path.exists(), "build first: scripts/setup.sh"
+    assert path.exists(), "build first: scripts/setup.sh --test"
     return path
 
 
@@ -61,7 +64,7 @@ def failpoints():
     """Runs the variant of the program that kills or stops itself at a failpoint (tests/drivers)."""
     def call(failpoint, *args, timeout=PATIENCE, **kwargs):
         path = ROOT / "target/release/nestor_failpoints"
-        assert path.exists(), "build first: scripts/setup.sh"
+        assert path.exists(), "build first: scripts/setup.sh --test"
         env = {**os.environ, "NESTOR_FAILPOINT": failpoint}
         command = [str(path), *map(str, args)]
         return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=env, **kwargs)
@@ -106,7 +109,7 @@ def driver():
     """Runs a program of tests/drivers or an example of a crate, which must succeed, and returns its output."""
     def call(name, *args):
         path = ROOT / "target/release" / name
-        assert path.exists(), "build first: scripts/setup.sh"
+        assert path.exists(), "build first: scripts/setup.sh --test"
         done = subprocess.run([str(path), *map(str, args)], capture_output=True, text=True, timeout=PATIENCE)
         assert done.returncode == 0, done.stderr
         return done.stdout

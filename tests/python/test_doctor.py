@@ -16,6 +16,8 @@ def checks(program, code, env=None, cwd=None):
 def test_this_installation_is_good(nestor):
     found = checks(nestor, 0)
     assert found["libtorch"]["verdict"] == "ok" and "2.11.0" in found["libtorch"]["found"]
+    half = "loaded" if any(os.path.exists(f"/dev/{name}") for name in ("nvidiactl", "nvidia0", "dxg")) else "not loaded"
+    assert f"CUDA half {half}" in found["libtorch"]["found"]
     assert "numberline" in found["environments"]["found"] and "gigpo" in found["estimators"]["found"]
     assert {"GPU", "disk", "/dev/shm", "open files", "processes", "locked", "cores", "memory", "Hugging Face", "W&B"} <= set(found)
 

@@ -3,6 +3,7 @@
 Weights are random with projections four times larger than the usual initialisation, so that the continuation
 depends on the prompt. transformers continues one prompt at a time; nestor all of them at once, more than it has slots.
 """
+import functools
 import json
 
 import pytest
@@ -48,6 +49,13 @@ def reference(model, prompts):
             .tolist() for p in prompts]
 
 
+@functools.cache
+def continued(shape, count):
+    """A model, prompts and their continuations by transformers: made once for both kinds of operations."""
+    model, prompts = make_model(shape), make_prompts(count)
+    return model, prompts, reference(model, prompts)
+
+
 @pytest.fixture
 def generate(run_json, tmp_path):
     """`nestor generate` in float32: tokens, log-probs and why each row ended."""
@@ -62,8 +70,7 @@ def generate(run_json, tmp_path):
 # 70: more than nestor decodes at once
 @pytest.mark.parametrize("shape, count", [("tied", 70), ("untied", 12), ("qwen3 tied", 24), ("qwen3 untied", 12)])
 def test_greedy_tokens_equal_transformers(shape, count, tmp_path, generate, ops):
-    model, prompts, folder = make_model(shape), make_prompts(count), tmp_path / "model"
-    free = reference(model, prompts)
+    (model, prompts, free), folder = continued(shape, count), tmp_path / "model"
     # Two tokens that many continuations hold end them: both must be heeded.
     counts = torch.bincount(torch.tensor(sum((row[2:] for row in free), [])), minlength=512)
     eos = counts.argsort(descending=True)[:2].tolist()

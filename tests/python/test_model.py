@@ -135,7 +135,18 @@ def damaged(folder, fault):
     shutil.rmtree(faulty)
 
 
-@pytest.mark.parametrize("shape, faults", [
+@pytest.fixture(scope="module")
+def sound(request, tmp_path_factory):
+    """A model of a shape, the rows to score, and transformers' log-probs: made once for both kinds of operations."""
+    model, rows, folder = make_model(request.param), make_rows(request.param), tmp_path_factory.mktemp("sound") / "model"
+    save_in_two_files(model, folder)
+    want = reference(model, rows)
+    del model
+    yield folder, rows, want
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("sound, faults", [
     ("tiny", (without_query_bias, with_other_key_value_heads, with_other_rope_theta)),
     pytest.param("7b-2-layers", (without_query_bias, with_other_key_value_heads, with_other_rope_theta),
                  marks=pytest.mark.slow),
@@ -143,12 +154,9 @@ def damaged(folder, fault):
     ("qwen3-tiny", (with_exchanged_head_norms, with_other_key_value_heads, with_other_rope_theta)),
     ("qwen3-untied", (with_exchanged_head_norms, with_other_key_value_heads, with_other_rope_theta)),
     pytest.param("qwen3-0.6b", (), marks=pytest.mark.slow),
-])
-def test_score_equals_transformers_and_sees_faults(shape, faults, tmp_path, score, ops):
-    model, rows, folder = make_model(shape), make_rows(shape), tmp_path / "model"
-    save_in_two_files(model, folder)
-    want = reference(model, rows)
-    del model
+], indirect=["sound"], scope="module")  # tests of one model follow each other
+def test_score_equals_transformers_and_sees_faults(sound, faults, score, ops):
+    folder, rows, want = sound
     assert largest(score(folder, rows), want) <= TOLERANCE
 
     # The same comparison must notice each fault. One row is enough to see it.
@@ -156,7 +164,6 @@ def test_score_equals_transformers_and_sees_faults(shape, faults, tmp_path, scor
     for fault in faults:
         with damaged(folder, fault) as faulty:
             assert largest(score(faulty, [rows[one]]), [want[one]]) > FAULT, fault.__name__
-    shutil.rmtree(folder)
 
 
 def test_positions_beyond_4096(tmp_path, score):

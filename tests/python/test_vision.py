@@ -114,21 +114,29 @@ def test_published_form_of_names_and_configuration(tmp_path, scored):
     assert scored(tmp_path / "model", rows()) == want
 
 
-@pytest.mark.parametrize("decode", ["plain", "recorded"])
-def test_greedy_tokens_with_the_cache_equal_transformers(decode, tmp_path, run_json, ops, monkeypatch):
-    monkeypatch.setenv("NESTOR_DECODE", decode)
-    model = make_model(tmp_path / "model")
-    prompts = rows()
+@pytest.fixture(scope="module")
+def continued(tmp_path_factory):
+    """The folder of a model, prompts and their continuations by transformers."""
+    folder = tmp_path_factory.mktemp("continued") / "model"
+    model, prompts, want = make_model(folder), rows(), []
     # Siblings that differ in a picture alone: same tokens, other pixels.
     ids, (first, *_) = prompts[1]
     other = picture(*first.size, 99)
     prompts += [(ids, [other]), (ids, [first])]
-    done = run_json("generate", tmp_path / "model", "--tokens", write_rows(tmp_path, prompts), "--temperature", "0",
-                    "--max-new-tokens", "24", "--dtype", "float32", "--device", "cpu", "--json")
-    for (ids, pictures), got in zip(prompts, done["tokens"], strict=True):
+    for ids, pictures in prompts:
         model.model.rope_deltas = None
         made = model.generate(**inputs(ids, pictures), max_new_tokens=24, do_sample=False, eos_token_id=None, pad_token_id=0)
-        assert got == made[0, len(ids):].tolist()
+        want.append(made[0, len(ids):].tolist())
+    return folder, prompts, want
+
+
+@pytest.mark.parametrize("decode", ["plain", "recorded"])
+def test_greedy_tokens_with_the_cache_equal_transformers(decode, continued, tmp_path, run_json, ops, monkeypatch):
+    monkeypatch.setenv("NESTOR_DECODE", decode)
+    folder, prompts, want = continued
+    done = run_json("generate", folder, "--tokens", write_rows(tmp_path, prompts), "--temperature", "0",
+                    "--max-new-tokens", "24", "--dtype", "float32", "--device", "cpu", "--json")
+    assert done["tokens"] == want
     assert done["tokens"][1] == done["tokens"][-1] != done["tokens"][-2]
 
 

@@ -11,4 +11,4 @@ trap 'rm -f "$runner"' EXIT
 printf '#!/bin/sh\nLD_PRELOAD="%s" ASAN_OPTIONS=detect_leaks=0 exec "$@"\n' "$sanitizers" > "$runner"
 chmod +x "$runner"
 export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER=$runner
-cargo test --release --locked --workspace --test 'kernels_*' -- --test-threads 1
+cargo test --release --locked --workspace --test shim -- --test-threads 1 decode:: norm:: train::

@@ -1,6 +1,6 @@
 """Times wandb-rs: a row of 60 numbers, and 100,000 odd rows through `wandb sync` to a server on loopback (about a minute).
 
-    scripts/setup.sh && .venv/bin/python tests/slow/wandb_many_rows.py
+    scripts/setup.sh --test && .venv/bin/python tests/slow/wandb_many_rows.py
 """
 import os
 import sys

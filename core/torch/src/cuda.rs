@@ -1,10 +1,14 @@
 //! Settings of libtorch for GPUs, and the memory that its allocator of a GPU counts.
 
 use std::ffi::{c_char, c_int};
+use std::path::Path;
 
 use anyhow::Result;
 
 use super::call;
+
+/// Devices of the drivers through which CUDA finds GPUs: NVIDIA's, and that of Windows under WSL.
+const DRIVERS: [&str; 3] = ["/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg"];
 
 /// Variables with which a user sets libtorch's allocator, the newer name first.
 const ALLOCATOR: [&str; 2] = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"];
@@ -60,10 +64,29 @@ impl DeviceMemory {
 }
 
 unsafe extern "C" {
+    fn nestor_cuda_load(message: *mut c_char, message_size: usize) -> c_int;
     fn nestor_cuda_prepare(expandable_segments: bool, message: *mut c_char, message_size: usize) -> c_int;
     fn nestor_cuda_settings_now(settings: *mut Settings, message: *mut c_char, message_size: usize) -> c_int;
     fn nestor_cuda_memory(index: i64, memory: *mut DeviceMemory, message: *mut c_char, message_size: usize) -> c_int;
     fn nestor_cuda_reset_peak(index: i64, message: *mut c_char, message_size: usize) -> c_int;
+}
+
+/// Loads the CUDA half of libtorch if there is a driver of a GPU, and returns true if there is. Must come before libtorch is
+/// asked for GPUs the first time. On other machines a start so takes half the time. An error if a library is missing; libtorch
+/// then finds no GPU.
+pub fn load_where_useful() -> Result<bool> {
+    let useful = DRIVERS.iter().any(|driver| Path::new(driver).exists());
+    if useful {
+        load()?;
+    }
+    Ok(useful)
+}
+
+/// Loads the CUDA half of libtorch.
+pub fn load() -> Result<()> {
+    // SAFETY: loads the library of the libtorch that this program is linked against, whose initializers only register
+    // themselves in tables that libtorch guards; the message buffer is ours.
+    call(|message, size| unsafe { nestor_cuda_load(message, size) })
 }
 
 /// Sets libtorch and c10d up for GPUs, except where the user's variables do. Must come before the first tensor on a GPU,

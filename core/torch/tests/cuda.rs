@@ -1,8 +1,23 @@
-//! The settings for GPUs, read back. They are those of a whole process, so this program has a single test.
+//! The CUDA half of libtorch, loaded, and the settings for GPUs, read back. Both are those of a whole process, so this program
+//! has a single test.
 
-use nestor_torch::cuda::{Settings, memory, prepare, settings};
+use nestor_torch::cuda::{Settings, load, memory, prepare, settings};
+use nestor_torch::graph::GraphPool;
+use tch::Device;
 
 #[test]
+fn the_cuda_half() {
+    let before = GraphPool::new(Device::Cuda(0)).expect_err("no CUDA").to_string();
+    assert!(before.contains("CUDA half of libtorch is not loaded"), "{before}");
+    // Fails if the library lacks a function that has a stub.
+    load().expect("loaded, without a GPU too");
+    load().expect("and once more");
+    assert!(tch::utils::has_cudart(), "libtorch was asked for CUDA before");
+    // The only function of CUDA that needs no GPU.
+    GraphPool::new(Device::Cuda(0)).expect("a pool");
+    prepare_leaves_a_users_variables_alone();
+}
+
 fn prepare_leaves_a_users_variables_alone() {
     let variable = |name: &str| std::env::var(name).ok();
     // libtorch 2.11's defaults.

@@ -1,4 +1,4 @@
-//! The emulator finds planted faults: `emulator/faults.cu` has a sound kernel, and the same with one fault each.
+//! The emulator finds planted faults: `faults.cu` has a sound kernel, and the same with one fault each.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ unsafe extern "C" {
 fn library(sanitized: bool) -> PathBuf {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut script = Command::new(folder.join("../../scripts/emulator.sh"));
-    script.arg("--kernels").arg(folder.join("tests/emulator/faults.cu"));
+    script.arg("--kernels").arg(folder.join("tests/faults.cu"));
     script.env("NESTOR_EMULATOR_SANITIZE", if sanitized { "1" } else { "" });
     let built = script.output().expect("bash");
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));

@@ -56,8 +56,13 @@ pub fn checks() -> (Vec<Check>, Option<Cuda>) {
     }
     match ask(&program) {
         Ok(answer) => {
-            let threads = &answer["threads"];
-            let check = Check::ok("libtorch", format!("{version} in {place}, {threads} threads"));
+            let (threads, half) = (&answer["threads"], answer["cuda_half"].as_str().unwrap_or("unknown"));
+            let found = format!("{version} in {place}, {threads} threads; CUDA half {half}");
+            let check = if half.starts_with("cannot") {
+                Check::fail("libtorch", found, libtorch::remedy())
+            } else {
+                Check::ok("libtorch", found)
+            };
             (vec![check], Some(Cuda { devices: answer["cuda_devices"].as_u64(), ..cuda }))
         }
         Err(error) => {

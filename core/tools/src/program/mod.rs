@@ -15,7 +15,7 @@ use nestor_args::{
     self as args, BenchCommand, EmbedArgs, Evaluate, Generate, Launch, LogprobDiff, ModelCommand, ProfiledBench,
     Prompt, TorchCommand as Command, Train,
 };
-use nestor_torch::Backend;
+use nestor_torch::{Backend, cuda};
 use serde_json::Value;
 
 use crate::agent::play::play;
@@ -62,6 +62,11 @@ fn wait_without_spinning() {
 /// Runs the program: 0 success, 1 failure, 2 the user's mistake, 130 stopped by a signal.
 pub fn main() -> ExitCode {
     wait_without_spinning();
+    if let Err(error) = cuda::load_where_useful() {
+        terminal::warn(&format!(
+            "warning: there is a driver of a GPU, but libtorch's CUDA half cannot be loaded: {error:#}"
+        ));
+    }
     nestor_args::file_limit::report_as_full_disk();
     std::panic::set_hook(Box::new(|info| {
         if !is_quiet() && !panic_text(info.payload()).is_some_and(will_be_caught) {
@@ -222,7 +227,13 @@ fn run(command: Command) -> Result<ExitCode> {
 
 /// libtorch's view of the machine, for `nestor doctor`.
 fn torch_report() -> Value {
-    serde_json::json!({ "cuda_devices": tch::Cuda::device_count(), "threads": tch::get_num_threads() })
+    let half = match cuda::load_where_useful() {
+        Ok(true) => "loaded".to_string(),
+        Ok(false) => "not loaded, as there is no driver of a GPU".to_string(),
+        Err(error) => format!("cannot be loaded: {error:#}"),
+    };
+    let devices = tch::Cuda::device_count();
+    serde_json::json!({ "cuda_devices": devices, "cuda_half": half, "threads": tch::get_num_threads() })
 }
 
 /// Checks a recipe for some ranks without running it.

@@ -2,17 +2,12 @@
 //!
 //! `NESTOR_KERNEL_CASES` sets the cases of each operation (40), and `NESTOR_KERNEL_DRAWS` the draws (2,000).
 
-mod emulator;
-#[path = "support/random.rs"]
-#[allow(dead_code)] // the tests of the update use the rest
-mod random;
-
 use nestor_torch::decoding::{self, DrawColumns, TruncationColumns};
 use nestor_torch::{PAGE, RawDraw, generic, kernels};
 use tch::{Device, Kind, Tensor};
 
-use emulator::put_in_place;
-use random::{Random, setting};
+use super::emulator::put_in_place;
+use super::random::{Random, setting};
 
 const TYPES: [Kind; 3] = [Kind::Float, Kind::Half, Kind::BFloat16];
 

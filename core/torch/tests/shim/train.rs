@@ -10,18 +10,13 @@ use nestor_torch::head::HeadStatistics;
 use nestor_torch::{AdamW, AdamWState, adamw, generic, kernels};
 use tch::{Device, Kind, Tensor};
 
-mod emulator;
-#[path = "support/random.rs"]
-#[allow(dead_code)] // the tests of generation use the rest
-mod random;
-
-use random::{Random, setting};
+use super::random::{Random, setting};
 
 const KINDS: [Kind; 3] = [Kind::Float, Kind::Half, Kind::BFloat16];
 
 /// Runs a test on random cases of each type.
 fn cases(name: &str, kinds: &[Kind], test: impl Fn(&mut Random, Kind)) {
-    emulator::put_in_place();
+    super::emulator::put_in_place();
     let first = setting("NESTOR_KERNEL_SEED", 1);
     for &kind in kinds {
         for seed in first..first + setting("NESTOR_KERNEL_CASES", 40) {
@@ -316,7 +311,7 @@ fn an_adamw_step_is_rounded_once_and_writes_its_copy() {
 /// Each test above would pass with public operations too.
 #[test]
 fn the_emulator_has_every_kernel_and_all_pass_their_self_test() {
-    emulator::put_in_place();
+    super::emulator::put_in_place();
     for name in kernels::names() {
         assert!(kernels::has(&name, Device::Cpu), "{name}");
     }

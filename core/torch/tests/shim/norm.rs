@@ -1,15 +1,10 @@
 //! RMS norm by own kernels in the emulator, against public operations in float32.
 
-mod emulator;
-#[path = "support/random.rs"]
-#[allow(dead_code)] // the other kernels' tests use the rest
-mod random;
-
-use random::setting;
-
 use nestor_torch::generic::{self, Normed};
 use nestor_torch::kernels;
 use tch::{Device, Kind, Tensor};
+
+use super::random::setting;
 
 const KINDS: [(Kind, &str, f64); 3] =
     [(Kind::Float, "f32", 1e-5), (Kind::Half, "f16", 1.1e-3), (Kind::BFloat16, "bf16", 8.5e-3)];
@@ -32,7 +27,7 @@ fn reference(x: &Tensor, weight: &Tensor, eps: f64) -> Tensor {
 
 #[test]
 fn norms_and_gradients_equal_public_operations() {
-    emulator::put_in_place();
+    super::emulator::put_in_place();
     for (_, suffix, _) in KINDS {
         for operation in ["rms_norm", "add_norm", "rms_norm_grad"] {
             assert!(kernels::has(&format!("{operation}_{suffix}"), Device::Cpu), "{operation}_{suffix}");

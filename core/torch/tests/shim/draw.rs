@@ -3,11 +3,7 @@
 use nestor_torch::{RawDraw, draw};
 use tch::{Kind, Tensor};
 
-use random::Random;
-
-#[path = "support/random.rs"]
-#[allow(dead_code)] // other tests use the rest
-mod random;
+use super::random::Random;
 
 /// The rule of [`nestor_torch::draw`] for a row with top-k or top-p.
 fn plain(logits: &[f32], draw: RawDraw) -> i64 {

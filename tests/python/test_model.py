@@ -271,7 +271,7 @@ def test_refusals_name_file_tensor_and_shapes(tmp_path, run):
     assert f"{weights}: truncated" in message(lambda f: (f / weights).write_bytes((f / weights).read_bytes()[:-9]))
     shapes = message(edit_config(intermediate_size=177))
     assert all(word in shapes for word in (weights, "model.layers.0.mlp", "[64, 176]", "[64, 177]", "config.json")), shapes
-    assert "LlamaForCausalLM" in message(edit_config(architectures=["LlamaForCausalLM"], model_type="llama"))
+    assert "MambaForCausalLM" in message(edit_config(architectures=["MambaForCausalLM"], model_type="mamba"))
     assert "lm_head.weight" in message(edit_config(tie_word_embeddings=False))
     assert "rope_parameters" in message(edit_config(rope_parameters={"rope_type": "yarn", "factor": 4.0}))
     tokens.write_text(json.dumps({"rows": [[1, 512]]}))

@@ -22,8 +22,8 @@ use super::update::UpdateSettings;
 use crate::data::{Batch, Rows};
 use crate::dist::exchange;
 use crate::model::Model;
+use crate::model::decoder::OuterWeights;
 use crate::model::linear::{Linear, Tape};
-use crate::model::qwen2::OuterWeights;
 use crate::recipe::{Critic, Recompute};
 use crate::shard::{GradientSums, Ranks};
 

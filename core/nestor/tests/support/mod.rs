@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use nestor::model::{Architecture, Config, Model};
+use nestor::model::{Config, Model};
 use nestor::plugin::{Plugins, SharedEnv};
 use nestor::recipe::{Isolation, PluginChoice};
 use serde_json::json;
@@ -85,21 +85,15 @@ pub fn toy() -> SharedEnv {
 /// A tiny network with large random weights, so that its log-probs differ between contexts.
 pub fn model(vocab_size: usize) -> Model {
     let config = Config {
-        architecture: Architecture::Qwen2,
         vocab_size: vocab_size as i64,
         hidden_size: 32,
         intermediate_size: 48,
         num_hidden_layers: 2,
         num_attention_heads: 4,
         num_key_value_heads: 2,
-        head_dim: None,
         max_position_embeddings: 512,
         rope_theta: 10_000.0,
-        rms_norm_eps: 1e-6,
-        tie_word_embeddings: true,
-        initializer_range: 0.02,
-        output: nestor::model::config::Output::Tokens,
-        vision: None,
+        ..Config::shape("tiny").expect("a shape")
     };
     tch::manual_seed(1);
     let model = Model::empty(config, Kind::Float, Device::Cpu);

@@ -213,6 +213,23 @@ def test_old_and_new_forms_of_the_configuration_are_the_same_model(shape, tmp_pa
     assert score(tmp_path, rows) == want
 
 
+@pytest.mark.parametrize("scaling", [
+    dict(rope_type="linear", factor=4.0),
+    dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=512),
+], ids=lambda scaling: scaling["rope_type"])
+def test_scaled_rotary_frequencies_in_both_forms_of_the_configuration(scaling, tmp_path, score):
+    model, rows, path = make_model("qwen3-tiny", rope_scaling=scaling), make_rows("qwen3-tiny"), tmp_path / "config.json"
+    model.save_pretrained(tmp_path)
+    want, new = reference(model, rows), json.loads(path.read_text())
+    assert new["rope_parameters"] == scaling | {"rope_theta": 1e6} and new.get("rope_scaling") is None
+    assert largest(score(tmp_path, rows), want) <= TOLERANCE
+    old = {key: value for key, value in new.items() if key != "rope_parameters"} | {"rope_theta": 1e6}
+    path.write_text(json.dumps(old | {"rope_scaling": scaling}))
+    assert largest(score(tmp_path, rows), want) <= TOLERANCE
+    path.write_text(json.dumps(old))
+    assert largest(score(tmp_path, rows), want) > FAULT
+
+
 @pytest.mark.parametrize("shape, dtype", [("tiny", "float32"), ("tiny", "bfloat16"), ("qwen3-tiny", "bfloat16")])
 def test_a_new_model_is_what_transformers_would_make(shape, dtype, tmp_path, score, run):
     folder, (config, network) = tmp_path / "new", classes(shape)

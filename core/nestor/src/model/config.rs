@@ -4,6 +4,7 @@ use anyhow::Result;
 use nestor_plugin::suggest;
 
 use super::arch::{Architecture, BlockParts, shape_names};
+use super::rope_scaling::RopeScaling;
 use super::vision_config::VisionConfig;
 use crate::input_error;
 use crate::recipe::NewModel;
@@ -31,6 +32,8 @@ pub struct Config {
     pub max_position_embeddings: i64,
     /// Base of the rotary embedding.
     pub rope_theta: f64,
+    /// A change of its frequencies.
+    pub rope_scaling: Option<RopeScaling>,
     /// Epsilon of the norms.
     pub rms_norm_eps: f64,
     /// The head is the embedding.
@@ -94,6 +97,7 @@ impl Config {
             head_dim: shape.head_dim,
             max_position_embeddings: shape.max_position_embeddings,
             rope_theta: shape.rope_theta,
+            rope_scaling: None,
             rms_norm_eps: shape.rms_norm_eps,
             tie_word_embeddings: shape.tie_word_embeddings,
             initializer_range: 0.02,
@@ -119,6 +123,7 @@ impl Config {
             head_dim: None,
             max_position_embeddings,
             rope_theta: 1e6,
+            rope_scaling: None,
             rms_norm_eps: 1e-6,
             tie_word_embeddings: true,
             initializer_range: new.initializer_range,
@@ -186,6 +191,7 @@ impl Config {
         if let Some(vision) = &self.vision {
             vision.check(self.head_dim(), self.vocab_size)?;
         }
+        self.rope_scaling.map_or(Ok(()), |scaling| scaling.check())?;
         // Arithmetic on them is in float32.
         let positive = |x: f64| (f64::from(f32::MIN_POSITIVE)..=f64::from(f32::MAX)).contains(&x);
         if !positive(self.rope_theta) || !positive(self.rms_norm_eps) {

@@ -10,6 +10,7 @@ use tch::Kind;
 use super::arch::Architecture;
 use super::config::Output;
 use super::fields::Fields;
+use super::rope_scaling::RopeScaling;
 use super::vision_config::VisionConfig;
 use super::{Config, StoredType};
 use crate::files::read_object;
@@ -55,6 +56,7 @@ impl Config {
         };
         let hidden_size = fields.required("hidden_size")?;
         let vision = architecture.tower.map(|_| VisionConfig::from_json(json, hidden_size)).transpose()?;
+        let (rope_theta, rope_scaling) = rope(json, defaults.rope_theta)?;
         let config = Self {
             architecture,
             block,
@@ -68,7 +70,8 @@ impl Config {
             max_position_embeddings: fields
                 .integer("max_position_embeddings")?
                 .unwrap_or(defaults.max_position_embeddings),
-            rope_theta: rope_theta(json, defaults.rope_theta)?,
+            rope_theta,
+            rope_scaling,
             rms_norm_eps: fields.number("rms_norm_eps")?.unwrap_or(defaults.rms_norm_eps),
             tie_word_embeddings: fields.boolean("tie_word_embeddings")?.unwrap_or(false),
             initializer_range: fields.number("initializer_range")?.unwrap_or(0.02),
@@ -105,6 +108,9 @@ impl Config {
         if let Some(dim) = self.head_dim {
             json["head_dim"] = dim.into();
         }
+        if let Some(scaling) = self.rope_scaling {
+            json["rope_scaling"] = scaling.to_json();
+        }
         (self.architecture.write_block)(self.block, &mut json);
         if let Some(vision) = &self.vision {
             vision.put_json(&mut json, self.hidden_size);
@@ -131,7 +137,11 @@ impl Config {
         if let (Some(Value::Object(text)), Some(own)) = (section, own.as_object_mut()) {
             own.retain(|key, _| !text.contains_key(key) && key != "rope_scaling" && key != "rope_theta");
         }
-        // transformers 5 calls the type `dtype`, and reads either.
+        // transformers 5 has the rotary embedding as `rope_parameters`, and reads either.
+        if let (Some(Value::Object(_)), Some(own)) = (original.get("rope_parameters"), own.as_object_mut()) {
+            own.remove("rope_scaling");
+        }
+        // It calls the type `dtype`, and reads either.
         if let Some(dtype) = original.get_mut("dtype") {
             *dtype = own["torch_dtype"].clone();
         }
@@ -189,22 +199,24 @@ fn refuse_unsupported(json: &Map<String, Value>) -> Result<()> {
     Ok(())
 }
 
-/// The rotary base: transformers 5 writes `rope_parameters`, older ones `rope_theta` and perhaps `rope_scaling`.
-fn rope_theta(json: &Map<String, Value>, default: f64) -> Result<f64> {
+/// The rotary base and the change of its frequencies: transformers 5 writes `rope_parameters`, older ones `rope_theta` and
+/// perhaps `rope_scaling`.
+fn rope(json: &Map<String, Value>, default: f64) -> Result<(f64, Option<RopeScaling>)> {
     let outer = Fields(json).number("rope_theta")?;
     let section = ["rope_scaling", "rope_parameters"]
         .into_iter()
         .find_map(|name| json.get(name).filter(|v| !v.is_null()).map(|value| (name, value)));
-    let Some((name, section)) = section else { return Ok(outer.unwrap_or(default)) };
+    let Some((name, section)) = section else { return Ok((outer.unwrap_or(default), None)) };
     let inner = section.as_object().ok_or_else(|| input_error!("{name} must be an object, not {section}"))?;
     let fields = Fields(inner);
     let kind = fields.text("rope_type")?.or(fields.text("type")?).unwrap_or_else(|| "default".into());
     let whole = fields.number("partial_rotary_factor")?.unwrap_or(1.0) == 1.0;
-    let known = kind == "default" || kind == "mrope" && inner.contains_key("mrope_section");
+    let scaling = RopeScaling::from_json(&kind, &fields)?;
+    let known = kind == "default" || kind == "mrope" && inner.contains_key("mrope_section") || scaling.is_some();
     if !known || !whole || inner.values().any(Value::is_object) {
         return Err(input_error!("{name} {section} is not supported; remove it to use the plain rotary embedding"));
     }
-    Ok(fields.number("rope_theta")?.or(outer).unwrap_or(default))
+    Ok((fields.number("rope_theta")?.or(outer).unwrap_or(default), scaling))
 }
 
 #[cfg(test)]
@@ -249,6 +261,22 @@ mod tests {
     }
 
     #[test]
+    fn scaled_frequencies_are_written_as_they_were_read() {
+        let scaling = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                             "original_max_position_embeddings": 512});
+        let json = read(json!({"rope_scaling": scaling})).and_then(|c| c.to_json(&[], Kind::Float)).expect("read");
+        assert_eq!(json["rope_scaling"], scaling);
+        // A file of transformers 5 keeps its own form alone.
+        let mut new = scaling.clone();
+        new["rope_theta"] = 1e6.into();
+        let original = json!({ "rope_parameters": new });
+        let config = read(json!({"rope_theta": null, "rope_parameters": new})).expect("read");
+        let original = original.as_object().expect("an object").clone();
+        let json = config.to_json_like(original, &[], Kind::Float).expect("written");
+        assert!(json["rope_parameters"] == new && json.get("rope_scaling").is_none(), "{json}");
+    }
+
+    #[test]
     fn absent_fields_get_transformers_defaults() {
         let config = json!({"model_type": "qwen2", "vocab_size": 8, "hidden_size": 64, "intermediate_size": 8,
                             "num_hidden_layers": 1, "num_attention_heads": 32});
@@ -262,6 +290,8 @@ mod tests {
         for (change, word) in [
             (json!({"model_type": "mamba", "architectures": ["MambaForCausalLM"]}), "MambaForCausalLM"),
             (json!({"rope_scaling": {"type": "yarn", "factor": 4.0}}), "rope_scaling"),
+            (json!({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}), "low_freq_factor"),
+            (json!({"rope_scaling": {"rope_type": "linear", "factor": 0.5}}), "at least 1"),
             (json!({"use_sliding_window": true, "max_window_layers": 1}), "sliding"),
             (json!({"layer_types": ["full_attention", "sliding_attention"]}), "sliding"),
             (json!({"num_key_value_heads": 3}), "num_key_value_heads"),

@@ -13,6 +13,7 @@ pub mod linear;
 pub mod new;
 pub mod new_folder;
 pub mod rope;
+pub mod rope_scaling;
 pub mod stored;
 mod views;
 pub mod vision;

@@ -220,6 +220,23 @@ def test_old_and_new_forms_of_the_configuration_are_the_same_model(shape, tmp_pa
     assert score(tmp_path, rows) == want
 
 
+@pytest.mark.parametrize("scaling", [
+    dict(rope_type="linear", factor=4.0),
+    dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=512),
+], ids=lambda scaling: scaling["rope_type"])
+def test_scaled_rotary_frequencies_in_both_forms_of_the_configuration(scaling, tmp_path, score):
+    model, rows, path = make_model("qwen3-tiny", rope_scaling=scaling), make_rows("qwen3-tiny"), tmp_path / "config.json"
+    model.save_pretrained(tmp_path)
+    want, new = reference(model, rows), json.loads(path.read_text())
+    assert new["rope_parameters"] == scaling | {"rope_theta": 1e6} and new.get("rope_scaling") is None
+    assert largest(score(tmp_path, rows), want) <= TOLERANCE
+    old = {key: value for key, value in new.items() if key != "rope_parameters"} | {"rope_theta": 1e6}
+    path.write_text(json.dumps(old | {"rope_scaling": scaling}))
+    assert largest(score(tmp_path, rows), want) <= TOLERANCE
+    path.write_text(json.dumps(old))
+    assert largest(score(tmp_path, rows), want) > FAULT
+
+
 @pytest.mark.parametrize("shape, dtype", [("tiny", "float32"), ("tiny", "bfloat16"), ("qwen3-tiny", "bfloat16")])
 def test_a_new_model_is_what_transformers_would_make(shape, dtype, tmp_path, score, run):
     folder, (config, network) = tmp_path / "new", classes(shape)
@@ -278,7 +295,7 @@ def test_refusals_name_file_tensor_and_shapes(tmp_path, run):
     assert f"{weights}: truncated" in message(lambda f: (f / weights).write_bytes((f / weights).read_bytes()[:-9]))
     shapes = message(edit_config(intermediate_size=177))
     assert all(word in shapes for word in (weights, "model.layers.0.mlp", "[64, 176]", "[64, 177]", "config.json")), shapes
-    assert "LlamaForCausalLM" in message(edit_config(architectures=["LlamaForCausalLM"], model_type="llama"))
+    assert "MambaForCausalLM" in message(edit_config(architectures=["MambaForCausalLM"], model_type="mamba"))
     assert "lm_head.weight" in message(edit_config(tie_word_embeddings=False))
     assert "rope_parameters" in message(edit_config(rope_parameters={"rope_type": "yarn", "factor": 4.0}))
     tokens.write_text(json.dumps({"rows": [[1, 512]]}))

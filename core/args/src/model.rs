@@ -104,7 +104,7 @@ pub enum ModelCommand {
     New {
         /// The folder to create
         dir: PathBuf,
-        /// Size of the network: tiny, 0.5b, 1.5b, 3b, 7b, 14b, qwen3-tiny, qwen3-0.6b or qwen3-1.7b
+        /// Shape of the network by name, such as tiny, 0.5b or qwen3-0.6b; a name that is not known lists all
         #[arg(long)]
         shape: String,
         /// Number of blocks; by default the shape's. A vision tower gets at most as many

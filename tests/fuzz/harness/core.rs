@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use nestor_model::error::{InputError, message};
-use nestor_model::model::config::Output;
-use nestor_model::model::{Architecture, Config, weights};
+use nestor_model::model::{Config, weights};
 use nestor_recipe::{lines, load_with};
 use tch::{Device, Kind};
 
@@ -44,9 +43,6 @@ pub fn safetensors(data: &[u8]) {
 /// The network that [`safetensors`] reads files for.
 pub fn small() -> Config {
     Config {
-        architecture: Architecture::Qwen3,
-        output: Output::Tokens,
-        vision: None,
         vocab_size: 4,
         hidden_size: 2,
         intermediate_size: 2,
@@ -55,10 +51,7 @@ pub fn small() -> Config {
         num_key_value_heads: 1,
         head_dim: Some(2),
         max_position_embeddings: 16,
-        rope_theta: 1e6,
-        rms_norm_eps: 1e-6,
-        tie_word_embeddings: true,
-        initializer_range: 0.02,
+        ..Config::shape("qwen3-tiny").expect("a shape")
     }
 }
 

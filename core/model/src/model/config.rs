@@ -2,56 +2,18 @@
 
 use anyhow::Result;
 use nestor_plugin::suggest;
-use serde::{Deserialize, Serialize};
 
+use super::arch::{Architecture, BlockParts, shape_names};
+use super::rope_scaling::RopeScaling;
 use super::vision_config::VisionConfig;
 use crate::input_error;
 use crate::recipe::NewModel;
 
-/// The supported networks; they differ in the attention of a block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Architecture {
-    /// Qwen2 and Qwen2.5: queries, keys and values have biases.
-    Qwen2,
-    /// Qwen3: no biases; queries and keys are normalised head by head.
-    Qwen3,
-    /// Qwen2.5-VL: the blocks of Qwen2, beside a vision tower.
-    #[serde(rename = "qwen2_5_vl")]
-    Qwen25Vl,
-}
-
-impl Architecture {
-    pub(super) const ALL: [Self; 3] = [Self::Qwen2, Self::Qwen3, Self::Qwen25Vl];
-
-    /// The `model_type` in `config.json`.
-    pub fn model_type(self) -> &'static str {
-        match self {
-            Self::Qwen2 => "qwen2",
-            Self::Qwen3 => "qwen3",
-            Self::Qwen25Vl => "qwen2_5_vl",
-        }
-    }
-
-    /// The name in the `architectures` of `config.json`.
-    pub(super) fn class(self) -> &'static str {
-        match self {
-            Self::Qwen2 => "Qwen2ForCausalLM",
-            Self::Qwen3 => "Qwen3ForCausalLM",
-            Self::Qwen25Vl => "Qwen2_5_VLForConditionalGeneration",
-        }
-    }
-
-    /// True if a block's queries, keys and values have biases.
-    pub fn has_qkv_bias(self) -> bool {
-        self != Self::Qwen3
-    }
-}
-
 /// The fields of a `config.json` that shape the network, under their Hugging Face names.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    pub architecture: Architecture,
+    pub architecture: &'static Architecture,
+    pub block: BlockParts,
     /// Rows of the embedding.
     pub vocab_size: i64,
     /// Width of the residual stream, E.
@@ -70,6 +32,8 @@ pub struct Config {
     pub max_position_embeddings: i64,
     /// Base of the rotary embedding.
     pub rope_theta: f64,
+    /// A change of its frequencies.
+    pub rope_scaling: Option<RopeScaling>,
     /// Epsilon of the norms.
     pub rms_norm_eps: f64,
     /// The head is the embedding.
@@ -82,7 +46,7 @@ pub struct Config {
 }
 
 /// The output of the head after the last block.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Output {
     /// A language model: logits of the next token.
     #[default]
@@ -90,22 +54,6 @@ pub enum Output {
     /// A critic: one value of the state.
     Value,
 }
-
-/// The names of [`Config::shape`].
-pub const SHAPES: [&str; 12] = [
-    "tiny",
-    "0.5b",
-    "1.5b",
-    "3b",
-    "7b",
-    "14b",
-    "qwen3-tiny",
-    "qwen3-0.6b",
-    "qwen3-1.7b",
-    "qwen2.5-vl-tiny",
-    "qwen2.5-vl-3b",
-    "qwen2.5-vl-7b",
-];
 
 /// More blocks than any model of this kind has; bounds the memory that a wrong `config.json` allocates.
 const MOST_BLOCKS: i64 = 1_000;
@@ -130,68 +78,42 @@ impl Config {
         self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads)
     }
 
-    /// The shape of a Qwen2.5 or Qwen3 model by its size, or a `tiny` one for trials. The sizes are those of the
-    /// `config.json` that Qwen publishes with each model (Qwen/Qwen2.5-0.5B, Qwen/Qwen3-0.6B and the others).
+    /// The shape of a published model by its name, or a tiny one for trials. The sizes are those of the `config.json` that is
+    /// published with the model.
     pub fn shape(name: &str) -> Result<Self> {
-        let [vocab, hidden, ffn, layers, heads, kv_heads] = match name {
-            "tiny" | "qwen3-tiny" | "qwen2.5-vl-tiny" => [512, 64, 176, 2, 4, 2],
-            "0.5b" => [151_936, 896, 4_864, 24, 14, 2],
-            "1.5b" => [151_936, 1_536, 8_960, 28, 12, 2],
-            "3b" | "qwen2.5-vl-3b" => [151_936, 2_048, 11_008, 36, 16, 2],
-            "7b" | "qwen2.5-vl-7b" => [152_064, 3_584, 18_944, 28, 28, 4],
-            "14b" => [152_064, 5_120, 13_824, 48, 40, 8],
-            "qwen3-0.6b" => [151_936, 1_024, 3_072, 28, 16, 8],
-            "qwen3-1.7b" => [151_936, 2_048, 6_144, 28, 16, 8],
-            other => return Err(input_error!("unknown shape `{other}`{}", suggest(other, &SHAPES))),
+        let Some((architecture, shape)) = Architecture::of_shape(name) else {
+            return Err(input_error!("unknown shape `{name}`{}", suggest(name, &shape_names())));
         };
-        let vision = match name {
-            "qwen2.5-vl-tiny" => Some(VisionConfig {
-                depth: 2,
-                hidden_size: 32,
-                intermediate_size: 88,
-                num_heads: 2,
-                fullatt_block_indexes: vec![1],
-                mrope_section: [2, 3, 3],
-                image_token_id: 508,
-                video_token_id: 509,
-                vision_start_token_id: 506,
-                vision_end_token_id: 507,
-                ..VisionConfig::published()
-            }),
-            _ if name.starts_with("qwen2.5-vl") => Some(VisionConfig::published()),
-            _ => None,
-        };
-        let (architecture, head_dim, max_position_embeddings) = match name {
-            _ if name.starts_with("qwen2.5-vl") => (Architecture::Qwen25Vl, None, 128_000),
-            "qwen3-tiny" => (Architecture::Qwen3, Some(32), 40_960),
-            _ if name.starts_with("qwen3") => (Architecture::Qwen3, Some(128), 40_960),
-            _ => (Architecture::Qwen2, None, 32_768),
-        };
+        let [vocab, hidden, ffn, layers, heads, kv_heads] = shape.sizes;
         Ok(Self {
             architecture,
+            block: architecture.usual_block()?,
             vocab_size: vocab,
             hidden_size: hidden,
             intermediate_size: ffn,
             num_hidden_layers: layers,
             num_attention_heads: heads,
             num_key_value_heads: kv_heads,
-            head_dim,
-            max_position_embeddings,
-            rope_theta: 1e6,
-            rms_norm_eps: 1e-6,
-            tie_word_embeddings: !matches!(name, "7b" | "14b" | "qwen2.5-vl-7b"),
+            head_dim: shape.head_dim,
+            max_position_embeddings: shape.max_position_embeddings,
+            rope_theta: shape.rope_theta,
+            rope_scaling: None,
+            rms_norm_eps: shape.rms_norm_eps,
+            tie_word_embeddings: shape.tie_word_embeddings,
             initializer_range: 0.02,
             output: Output::Tokens,
-            vision,
+            vision: architecture.tower.map(|of_shape| of_shape(name)),
         })
     }
 
     /// The network that a recipe's `model.new` describes, with a tokenizer of `vocab_size` ids. `image_ids` are those of a
     /// tower's tokens: start and end of an image, image, and video.
-    pub fn of_new(new: &NewModel, vocab_size: i64, max_position_embeddings: i64, image_ids: [i64; 4]) -> Self {
+    pub fn of_new(new: &NewModel, vocab_size: i64, max_position_embeddings: i64, image_ids: [i64; 4]) -> Result<Self> {
         let vision = new.vision.as_ref().map(|vision| VisionConfig::of_new(new, vision, image_ids));
-        Self {
-            architecture: if vision.is_some() { Architecture::Qwen25Vl } else { Architecture::Qwen2 },
+        let architecture = Architecture::of_new(vision.is_some());
+        Ok(Self {
+            architecture,
+            block: architecture.usual_block()?,
             vocab_size,
             hidden_size: new.hidden_size,
             intermediate_size: new.intermediate_size,
@@ -201,12 +123,13 @@ impl Config {
             head_dim: None,
             max_position_embeddings,
             rope_theta: 1e6,
+            rope_scaling: None,
             rms_norm_eps: 1e-6,
             tie_word_embeddings: true,
             initializer_range: new.initializer_range,
             output: Output::Tokens,
             vision,
-        }
+        })
     }
 
     /// Gives the network this number of blocks, and a vision tower at most as many, the last of which attends to the whole image.
@@ -268,6 +191,7 @@ impl Config {
         if let Some(vision) = &self.vision {
             vision.check(self.head_dim(), self.vocab_size)?;
         }
+        self.rope_scaling.map_or(Ok(()), |scaling| scaling.check())?;
         // Arithmetic on them is in float32.
         let positive = |x: f64| (f64::from(f32::MIN_POSITIVE)..=f64::from(f32::MAX)).contains(&x);
         if !positive(self.rope_theta) || !positive(self.rms_norm_eps) {

@@ -7,10 +7,12 @@ use nestor_images::Processor;
 use serde_json::{Map, Value, json};
 use tch::Kind;
 
+use super::arch::Architecture;
 use super::config::Output;
 use super::fields::Fields;
+use super::rope_scaling::RopeScaling;
 use super::vision_config::VisionConfig;
-use super::{Architecture, Config, StoredType};
+use super::{Config, StoredType};
 use crate::files::read_object;
 use crate::input_error;
 
@@ -42,36 +44,35 @@ impl Config {
 
     /// Reads a `config.json` object; absent fields get transformers' defaults.
     pub fn from_json(json: &Map<String, Value>) -> Result<Self> {
-        let architecture = architecture(json)?;
-        let seeing = architecture == Architecture::Qwen25Vl;
-        let json = &if seeing { flattened(json) } else { json.clone() };
+        let architecture = Architecture::of_json(json)?;
+        let json = &architecture.section.map_or_else(|| json.clone(), |section| flattened(json, section));
         refuse_unsupported(json)?;
-        let fields = Fields(json);
+        let (fields, defaults) = (Fields(json), &architecture.defaults);
+        let block = (architecture.read_block)(&fields)?;
         let heads = fields.required("num_attention_heads")?;
         let kv_heads = match json.get("num_key_value_heads") {
             Some(Value::Null) => heads,
-            _ => fields.integer("num_key_value_heads")?.unwrap_or(32),
-        };
-        let head_dim = match architecture {
-            Architecture::Qwen2 | Architecture::Qwen25Vl => fields.integer("head_dim")?,
-            Architecture::Qwen3 => Some(fields.integer("head_dim")?.unwrap_or(128)),
+            _ => fields.integer("num_key_value_heads")?.or(defaults.num_key_value_heads).unwrap_or(heads),
         };
         let hidden_size = fields.required("hidden_size")?;
-        let vision = if seeing { Some(VisionConfig::from_json(json, hidden_size)?) } else { None };
-        // The defaults of transformers' Qwen2_5_VLTextConfig are others than those of Qwen2Config.
-        let (theta, eps) = if seeing { (1e6, 1e-5) } else { (1e4, 1e-6) };
+        let vision = architecture.tower.map(|_| VisionConfig::from_json(json, hidden_size)).transpose()?;
+        let (rope_theta, rope_scaling) = rope(json, defaults.rope_theta)?;
         let config = Self {
             architecture,
+            block,
             vocab_size: fields.required("vocab_size")?,
             hidden_size,
             intermediate_size: fields.required("intermediate_size")?,
             num_hidden_layers: fields.required("num_hidden_layers")?,
             num_attention_heads: heads,
             num_key_value_heads: kv_heads,
-            head_dim,
-            max_position_embeddings: fields.integer("max_position_embeddings")?.unwrap_or(32_768),
-            rope_theta: rope_theta(json, theta)?,
-            rms_norm_eps: fields.number("rms_norm_eps")?.unwrap_or(eps),
+            head_dim: fields.integer("head_dim")?.or(defaults.head_dim),
+            max_position_embeddings: fields
+                .integer("max_position_embeddings")?
+                .unwrap_or(defaults.max_position_embeddings),
+            rope_theta,
+            rope_scaling,
+            rms_norm_eps: fields.number("rms_norm_eps")?.unwrap_or(defaults.rms_norm_eps),
             tie_word_embeddings: fields.boolean("tie_word_embeddings")?.unwrap_or(false),
             initializer_range: fields.number("initializer_range")?.unwrap_or(0.02),
             output: Output::Tokens,
@@ -84,8 +85,8 @@ impl Config {
     /// The `config.json` object of this network, in the form that every transformers version with this network reads.
     pub fn to_json(&self, eos: &[u32], kind: Kind) -> Result<Value> {
         let mut json = json!({
-            "architectures": [self.architecture.class()],
-            "model_type": self.architecture.model_type(),
+            "architectures": [self.architecture.class],
+            "model_type": self.architecture.model_type,
             "vocab_size": self.vocab_size,
             "hidden_size": self.hidden_size,
             "intermediate_size": self.intermediate_size,
@@ -107,14 +108,15 @@ impl Config {
         if let Some(dim) = self.head_dim {
             json["head_dim"] = dim.into();
         }
-        if self.architecture == Architecture::Qwen3 {
-            json["attention_bias"] = false.into();
+        if let Some(scaling) = self.rope_scaling {
+            json["rope_scaling"] = scaling.to_json();
         }
+        (self.architecture.write_block)(self.block, &mut json);
         if let Some(vision) = &self.vision {
             vision.put_json(&mut json, self.hidden_size);
         }
         if self.output == Output::Value {
-            json["architectures"] = json!([self.architecture.class().replace("CausalLM", "TokenClassification")]);
+            json["architectures"] = json!([self.architecture.class.replace("CausalLM", "TokenClassification")]);
             json["tie_word_embeddings"] = json!(false);
             json["num_labels"] = json!(1);
             json["id2label"] = json!({ "0": "value" });
@@ -130,11 +132,16 @@ impl Config {
         const OF_CRITIC: &[&str] =
             &["architectures", "tie_word_embeddings", "num_labels", "id2label", "label2id", "classifier_dropout"];
         let mut own = self.to_json(eos, kind)?;
-        // A file of transformers 5 has the language model's keys in a section of their own.
-        if let (Some(Value::Object(text)), Some(own)) = (original.get("text_config"), own.as_object_mut()) {
+        // A file may have the decoder's keys in a section of their own.
+        let section = self.architecture.section.and_then(|section| original.get(section));
+        if let (Some(Value::Object(text)), Some(own)) = (section, own.as_object_mut()) {
             own.retain(|key, _| !text.contains_key(key) && key != "rope_scaling" && key != "rope_theta");
         }
-        // transformers 5 calls the type `dtype`, and reads either.
+        // transformers 5 has the rotary embedding as `rope_parameters`, and reads either.
+        if let (Some(Value::Object(_)), Some(own)) = (original.get("rope_parameters"), own.as_object_mut()) {
+            own.remove("rope_scaling");
+        }
+        // It calls the type `dtype`, and reads either.
         if let Some(dtype) = original.get_mut("dtype") {
             *dtype = own["torch_dtype"].clone();
         }
@@ -148,10 +155,10 @@ impl Config {
     }
 }
 
-/// The keys of a Qwen2.5-VL file on one level: transformers 5 writes those of the language model as `text_config`.
-fn flattened(json: &Map<String, Value>) -> Map<String, Value> {
+/// The keys of a file on one level, where it may have those of the decoder in a section.
+fn flattened(json: &Map<String, Value>, section: &str) -> Map<String, Value> {
     let mut flat = json.clone();
-    if let Some(Value::Object(text)) = flat.remove("text_config") {
+    if let Some(Value::Object(text)) = flat.remove(section) {
         for (key, value) in text {
             if flat.get(&key).is_none_or(Value::is_null) {
                 flat.insert(key, value);
@@ -161,28 +168,9 @@ fn flattened(json: &Map<String, Value>) -> Map<String, Value> {
     flat
 }
 
-/// The network named by `model_type` and `architectures`.
-fn architecture(json: &Map<String, Value>) -> Result<Architecture> {
-    let model_type = Fields(json).text("model_type")?.unwrap_or_default();
-    let named = json.get("architectures").and_then(Value::as_array).filter(|list| !list.is_empty());
-    let fits = |known: &Architecture| {
-        model_type == known.model_type() && named.is_none_or(|list| list.iter().any(|name| name == known.class()))
-    };
-    Architecture::ALL.into_iter().find(fits).ok_or_else(|| {
-        input_error!(
-            "architecture {} (model_type \"{model_type}\") is not supported; use a Qwen2, Qwen2.5 or Qwen3 causal \
-             language model, or Qwen2.5-VL",
-            named.map_or("unnamed".to_string(), |list| Value::from(list.clone()).to_string())
-        )
-    })
-}
-
 /// Refuses networks that would load, but compute other numbers than transformers does.
 fn refuse_unsupported(json: &Map<String, Value>) -> Result<()> {
     let fields = Fields(json);
-    if fields.boolean("attention_bias")?.unwrap_or(false) && fields.text("model_type")?.as_deref() == Some("qwen3") {
-        return Err(input_error!("attention_bias is not supported; no published Qwen3 model has it"));
-    }
     if let Some(act) = fields.text("hidden_act")?
         && act != "silu"
     {
@@ -211,28 +199,30 @@ fn refuse_unsupported(json: &Map<String, Value>) -> Result<()> {
     Ok(())
 }
 
-/// The rotary base: transformers 5 writes `rope_parameters`, older ones `rope_theta` and perhaps `rope_scaling`.
-fn rope_theta(json: &Map<String, Value>, default: f64) -> Result<f64> {
+/// The rotary base and the change of its frequencies: transformers 5 writes `rope_parameters`, older ones `rope_theta` and
+/// perhaps `rope_scaling`.
+fn rope(json: &Map<String, Value>, default: f64) -> Result<(f64, Option<RopeScaling>)> {
     let outer = Fields(json).number("rope_theta")?;
     let section = ["rope_scaling", "rope_parameters"]
         .into_iter()
         .find_map(|name| json.get(name).filter(|v| !v.is_null()).map(|value| (name, value)));
-    let Some((name, section)) = section else { return Ok(outer.unwrap_or(default)) };
+    let Some((name, section)) = section else { return Ok((outer.unwrap_or(default), None)) };
     let inner = section.as_object().ok_or_else(|| input_error!("{name} must be an object, not {section}"))?;
     let fields = Fields(inner);
     let kind = fields.text("rope_type")?.or(fields.text("type")?).unwrap_or_else(|| "default".into());
     let whole = fields.number("partial_rotary_factor")?.unwrap_or(1.0) == 1.0;
-    let known = kind == "default" || kind == "mrope" && inner.contains_key("mrope_section");
+    let scaling = RopeScaling::from_json(&kind, &fields)?;
+    let known = kind == "default" || kind == "mrope" && inner.contains_key("mrope_section") || scaling.is_some();
     if !known || !whole || inner.values().any(Value::is_object) {
         return Err(input_error!("{name} {section} is not supported; remove it to use the plain rotary embedding"));
     }
-    Ok(fields.number("rope_theta")?.or(outer).unwrap_or(default))
+    Ok((fields.number("rope_theta")?.or(outer).unwrap_or(default), scaling))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::config::SHAPES;
+    use crate::model::arch::shape_names;
 
     fn read(change: Value) -> Result<Config> {
         let mut json = Config::shape("tiny").and_then(|c| c.to_json(&[], Kind::Float)).expect("tiny");
@@ -244,7 +234,7 @@ mod tests {
 
     #[test]
     fn a_written_config_reads_back() {
-        for name in SHAPES {
+        for name in shape_names() {
             let shape = Config::shape(name).expect(name);
             let json = shape.to_json(&[], Kind::Float).expect(name);
             assert_eq!(Config::from_json(json.as_object().expect("an object")).expect(name), shape);
@@ -271,6 +261,22 @@ mod tests {
     }
 
     #[test]
+    fn scaled_frequencies_are_written_as_they_were_read() {
+        let scaling = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                             "original_max_position_embeddings": 512});
+        let json = read(json!({"rope_scaling": scaling})).and_then(|c| c.to_json(&[], Kind::Float)).expect("read");
+        assert_eq!(json["rope_scaling"], scaling);
+        // A file of transformers 5 keeps its own form alone.
+        let mut new = scaling.clone();
+        new["rope_theta"] = 1e6.into();
+        let original = json!({ "rope_parameters": new });
+        let config = read(json!({"rope_theta": null, "rope_parameters": new})).expect("read");
+        let original = original.as_object().expect("an object").clone();
+        let json = config.to_json_like(original, &[], Kind::Float).expect("written");
+        assert!(json["rope_parameters"] == new && json.get("rope_scaling").is_none(), "{json}");
+    }
+
+    #[test]
     fn absent_fields_get_transformers_defaults() {
         let config = json!({"model_type": "qwen2", "vocab_size": 8, "hidden_size": 64, "intermediate_size": 8,
                             "num_hidden_layers": 1, "num_attention_heads": 32});
@@ -282,8 +288,10 @@ mod tests {
     #[test]
     fn unsupported_networks_are_refused() {
         for (change, word) in [
-            (json!({"model_type": "llama", "architectures": ["LlamaForCausalLM"]}), "LlamaForCausalLM"),
+            (json!({"model_type": "mamba", "architectures": ["MambaForCausalLM"]}), "MambaForCausalLM"),
             (json!({"rope_scaling": {"type": "yarn", "factor": 4.0}}), "rope_scaling"),
+            (json!({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}), "low_freq_factor"),
+            (json!({"rope_scaling": {"rope_type": "linear", "factor": 0.5}}), "at least 1"),
             (json!({"use_sliding_window": true, "max_window_layers": 1}), "sliding"),
             (json!({"layer_types": ["full_attention", "sliding_attention"]}), "sliding"),
             (json!({"num_key_value_heads": 3}), "num_key_value_heads"),

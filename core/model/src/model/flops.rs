@@ -3,7 +3,7 @@
 use super::Config;
 use super::VisionConfig;
 use super::config::Output;
-use super::qwen2::layouts;
+use super::decoder::layouts;
 
 /// Elements of a block's matrices.
 pub fn block_matrices(c: &Config) -> u64 {

@@ -178,9 +178,12 @@ impl Linear {
         y
     }
 
-    /// Adds the layer's output for x (T, in) to `sum` (T, out) where it is, without gradients. For a layer without a bias.
+    /// Adds the layer's output for x (T, in) to `sum` (T, out) where it is, without gradients.
     pub fn add_to(&self, mut sum: Tensor, x: &Tensor) -> Tensor {
         let _ = sum.addmm_(x, &self.weight.tr());
+        if let Some(bias) = &self.bias {
+            let _ = sum.g_add_(bias);
+        }
         if let Some(JoinedAdapters { a, b, .. }) = &self.adapters {
             let _ = sum.addmm_(&x.matmul(&a.tr()), &b.tr());
         }

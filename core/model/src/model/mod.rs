@@ -1,7 +1,9 @@
-//! The network: its configuration, its weights in files, and the forward pass of Qwen2 and Qwen3.
+//! The network: its configuration, its weights in files, and the forward pass that all architectures share.
 
+pub mod arch;
 pub mod config;
 mod config_json;
+pub mod decoder;
 mod fields;
 pub mod flops;
 pub mod header;
@@ -10,8 +12,8 @@ pub mod images;
 pub mod linear;
 pub mod new;
 pub mod new_folder;
-pub mod qwen2;
 pub mod rope;
+pub mod rope_scaling;
 pub mod stored;
 mod views;
 pub mod vision;
@@ -26,8 +28,8 @@ use nestor_torch::kernels::LeftOut;
 use nestor_torch::{cuda, kernels};
 use tch::{Device, Kind};
 
-pub use config::{Architecture, Config};
-pub use qwen2::Model;
+pub use config::Config;
+pub use decoder::Model;
 pub use rope::Rope;
 pub use vision_config::VisionConfig;
 

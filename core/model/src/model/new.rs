@@ -26,7 +26,7 @@ const WEIGHTS: u64 = u64::MAX;
 #[derive(Debug)]
 pub struct RandomModel<'a> {
     pub config: Config,
-    /// A `tokenizer.json` with Qwen2.5's tokens.
+    /// A `tokenizer.json` with Qwen's special tokens.
     pub tokenizer: Option<&'a Path>,
     /// Seed of the weights.
     pub seed: u64,
@@ -71,7 +71,7 @@ pub fn config(new: &NewModel, tokenizer: &Tokenizer, max_tokens: usize) -> Resul
         Some(_) => tokenizer.image_ids().context("a tokenizer for images has their tokens")?.map(i64::from),
         None => last_ids(vocabulary),
     };
-    Ok(Config::of_new(new, vocabulary, max_tokens as i64, ids))
+    Config::of_new(new, vocabulary, max_tokens as i64, ids)
 }
 
 /// The last four ids of a vocabulary: those of the tokens for images in a trained tokenizer.

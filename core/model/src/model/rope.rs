@@ -18,6 +18,7 @@ impl Rope {
         let (dim, device) = (config.head_dim(), positions.device());
         let exponent = Tensor::arange_start_step(0, dim, 2, (Kind::Int64, device)).to_kind(Kind::Float) / dim as f64;
         let inverse = Tensor::full([1], config.rope_theta, (Kind::Float, device)).pow(&exponent).reciprocal();
+        let inverse = config.rope_scaling.map_or_else(|| inverse.shallow_clone(), |scaling| scaling.apply(&inverse));
         let angles = positions.to_kind(Kind::Float).unsqueeze(-1) * inverse; // (T, D/2) or (3, T, D/2)
         let angles = match &config.vision {
             Some(vision) if angles.dim() == 3 => {

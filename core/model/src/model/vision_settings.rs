@@ -30,7 +30,7 @@ impl Config {
             return Err(input_error!(
                 "recipe key `model.vision`: the model ({}) has no vision tower; leave the section out, or take a \
                  Qwen2.5-VL model",
-                self.architecture.model_type()
+                self.architecture.model_type
             ));
         };
         let least = settings.min_pixels.unwrap_or(vision.processor.min_pixels);

@@ -10,6 +10,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::VisionConfig;
 use super::config_json::PROCESSOR;
+use super::decoder::layouts;
 use super::new_folder::in_new_folder;
 use super::stored::{Expected, Outgoing, TensorFiles, of_files, of_model, to_bytes, write_file};
 use super::{Config, Model};
@@ -38,8 +39,8 @@ pub fn load(dir: &Path, kind: Kind, device: Device) -> Result<Model> {
 /// rank's shards.
 pub fn open(dir: &Path) -> Result<(Config, TensorFiles<'static>)> {
     let config = Config::load(dir)?;
-    let files = open_files(dir)?;
-    let layouts = super::qwen2::layouts(&config);
+    let files = open_files(dir)?.renamed(|name| Some(config.architecture.renamed(name)));
+    let layouts = layouts(&config);
     files.check(dir, &Expected { layouts: &layouts, kind: None, tied: config.tie_word_embeddings })?;
     Ok((config, files))
 }
@@ -49,17 +50,7 @@ pub fn open_files(dir: &Path) -> Result<TensorFiles<'static>> {
     let index = read_index(dir)?;
     let files = TensorFiles::open(names_of(index.as_ref()).into_iter().map(|name| dir.join(name)).collect())?;
     check_index(dir, &index.unwrap_or_default(), &files)?;
-    Ok(files.renamed(|name| Some(published_name(name))))
-}
-
-/// The name of a tensor in the files that Qwen publishes. Some versions of transformers write the names of their modules, such as
-/// "model.visual.merger" in place of "visual.merger".
-fn published_name(name: &str) -> String {
-    match (name.strip_prefix("model.language_model."), name.strip_prefix("model.visual.")) {
-        (Some(rest), _) => format!("model.{rest}"),
-        (_, Some(rest)) => format!("visual.{rest}"),
-        (None, None) => name.to_string(),
-    }
+    Ok(files)
 }
 
 /// SHA-256 of the weights of a Hugging Face folder in the given compute type, to which adapters belong. It does not depend
@@ -67,7 +58,7 @@ fn published_name(name: &str) -> String {
 pub fn fingerprint(dir: &Path, kind: Kind) -> Result<String> {
     let (config, files) = open(dir)?;
     let (mut hasher, mut bytes) = (Sha256::new(), Vec::new());
-    for tensor in of_files(&files, &super::qwen2::layouts(&config)) {
+    for tensor in of_files(&files, &layouts(&config)) {
         tensor.slices(|slice| {
             to_bytes(slice, kind, &mut bytes);
             hasher.update(&bytes);
@@ -86,7 +77,7 @@ pub fn read_flats(path: &Path, layouts: &[Layout], flats: &[Tensor]) -> Result<(
 
 /// The network in the bytes of one file; `path` names it in errors. Allocates nothing before the file is checked.
 pub fn model_of(path: &Path, file: &[u8], config: Config, (kind, device): (Kind, Device)) -> Result<Model> {
-    let layouts = super::qwen2::layouts(&config);
+    let layouts = layouts(&config);
     let files = TensorFiles::of_bytes(path, file)?;
     files.check(path, &Expected { layouts: &layouts, ..Expected::default() })?;
     let model = Model::empty(config, kind, device);
@@ -144,7 +135,7 @@ pub fn save_pretrained(model: &Model, dir: &Path, source: Option<&Path>, kind: K
 /// Writes another Hugging Face folder in the given type into an existing folder.
 pub fn convert(source: &Path, dir: &Path, kind: Kind) -> Result<()> {
     let (config, files) = open(source)?;
-    write_folder(&config, of_files(&files, &super::qwen2::layouts(&config)), (dir, Some(source)), kind)
+    write_folder(&config, of_files(&files, &layouts(&config)), (dir, Some(source)), kind)
 }
 
 /// [`save_pretrained`] for tensors that need not be in memory: into the existing folder `dir`, with the tokenizer files of

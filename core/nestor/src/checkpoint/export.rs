@@ -14,7 +14,7 @@ use crate::files::{read_object, write_json};
 use crate::input_error;
 use crate::model::config::Output;
 use crate::model::stored::{Expected, TensorFiles, of_files, write_file};
-use crate::model::{Config, Model, qwen2, weights};
+use crate::model::{Config, Model, decoder, weights};
 use crate::ranks::Solo;
 use crate::recipe::Lora;
 use crate::shard::{Adapters, Layout, projections};
@@ -58,7 +58,7 @@ impl Stored {
             return Err(input_error!("{} holds no critic: export its policy", checkpoint.display()));
         }
         let config = Config { output, ..Config::load(checkpoint)? };
-        let weights = open(&manifest, checkpoint, master_weights, &qwen2::layouts(&config))?;
+        let weights = open(&manifest, checkpoint, master_weights, &decoder::layouts(&config))?;
         let adapters = match output {
             Output::Tokens => adapters(&manifest, checkpoint, &config, device)?,
             Output::Value => None,
@@ -73,7 +73,7 @@ fn adapters(manifest: &Manifest, checkpoint: &Path, config: &Config, device: Dev
         return Ok(None);
     }
     let settings = lora(checkpoint)?;
-    let layouts = Adapters::layouts_of(&qwen2::block_layouts(config), settings.rank);
+    let layouts = Adapters::layouts_of(&decoder::block_layouts(config), settings.rank);
     let whole: Vec<Tensor> = layouts.iter().map(|l| Tensor::zeros([l.numel()], (Kind::Float, device))).collect();
     open(manifest, checkpoint, ADAPTER, &layouts)?.fill(&layouts, &Solo { device }, &whole)?;
     Ok(Some(Adapters::of(layouts, whole, &settings)))
@@ -109,7 +109,7 @@ pub fn export(checkpoint: &Path, dir: &Path, output: Output, kind: Kind) -> Resu
             checkpoint.display()
         ));
     }
-    let layouts = qwen2::layouts(&config);
+    let layouts = decoder::layouts(&config);
     let mut tensors = of_files(&weights, &layouts);
     if let Some(adapters) = adapters {
         let of_block = |block| projections(&layouts[1 + block]).map(|w| w.name.clone()).zip(adapters.of_block(block));
@@ -133,7 +133,7 @@ pub fn export_adapter(checkpoint: &Path, dir: &Path) -> Result<()> {
         ));
     }
     let config = Config::load(checkpoint)?;
-    let mut layouts = Adapters::layouts_of(&qwen2::block_layouts(&config), lora(checkpoint)?.rank);
+    let mut layouts = Adapters::layouts_of(&decoder::block_layouts(&config), lora(checkpoint)?.rank);
     let mut files = open(&manifest, checkpoint, ADAPTER, &layouts)?;
     let mut settings = read_object(&checkpoint.join(ADAPTER_CONFIG))?.unwrap_or_default();
     if config.vision.is_some() {

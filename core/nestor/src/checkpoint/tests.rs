@@ -12,7 +12,7 @@ use super::manifest::verify;
 use super::*;
 use crate::error::message;
 use crate::model::config::Output;
-use crate::model::qwen2;
+use crate::model::decoder;
 use crate::model::stored::to_bytes;
 use crate::ranks::{C10d, Rendezvous, Secret, Solo};
 use crate::recipe::Dist;
@@ -76,8 +76,8 @@ fn config() -> Config {
 
 /// The sets of a checkpoint with adapters, with their layouts.
 fn layouts() -> Vec<(&'static str, Vec<Layout>)> {
-    let all = qwen2::layouts(&config());
-    let critic = qwen2::layouts(&Config { output: Output::Value, ..config() });
+    let all = decoder::layouts(&config());
+    let critic = decoder::layouts(&Config { output: Output::Value, ..config() });
     let adapters = Adapters::layouts_of(&all[1..], 3);
     let sets = [(POLICY[0], all), (ADAPTER, adapters.clone()), (POLICY[1], adapters), (CRITIC[0], critic)];
     let cut = |units: Vec<Layout>| units.into_iter().map(|unit| unit.with_slices(1_000)).collect();

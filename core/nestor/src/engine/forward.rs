@@ -10,8 +10,8 @@ use tch::{Device, Kind, Tensor};
 
 use super::cache::{Cache, CacheView, DecodeView};
 use super::scheduler::Chunk;
+use crate::model::decoder::{BlockWeights, ForwardInput, OuterWeights, WeightSource};
 use crate::model::images::TowerSource;
-use crate::model::qwen2::{BlockWeights, ForwardInput, OuterWeights, WeightSource};
 use crate::model::vision::tower::TowerWeights;
 use crate::model::vision::{ImagePart, ImageRows};
 use crate::model::{Model, Rope};

@@ -15,7 +15,7 @@ use super::cache::{Cache, DecodeView};
 use super::forward::{Feed, HeldWeights, Weights, forward};
 use super::sampler::{Draw, Drawn, draw_rows, draw_tensors};
 use super::scheduler::Chunk;
-use crate::model::qwen2::{ForwardInput, WeightSource};
+use crate::model::decoder::{ForwardInput, WeightSource};
 use crate::model::{Model, Rope};
 
 /// The recorded passes of an engine, and the tensors that they share.

@@ -17,10 +17,10 @@ use tch::{Kind, Tensor, no_grad};
 
 use super::packing::Packed;
 use super::vision::VisionPass;
+use crate::model::decoder::{BlockInput, BlockWeights, ForwardInput, OuterWeights, WeightSource};
 use crate::model::images::TowerSource;
 use crate::model::linear::Tape;
-use crate::model::qwen2::{BlockInput, BlockWeights, ForwardInput, OuterWeights, WeightSource};
-use crate::model::{Architecture, Config, Model};
+use crate::model::{Config, Model};
 use crate::recipe::Recompute;
 use crate::shard::{GradientSums, HeldUnits, UnitReader};
 
@@ -236,10 +236,10 @@ pub fn activation_bytes(c: &Config, kind: Kind, ops: Ops) -> u64 {
     // The norms of heads keep their inputs too, and with them the values before the rotation. Generic operations also keep the
     // normed heads before their weights, and read the values where they are.
     let heads = c.num_attention_heads + c.num_key_value_heads;
-    let (head_norms, scales) = match (c.architecture, ops) {
-        (Architecture::Qwen2 | Architecture::Qwen25Vl, _) => (0, 0),
-        (Architecture::Qwen3, Ops::Fused) => (q + 2 * kv, heads),
-        (Architecture::Qwen3, Ops::Generic) => (2 * q + 2 * kv, heads),
+    let (head_norms, scales) = match (c.block.head_norms, ops) {
+        (false, _) => (0, 0),
+        (true, Ops::Fused) => (q + 2 * kv, heads),
+        (true, Ops::Generic) => (2 * q + 2 * kv, heads),
     };
     let elements = 4 * c.hidden_size + attention + head_norms + 3 * c.intermediate_size;
     let float32 = 2 + c.num_attention_heads + scales;

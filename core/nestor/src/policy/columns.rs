@@ -12,9 +12,9 @@ use super::logprobs::shared_numbers;
 use super::packing::Packed;
 use crate::data::{Batch, Rows, Sequence};
 use crate::model::Model;
+use crate::model::decoder::BlockInput;
 use crate::model::images::TowerSource;
 use crate::model::linear::Tape;
-use crate::model::qwen2::BlockInput;
 use crate::plugin::Column;
 use crate::shard::Ranks;
 

@@ -18,8 +18,8 @@ use tch::{Kind, Tensor, no_grad};
 use super::backward::{HeadInputs, accumulate_gradients, states};
 use super::packing::Packed;
 use crate::model::Model;
+use crate::model::decoder::OuterWeights;
 use crate::model::linear::Tape;
-use crate::model::qwen2::OuterWeights;
 use crate::recipe::Recompute;
 use crate::shard::{GradientSums, UnitReader};
 

@@ -8,7 +8,7 @@ use tch::{Kind, Tensor, no_grad};
 use super::backward;
 use crate::error::Diverged;
 use crate::model::config::Output;
-use crate::model::qwen2::layouts;
+use crate::model::decoder::layouts;
 use crate::model::{Config, Model};
 use crate::recipe::{self, LOSS_SCALE, Recompute, Update};
 use crate::shard::{AdamW, Adapters, GradientSums, HeldUnits, Layout, LossScale, Optimizer, Ranks, StepReport};

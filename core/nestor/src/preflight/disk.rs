@@ -7,7 +7,7 @@ use nix::sys::statvfs::statvfs;
 use serde::Serialize;
 
 use crate::input_error;
-use crate::model::{Config, kind, qwen2};
+use crate::model::{Config, decoder, kind};
 use crate::recipe::{Recipe, VisionTrain};
 use crate::shard::{Adapters, Layout};
 
@@ -28,7 +28,7 @@ pub struct Space {
 impl Space {
     /// The room that a run of this network takes in a directory that need not exist yet.
     pub fn of(recipe: &Recipe, config: &Config, dir: &Path) -> Self {
-        let layouts = qwen2::layouts(config);
+        let layouts = decoder::layouts(config);
         let sum = |layouts: &[Layout]| layouts.iter().map(|layout| layout.numel() as u64).sum::<u64>();
         let all = sum(&layouts);
         let moments = |parameters: u64| 2 * FLOAT * parameters;
@@ -36,7 +36,7 @@ impl Space {
         let trained = sum(&layouts[..trained_units(&layouts, config, recipe.model.vision_train())]);
         let policy = match &recipe.model.lora {
             Some(lora) => {
-                let adapters = sum(&Adapters::layouts_of(&qwen2::block_layouts(config), lora.rank));
+                let adapters = sum(&Adapters::layouts_of(&decoder::block_layouts(config), lora.rank));
                 FLOAT * all + FLOAT * adapters + moments(adapters)
             }
             None => FLOAT * all + moments(trained),

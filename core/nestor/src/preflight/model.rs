@@ -78,7 +78,7 @@ fn to_be_made(recipe: &Recipe, conditions: &Conditions, findings: &mut Findings)
     let config = match &tokenizer {
         Some(tokenizer) => new::config(new, tokenizer, tokens),
         // At a rank that makes no tokenizer: the sizes alone.
-        None => Ok(Config::of_new(new, new.vocab_size, tokens as i64, new::last_ids(new.vocab_size))),
+        None => Config::of_new(new, new.vocab_size, tokens as i64, new::last_ids(new.vocab_size)),
     };
     let config = config.and_then(|config| config.with_image_limits(&recipe.model));
     let checked = config.and_then(|config| config.check().map(|()| config).context("recipe key `model.new`"));

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use nestor::engine::Decode;
-use nestor_model::model::{Architecture, Config};
+use nestor_model::model::Config;
 use nestor_recipe::Recompute;
 use nestor_torch::kernels;
 use nestor_torch::ops::Ops;
@@ -21,7 +21,7 @@ fn the_ledgers_lists_are_those_of_the_program() {
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
     kernels::emulate(Some(Path::new(String::from_utf8_lossy(&built.stdout).trim()))).expect("the emulator");
     let of = |blocks| {
-        let sizes = config(Architecture::Qwen2, blocks);
+        let sizes = config("tiny", blocks);
         let heads = Config { num_attention_heads: 6, num_key_value_heads: 2, head_dim: Some(64), ..sizes };
         of_config(Config { vocab_size: 1000, hidden_size: 200, intermediate_size: 176, ..heads }, Ops::Generic)
     };

@@ -7,7 +7,7 @@ use nestor::policy::batching::all_mini_batches;
 use nestor::policy::logprobs::ragged_logprobs;
 use nestor::policy::update::{UpdateReport, UpdateSettings, gradients, update as update_policy};
 use nestor_model::data::{Batch, Rows, Sequence};
-use nestor_model::model::{Architecture, Config, Model, new};
+use nestor_model::model::{Config, Model, new};
 use nestor_model::ranks::Solo;
 use nestor_model::shard::{AdamW, Optimizer, Ranks};
 use nestor_recipe::{Lora, Update};
@@ -21,21 +21,16 @@ fn model_in(kind: Kind) -> Model {
 
 fn model() -> Model {
     let config = Config {
-        architecture: Architecture::Qwen2,
         vocab_size: 61,
         hidden_size: 32,
         intermediate_size: 48,
         num_hidden_layers: 2,
         num_attention_heads: 4,
         num_key_value_heads: 2,
-        head_dim: None,
         max_position_embeddings: 128,
         rope_theta: 10_000.0,
-        rms_norm_eps: 1e-6,
-        tie_word_embeddings: true,
         initializer_range: 0.2,
-        output: nestor_model::model::config::Output::Tokens,
-        vision: None,
+        ..Config::shape("tiny").unwrap()
     };
     new::random(&config, 3, Kind::Float, Device::Cpu).unwrap()
 }

@@ -43,7 +43,7 @@ use self::whole::WholeRun;
 pub use self::workload::PlannedWork;
 use self::workload::{Means, planned_work};
 use crate::input_error;
-use crate::model::{Config, config::SHAPES, hub, kind, new::last_ids};
+use crate::model::{Config, arch::shape_names, hub, kind, new::last_ids};
 use crate::plugin::Column;
 use crate::preflight::{Conditions, Findings, preflight};
 use crate::recipe::{self, Recipe, Sharding, all_of};
@@ -204,7 +204,7 @@ fn network(recipe: &Recipe, shape: Option<&str>) -> Result<(Config, String)> {
         if shape.is_some() {
             return Err(input_error!("--shape replaces `model.path`, but the recipe has a `model.new`"));
         }
-        let config = Config::of_new(new, new.vocab_size, recipe.rollout.max_tokens() as i64, last_ids(new.vocab_size));
+        let config = Config::of_new(new, new.vocab_size, recipe.rollout.max_tokens() as i64, last_ids(new.vocab_size))?;
         config.check()?;
         return Ok((config, "model.new".into()));
     }
@@ -213,7 +213,7 @@ fn network(recipe: &Recipe, shape: Option<&str>) -> Result<(Config, String)> {
     }
     let name = source.path.as_deref().unwrap_or_default();
     let config = hub::folder(name.as_ref()).and_then(|folder| Config::load(&folder)).map_err(|error| {
-        let shapes = SHAPES.join("|");
+        let shapes = shape_names().join("|");
         input_error!("recipe key `model.path`: {error:#}; or give the network's shape instead, with --shape {shapes}")
     })?;
     Ok((config, name.into()))

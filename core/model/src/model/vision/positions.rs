@@ -151,7 +151,7 @@ pub fn placed(images: &[SequenceImage], tokens: &[u32], config: &Config) -> Resu
 pub fn blind(config: &Config) -> anyhow::Error {
     input_error!(
         "the model ({}) reads no images; take a Qwen2.5-VL model, or leave the images out",
-        config.architecture.model_type()
+        config.architecture.model_type
     )
 }
 

@@ -5,6 +5,7 @@ use nestor::policy::update::differentiate;
 use nestor::policy::{Network, Packed, PassOptions, policy_gradients};
 use nestor_model::data::{Rows, Sequence};
 use nestor_model::model::{Architecture, Config, Model, config::Output, new};
+use nestor_model::model::{Config, Model, new};
 use nestor_model::shard::Ranks;
 use nestor_recipe::Recompute;
 use nestor_torch::ops::Ops;
@@ -15,9 +16,9 @@ pub const HEADS: i64 = 8;
 pub const KV_HEADS: i64 = 2;
 pub const DIM: i64 = 16;
 
-pub fn config(architecture: Architecture, blocks: i64) -> Config {
+/// A small network of the architecture that has the shape of this name.
+pub fn config(shape: &str, blocks: i64) -> Config {
     Config {
-        architecture,
         vocab_size: 64,
         hidden_size: 64,
         intermediate_size: 160,
@@ -27,16 +28,13 @@ pub fn config(architecture: Architecture, blocks: i64) -> Config {
         head_dim: Some(DIM),
         max_position_embeddings: 1024,
         rope_theta: 10_000.0,
-        rms_norm_eps: 1e-6,
-        tie_word_embeddings: true,
         initializer_range: 0.2,
-        output: Output::Tokens,
-        vision: None,
+        ..Config::shape(shape).expect("a shape")
     }
 }
 
-pub fn model(architecture: Architecture, blocks: i64, ops: Ops) -> Model {
-    of_config(config(architecture, blocks), ops)
+pub fn model(shape: &str, blocks: i64, ops: Ops) -> Model {
+    of_config(config(shape, blocks), ops)
 }
 
 pub fn of_config(config: Config, ops: Ops) -> Model {

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use nestor_host::{Plugins, SharedEnv};
-use nestor_model::model::{Architecture, Config, Model};
+use nestor_model::model::{Config, Model};
 use nestor_recipe::{Isolation, PluginChoice};
 use serde_json::json;
 use tch::{Device, Kind};
@@ -89,21 +89,15 @@ pub fn toy() -> SharedEnv {
 /// A tiny network with large random weights, so that its log-probs differ between contexts.
 pub fn model(vocab_size: usize) -> Model {
     let config = Config {
-        architecture: Architecture::Qwen2,
         vocab_size: vocab_size as i64,
         hidden_size: 32,
         intermediate_size: 48,
         num_hidden_layers: 2,
         num_attention_heads: 4,
         num_key_value_heads: 2,
-        head_dim: None,
         max_position_embeddings: 512,
         rope_theta: 10_000.0,
-        rms_norm_eps: 1e-6,
-        tie_word_embeddings: true,
-        initializer_range: 0.02,
-        output: nestor_model::model::config::Output::Tokens,
-        vision: None,
+        ..Config::shape("tiny").expect("a shape")
     };
     tch::manual_seed(1);
     let model = Model::empty(config, Kind::Float, Device::Cpu);

@@ -1,10 +1,9 @@
-//! Qwen2 (Qwen2.5 in every size) and Qwen3, on one packed token axis.
+//! The decoder that all architectures share, on one packed token axis.
 //!
 //! Sequences are packed end to end. The caller of [`Model::forward`] passes a function `attend` that decides which tokens
 //! see each other: packed causal attention in the update, the KV cache in generation. So there is one block, and training
-//! and generation cannot drift apart. The networks follow `modeling_qwen2.py` and `modeling_qwen3.py` of transformers. They
-//! differ in a block's attention: Qwen2 adds biases to queries, keys and values, Qwen3 normalises each head of queries and
-//! keys.
+//! and generation cannot drift apart. The networks differ in the biases of a block and in norms of heads, which
+//! [`BlockParts`] names; `arch/` has a file for each.
 
 use std::cell::RefCell;
 
@@ -13,7 +12,8 @@ use nestor_torch::generic::{self, Normed, RotatedQkv};
 use nestor_torch::ops::{Ops, split};
 use tch::{Device, Kind, Tensor};
 
-use super::config::{Architecture, Config, Output};
+use super::arch::BlockParts;
+use super::config::{Config, Output};
 use super::linear::{Linear, Tape, TapeGradients, add_gradients};
 use super::rope::Rope;
 use super::views::Views;
@@ -61,9 +61,9 @@ pub struct BlockInput<'a> {
 pub struct BlockWeights {
     /// (E).
     input_norm: Tensor,
-    /// Queries, keys and values: ((H + 2K) D, E), with a bias in Qwen2.
+    /// Queries, keys and values: ((H + 2K) D, E).
     qkv: Linear,
-    /// Norms of the heads of queries and keys in Qwen3, (D) each.
+    /// Norms of the heads of queries and keys, (D) each.
     qk_norm: Option<[Tensor; 2]>,
     /// (E, H D).
     o_proj: Linear,
@@ -120,39 +120,38 @@ pub fn layouts(c: &Config) -> Vec<Layout> {
     match c.output {
         Output::Tokens if c.tie_word_embeddings => {}
         Output::Tokens => outer.push(("lm_head.weight".to_string(), vec![c.vocab_size, hidden])),
-        // The names of transformers' Qwen2ForTokenClassification with one label.
+        // The names of transformers' token classification with one label.
         Output::Value => {
             outer.extend([("score.weight".to_string(), vec![1, hidden]), ("score.bias".to_string(), vec![1])]);
         }
     }
     let mut units = vec![Layout::new("outer", outer)];
+    let BlockParts { qkv_bias, o_bias, mlp_bias, head_norms } = c.block;
     for layer in 0..c.num_hidden_layers {
-        let name = |(rest, shape): (&str, Vec<i64>)| (format!("model.layers.{layer}.{rest}"), shape);
-        // Query, key and value are adjacent, so that one product computes all three; so are gate and up.
-        let projections = vec![
-            ("input_layernorm.weight", vec![hidden]),
-            ("self_attn.q_proj.weight", vec![q, hidden]),
-            ("self_attn.k_proj.weight", vec![kv, hidden]),
-            ("self_attn.v_proj.weight", vec![kv, hidden]),
+        // Each part with the condition that it is there. Query, key and value are adjacent, so that one product computes all
+        // three; so are gate and up.
+        let parts = [
+            (true, "input_layernorm.weight", vec![hidden]),
+            (true, "self_attn.q_proj.weight", vec![q, hidden]),
+            (true, "self_attn.k_proj.weight", vec![kv, hidden]),
+            (true, "self_attn.v_proj.weight", vec![kv, hidden]),
+            (qkv_bias, "self_attn.q_proj.bias", vec![q]),
+            (qkv_bias, "self_attn.k_proj.bias", vec![kv]),
+            (qkv_bias, "self_attn.v_proj.bias", vec![kv]),
+            (head_norms, "self_attn.q_norm.weight", vec![c.head_dim()]),
+            (head_norms, "self_attn.k_norm.weight", vec![c.head_dim()]),
+            (true, "self_attn.o_proj.weight", vec![hidden, q]),
+            (o_bias, "self_attn.o_proj.bias", vec![hidden]),
+            (true, "post_attention_layernorm.weight", vec![hidden]),
+            (true, "mlp.gate_proj.weight", vec![ffn, hidden]),
+            (true, "mlp.up_proj.weight", vec![ffn, hidden]),
+            (mlp_bias, "mlp.gate_proj.bias", vec![ffn]),
+            (mlp_bias, "mlp.up_proj.bias", vec![ffn]),
+            (true, "mlp.down_proj.weight", vec![hidden, ffn]),
+            (mlp_bias, "mlp.down_proj.bias", vec![hidden]),
         ];
-        let own = match c.architecture {
-            Architecture::Qwen2 | Architecture::Qwen25Vl => vec![
-                ("self_attn.q_proj.bias", vec![q]),
-                ("self_attn.k_proj.bias", vec![kv]),
-                ("self_attn.v_proj.bias", vec![kv]),
-            ],
-            Architecture::Qwen3 => {
-                vec![("self_attn.q_norm.weight", vec![c.head_dim()]), ("self_attn.k_norm.weight", vec![c.head_dim()])]
-            }
-        };
-        let rest = vec![
-            ("self_attn.o_proj.weight", vec![hidden, q]),
-            ("post_attention_layernorm.weight", vec![hidden]),
-            ("mlp.gate_proj.weight", vec![ffn, hidden]),
-            ("mlp.up_proj.weight", vec![ffn, hidden]),
-            ("mlp.down_proj.weight", vec![hidden, ffn]),
-        ];
-        let params = projections.into_iter().chain(own).chain(rest).map(name).collect();
+        let there = parts.into_iter().filter(|(there, ..)| *there);
+        let params = there.map(|(_, rest, shape)| (format!("model.layers.{layer}.{rest}"), shape)).collect();
         units.push(Layout::new(format!("block {layer}"), params));
     }
     if let Some(vision) = &c.vision {
@@ -179,15 +178,15 @@ impl BlockWeights {
     pub fn new(c: &Config, flat: &Tensor, grad: bool) -> Self {
         let (hidden, ffn, dim) = (c.hidden_size, c.intermediate_size, c.head_dim());
         let (q, kv) = (c.num_attention_heads * dim, c.num_key_value_heads * dim);
-        let biased = c.architecture.has_qkv_bias();
+        let BlockParts { qkv_bias, o_bias, mlp_bias, head_norms } = c.block;
         let mut views = Views::new(flat, grad);
         let input_norm = views.scale(hidden);
-        let qkv = views.linear(q + 2 * kv, hidden, biased);
-        let qk_norm = (!biased).then(|| [views.scale(dim), views.scale(dim)]);
-        let o_proj = views.linear(hidden, q, false);
+        let qkv = views.linear(q + 2 * kv, hidden, qkv_bias);
+        let qk_norm = head_norms.then(|| [views.scale(dim), views.scale(dim)]);
+        let o_proj = views.linear(hidden, q, o_bias);
         let post_norm = views.scale(hidden);
-        let gate_up = views.linear(2 * ffn, hidden, false);
-        let down = views.linear(hidden, ffn, false);
+        let gate_up = views.linear(2 * ffn, hidden, mlp_bias);
+        let down = views.linear(hidden, ffn, mlp_bias);
         Self { input_norm, qkv, qk_norm, o_proj, post_norm, gate_up, down }
     }
 
@@ -422,7 +421,7 @@ impl Model {
             None if decodes => split(&h, [heads, kv_heads, kv_heads]),
             None => {
                 let RotatedQkv { q, k, v, bias } = ops.rotate_qkv(h, tables, heads);
-                tape.bias(bias);
+                tape.bias(bias.filter(|_| weights.qkv.bias.is_some()));
                 [q, k, v]
             }
             Some([q_norm, k_norm]) => {
@@ -469,26 +468,30 @@ impl Model {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::arch::ALL;
 
     #[test]
     fn the_views_cover_their_units() -> Result<()> {
         let heads = [(Output::Tokens, true), (Output::Tokens, false), (Output::Value, true)];
-        for (shape, (output, tie_word_embeddings)) in
-            ["tiny", "qwen3-tiny"].into_iter().flat_map(|s| heads.map(|h| (s, h)))
+        let own = ALL.iter().map(|known| Config::shape(known.shapes[0].name)).collect::<Result<Vec<_>>>()?;
+        let whole = Config { block: BlockParts::ALL, ..own[0].clone() };
+        for (config, (output, tie_word_embeddings)) in
+            own.into_iter().chain([whole]).flat_map(|config| heads.map(|head| (config.clone(), head)))
         {
-            let config = Config { output, tie_word_embeddings, ..Config::shape(shape)? };
+            let shape = (config.architecture.model_type, config.block);
+            let config = Config { output, tie_word_embeddings, ..config };
             let model = Model::empty(config, Kind::Float, Device::Cpu);
             let mut reader = model.reader();
             let numel = |tensors: &[&Tensor]| tensors.iter().map(|t| t.numel() as i64).sum::<i64>();
             let of = |linear: &Linear| numel(&[&linear.weight]) + linear.bias.as_ref().map_or(0, |bias| numel(&[bias]));
             let block = model.block_weights(&mut reader, 0, false)?;
             let linears: i64 = block.linears().into_iter().map(of).sum();
-            assert_eq!(numel(&block.norms()) + linears, model.layouts[1].numel(), "{shape}");
+            assert_eq!(numel(&block.norms()) + linears, model.layouts[1].numel(), "{shape:?}");
             let outer = model.outer_weights(&mut reader, false)?;
             let tied = outer.head.weight.data_ptr() == outer.embedding.data_ptr();
             let embedding = if tied { 0 } else { numel(&[&outer.embedding]) };
             let rest = numel(&[&outer.norm]) + of(&outer.head);
-            assert_eq!(embedding + rest, model.layouts[0].numel(), "{shape}, {output:?}");
+            assert_eq!(embedding + rest, model.layouts[0].numel(), "{shape:?}, {output:?}");
         }
         Ok(())
     }

@@ -75,3 +75,19 @@ def test_the_list_of_files_to_read_is_true(root):
     assert [path for path in rows.values() if not (root / path).is_file()] == []
     # Each row shows the path that it links.
     assert all(shown == path for shown, path in re.findall(r"\[`([^`]+)`\]\(\.\./([^)]+)\) \|$", text, re.MULTILINE))
+
+
+# The most files that each may touch.
+ADDED = {"architecture": 4, "optimizer": 4, "loss": 3, "metric": 3, "recipe key": 4}
+
+
+def test_the_lists_of_files_to_add_to_are_true(root):
+    """Each file of a list is there; NAME in a path stands for the new file's name, and its folder has others of its kind."""
+    text = (root / "docs/architecture.md").read_text()
+    sections = dict(re.findall(r"^## Add an? ([\w ]+)\n(.*?)(?=^## )", text, re.MULTILINE | re.DOTALL))
+    assert list(sections) == list(ADDED)
+    for subject, section in sections.items():
+        files = re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)
+        assert 0 < len(files) <= ADDED[subject], (subject, files)
+        missing = [file for file in files if not list(root.glob(file.replace("NAME", "*")))]
+        assert missing == [], subject

@@ -6,13 +6,13 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus};
-use std::thread::sleep;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use nix::sys::signal::{Signal, kill, killpg};
+use nestor_child::Child;
+use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
@@ -67,10 +67,10 @@ impl Worker {
         link.set_write_timeout(Some(setup.timeout)).context("cannot limit a worker's time")?;
         let mark = format!("{:016x}", RandomState::new().hash_one(std::process::id()));
         let mut command = Command::new(&setup.python);
-        // A group of its own: a Ctrl-C in the terminal is the trainer's.
-        command.args(["-u", "-c", SOURCE]).env(MARK, &mark).process_group(0);
+        command.args(["-u", "-c", SOURCE]).env(MARK, &mark);
         command.stdin(OwnedFd::from(theirs)).stdout(OwnedFd::from(keepers));
-        let child = command.spawn().with_context(|| {
+        // A Ctrl-C in the terminal is the trainer's.
+        let child = Child::start_group(&mut command).with_context(|| {
             format!("config key `python`: {} cannot be started; name an interpreter or a venv", setup.python.display())
         })?;
         drop(command); // it holds the other ends of the sockets
@@ -88,7 +88,7 @@ impl Worker {
 
     /// Returns true if the process still runs.
     pub fn runs(&mut self) -> bool {
-        matches!(self.child.try_wait(), Ok(None))
+        matches!(self.child.poll(), Ok(None))
     }
 
     /// The end of the process, such as `was killed by SIGKILL`; none while it runs.
@@ -154,7 +154,7 @@ impl Worker {
 
     /// Asks a worker that hangs for the place in the user's code where it does.
     fn place(&mut self) -> String {
-        let _ = kill(self.pid(), Signal::SIGVTALRM);
+        self.child.signal(Signal::SIGVTALRM);
         let end = Instant::now() + DUMP;
         let mut text = self.frames.rest().to_vec();
         let mut piece = [0; 4096];
@@ -173,25 +173,13 @@ impl Worker {
         if places.is_empty() { String::new() } else { format!("; it was at {}", places.join(", called from ")) }
     }
 
-    fn pid(&self) -> Pid {
-        Pid::from_raw(self.child.id() as i32)
-    }
-
     /// Waits for the process to end by itself.
     fn wait(&mut self, time: Duration) -> Option<ExitStatus> {
-        let end = Instant::now() + time;
-        loop {
-            match self.child.try_wait() {
-                Ok(None) if Instant::now() < end => sleep(Duration::from_millis(5)),
-                Ok(Some(status)) => {
-                    if status.signal() == Some(Signal::SIGKILL as i32) {
-                        self.end_marked(); // perhaps that of the keeper itself
-                    }
-                    return Some(status);
-                }
-                _ => return None,
-            }
+        let status = self.child.wait(time)?;
+        if status.signal() == Some(Signal::SIGKILL as i32) {
+            self.end_marked(); // perhaps that of the keeper itself
         }
+        Some(status)
     }
 
     /// Kills what has the worker's mark in its environment.
@@ -215,9 +203,8 @@ impl Worker {
         if self.lifeline.write_all(KILL).is_ok() && self.wait(END).is_some() {
             return;
         }
-        // It is no keeper, or was stopped. The group's number is the process's, which stays taken until `wait`.
-        let _ = killpg(self.pid(), Signal::SIGKILL);
-        let _ = self.child.wait();
+        // It is no keeper, or was stopped.
+        let _ = self.child.kill();
         self.end_marked();
     }
 

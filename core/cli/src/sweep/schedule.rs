@@ -2,17 +2,16 @@
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use nestor_args::terminal;
+use nestor_child::{Child, words};
 use nestor_plugin::files::{self, LARGE};
-use nix::sys::signal::{Signal, kill, killpg};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -82,16 +81,18 @@ impl<'a> Schedule<'a> {
     /// Runs until nothing is left or a signal asks to stop. Returns the exit code.
     pub fn run(mut self) -> Result<u8> {
         let mut signals = Signals::new([SIGINT, SIGTERM]).context("watching for signals")?;
+        let mut error = None;
         loop {
             for _ in signals.pending() {
                 self.stop();
             }
-            self.reap()?;
-            while !self.stopped && self.running.len() < self.sweep.file.parallel {
-                let ready = |task: &Task| task.needs.as_ref().is_none_or(|model| model.is_dir());
-                let Some(place) = self.waiting.iter().position(ready) else { break };
-                let Some(task) = self.waiting.remove(place) else { break };
-                self.start(task)?;
+            if let Err(wrong) = self.reap().and_then(|()| self.start_ready())
+                && error.is_none()
+            {
+                error = Some(wrong);
+                if !self.stopped && !self.running.is_empty() {
+                    self.stop(); // runs under way are saved first
+                }
             }
             if self.running.is_empty() {
                 break;
@@ -100,6 +101,9 @@ impl<'a> Schedule<'a> {
             sleep(POLL);
         }
         terminal::clear();
+        if let Some(error) = error {
+            return Err(error);
+        }
         // Their warm start failed.
         if !self.stopped && !self.waiting.is_empty() {
             self.say(&format!("{} runs were not started: their warm start is missing", self.waiting.len()));
@@ -109,29 +113,41 @@ impl<'a> Schedule<'a> {
 
     /// The first time asks all runs to save and stop, the second time kills them.
     fn stop(&mut self) {
-        for running in &self.running {
-            let pid = Pid::from_raw(running.child.id() as i32);
-            // It may have ended just now, but it is not reaped yet, so its process id is still its own.
-            let _ = if self.stopped { killpg(pid, Signal::SIGKILL) } else { kill(pid, Signal::SIGTERM) };
+        for running in &mut self.running {
+            match self.stopped {
+                false => running.child.signal(Signal::SIGTERM),
+                true => drop(running.child.kill()), // a failure shows when it is reaped
+            }
         }
         let doing = if self.stopped { "killing" } else { "stopping" };
         self.stopped = true;
         self.say(&format!("{doing} {} runs; the same command continues them", self.running.len()));
     }
 
+    /// Starts what can be started.
+    fn start_ready(&mut self) -> Result<()> {
+        while !self.stopped && self.running.len() < self.sweep.file.parallel {
+            let ready = |task: &Task| task.needs.as_ref().is_none_or(|model| model.is_dir());
+            let Some(place) = self.waiting.iter().position(ready) else { break };
+            let Some(task) = self.waiting.remove(place) else { break };
+            self.start(task)?;
+        }
+        Ok(())
+    }
+
     fn start(&mut self, task: Task) -> Result<()> {
         let log = output(&task.log)?;
         let program = std::env::current_exe().context("finding this program")?;
-        let child = Command::new(program)
+        let mut command = Command::new(program);
+        command
             .args(&task.arguments)
             .env("OMP_NUM_THREADS", self.sweep.threads().to_string())
             .env(LAUNCHER, std::process::id().to_string())
             .stdin(Stdio::null())
             .stdout(log.try_clone().with_context(|| task.log.display().to_string())?)
-            .stderr(log)
-            .process_group(0) // a terminal's ^C reaches the sweep alone
-            .spawn()
-            .with_context(|| format!("starting {}", task.name))?;
+            .stderr(log);
+        // A terminal's ^C reaches the sweep alone.
+        let child = Child::start_group(&mut command).with_context(|| format!("starting {}", task.name))?;
         if task.job.is_some() || task.next.is_some() {
             self.say(&format!("started {}", task.name));
         }
@@ -141,11 +157,16 @@ impl<'a> Schedule<'a> {
 
     /// Takes note of processes that have ended.
     fn reap(&mut self) -> Result<()> {
-        for mut running in std::mem::take(&mut self.running) {
-            let status = running.child.try_wait().with_context(|| format!("waiting for {}", running.task.name))?;
-            match status {
-                None => self.running.push(running),
-                Some(status) => self.ended(running.task, status),
+        let mut place = 0;
+        while let Some(running) = self.running.get_mut(place) {
+            let status = running.child.poll();
+            if let Ok(None) = status {
+                place += 1;
+                continue;
+            }
+            let Running { task, .. } = self.running.remove(place);
+            if let Some(status) = status.with_context(|| format!("waiting for {}", task.name))? {
+                self.ended(task, status);
             }
         }
         Ok(())
@@ -160,12 +181,9 @@ impl<'a> Schedule<'a> {
                 Some(next) => self.waiting.push_front(*next),
                 None => self.say(&done(&task.name, progress)),
             },
-            (code, _) => {
+            _ => {
                 self.failed += 1;
-                let how = match (code, status.signal()) {
-                    (Some(code), _) => format!("ended with code {code}"),
-                    (None, signal) => format!("was killed by signal {}", signal.unwrap_or_default()),
-                };
+                let how = words(status);
                 let last = error_of(&task.log).map_or(String::new(), |line| format!(": {line}"));
                 self.say(&format!("failed: {} {how}{last} ({})", task.name, task.log.display()));
             }

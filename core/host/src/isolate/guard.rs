@@ -6,9 +6,11 @@ use std::fs;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
+use nestor_child::signal_at_end_of;
 use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage, setrlimit};
-use nix::unistd::{Pid, getppid, setpgid, setsid};
+use nix::sys::signal::Signal;
+use nix::unistd::{Pid, setpgid, setsid};
 
 /// The socket that takes the last word; -1 for none.
 static SOCKET: AtomicI32 = AtomicI32::new(-1);
@@ -33,11 +35,8 @@ pub fn moved(standard: RawFd, first: RawFd) -> Result<OwnedFd> {
 
 /// Has the kernel kill this process when its parent ends.
 pub fn die_with(parent: Pid) -> Result<()> {
-    // SAFETY: takes numbers alone.
-    if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } != 0 {
-        bail!("cannot ask for a signal at the parent's end: {}", std::io::Error::last_os_error());
-    }
-    ensure!(getppid() == parent, "the parent has ended");
+    let lives = signal_at_end_of(parent, Signal::SIGKILL).context("cannot ask for a signal at the parent's end")?;
+    ensure!(lives, "the parent has ended");
     Ok(())
 }
 

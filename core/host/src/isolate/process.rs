@@ -4,7 +4,6 @@ use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Child, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,8 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow, bail};
 use nestor_plugin::ffi;
 use nestor_recipe::input_error;
-use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
 use super::channel::{Channel, Received};
 use super::frame::{Load, Reply, Request, VERSION, decode, encode};
@@ -225,29 +223,15 @@ impl Drop for Process {
 }
 
 fn end_program(program: &mut Program, patience: Duration) -> Option<i32> {
-    if let Some(status) = ended(&mut program.child, patience) {
+    if let Some(status) = program.child.wait(patience) {
         return Some(status.into_raw());
     }
-    if program.lifeline.write_all(KILL).is_ok() && ended(&mut program.child, LAST).is_some() {
+    if program.lifeline.write_all(KILL).is_ok() && program.child.wait(LAST).is_some() {
         return None;
     }
-    // The keeper was stopped. It is not reaped yet, so its process id is still its own.
-    let _ = killpg(Pid::from_raw(program.child.id() as i32), Signal::SIGKILL);
+    // The keeper was stopped.
     let _ = program.child.kill();
-    let _ = program.child.wait();
     None
-}
-
-/// Waits for the end of a process.
-fn ended(child: &mut Child, patience: Duration) -> Option<ExitStatus> {
-    let begin = Instant::now();
-    loop {
-        match child.try_wait() {
-            Ok(Some(status)) => return Some(status),
-            _ if begin.elapsed() >= patience => return None,
-            _ => std::thread::sleep(Duration::from_millis(1)),
-        }
-    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

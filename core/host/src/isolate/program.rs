@@ -3,9 +3,10 @@
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
+use nestor_child::Child;
 use nestor_recipe::input_error;
 
 use super::output;
@@ -29,7 +30,8 @@ pub fn start(plugin: &'static str, socket: OwnedFd) -> Result<Program> {
     let (output, writer) = std::io::pipe().context("cannot make a pipe for a plugin's output")?;
     let mut command = Command::new(&path);
     command.stdin(Stdio::from(socket)).stdout(OwnedFd::from(keepers)).stderr(writer);
-    let child = command.spawn().with_context(|| format!("cannot start {}", path.display()))?;
+    // It makes a session of its own, which a process that leads a group cannot.
+    let child = Child::start(&mut command).with_context(|| format!("cannot start {}", path.display()))?;
     std::thread::Builder::new()
         .name("plugin output".into())
         .spawn(move || output::show(plugin, output))

@@ -4,17 +4,16 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use nestor_args::launcher::{LAUNCHER, WORK_DONE};
 use nestor_args::message::is_item;
-use nix::sys::prctl;
-use nix::sys::signal::{Signal, kill, killpg};
-use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use nestor_child::{Child, signal_at_end_of};
+use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getppid};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -79,8 +78,9 @@ pub fn launch(options: &LaunchOptions, mut signals: Signals) -> Result<u8> {
 /// In a rank: has the kernel send it SIGTERM when its launcher dies. Does nothing in a process that no launcher started.
 pub fn end_with_launcher() -> Result<()> {
     let Ok(launcher) = std::env::var(LAUNCHER) else { return Ok(()) };
-    prctl::set_pdeathsig(Signal::SIGTERM).context("asking to end with the launcher")?;
-    ensure!(getppid().to_string() == launcher, "the launcher (process {launcher}) has ended");
+    let parent = launcher.parse().with_context(|| format!("{LAUNCHER} is {launcher}, which is no process"))?;
+    let lives = signal_at_end_of(Pid::from_raw(parent), Signal::SIGTERM).context("asking to end with the launcher")?;
+    ensure!(lives, "the launcher (process {launcher}) has ended");
     Ok(())
 }
 
@@ -216,27 +216,23 @@ impl Processes {
 
     fn ask_to_stop(&self) {
         for rank in self.ranks.iter().filter(|rank| rank.status.is_none()) {
-            // It may have ended just now, but it is not reaped yet, so its process id is still its own.
-            let _ = kill(rank.pid(), Signal::SIGTERM);
+            rank.child.signal(Signal::SIGTERM);
         }
     }
 
-    /// Records the status of ranks that have ended.
+    /// Records the status of ranks that have ended. What they left in their groups ends too.
     fn reap(&mut self) -> Result<()> {
-        for rank in self.ranks.iter_mut().filter(|rank| rank.status.is_none()) {
-            let peek = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-            if waitid(Id::Pid(rank.pid()), peek).context("polling a rank")? != WaitStatus::StillAlive {
-                rank.kill()?;
-            }
+        for rank in &mut self.ranks {
+            rank.status = rank.child.poll().context("polling a rank")?;
         }
         Ok(())
     }
 
-    /// Kills all ranks that still run, stopped ones too.
+    /// Kills all ranks that still run, stopped ones too, with their groups.
     fn kill(&mut self) {
-        for rank in self.ranks.iter_mut().filter(|rank| rank.status.is_none()) {
+        for rank in &mut self.ranks {
             // A failure has no remedy here.
-            let _ = rank.kill();
+            rank.status = rank.child.kill().ok();
         }
     }
 
@@ -269,26 +265,13 @@ impl Processes {
 
 impl Process {
     fn new(rank: usize, mut child: Child, lines: &Sender<OutputLine>) -> Result<Self> {
-        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-        if let Some(pipe) = stdout {
+        if let Some(pipe) = child.stdout.take() {
             forward(rank, pipe, false, lines.clone());
         }
-        if let Some(pipe) = stderr {
+        if let Some(pipe) = child.stderr.take() {
             forward(rank, pipe, true, lines.clone());
         }
         Ok(Self { child, status: None, last_error: None })
-    }
-
-    fn pid(&self) -> Pid {
-        Pid::from_raw(self.child.id() as i32)
-    }
-
-    /// Kills the rank and its descendants, and keeps its status.
-    fn kill(&mut self) -> Result<()> {
-        // Not reaped yet, so the group's id is still its own. The group may be empty.
-        let _ = killpg(self.pid(), Signal::SIGKILL);
-        self.status = Some(self.child.wait().context("waiting for a rank")?);
-        Ok(())
     }
 
     /// True if it died of the signal with which the launcher asks ranks to stop.
@@ -337,8 +320,8 @@ fn start(options: &LaunchOptions, restart: u32, rank: usize, (port, secret): (u1
         command.env("OMP_NUM_THREADS", (cores / options.ranks).max(1).to_string());
     }
     let stdout = if rank == 0 { Stdio::inherit() } else { Stdio::piped() };
-    command.stdin(Stdio::piped()).stdout(stdout).stderr(Stdio::piped()).process_group(0);
-    let mut child = command.spawn().context("starting this program")?;
+    command.stdin(Stdio::piped()).stdout(stdout).stderr(Stdio::piped());
+    let mut child = Child::start_group(&mut command).context("starting this program")?;
     if let Some(mut pipe) = child.stdin.take() {
         // In a thread, since a stopped rank may not read. One that has ended needs no input.
         let input = options.input.clone();

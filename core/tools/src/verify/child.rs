@@ -2,17 +2,17 @@
 
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use nestor_args::launcher::{LAUNCHER, WORK_DONE};
 use nestor_args::message::last_error;
+use nestor_child::{Child, words};
 use nestor_plugin::files::{self, LARGE};
-use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use signal_hook::iterator::Signals;
 
 use crate::error::Stopped;
@@ -27,7 +27,6 @@ pub struct Running {
     begin: Instant,
     /// The file of its output.
     log: PathBuf,
-    status: Option<ExitStatus>,
 }
 
 impl Running {
@@ -38,12 +37,12 @@ impl Running {
         let again = file.try_clone().with_context(context)?;
         let program = std::env::current_exe().context("finding this program")?;
         let mut command = Command::new(program);
-        // In a process group of its own: Ctrl-C reaches this process alone, which then ends the child.
-        command.args(arguments).stdin(Stdio::null()).stdout(file).stderr(again).process_group(0);
+        command.args(arguments).stdin(Stdio::null()).stdout(file).stderr(again);
         // A child whose parent was killed ends too.
         command.env(LAUNCHER, std::process::id().to_string());
-        let child = command.spawn().context("starting this program")?;
-        Ok(Self { child, begin: Instant::now(), log: log.into(), status: None })
+        // Ctrl-C reaches this process alone, which then ends the child.
+        let child = Child::start_group(&mut command).context("starting this program")?;
+        Ok(Self { child, begin: Instant::now(), log: log.into() })
     }
 
     /// Waits a moment. Returns true if the child has ended.
@@ -54,13 +53,11 @@ impl Running {
         if signals.pending().next().is_some() {
             return Err(Stopped.into());
         }
-        if self.status.is_none() {
-            self.status = self.child.try_wait().context("waiting for a run")?;
-        }
-        if self.status.is_none() {
+        let ended = self.child.poll().context("waiting for a run")?.is_some();
+        if !ended {
             std::thread::sleep(POLL);
         }
-        Ok(self.status.is_some())
+        Ok(ended)
     }
 
     pub fn elapsed(&self) -> Duration {
@@ -69,9 +66,8 @@ impl Running {
 
     /// Kills the process by SIGKILL, as a machine that runs out of memory would. Returns false if it had ended before.
     pub fn kill(mut self) -> Result<bool> {
-        self.child.kill().context("killing a run")?;
-        let status = self.child.wait().context("waiting for a killed run")?;
-        self.status = Some(status);
+        self.child.signal(Signal::SIGKILL);
+        let status = self.child.wait(Duration::MAX).context("waiting for a killed run")?;
         Ok(status.signal() == Some(Signal::SIGKILL as i32))
     }
 
@@ -81,29 +77,16 @@ impl Running {
     /// If it failed: its last line, and its log.
     pub fn finish(mut self, signals: &mut Signals) -> Result<f64> {
         while !self.poll(signals)? {}
-        let status = self.status.context("the child has ended")?;
+        let status = self.child.poll().context("waiting for a run")?.context("the child has ended")?;
         if status.success() || status.code() == Some(i32::from(WORK_DONE)) {
             return Ok(self.elapsed().as_secs_f64());
         }
         let text = files::read_to_string(&self.log, LARGE).unwrap_or_default();
         let last = last_error(&text).or_else(|| text.lines().next_back().map(str::to_string));
         let last = last.unwrap_or_else(|| "it printed nothing".into());
-        let how = match (status.code(), status.signal()) {
-            (Some(code), _) => format!("ended with code {code}"),
-            (None, signal) => format!("was killed by signal {}", signal.unwrap_or_default()),
-        };
+        let how = words(status);
         let message = format!("the run {how}: {last}; its output is in {}", self.log.display());
         Err(if status.code() == Some(2) { input_error!("{message}") } else { anyhow::anyhow!("{message}") })
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if self.status.is_none() {
-            // Not reaped yet, so the group's id is still its own. The ranks of a launcher end with it.
-            let _ = killpg(Pid::from_raw(self.child.id() as i32), Signal::SIGKILL);
-            let _ = self.child.wait();
-        }
     }
 }
 

@@ -4,15 +4,15 @@
 
 use std::fmt::{self, Display, Formatter};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result, anyhow, bail, ensure};
 use ndarray::Array2;
+use nestor_child::Child;
 use serde::Deserialize;
 use serde_json::json;
 
@@ -88,21 +88,20 @@ impl Encoder {
     /// If the program cannot start, ends, or says nothing in time.
     pub fn start(command: &EncoderCommand) -> Result<(Self, Ready)> {
         let EncoderCommand { program, model, query_prefix, max_length, device, .. } = command;
-        let mut child = Command::new(program)
+        let mut process = Command::new(program);
+        process
             .args(["embed", "--serve", "--device", device])
             .arg(format!("--query-prefix={query_prefix}"))
             .arg(format!("--max-length={max_length}"))
             .arg("--")
             .arg(model)
-            // Ctrl-C at a terminal stops the run, which still needs answers for its last steps.
-            .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .with_context(|| {
-                format!("{command} does not start; set the retriever key `dense.program` to nestor's file")
-            })?;
+            .stderr(Stdio::piped());
+        // Ctrl-C at a terminal stops the run, which still needs answers for its last steps.
+        let mut child = Child::start_group(&mut process).with_context(|| {
+            format!("{command} does not start; set the retriever key `dense.program` to nestor's file")
+        })?;
         let (mut stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let (requests, lines) = channel::<String>();
         thread::spawn(move || {
@@ -187,12 +186,7 @@ impl Encoder {
     /// The error about a process that ended.
     fn ended(&mut self) -> Error {
         let until = Instant::now() + GRACE;
-        let status = loop {
-            match self.child.try_wait() {
-                Ok(None) if Instant::now() < until => thread::sleep(Duration::from_millis(5)),
-                status => break status,
-            }
-        };
+        let status = self.child.wait(GRACE);
         // Its last messages may come after the end of its output.
         while let Ok(output) = self.output.recv_timeout(until.saturating_duration_since(Instant::now())) {
             if let Output::Message(message) = output {
@@ -200,8 +194,8 @@ impl Encoder {
             }
         }
         let status = match status {
-            Ok(Some(status)) => format!("ended ({status})"),
-            _ => "closed its output".into(),
+            Some(status) => format!("ended ({status})"),
+            None => "closed its output".into(),
         };
         anyhow!("{} {status}{}", self.command, self.quoted())
     }
@@ -211,14 +205,6 @@ impl Encoder {
             "" => String::new(),
             messages => format!("; it said: {messages}"),
         }
-    }
-}
-
-impl Drop for Encoder {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use nestor_plugin::{Expert, Instance, Observation, Start};
 use serde_json::{Value, json};
 
+use super::generate::{self, Size, Spec};
 use super::goal::Options;
 use super::play::REWARD;
 use super::*;
@@ -147,20 +148,54 @@ fn an_index_plays_as_the_files_do_and_is_refused_when_it_is_stale_or_cut() {
     assert!(episode(&open(config()).unwrap()) == in_memory);
 
     let refusal = || format!("{:#}", open(config()).err().expect("the index is refused"));
-    for name in ["products.bin", "search.bin"] {
+    for name in ["products.bin", "search.bin", "index.json"] {
         let whole = fs::read(at.join(name)).unwrap();
-        for length in [0, 1, whole.len() / 2, whole.len() - 1] {
-            fs::write(at.join(name), &whole[..length]).unwrap();
-            assert!(refusal().contains("make the index again"), "{}", refusal());
+        let mut altered = whole.clone();
+        altered[whole.len() / 2] ^= 0x80;
+        for damaged in [&altered[..], &[], &whole[..1], &whole[..whole.len() / 2], &whole[..whole.len() - 1]] {
+            fs::write(at.join(name), damaged).unwrap();
+            assert!(refusal().contains("make the index again with `nestor-webshop index`: "), "{}", refusal());
         }
         fs::write(at.join(name), whole).unwrap();
     }
+    let about = fs::read_to_string(at.join("index.json")).unwrap();
+    fs::write(at.join("index.json"), about.replace("\"version\": 2", "\"version\": 1")).unwrap();
+    assert!(refusal().contains("`nestor-webshop index`: the index has version 1, this program 2"), "{}", refusal());
+    fs::write(at.join("index.json"), about).unwrap();
     let items = fs::read_to_string(&files.items).unwrap();
     fs::write(&files.items, items.replace("Kitto", "Other")).unwrap();
     assert!(refusal().contains("not the one that the index was made of"), "{}", refusal());
     // A copy with the same bytes belongs to the index.
     fs::write(&files.items, items).unwrap();
     open(config()).unwrap();
+}
+
+/// The rest of a command that was killed, and several commands and runs at once.
+#[test]
+fn an_index_is_made_by_one_process_at_a_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let spec = Spec { products: 300, seed: 1, size: Size::Small };
+    generate::write(folder.path(), &spec, |_| ()).unwrap();
+    let files = Files::find(folder.path(), false).unwrap();
+    let at = index::beside(folder.path(), &files);
+    let partial = at.with_file_name("nestor_index.partial");
+    for rest in [&at, &partial] {
+        fs::create_dir(rest).unwrap();
+        fs::write(rest.join("products.bin"), "half").unwrap();
+    }
+    let refused = format!("{:#}", index::open(&at, &files).err().unwrap());
+    assert!(refused.contains("make the index again with `nestor-webshop index`: it has no index.json"), "{refused}");
+    let built = index::build(&files, &at, &mut |_| ()).unwrap();
+    std::thread::scope(|scope| {
+        for number in 0..6 {
+            let (files, at) = (&files, &at);
+            scope.spawn(move || match number % 2 {
+                0 => assert!(index::build(files, at, &mut |_| ()).unwrap() == built),
+                _ => (0..20).for_each(|_| assert!(index::open(at, files).unwrap().store.products() == 300)),
+            });
+        }
+    });
+    assert!(!partial.exists());
 }
 
 /// `json.load` of Python reads these numbers, and the original tests `if product["customization_options"]`.

@@ -13,6 +13,8 @@ import random
 import re
 import subprocess
 import sys
+import tarfile
+import tempfile
 import time
 import types
 from pathlib import Path
@@ -89,10 +91,15 @@ def tool(*args):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", type=Path)
-    parser.add_argument("--data", default=ROOT / "tests/fixtures/webshop/data")
+    parser.add_argument("--data", type=Path, help="folder of a shop's files; by default the recorded shop of the tests")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
+    unpacked = tempfile.TemporaryDirectory()
+    if args.data is None:
+        with tarfile.open(ROOT / "tests/fixtures/webshop/shop.tar.gz") as archive:
+            archive.extractall(unpacked.name, filter="data")
+        args.data = Path(unpacked.name) / "data"
     env, rng = original(args.source, args.data), random.Random(0)
     for text in sorted({query(goal) for goal in env.server.goals})[:QUERIES]:
         FOUND[text] = [asin for asin, _ in tool("search", "--data", args.data, "--query", text, "--top", "50")]

@@ -3,12 +3,27 @@ import json
 import math
 import shutil
 import subprocess
+import tarfile
 
 import pytest
 from conftest import PATIENCE, ROOT
 
 FIXTURES = ROOT / "tests/fixtures/webshop"
-SHOP = {"data": str(FIXTURES / "data"), "goals": str(FIXTURES / "goals.json"), "prices": str(FIXTURES / "prices.json")}
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """The folder of the recorded shop and traces."""
+    folder = tmp_path_factory.mktemp("recorded")
+    with tarfile.open(FIXTURES / "shop.tar.gz") as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def recorded_shop(recorded):
+    """The keys of `env.config` for it."""
+    return {"data": str(recorded / "data"), "goals": str(recorded / "goals.json"), "prices": str(recorded / "prices.json")}
 
 
 @pytest.fixture(scope="module")
@@ -29,11 +44,11 @@ def play(run, tmp_path):
     return call
 
 
-@pytest.mark.parametrize("path", sorted((FIXTURES / "traces").glob("*.json")), ids=lambda path: path.stem)
-def test_recorded_traces_through_the_program(path, play):
-    trace = json.loads(path.read_text())
+@pytest.mark.parametrize("number", range(6))
+def test_recorded_traces_through_the_program(number, play, recorded, recorded_shop):
+    trace = json.loads((recorded / f"traces/trace_{number:02}.json").read_text())
     steps = trace["steps"]
-    config = {**SHOP, "goal": trace["goal_index"], "raw_commands": True, "max_steps": len(steps)}
+    config = {**recorded_shop, "goal": trace["goal_index"], "raw_commands": True, "max_steps": len(steps)}
     done = play(config, [step["action"] for step in steps[1:]])
     assert done.returncode == 0, done.stderr
     seen = [json.loads(line) for line in done.stdout.splitlines()]
@@ -50,17 +65,17 @@ def test_recorded_traces_through_the_program(path, play):
         assert (got["info"]["bought"], got["info"]["options"]) == (trace["asin"], trace["options"])
 
 
-def test_searches_equal_those_of_lucene(tool):
+def test_searches_equal_those_of_lucene(tool, recorded):
     for case in json.loads((FIXTURES / "lucene_hits.json").read_text()):
-        found = tool("search", "--data", FIXTURES / "data", "--query", case["query"], "--top", len(case["hits"]), "--json")
+        found = tool("search", "--data", recorded / "data", "--query", case["query"], "--top", len(case["hits"]), "--json")
         assert found.returncode == 0, found.stderr
         asins, scores = zip(*json.loads(found.stdout))
         assert list(asins) == [asin for asin, _ in case["hits"]], case["query"]
         assert scores == pytest.approx([score for _, score in case["hits"]], abs=1e-5), case["query"]
 
 
-def test_ratios_equal_those_of_thefuzz(tool):
-    for a, b, ratio in json.loads((FIXTURES / "token_set_ratio.json").read_text()):
+def test_ratios_equal_those_of_thefuzz(tool, recorded):
+    for a, b, ratio in json.loads((recorded / "token_set_ratio.json").read_text()):
         assert tool("ratio", "--", a, b).stdout == f"{ratio}\n", (a, b)
     # Odd texts need no `--`, unless they look like an option.
     assert [tool("ratio", *texts).stdout for texts in [("", ""), ("a -b", "-"), ("--", "--help", "--help")]] == ["0\n", "0\n", "100\n"]
@@ -120,7 +135,7 @@ def test_folders_and_sizes_are_refused(shop, tool, tmp_path):
 
 @pytest.mark.parametrize("more, part", [
     ({"generate": {"products": 5}}, "data and generate exclude each other"),
-    ({"human_goals": True, **SHOP}, "goals and human_goals exclude each other"),
+    ({"human_goals": True, "goals": "goals.json"}, "goals and human_goals exclude each other"),
     ({"goal": -1}, "config key `goal`: invalid value: integer `-1`"),
 ])
 def test_configs_are_refused(more, part, shop, play):

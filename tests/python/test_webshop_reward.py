@@ -3,6 +3,7 @@ nouns come from Nestor's rule, because the original's tagger is a model."""
 import json
 import random
 import subprocess
+import tarfile
 
 import pytest
 from conftest import PATIENCE
@@ -97,8 +98,8 @@ def colors(root):
 def shop(root):
     """The recorded catalogue with odd texts put into half of its products, lists of nouns into some."""
     rng = random.Random(1)
-    data = root / "tests/fixtures/webshop"
-    read = lambda name: json.loads((data / name).read_text())
+    archive = tarfile.open(root / "tests/fixtures/webshop/shop.tar.gz")
+    read = lambda name: json.load(archive.extractfile(name))
     items = read("data/items_shuffle.json")
     instructions = read("data/items_ins_v2.json")
     for item in items[::2]:

@@ -1,7 +1,8 @@
 //! Full-text search that ranks documents as Lucene does.
 //!
 //! A [`Builder`] takes texts and makes an index in memory. For a large one, threads fill [`Segment`]s and [`write_index`] merges
-//! them. An [`Index`] answers queries, in memory or from a mapped file. Documents, ranking and scores are those of Anserini 0.14.3 (Lucene 8.11) with its defaults: English analysis, BM25 with k1 = 0.9 and
+//! them. An [`Index`] answers queries, in memory or from a mapped file, and a [`folder`] keeps it on disk with what belongs to it.
+//! Documents, ranking and scores are those of Anserini 0.14.3 (Lucene 8.11) with its defaults: English analysis, BM25 with k1 = 0.9 and
 //! b = 0.4, lengths in one byte, ties in the order of ids.
 
 #![forbid(unsafe_code)]
@@ -12,6 +13,7 @@ mod bm25;
 mod builder;
 mod bytes;
 mod documents;
+pub mod folder;
 mod format;
 mod hits;
 mod index;

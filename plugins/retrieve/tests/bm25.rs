@@ -203,3 +203,22 @@ fn a_damaged_index_is_refused() {
     Bm25::open(&config(&path)).unwrap();
     assert!(fs::read_to_string(index.join("index.json")).unwrap().contains("\"version\": 1"));
 }
+
+/// The rest of a process that was killed, and a folder that was copied without its description.
+#[test]
+fn a_half_written_index_is_made_again() {
+    let (folder, path) = corpus(lines(&many(100)).as_bytes());
+    let at = |name: &str| folder.path().join(name);
+    for rest in ["corpus.jsonl.bm25.partial", "corpus.jsonl.bm25"] {
+        fs::create_dir(at(rest)).unwrap();
+        fs::write(at(rest).join("search.bin"), b"half").unwrap();
+    }
+    assert_eq!(Bm25::open(&config(&path)).unwrap().passages(), 100);
+    assert!(!at("corpus.jsonl.bm25.partial").exists());
+    // What somebody else put there stays.
+    fs::create_dir(at("corpus.jsonl.bm25.partial")).unwrap();
+    fs::write(at("corpus.jsonl.bm25.partial/mine.txt"), b"keep").unwrap();
+    fs::remove_file(at("corpus.jsonl.bm25/index.json")).unwrap();
+    let found = error(&config(&path));
+    assert!(found.contains("mine.txt is no part of an index: give a folder of its own by the key `index`"), "{found}");
+}

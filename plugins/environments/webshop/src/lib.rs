@@ -12,6 +12,8 @@ mod config;
 pub mod draw;
 mod expert;
 pub mod files;
+#[cfg(test)]
+mod fixtures;
 pub mod generate;
 pub mod goal;
 pub mod goals;

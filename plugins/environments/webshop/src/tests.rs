@@ -1,21 +1,12 @@
 use std::fs;
-use std::path::{Path, PathBuf};
 
 use nestor_plugin::{Expert, Instance, Observation, Start};
 use serde_json::{Value, json};
 
+use super::generate::{self, Size, Spec};
 use super::goal::Options;
 use super::play::REWARD;
 use super::*;
-
-/// `tests/fixtures/webshop` holds files and traces of the original engine with Lucene. Its tagger of nouns was a stand-in.
-fn fixtures() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../tests/fixtures/webshop")
-}
-
-fn read(path: impl AsRef<Path>) -> Value {
-    serde_json::from_str(&fs::read_to_string(fixtures().join(path)).unwrap()).unwrap()
-}
 
 fn open(config: Value) -> Result<WebShop> {
     WebShop::open(nestor_plugin::parse_config(&config.to_string())?)
@@ -23,7 +14,8 @@ fn open(config: Value) -> Result<WebShop> {
 
 /// The shop of the fixtures with its goals and prices, and further keys.
 fn shop(more: Value) -> WebShop {
-    let at = |name: &str| fixtures().join(name);
+    let fixtures = fixtures::unpack();
+    let at = |name: &str| fixtures.path().join(name);
     let mut config = json!({"data": at("data"), "goals": at("goals.json"), "prices": at("prices.json")});
     config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     open(config).unwrap()
@@ -35,9 +27,7 @@ fn start(split: &str, task: u64) -> Start<'_> {
 
 #[test]
 fn recorded_traces_step_by_step() {
-    for entry in fs::read_dir(fixtures().join("traces")).unwrap() {
-        let path = entry.unwrap().path();
-        let trace = read(&path);
+    for (file, trace) in fixtures::traces::<Value>(&fixtures::unpack()) {
         let world = shop(json!({"goal": trace["goal_index"], "raw_commands": true}));
         let mut play = world.spawn().unwrap();
         let mut last = Observation::default();
@@ -46,7 +36,7 @@ fn recorded_traces_step_by_step() {
                 None => play.reset(&world, start("eval", 0)).unwrap(),
                 Some(action) => play.step(&world, action).unwrap(),
             };
-            let place = format!("{}, {}", path.display(), step["action"]);
+            let place = format!("{file}, {}", step["action"]);
             assert_eq!(step["observation"], last.text, "{place}");
             assert_eq!(step["available_actions"], last.info["available_actions"], "{place}");
             assert_eq!(step["done"], last.terminated, "{place}");
@@ -57,7 +47,7 @@ fn recorded_traces_step_by_step() {
                 Some(number) => (number - last.info[name].as_f64().unwrap()).abs() < 1e-6,
                 None => *part == last.info[name],
             };
-            assert!(same, "{}: {name} is {}, not {part}", path.display(), last.info[name]);
+            assert!(same, "{file}: {name} is {}, not {part}", last.info[name]);
         }
         if last.terminated {
             assert_eq!((&trace["asin"], &trace["options"]), (&last.info["bought"], &last.info["options"]));
@@ -86,16 +76,17 @@ fn the_expert_buys_what_each_goal_asks_for() {
 
 #[test]
 fn own_goals_and_prices_do_not_depend_on_the_order_of_the_files() {
-    let folder = tempfile::tempdir().unwrap();
+    let (fixtures, folder) = (fixtures::unpack(), tempfile::tempdir().unwrap());
+    let recorded = fixtures.path().join("data");
     for name in ["items_ins_v2.json", "items_human_ins.json"] {
-        fs::copy(fixtures().join("data").join(name), folder.path().join(name)).unwrap();
+        fs::copy(recorded.join(name), folder.path().join(name)).unwrap();
     }
-    let mut items = read("data/items_shuffle.json");
+    let mut items: Value = fixtures::read(recorded.join("items_shuffle.json"));
     items.as_array_mut().unwrap().reverse();
     fs::write(folder.path().join("items_shuffle.json"), items.to_string()).unwrap();
     for human in [false, true] {
-        let worlds = [fixtures().join("data"), folder.path().into()]
-            .map(|data| open(json!({"data": data, "human_goals": human})).unwrap());
+        let worlds =
+            [recorded.as_path(), folder.path()].map(|data| open(json!({"data": data, "human_goals": human})).unwrap());
         let goals = worlds.each_ref().map(|world| {
             (0..world.tasks("eval").unwrap()).map(|task| world.choose("eval", task).unwrap().1).collect::<Vec<_>>()
         });
@@ -107,7 +98,7 @@ fn own_goals_and_prices_do_not_depend_on_the_order_of_the_files() {
 /// The text of a goal and its range of prices, as the original's exported goals have them.
 #[test]
 fn own_synthetic_goals_have_the_form_of_exported_ones() {
-    let listed = read("goals.json");
+    let listed: Value = fixtures::read(fixtures::unpack().path().join("goals.json"));
     let world = shop(json!({}));
     let own = Goals::Own { human: false };
     assert_eq!(own.len(&world.catalogue), listed.as_array().unwrap().len() as u64);
@@ -126,12 +117,8 @@ fn own_synthetic_goals_have_the_form_of_exported_ones() {
 
 #[test]
 fn an_index_plays_as_the_files_do_and_is_refused_when_it_is_stale_or_cut() {
-    let folder = tempfile::tempdir().unwrap();
-    let data = folder.path();
-    for file in fs::read_dir(fixtures().join("data")).unwrap() {
-        let file = file.unwrap().path();
-        fs::copy(&file, data.join(file.file_name().unwrap())).unwrap();
-    }
+    let folder = fixtures::unpack();
+    let data = &folder.path().join("data");
     let config = || json!({"data": data, "raw_commands": true});
     let files = Files::find(data, false).unwrap();
     let episode = |world: &WebShop| {
@@ -147,20 +134,54 @@ fn an_index_plays_as_the_files_do_and_is_refused_when_it_is_stale_or_cut() {
     assert!(episode(&open(config()).unwrap()) == in_memory);
 
     let refusal = || format!("{:#}", open(config()).err().expect("the index is refused"));
-    for name in ["products.bin", "search.bin"] {
+    for name in ["products.bin", "search.bin", "index.json"] {
         let whole = fs::read(at.join(name)).unwrap();
-        for length in [0, 1, whole.len() / 2, whole.len() - 1] {
-            fs::write(at.join(name), &whole[..length]).unwrap();
-            assert!(refusal().contains("make the index again"), "{}", refusal());
+        let mut altered = whole.clone();
+        altered[whole.len() / 2] ^= 0x80;
+        for damaged in [&altered[..], &[], &whole[..1], &whole[..whole.len() / 2], &whole[..whole.len() - 1]] {
+            fs::write(at.join(name), damaged).unwrap();
+            assert!(refusal().contains("make the index again with `nestor-webshop index`: "), "{}", refusal());
         }
         fs::write(at.join(name), whole).unwrap();
     }
+    let about = fs::read_to_string(at.join("index.json")).unwrap();
+    fs::write(at.join("index.json"), about.replace("\"version\": 2", "\"version\": 1")).unwrap();
+    assert!(refusal().contains("`nestor-webshop index`: the index has version 1, this program 2"), "{}", refusal());
+    fs::write(at.join("index.json"), about).unwrap();
     let items = fs::read_to_string(&files.items).unwrap();
     fs::write(&files.items, items.replace("Kitto", "Other")).unwrap();
     assert!(refusal().contains("not the one that the index was made of"), "{}", refusal());
     // A copy with the same bytes belongs to the index.
     fs::write(&files.items, items).unwrap();
     open(config()).unwrap();
+}
+
+/// The rest of a command that was killed, and several commands and runs at once.
+#[test]
+fn an_index_is_made_by_one_process_at_a_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let spec = Spec { products: 300, seed: 1, size: Size::Small };
+    generate::write(folder.path(), &spec, |_| ()).unwrap();
+    let files = Files::find(folder.path(), false).unwrap();
+    let at = index::beside(folder.path(), &files);
+    let partial = at.with_file_name("nestor_index.partial");
+    for rest in [&at, &partial] {
+        fs::create_dir(rest).unwrap();
+        fs::write(rest.join("products.bin"), "half").unwrap();
+    }
+    let refused = format!("{:#}", index::open(&at, &files).err().unwrap());
+    assert!(refused.contains("make the index again with `nestor-webshop index`: it has no index.json"), "{refused}");
+    let built = index::build(&files, &at, &mut |_| ()).unwrap();
+    std::thread::scope(|scope| {
+        for number in 0..6 {
+            let (files, at) = (&files, &at);
+            scope.spawn(move || match number % 2 {
+                0 => assert!(index::build(files, at, &mut |_| ()).unwrap() == built),
+                _ => (0..20).for_each(|_| assert!(index::open(at, files).unwrap().store.products() == 300)),
+            });
+        }
+    });
+    assert!(!partial.exists());
 }
 
 /// `json.load` of Python reads these numbers, and the original tests `if product["customization_options"]`.

@@ -192,22 +192,6 @@ impl Reader {
 
     /// The SHA-256 of what was read, in hex.
     pub fn sha256(self) -> String {
-        hex(self.digest)
+        self.digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
     }
-}
-
-/// The SHA-256 of a file, in hex.
-pub fn sha256(path: &Path) -> Result<String> {
-    let mut file = files::open(path).with_context(|| path.display().to_string())?;
-    let (mut digest, mut buffer) = (Sha256::new(), vec![0; 1 << 20]);
-    loop {
-        match file.read(&mut buffer).with_context(|| path.display().to_string())? {
-            0 => return Ok(hex(digest)),
-            count => digest.update(&buffer[..count]),
-        }
-    }
-}
-
-fn hex(digest: Sha256) -> String {
-    digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }

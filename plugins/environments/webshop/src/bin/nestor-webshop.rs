@@ -165,7 +165,7 @@ fn make_index(data: &Data) -> Result<()> {
     let bar = bar(std::fs::metadata(&files.items)?.len(), "{bytes} of {total_bytes}")?;
     let built = index::build(&files, &folder, &mut |bytes| bar.inc(bytes))?;
     bar.finish_and_clear();
-    let (products, synthetic, human) = (built.products, built.synthetic_goals, built.human_goals);
+    let (products, synthetic, human) = (built.product_count, built.synthetic_goals, built.human_goals);
     print(&format!("{}: {products} products, {synthetic} synthetic goals, {human} human goals", folder.display()))
 }
 

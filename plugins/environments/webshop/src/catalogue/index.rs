@@ -1,47 +1,42 @@
 //! A catalogue as a folder of files that ranks map into memory: `products.bin`, `search.bin` and `index.json`, which names
 //! the files that the index was made of.
 
-use std::fs::File;
-use std::io::{BufWriter, Read};
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::time::UNIX_EPOCH;
 
 use anyhow::{Context, Result, bail, ensure};
 use nestor_lucene::Bytes;
-use nestor_plugin::files;
+use nestor_lucene::folder::{About, Folder, Source, Sum, Summed};
 use nestor_plugin::mapped::Mapped;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 use super::Catalogue;
-use super::load::{Files, Loader, whole};
+use super::load::{Files, Loader};
 use super::store::Store;
 
 const PRODUCTS: &str = "products.bin";
 const SEARCH: &str = "search.bin";
-const ABOUT: &str = "index.json";
-/// Another version has other rules by which texts are read or goals are made.
-const VERSION: u32 = 1;
 
-/// The contents of `index.json`.
-#[derive(Debug, PartialEq, Deserialize, Serialize)]
-struct About {
-    version: u32,
-    /// The files that it was made of.
+/// The description of an index.
+#[derive(Debug, Deserialize, Serialize)]
+struct Contents {
+    /// The files that it was made of, in the order of [`Files::all`].
     sources: Vec<Source>,
-    products: u32,
-    synthetic_goals: u64,
-    human_goals: u64,
+    products: Sum,
+    search: Sum,
+    #[serde(flatten)]
+    counts: Built,
 }
 
-/// A file that an index was made of.
-#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
-struct Source {
-    name: String,
-    bytes: u64,
-    /// Seconds and nanoseconds of its last change.
-    modified: (u64, u32),
-    sha256: String,
+fn folder(path: &Path) -> Folder<'_> {
+    Folder {
+        path,
+        files: &[PRODUCTS, SEARCH],
+        // Version 1 had no checksums.
+        version: 2,
+        remedy: "make the index again with `nestor-webshop index`",
+        elsewhere: "by `--index`",
+    }
 }
 
 /// The place of an index beside its files, unless another is given.
@@ -51,117 +46,72 @@ pub fn beside(data: &Path, files: &Files) -> PathBuf {
 }
 
 /// Numbers of a built index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Built {
     /// Number of products.
-    pub products: u32,
+    pub product_count: u32,
     /// Number of synthetic goals.
     pub synthetic_goals: u64,
     /// Number of goals of people.
     pub human_goals: u64,
 }
 
-/// Refuses a folder with other things than an index, which would be lost.
-fn replaceable(folder: &Path) -> Result<()> {
-    if !folder.exists() {
-        return Ok(());
-    }
-    for entry in folder.read_dir().with_context(|| folder.display().to_string())? {
-        let path = entry.with_context(|| folder.display().to_string())?.path();
-        let ours = [PRODUCTS, SEARCH, ABOUT].iter().any(|name| path == folder.join(name));
-        ensure!(ours, "{} is no part of an index: give a folder of its own for the index", path.display());
-    }
-    Ok(())
+/// Makes an index. `progress` learns how many bytes of the products were read.
+pub fn build(files: &Files, path: &Path, progress: &mut dyn FnMut(u64)) -> Result<Built> {
+    let folder = folder(path);
+    folder.make_room();
+    let _lock = folder.exclusive(folder.shared()?)?;
+    let mut counts = None;
+    folder.write(|partial| {
+        let contents = make(files, partial, progress)?;
+        counts = Some(contents.counts);
+        Ok(contents)
+    })?;
+    counts.context("no index was made")
 }
 
-/// Makes an index. `progress` learns how many bytes of the products were read.
-pub fn build(files: &Files, folder: &Path, progress: &mut dyn FnMut(u64)) -> Result<Built> {
-    let place = || folder.display().to_string();
-    let mut partial = folder.as_os_str().to_owned();
-    partial.push(".partial");
-    let partial = PathBuf::from(partial);
-    replaceable(folder)?;
-    replaceable(&partial)?;
-    if partial.exists() {
-        std::fs::remove_dir_all(&partial).with_context(|| partial.display().to_string())?;
-    }
-    std::fs::create_dir_all(&partial).with_context(|| partial.display().to_string())?;
-    let sources = files.all().map(Source::new).into_iter().collect::<Result<Vec<_>>>()?;
-    let out = File::create(partial.join(PRODUCTS)).with_context(place)?;
-    let mut loader = Loader::new(BufWriter::with_capacity(1 << 20, out));
+fn make(files: &Files, partial: &Path, progress: &mut dyn FnMut(u64)) -> Result<Contents> {
+    let sources = files.all().map(Source::of).into_iter().collect::<Result<_>>()?;
+    let mut loader = Loader::new(BufWriter::with_capacity(1 << 20, Summed::create(&partial.join(PRODUCTS))?));
     files.read(&mut loader, progress)?;
-    let (out, search) = loader.finish().with_context(|| files.items.display().to_string())?;
-    out.into_inner().with_context(place)?.sync_all().with_context(place)?;
-    std::fs::write(partial.join(SEARCH), search).with_context(place)?;
+    let (products, bytes) = loader.finish().with_context(|| files.items.display().to_string())?;
+    let products = products.into_inner().map_err(|error| error.into_error()).context(PRODUCTS)?;
+    let mut search = Summed::create(&partial.join(SEARCH))?;
+    search.write_all(&bytes).context(SEARCH)?;
+    let (products, search) = (products.finish().context(PRODUCTS)?, search.finish().context(SEARCH)?);
     let store = Store::new(Bytes::Mapped(Mapped::open(&partial.join(PRODUCTS))?))?;
-    let built =
-        Built { products: store.products(), synthetic_goals: store.goals(false), human_goals: store.goals(true) };
-    let about = About {
-        version: VERSION,
-        sources,
-        products: built.products,
-        synthetic_goals: built.synthetic_goals,
-        human_goals: built.human_goals,
-    };
-    std::fs::write(partial.join(ABOUT), serde_json::to_string_pretty(&about)?).with_context(place)?;
-    // The new index takes the place of an old one at the end, so that a reader finds one of them whole.
-    if folder.exists() {
-        std::fs::remove_dir_all(folder).with_context(place)?;
-    }
-    std::fs::rename(&partial, folder).with_context(place)?;
-    Ok(built)
+    Ok(Contents { sources, products, search, counts: Built::of(&store) })
 }
 
 /// Maps an index. It must belong to the files.
-pub fn open(folder: &Path, files: &Files) -> Result<Catalogue> {
-    let remedy = || format!("{}: make the index again with `nestor-webshop index`", folder.display());
-    let about: About = whole(&folder.join(ABOUT)).with_context(remedy)?;
-    if about.version != VERSION {
-        let (found, ours) = (about.version, VERSION);
-        bail!("{}: the index has version {found}, this program {ours}", remedy());
-    }
+pub fn open(path: &Path, files: &Files) -> Result<Catalogue> {
+    let folder = folder(path);
+    ensure!(folder.exists(), "{}: No such file or directory", folder.damaged());
+    let _lock = folder.shared()?;
+    let about: Contents = match folder.about()? {
+        About::Missing => bail!("{}: it has no index.json", folder.damaged()),
+        About::Other(found) => {
+            bail!("{}: the index has version {found}, this program {}", folder.damaged(), folder.version)
+        }
+        About::Own(about) => about,
+    };
+    ensure!(about.sources.len() == files.all().len(), "{}: index.json names other files", folder.damaged());
     for (path, source) in files.all().iter().zip(&about.sources) {
-        source.check(path).with_context(remedy)?;
+        let same = source.is(path).with_context(|| folder.damaged())?;
+        let path = path.display();
+        ensure!(same, "{}: {path}: the file is not the one that the index was made of", folder.damaged());
     }
-    ensure!(about.sources.len() == files.all().len(), "{}: index.json names other files", remedy());
-    let products = Mapped::open(&folder.join(PRODUCTS)).with_context(remedy)?;
-    let store = Store::new(Bytes::Mapped(products)).with_context(|| format!("{}: {PRODUCTS}", remedy()))?;
-    let search = nestor_lucene::Index::open(&folder.join(SEARCH)).with_context(remedy)?;
-    let counts = (store.products(), store.goals(false), store.goals(true), search.documents());
-    let expected = (about.products, about.synthetic_goals, about.human_goals, about.products);
-    ensure!(counts == expected, "{}: its files are of different indexes", remedy());
+    let products = folder.map(PRODUCTS, about.products)?;
+    let store = Store::new(Bytes::Mapped(products)).with_context(|| format!("{}: {PRODUCTS}", folder.damaged()))?;
+    folder.map(SEARCH, about.search)?;
+    let search = nestor_lucene::Index::open(&path.join(SEARCH)).with_context(|| folder.damaged())?;
+    let whole = Built::of(&store) == about.counts && search.documents() == about.counts.product_count;
+    ensure!(whole, "{}: its files are of different indexes", folder.damaged());
     Ok(Catalogue { store, search, prices: None })
 }
 
-impl Source {
-    fn new(path: &Path) -> Result<Source> {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let (bytes, modified) = Self::size_and_time(path)?;
-        Ok(Source { name, bytes, modified, sha256: sha256(path)? })
+impl Built {
+    fn of(store: &Store) -> Self {
+        Self { product_count: store.products(), synthetic_goals: store.goals(false), human_goals: store.goals(true) }
     }
-
-    fn size_and_time(path: &Path) -> Result<(u64, (u64, u32))> {
-        let about = std::fs::metadata(path).with_context(|| path.display().to_string())?;
-        let time = about.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
-        Ok((about.len(), (time.as_secs(), time.subsec_nanos())))
-    }
-
-    /// Compares size and time of change. A file of another time, such as a copy, is read to compare its SHA-256.
-    fn check(&self, path: &Path) -> Result<()> {
-        let (bytes, modified) = Self::size_and_time(path)?;
-        let same = bytes == self.bytes && (modified == self.modified || sha256(path)? == self.sha256);
-        ensure!(same, "{}: the file is not the one that the index was made of", path.display());
-        Ok(())
-    }
-}
-
-fn sha256(path: &Path) -> Result<String> {
-    let mut file = files::open(path).with_context(|| path.display().to_string())?;
-    let (mut digest, mut buffer) = (Sha256::new(), vec![0; 1 << 20]);
-    loop {
-        match file.read(&mut buffer).with_context(|| path.display().to_string())? {
-            0 => break,
-            count => digest.update(&buffer[..count]),
-        }
-    }
-    Ok(digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }

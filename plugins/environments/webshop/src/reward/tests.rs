@@ -1,27 +1,17 @@
-//! Compares with thefuzz 0.22.1 and with purchases recorded from the original engine (tests/fixtures/webshop). The test
+//! Compares with thefuzz 0.22.1 and with purchases recorded from the original engine (`crate::fixtures`). The test
 //! tests/python/test_webshop_reward.py compares the reward with its transcription in Python.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use super::*;
 use crate::files::{Bullets, Instructions, Item};
+use crate::fixtures::{read, traces, unpack};
 use crate::goal::Options;
 use crate::product::Card;
-
-fn fixtures() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../tests/fixtures/webshop")
-}
-
-fn read<T: DeserializeOwned>(name: impl AsRef<Path>) -> T {
-    serde_json::from_slice(&fs::read(fixtures().join(name)).unwrap()).unwrap()
-}
 
 #[test]
 fn token_set_ratio_equals_thefuzz() {
@@ -29,8 +19,9 @@ fn token_set_ratio_equals_thefuzz() {
     struct More {
         cases: Vec<(String, String, u8)>,
     }
-    let recorded: Vec<(String, String, u8)> = read("token_set_ratio.json");
-    let more: More = read("token_set_ratio_more.json");
+    let fixtures = unpack();
+    let recorded: Vec<(String, String, u8)> = read(fixtures.path().join("token_set_ratio.json"));
+    let more: More = read(fixtures.path().join("token_set_ratio_more.json"));
     for (a, b, expected) in recorded.iter().chain(&more.cases) {
         assert_eq!(token_set_ratio(a, b), *expected, "{a:?} and {b:?}");
     }
@@ -68,13 +59,13 @@ fn recorded_purchases_get_the_recorded_reward() {
         reward_info: Option<Map<String, Value>>,
         steps: Vec<Value>,
     }
-    let items: Vec<Item> = read("data/items_shuffle.json");
-    let instructions: Instructions = read("data/items_ins_v2.json");
-    let prices: BTreeMap<String, f64> = read("prices.json");
+    let fixtures = unpack();
+    let folder = fixtures.path();
+    let items: Vec<Item> = read(folder.join("data/items_shuffle.json"));
+    let instructions: Instructions = read(folder.join("data/items_ins_v2.json"));
+    let prices: BTreeMap<String, f64> = read(folder.join("prices.json"));
     let mut purchases = 0;
-    for entry in fs::read_dir(fixtures().join("traces")).unwrap() {
-        let path = entry.unwrap().path();
-        let trace: Trace = read(&path);
+    for (name, trace) in traces::<Trace>(&fixtures) {
         let (Some(asin), Some(recorded)) = (trace.asin, trace.reward_info) else { continue };
         purchases += 1;
         let item = items.iter().find(|item| item.asin == asin).unwrap();
@@ -83,8 +74,8 @@ fn recorded_purchases_get_the_recorded_reward() {
             trace.options.iter().map(|(name, value)| (name.clone(), value.as_str().unwrap().to_string())).collect();
         let purchase = Purchase { product: &product, price: prices[&asin], options: &options };
         let score = score(&purchase, &trace.goal, None);
-        assert_eq!(score.parts(), recorded, "{}", path.display());
-        assert_eq!(Value::from(score.score), trace.steps.last().unwrap()["reward"], "{}", path.display());
+        assert_eq!(score.parts(), recorded, "{name}");
+        assert_eq!(Value::from(score.score), trace.steps.last().unwrap()["reward"], "{name}");
     }
     assert!(purchases > 0, "no trace buys");
 }

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 
 use nestor::engine::Decode;
 use nestor::policy::backward::activation_bytes;
-use nestor_model::model::Architecture;
 use nestor_recipe::Recompute;
 use nestor_torch::ops::Ops;
 use nestor_torch::record::Operation;

@@ -4,7 +4,6 @@ use nestor::engine::{Decode, Engine, EngineOptions, NoiseKey, Request, Sampling,
 use nestor::policy::update::differentiate;
 use nestor::policy::{Network, Packed, PassOptions, policy_gradients};
 use nestor_model::data::{Rows, Sequence};
-use nestor_model::model::{Architecture, Config, Model, config::Output, new};
 use nestor_model::model::{Config, Model, new};
 use nestor_model::shard::Ranks;
 use nestor_recipe::Recompute;

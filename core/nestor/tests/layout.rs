@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// A module path, such as `["policy", "loss"]`.
+/// A module path, such as `["policy", "losses"]`.
 type Module = Vec<String>;
 
 /// The Rust files below a folder as pairs of path (relative to `root`) and text.
@@ -27,7 +27,7 @@ fn sources() -> Vec<(String, String)> {
     rust_files(&source, &source)
 }
 
-/// The module of a file: `policy/loss.rs` and `policy/loss/mod.rs` are `policy::loss`, `lib.rs` is the root.
+/// The module of a file: `policy/losses.rs` and `policy/losses/mod.rs` are `policy::losses`, `lib.rs` is the root.
 fn module_of(file: &str) -> Module {
     let mut module: Module = file.trim_end_matches(".rs").split('/').map(str::to_string).collect();
     if module.last().is_some_and(|last| ["mod", "lib", "main"].contains(&last.as_str())) {

@@ -66,6 +66,13 @@ def test_commands_are_marked_as_such(page):
     assert len(exempt) == sum(bool(block["reason"]) and block["language"] == "sh" for block in found)
 
 
+def test_readme_shows_the_whole_loop(root):
+    """README's block is `iterate` of train.rs, comments included."""
+    readme, source = (re.findall(r"^fn iterate\(.*?^}\n", (root / file).read_text(), re.DOTALL | re.MULTILINE)
+                      for file in ("README.md", "core/nestor/src/train.rs"))
+    assert len(source) == 1 and readme == source
+
+
 def test_the_list_of_files_to_read_is_true(root):
     """README links docs/architecture.md, which links each file: two hops."""
     assert "](docs/architecture.md" in (root / "README.md").read_text()

@@ -17,7 +17,9 @@ from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, 
 NAMES = {"eval/success", "episode/success", "episode/return", "episode/length", "loss/policy", "loss/total",
          "policy/approx_kl", "episode/total", "tokens/total",
          "policy/clip_fraction", "policy/entropy", "grad/norm", "rollout/logprob_diff_mean", "rollout/tokens_per_s",
-         "update/tokens_per_s", "time/rollout_s", "time/update_s", "time/evaluate_s", "time/iteration_s"}
+         "update/tokens_per_s", "time/rollout_s", "time/generate_s", "time/prefill_s", "time/env_wait_s", "time/update_s", "time/evaluate_s", "time/iteration_s"}
+# Parts of a phase.
+PARTS = {"time/generate_s", "time/prefill_s", "time/env_wait_s"}
 # A longer warm start than the smoke recipes': enough that responses are read and advantages are not all zero.
 TAUGHT = ["--set", "warm_start.steps=60", "--set", "warm_start.lr=1e-2"]
 ESTIMATORS = ["gigpo", "grpo", "rloo", "ppo", "reinforce_pp"]
@@ -74,8 +76,12 @@ def test_metrics(estimator, finished, root):
     emitted = set().union(*rows) - {"iteration"}
     assert [name for name in sorted(emitted) if not any(k.fullmatch(name) for k in table(root))] == []
     for row in rows:
-        phases = sum(value for name, value in row.items() if name.startswith("time/") and name != "time/iteration_s")
+        phases = sum(value for name, value in row.items() if name.startswith("time/") and name not in PARTS | {"time/iteration_s"})
         assert phases == pytest.approx(row["time/iteration_s"], rel=1e-6), "phases leave no gap"
+    for row in rows[1:]:
+        assert min(row[name] for name in PARTS) > 0, row
+        # Templates and weights take the rest; an evaluation before is none of it.
+        assert sum(row[name] for name in PARTS) < row["time/rollout_s"], row
     # Utilisation, in FLOPs again: those of the update are at least 6 for each weight of a matrix and token, and a part
     # of the iteration's.
     config = json.loads((run_dir / "model/config.json").read_text())
@@ -97,7 +103,7 @@ def table(root):
 def test_every_metric_of_the_table_is_written(finished, run, root, tmp_path):
     """By a run of kinds of tasks in float16 with a critic, KL in the reward and dynamic sampling. A GPU's memory is a GPU's alone."""
     plugin, log = root / "target/release/examples/libscripted.so", tmp_path / "log"
-    sets = [f"env={{plugin: {plugin}, config: {{log: {log}}}}}", "rollout.dynamic_sampling={rounds: 2}",
+    sets = [f"env={{plugin: {plugin}, config: {{log: {log}, delay_ms: 10}}}}", "rollout.dynamic_sampling={rounds: 2}",
             "update.kl_in_reward={coef: 0.05}", "update.kl=null", "warm_start.steps=2", "dtype=float16", "eval.samples=2",
             "rollout.env_errors=1"]
     done = run("train", root / "recipes/smoke/ppo.yaml", *(part for key in sets for part in ("--set", key)),
@@ -112,6 +118,7 @@ def test_every_metric_of_the_table_is_written(finished, run, root, tmp_path):
     assert not emitted & {"time/columns_s", "time/teacher_s"}
     # The environment's own number is the return of its one step.
     rows = read_rows(tmp_path / "run")[1:]
+    assert all(row["time/env_wait_s"] > 0.01 for row in rows), "nothing is left to compute while the last steps take 10 ms"
     assert [row["env/outcome"] for row in rows] == pytest.approx([row["episode/return"] for row in rows])
 
 

@@ -22,7 +22,7 @@ pub use self::episode_state::EpisodeState;
 pub use self::expert::{check_expert, exchanges, texts};
 pub use self::failures::Faults;
 pub use self::pack::{pack, pack_failed};
-pub use self::player::{PlaySettings, Player, PlayerOptions};
+pub use self::player::{PlaySettings, PlayTime, Player, PlayerOptions};
 pub use self::prompt::{HistoryStep, PromptTemplate, PromptVariables};
 pub use self::rehearsal::{MOST_ROWS, MeasuredLengths, Rehearsal, Rehearsed, RehearsedPrompt, without_long};
 pub use self::report::{Count, Scored, Success, evaluation_lines, write_images};

@@ -14,7 +14,7 @@ use super::pool::Pool;
 use super::prompt::{self, PromptTemplate, PromptTokens};
 use super::tasks::EpisodePlan;
 use crate::data::Episode;
-use crate::engine::{Counters, Engine, EngineOptions, NoiseKey, Request, Sampling, Weights, noise};
+use crate::engine::{Counters, Engine, EngineOptions, NoiseKey, Request, Sampling, Spent, Weights, noise};
 use crate::error::Stopped;
 use crate::failpoint::failpoint;
 use crate::model::vision::placed;
@@ -77,6 +77,15 @@ impl PlaySettings {
     }
 }
 
+/// The time of plays with a policy since it was last taken.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct PlayTime {
+    /// Passes of the engine.
+    pub engine: Spent,
+    /// Waits for environments, during which nothing was computed.
+    pub env_wait: Duration,
+}
+
 /// Plays episodes with a policy, or lets the environment's expert play them.
 pub struct Player {
     pub(super) tokenizer: Tokenizer,
@@ -98,6 +107,7 @@ pub struct Player {
     pub(super) env_errors: u64,
     pub(super) faults: Faults,
     progress: Progress,
+    env_wait: Duration,
 }
 
 impl Player {
@@ -133,6 +143,7 @@ impl Player {
             env_errors: 0,
             faults: Faults::default(),
             progress,
+            env_wait: Duration::ZERO,
         })
     }
 
@@ -147,6 +158,11 @@ impl Player {
     /// Tokens generated and computed since the last call.
     pub fn take_counters(&mut self) -> Counters {
         self.engine.take_counters()
+    }
+
+    /// Time of plays with a policy since the last call.
+    pub fn take_time(&mut self) -> PlayTime {
+        PlayTime { engine: self.engine.take_spent(), env_wait: std::mem::take(&mut self.env_wait) }
     }
 
     /// Survived failures of environments since the last call.
@@ -208,7 +224,9 @@ impl Player {
                 return Err(Stopped.into());
             }
             let wait = if self.deterministic { Duration::MAX } else { patience };
+            let begin = Instant::now();
             let mut answers = self.pool.collect(self.engine.is_idle(), wait)?;
+            self.env_wait += begin.elapsed();
             // So that a deterministic run gives up the same tasks.
             answers.sort_by_key(|answer| answer.index);
             for answer in answers {

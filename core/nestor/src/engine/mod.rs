@@ -15,6 +15,9 @@ mod pages;
 mod recorded;
 mod sampler;
 mod scheduler;
+mod spent;
+
+use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use nestor_torch::ops::Ops;
@@ -30,6 +33,8 @@ use self::recorded::Recorder;
 pub use self::sampler::Sampling;
 use self::sampler::{Draw, Drawn};
 use self::scheduler::{Chunk, Limits, Scheduler};
+pub use self::spent::Spent;
+use self::spent::Stopwatch;
 use crate::model::Model;
 use crate::model::vision::PlacedImage;
 
@@ -121,6 +126,8 @@ pub struct Counters {
     pub generated: u64,
     /// Prompt tokens computed.
     pub prefilled: u64,
+    /// Drawn tokens computed, to draw the next ones.
+    pub decoded: u64,
     /// Prompt tokens found in the cache instead.
     pub shared: u64,
     pub passes: u64,
@@ -136,6 +143,7 @@ pub struct Engine {
     cache: Cache,
     ahead: Ahead,
     recorder: Recorder,
+    stopwatch: Stopwatch,
 }
 
 impl Engine {
@@ -165,7 +173,7 @@ impl Engine {
             ordered: options.deterministic,
         });
         let (ahead, cache, recorder) = (Ahead::new(&options), Cache::default(), Recorder::default());
-        Self { options, pages, scheduler, cache, ahead, recorder }
+        Self { options, pages, scheduler, cache, ahead, recorder, stopwatch: Stopwatch::default() }
     }
 
     /// Queues a request.
@@ -191,6 +199,7 @@ impl Engine {
         self.recorder.clear();
         self.ahead = Ahead::new(&self.options);
         self.cache.clear();
+        self.stopwatch.clear();
     }
 
     /// The work since the counters were last taken.
@@ -203,6 +212,11 @@ impl Engine {
         self.scheduler.take_counters()
     }
 
+    /// The time of passes since the last call.
+    pub fn take_spent(&mut self) -> Spent {
+        self.stopwatch.take()
+    }
+
     /// Runs one pass: admits the requests that fit, decodes one token for all running requests, and returns the completed
     /// ones. Where passes are recorded, those that the pass before completed: see [`ahead`]. All passes until `clear` must
     /// get the same weights.
@@ -210,13 +224,20 @@ impl Engine {
         if self.is_idle() {
             return Ok(Vec::new());
         }
+        let (begin, before) = (Instant::now(), self.counters());
         let model = weights.model();
         if model.ops == Ops::Generic {
             self.reserve(model, self.pages);
         }
-        if self.records(model) {
-            return self.step_ahead(weights);
-        }
+        let ahead = self.records(model);
+        let done = if ahead { self.step_ahead(weights) } else { self.step_now(weights) }?;
+        self.stopwatch.add(begin.elapsed(), (before, self.counters()), ahead);
+        Ok(done)
+    }
+
+    /// A pass whose tokens are read before the next one is planned.
+    fn step_now(&mut self, weights: &Weights) -> Result<Vec<Completion>> {
+        let model = weights.model();
         let chunks = self.scheduler.plan();
         if chunks.is_empty() {
             return Ok(Vec::new());

@@ -329,7 +329,9 @@ impl Scheduler {
         }
         // Every pass writes keys and values before it reads them, so that requests of one pass can share pages.
         run.publish(&mut self.pages, &self.images);
-        self.counters.prefilled += run.prompt.saturating_sub(position).min(count) as u64;
+        let of_prompt = run.prompt.saturating_sub(position).min(count);
+        self.counters.prefilled += of_prompt as u64;
+        self.counters.decoded += (count - of_prompt) as u64;
         let fed = run.pending > 0;
         let draws = run.missing() == 0;
         run.pending += usize::from(draws);

@@ -1,12 +1,6 @@
 //! The critic: its values, and its update by a clipped value loss on the same mini-batches as the policy.
 //!
-//! With v the value, v_o the value before the update and R the return that the estimator gave as target,
-//!
-//! ```text
-//! max((v - R)^2, (clip(v, v_o - c, v_o + c) - R)^2)     without a factor 1/2, as the reference implementation has it
-//! ```
-//!
-//! for the state before each response token, and with target 0 for the state after the last one.
+//! The loss counts the state before each response token, and with target 0 the state after the last one.
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -15,7 +9,7 @@ use tch::{Kind, Tensor, no_grad};
 use super::backward::{HeadInputs, accumulate_gradients, states};
 use super::batching::{advance, balanced_micro_batches, remaining_mini_batches};
 use super::logprobs::shared_numbers;
-use super::loss::TokenWeights;
+use super::losses::{TokenWeights, ValueInputs, value_loss};
 use super::network::Network;
 use super::packing::Packed;
 use super::update::UpdateSettings;
@@ -62,26 +56,6 @@ impl CriticReport {
     pub fn skipped(&self) -> usize {
         self.each.iter().filter(|step| step.skipped).count()
     }
-}
-
-/// Inputs of the value loss, one entry per state, float32 (N).
-#[derive(Debug)]
-pub struct ValueInputs<'a> {
-    /// The critic's values; differentiated.
-    pub values: &'a Tensor,
-    pub old_values: &'a Tensor,
-    /// Targets.
-    pub returns: &'a Tensor,
-    /// Weight of each state in the loss.
-    pub weights: &'a Tensor,
-}
-
-/// The scalar to differentiate, and the states (N) where the clipped term is the larger.
-pub fn value_loss(inputs: &ValueInputs, clip: f64) -> (Tensor, Tensor) {
-    let ValueInputs { values, old_values, returns, weights } = *inputs;
-    let clipped = values.maximum(&(old_values - clip)).minimum(&(old_values + clip));
-    let (free, bound) = ((values - returns).square(), (clipped - returns).square());
-    ((free.maximum(&bound) * weights).sum(Kind::Double), bound.gt_tensor(&free))
 }
 
 /// A critic's values of the states (N), float32, without gradients.

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
-use super::loss::kl;
+use super::losses::kl;
 use crate::data::Batch;
 use crate::recipe::KlInReward;
 

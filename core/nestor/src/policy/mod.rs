@@ -4,7 +4,7 @@ pub mod critic;
 pub mod update;
 pub mod kl_reward;
 mod reweight;
-pub mod loss;
+pub mod losses;
 pub mod columns;
 pub mod logprobs;
 pub mod network;

@@ -8,7 +8,7 @@ use tch::{Kind, Tensor};
 
 use super::batching::{advance, balanced_micro_batches, remaining_mini_batches};
 use super::lm_head::{PassOptions, TokenGrads, TokenStats, policy_gradients};
-use super::loss::{LossInputs, LossSums, TokenWeights, policy_loss};
+use super::losses::{LossInputs, LossMetrics, MicroBatchMetrics, TokenWeights, policy_loss};
 use super::network::Network;
 use super::packing::Packed;
 use crate::data::Batch;
@@ -43,10 +43,10 @@ pub struct UpdateReport {
 }
 
 /// One optimizer step.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OptimizerStep {
     /// Losses of the mini-batch.
-    pub sums: LossSums,
+    pub losses: LossMetrics,
     /// Global gradient norm before clipping.
     pub grad_norm: f64,
     /// The gradient was not finite, so the step changed nothing.
@@ -64,10 +64,8 @@ pub struct Difference {
 
 impl UpdateReport {
     /// Losses, averaged over mini-batches.
-    pub fn sums(&self) -> LossSums {
-        let mut sums = LossSums::default();
-        self.each.iter().for_each(|step| sums += step.sums);
-        sums * (1.0 / self.each.len().max(1) as f64)
+    pub fn losses(&self) -> LossMetrics {
+        LossMetrics::sum(self.each.iter().map(|step| &step.losses)) * (1.0 / self.each.len().max(1) as f64)
     }
 
     /// Mean gradient norm before clipping, skipped steps left out.
@@ -119,16 +117,16 @@ pub fn run_remaining(
         }
         let StepReport { grad_norm, skipped, loss_scale } = policy.step(update, settings.lr, update.grad_clip)?;
         report.tokens += gradient.tokens;
-        report.each.push(OptimizerStep { sums: gradient.sums, grad_norm, skipped, loss_scale });
+        report.each.push(OptimizerStep { losses: gradient.losses, grad_norm, skipped, loss_scale });
         policy.check_skipped(update.max_skipped).context("updating the policy")?;
     }
     Ok(true)
 }
 
 /// Metrics of one mini-batch's gradient, over all ranks.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct GradientReport {
-    pub sums: LossSums,
+    pub losses: LossMetrics,
     /// Tokens of all backward passes.
     pub tokens: u64,
     /// Mean and largest |behaviour - update| log-prob.
@@ -154,7 +152,7 @@ pub fn gradients(
 
     policy.optimizer.zero_grad();
     let mut tokens = 0;
-    let (mut differences, mut sums_of_micro_batches) = (Vec::new(), Vec::new());
+    let (mut differences, mut losses_of_micro_batches) = (Vec::new(), Vec::new());
     let ranks = policy.ranks.clone();
     for micro in balanced_micro_batches(&ranks, batch, indices, update.micro_batch_tokens) {
         let Some(micro) = micro else {
@@ -169,15 +167,15 @@ pub fn gradients(
             differences.push((&stats.logprobs - &columns.behaviour).abs());
             differentiate(stats, update.entropy != 0.0, |logprobs, entropy| {
                 let outputs = policy_loss(&columns.inputs(logprobs, entropy), update);
-                (outputs.loss, outputs.sums)
+                (outputs.loss, outputs.metrics)
             })
         })?;
-        sums_of_micro_batches.push(losses);
+        losses_of_micro_batches.push(losses);
         tokens += packed.packing.tokens() as u64;
         advance(&ranks, &sequences);
         failpoint("mid-mini-batch");
     }
-    let own = MiniBatchStats::new(&sums_of_micro_batches, &differences, tokens);
+    let own = MiniBatchStats::new(&losses_of_micro_batches, &differences, tokens);
     Ok(MiniBatchStats::report(&exchange(&*ranks.comm, Ok(own))?))
 }
 
@@ -226,33 +224,30 @@ impl LossColumns {
 /// One rank's share of a mini-batch's metrics.
 #[derive(Debug, Serialize, Deserialize)]
 struct MiniBatchStats {
-    /// In the order of [`LossSums`].
-    sums: [f64; 7],
+    losses: LossMetrics,
     tokens: u64,
     /// Sum, number and largest of |behaviour - update| log-probs.
     difference: (f64, u64, f64),
 }
 
 impl MiniBatchStats {
-    fn new(sums: &[Tensor], differences: &[Tensor], tokens: u64) -> Self {
-        let mut own = [0.0; 7];
+    fn new(losses: &[MicroBatchMetrics], differences: &[Tensor], tokens: u64) -> Self {
         let mut difference = (0.0, 0, 0.0);
-        if !sums.is_empty() {
-            Tensor::stack(sums, 0).sum_dim_intlist(0, false, Kind::Double).copy_data(&mut own, 7);
+        if !differences.is_empty() {
             let all = Tensor::cat(differences, 0);
             difference = (all.sum(Kind::Double).double_value(&[]), all.numel() as u64, all.max().double_value(&[]));
         }
-        Self { sums: own, tokens, difference }
+        Self { losses: LossMetrics::read(losses), tokens, difference }
     }
 
     /// Combines the shares of all ranks.
     fn report(all: &[Self]) -> GradientReport {
-        let sums = std::array::from_fn(|i| all.iter().map(|own| own.sums[i]).sum());
+        let losses = LossMetrics::sum(all.iter().map(|own| &own.losses));
         let count: u64 = all.iter().map(|own| own.difference.1).sum();
         let mean = all.iter().map(|own| own.difference.0).sum::<f64>() / count as f64;
         let max = largest(all.iter().map(|own| own.difference.2));
         let tokens = all.iter().map(|own| own.tokens).sum();
-        GradientReport { sums: LossSums::of(sums), tokens, logprob_diff: Difference { mean, max } }
+        GradientReport { losses, tokens, logprob_diff: Difference { mean, max } }
     }
 }
 

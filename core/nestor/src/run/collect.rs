@@ -17,6 +17,7 @@ impl Run {
         let _bar = self.ranks.progress.phase("rollout", "episodes");
         // An evaluation or a warm start before is none of this rollout's work.
         self.learner.policy.model.images.borrow_mut().take_counters();
+        self.player.take_time();
         let rollout = &self.recipe.rollout;
         let settings = PlaySettings::train(rollout, iteration);
         let mut selection = Selection::new(rollout);

@@ -21,7 +21,7 @@ use crate::shard::Ranks;
 impl Run {
     /// Adds the columns that the recipe or the estimator asks for: log-probs recomputed before the update, entropies, hidden
     /// states, log-probs of reference and teacher, values of the critic. Then subtracts KL from the rewards.
-    pub fn reference(&mut self, batch: &mut Batch) -> Result<()> {
+    pub fn columns(&mut self, batch: &mut Batch) -> Result<()> {
         self.ledger.kl_coefficient = self.ledger.state.kl_coefficient;
         if batch.rows.is_empty() {
             return Ok(());

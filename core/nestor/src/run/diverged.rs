@@ -26,7 +26,7 @@ impl Run {
             let Meter { metrics, tracker, alarms, .. } = &mut self.meter;
             let rows = &update.batch.rows;
             report::rows(metrics, rows);
-            report::update(metrics, &update.reports, rows, self.recipe.update.kl.is_some());
+            report::update(metrics, &update.reports, rows);
             let updated = Updated { recipe: &self.recipe, metrics, rows, reports: &update.reports };
             for alarm in alarms.of(iteration, updated) {
                 let _ = tracker.alarm(alarm.cause, &alarm.message); // the error itself is the one to report

@@ -79,6 +79,11 @@ impl Divergence {
     }
 }
 
+/// A number of a step's loss; 0 where the loss does not have it.
+fn loss(step: &OptimizerStep, name: &str) -> f64 {
+    step.losses.get(name).unwrap_or(0.0)
+}
+
 fn is_hopeless(step: &OptimizerStep) -> bool {
     // In float16 a first skip only lowers the loss scale.
     step.skipped && step.loss_scale.is_none_or(|scale| scale <= 1.0)
@@ -95,7 +100,7 @@ fn skipped_steps(update: &Update, report: &UpdateReport, remedy: &str) -> Option
 }
 
 fn wrong_loss(report: &UpdateReport, remedy: &str) -> Option<Sign> {
-    let wrong = report.each.iter().filter(|step| !step.sums.total.is_finite());
+    let wrong = report.each.iter().filter(|step| !loss(step, "loss/total").is_finite());
     let overflows = |step: &&OptimizerStep| is_hopeless(step) || !step.skipped;
     let (wrong, all) = (wrong.filter(overflows).count(), report.each.len());
     let fact = format!("the loss of {wrong} of {all} mini-batches was not finite");
@@ -107,7 +112,7 @@ fn moved(recipe: &Recipe, metrics: &Metrics, report: &UpdateReport, remedy: &str
     let update = &recipe.update;
     let sign = |fact: String, remedy: String| Sign { cause: "KL explodes", fact, remedy, diverges: true };
     let far = |kl: f64, most: f64| kl.abs() > most; // false for NaN, which the loss tells
-    let steps = report.each.iter().map(|step| step.sums.approx_kl.abs());
+    let steps = report.each.iter().map(|step| loss(step, "policy/approx_kl").abs());
     let largest = steps.fold(0.0, f64::max);
     if far(largest, MOST_MOVED) {
         let epochs = if update.epochs > 1 { format!(", or update.epochs ({})", update.epochs) } else { String::new() };
@@ -142,13 +147,13 @@ fn outweighed(update: &Update, metrics: &Metrics, report: &UpdateReport) -> Opti
 
 /// The regularizer that outweighs the term of the advantages: its size, key and coefficient.
 fn heaviest(update: &Update, metrics: &Metrics, report: &UpdateReport) -> Option<(f64, &'static str, f64)> {
-    let size = |number: fn(&OptimizerStep) -> f64| {
-        let finite = report.each.iter().map(number).map(f64::abs).filter(|size| size.is_finite());
+    let size = |name| {
+        let finite = report.each.iter().map(|step| loss(step, name).abs()).filter(|size| size.is_finite());
         finite.fold(0.0, f64::max)
     };
-    let rewards = size(|step| step.sums.policy).max(metrics.get("advantage/max").unwrap_or(0.0)).max(1.0);
-    let entropy = update.entropy * size(|step| step.sums.entropy);
-    let kl = update.kl.as_ref().map_or(0.0, |section| section.coef * size(|step| step.sums.kl));
+    let rewards = size("loss/policy").max(metrics.get("advantage/max").unwrap_or(0.0)).max(1.0);
+    let entropy = update.entropy * size("policy/entropy");
+    let kl = update.kl.as_ref().map_or(0.0, |section| section.coef * size("loss/kl"));
     let coefficient = update.kl.as_ref().map_or(0.0, |section| section.coef);
     let terms = [(entropy, "update.entropy", update.entropy), (kl, "update.kl.coef", coefficient)];
     let heaviest = terms.into_iter().max_by(|a, b| a.0.total_cmp(&b.0));
@@ -269,7 +274,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::policy::loss::LossSums;
+    use crate::policy::losses::LossMetrics;
 
     fn recipe(update: serde_json::Value) -> Recipe {
         let mut recipe = json!({
@@ -283,15 +288,27 @@ mod tests {
 
     /// A usual optimizer step.
     fn usual() -> OptimizerStep {
-        let sums = LossSums { total: 0.1, policy: 0.1, kl: 0.01, entropy: 0.5, approx_kl: 0.01, ..LossSums::default() };
-        OptimizerStep { sums, grad_norm: 0.5, skipped: false, loss_scale: None }
+        OptimizerStep { losses: losses([]), grad_norm: 0.5, skipped: false, loss_scale: None }
+    }
+
+    /// The usual losses, but for these.
+    fn losses<const N: usize>(others: [(&'static str, f64); N]) -> LossMetrics {
+        let usual = [
+            ("loss/total", 0.1),
+            ("loss/policy", 0.1),
+            ("loss/kl", 0.01),
+            ("policy/entropy", 0.5),
+            ("policy/approx_kl", 0.01),
+        ];
+        let other = |name| others.iter().find(|other| other.0 == name).map(|other| other.1);
+        LossMetrics::from(usual.map(|(name, value)| (name, other(name).unwrap_or(value))))
     }
 
     fn signs(divergence: &mut Divergence, recipe: &Recipe, each: &[OptimizerStep]) -> Vec<(&'static str, String)> {
         let policy = UpdateReport { each: each.into(), ..UpdateReport::default() };
         let reports = UpdateReports { policy: Some(policy), critic: None };
         let (mut metrics, rows) = (Metrics::new(), Rows::default());
-        let kl = each.iter().map(|step| step.sums.kl).sum::<f64>() / each.len() as f64;
+        let kl = each.iter().map(|step| loss(step, "loss/kl")).sum::<f64>() / each.len() as f64;
         for (name, value) in [("advantage/max", 2.0), ("advantage/zero_ratio", 0.5), ("loss/kl", kl)] {
             metrics.set(name, value);
         }
@@ -312,14 +329,21 @@ mod tests {
         let skip = ("optimizer steps skipped", lr.clone());
         assert_eq!(named(json!({}), |step| step.skipped = true), std::slice::from_ref(&skip));
         let nan = ("loss not finite", lr.clone());
-        assert_eq!(named(json!({}), |step| (step.skipped, step.sums.total) = (true, f64::NAN)), [skip, nan]);
+        assert_eq!(
+            named(json!({}), |step| (step.skipped, step.losses) = (true, losses([("loss/total", f64::NAN)]))),
+            [skip, nan]
+        );
         // A first skip in float16 only lowers the loss scale.
         let scaled = |scale: f64| named(json!({}), |step| (step.skipped, step.loss_scale) = (true, Some(scale))).len();
         assert_eq!((scaled(1024.0), scaled(1.0)), (0, 1));
-        assert_eq!(named(json!({}), |step| step.sums.approx_kl = -3.0), [("KL explodes", lr.clone())]);
+        assert_eq!(
+            named(json!({}), |step| step.losses = losses([("policy/approx_kl", -3.0)])),
+            [("KL explodes", lr.clone())]
+        );
         let raise = format!("{lr}, or raise update.kl.coef (1e-2)");
-        assert_eq!(named(json!({}), |step| step.sums.kl = 5.0), [("KL explodes", raise)]);
-        let heavy = named(json!({"kl": {"coef": 1e6}}), |step| step.sums.kl = 5.0);
+        let far = |step: &mut OptimizerStep| step.losses = losses([("loss/kl", 5.0)]);
+        assert_eq!(named(json!({}), far), [("KL explodes", raise)]);
+        let heavy = named(json!({"kl": {"coef": 1e6}}), far);
         assert_eq!(heavy[0], ("KL explodes", "lower update.kl.coef (1e6)".to_string()), "no remedy contradicts itself");
         let outweighs = |key: &str| [("regularizer outweighs rewards", format!("lower {key} (1e6)"))];
         assert_eq!(named(json!({"entropy": 1e6}), |_| {}), outweighs("update.entropy"));
@@ -333,8 +357,8 @@ mod tests {
         let (mut divergence, recipe) = (Divergence::default(), recipe(json!({})));
         let high = OptimizerStep { grad_norm: 60.0, ..usual() };
         // Too few norms for a median.
-        assert_eq!(signs(&mut divergence, &recipe, &[high]), []);
-        assert_eq!(signs(&mut divergence, &recipe, &[usual(); 12]), []);
+        assert_eq!(signs(&mut divergence, &recipe, std::slice::from_ref(&high)), []);
+        assert_eq!(signs(&mut divergence, &recipe, &vec![usual(); 12]), []);
         let [(cause, remedy)] = &signs(&mut divergence, &recipe, &[usual(), high])[..] else { panic!("one sign") };
         assert_eq!((*cause, remedy.ends_with("or update.grad_clip (1e0)")), ("gradient explodes", true));
     }

@@ -176,15 +176,14 @@ impl Run {
             report::failed(metrics, episodes);
         }
         report::rows(metrics, &batch.rows);
-        let with_kl = self.recipe.update.kl.is_some();
-        report::update(metrics, update, &batch.rows, with_kl);
+        report::update(metrics, update, &batch.rows);
         let updated = Updated { recipe: &self.recipe, metrics, rows: &batch.rows, reports: update };
         for alarm in alarms.of(iteration, updated) {
             tracker.alarm(alarm.cause, &alarm.message)?;
         }
         self.ledger.state.diverged = alarms.diverged;
         if let Some(policy) = &update.policy {
-            tracker.record_steps(iteration, report::steps(policy, with_kl))?;
+            tracker.record_steps(iteration, report::steps(policy))?;
         }
         tracker.record_histograms(iteration, || report::histograms(episodes, &batch.rows))?;
         let due = |every: u64| every > 0 && iteration.is_multiple_of(every);
@@ -241,8 +240,9 @@ impl Run {
         if last { self.check_last_steps() } else { Ok(()) }
     }
 
-    /// Counts the tokens that all ranks generated, and their FLOPs.
+    /// Counts the tokens that all ranks generated, their FLOPs, and the time of the rollout's parts at this rank.
     fn count_generation(&mut self, batch: &Batch) -> Result<()> {
+        report::play_time(&mut self.meter.metrics, self.player.take_time());
         let Generated { prefilled, generated, .. } = self.player.take_counters();
         let all = exchange(&*self.ranks.comm, Ok([prefilled, generated]))?;
         let [prefilled, generated] = all.iter().fold([0; 2], |sum, counts| [sum[0] + counts[0], sum[1] + counts[1]]);

@@ -9,8 +9,9 @@ use tch::Device;
 
 use super::UpdateReports;
 use super::ledger::Totals;
-use crate::agent::Success;
+use crate::agent::{PlayTime, Success};
 use crate::data::{Episode, Rows};
+use crate::engine::Spent;
 use crate::eval::{Evaluation, environment_means};
 use crate::policy::critic::{explained_variance, token_values};
 use crate::policy::update::UpdateReport;
@@ -68,6 +69,14 @@ pub fn episodes(metrics: &mut Metrics, episodes: &[Episode], eos: &[u32]) {
     metrics.set("response/length", mean(steps().map(|s| s.response.len() as f64)));
     let clipped = steps().map(|s| f64::from(u8::from(!s.response.last().is_some_and(|id| eos.contains(id)))));
     metrics.set("response/clipped_ratio", mean(clipped));
+}
+
+/// The parts of the rollout's time.
+pub fn play_time(metrics: &mut Metrics, time: PlayTime) {
+    let PlayTime { engine: Spent { generate, prefill }, env_wait } = time;
+    for (name, part) in [("generate", generate), ("prefill", prefill), ("env_wait", env_wait)] {
+        metrics.set(format!("time/{name}_s"), part.as_secs_f64());
+    }
 }
 
 /// The episodes that an environment failed in.
@@ -146,10 +155,10 @@ pub fn histograms(episodes: &[Episode], rows: &Rows) -> Vec<(&'static str, Histo
     all.into_iter().filter_map(|(name, counts)| Some((name, counts?))).collect()
 }
 
-/// Losses and gradients. There is a KL only in a recipe with `update.kl`.
-pub fn update(metrics: &mut Metrics, update: &UpdateReports, rows: &Rows, with_kl: bool) {
+/// Losses and gradients.
+pub fn update(metrics: &mut Metrics, update: &UpdateReports, rows: &Rows) {
     if let Some(report) = &update.policy {
-        policy(metrics, report, with_kl);
+        policy(metrics, report);
     }
     if let Some(report) = &update.critic {
         metrics.set("loss/value", report.mean(|step| step.loss));
@@ -162,15 +171,14 @@ pub fn update(metrics: &mut Metrics, update: &UpdateReports, rows: &Rows, with_k
     }
 }
 
-/// The rows of `steps.jsonl`: one per optimizer step of the policy.
-pub fn steps(report: &UpdateReport, with_kl: bool) -> impl Iterator<Item = Metrics> {
-    report.each.iter().map(move |step| {
+/// The rows of `steps.jsonl`: losses and gradient of each optimizer step of the policy.
+pub fn steps(report: &UpdateReport) -> impl Iterator<Item = Metrics> {
+    report.each.iter().map(|step| {
         let mut metrics = Metrics::new();
-        metrics.set("loss/total", step.sums.total);
-        metrics.set("loss/policy", step.sums.policy);
-        if with_kl {
-            metrics.set("loss/kl", step.sums.kl);
-        }
+        step.losses
+            .iter()
+            .filter(|(name, _)| name.starts_with("loss/"))
+            .for_each(|(name, loss)| metrics.set(name, loss));
         metrics.set("grad/norm", step.grad_norm);
         metrics.set("grad/skipped", f64::from(u8::from(step.skipped)));
         if let Some(scale) = step.loss_scale {
@@ -208,17 +216,8 @@ fn device_memory(metrics: &mut Metrics, counts: &DeviceMemory) {
     metrics.set("memory/device_retries", counts.retries as f64);
 }
 
-fn policy(metrics: &mut Metrics, report: &UpdateReport, with_kl: bool) {
-    let sums = report.sums();
-    metrics.set("loss/total", sums.total);
-    metrics.set("loss/policy", sums.policy);
-    if with_kl {
-        metrics.set("loss/kl", sums.kl);
-    }
-    metrics.set("policy/entropy", sums.entropy);
-    metrics.set("policy/clip_fraction", sums.clip_fraction);
-    metrics.set("policy/dual_clip_fraction", sums.dual_clip_fraction);
-    metrics.set("policy/approx_kl", sums.approx_kl);
+fn policy(metrics: &mut Metrics, report: &UpdateReport) {
+    report.losses().iter().for_each(|(name, value)| metrics.set(name, value));
     metrics.set("grad/norm", report.grad_norm());
     metrics.set("grad/skipped", report.skipped() as f64);
     if let Some(scale) = report.each.last().and_then(|step| step.loss_scale) {

@@ -80,7 +80,7 @@ pub const METRICS: &[Metric] = table! {
     "loss/kl", "nats", "KL estimate against the reference, before its weight; only with `update.kl`", "by `update.kl.kind`; k3: exp(l_ref - l) - (l_ref - l) - 1";
     "policy/entropy", "nats", "entropy of the policy", "mean over response tokens of -sum_v p_v log p_v";
     "policy/clip_fraction", "share", "tokens where the clip is active or an importance weight is truncated", "active / tokens";
-    "policy/dual_clip_fraction", "share", "tokens that the dual clip bounds", "bound / tokens";
+    "policy/dual_clip_fraction", "share", "tokens that the dual clip bounds; only with a loss that has one", "bound / tokens";
     "policy/approx_kl", "nats", "estimate of the KL divergence between the policies before and after the update", "mean (l_old - l)";
     "grad/norm", "", "global gradient norm before clipping", "mean over optimizer steps of sqrt(sum g^2)";
     "grad/skipped", "count", "optimizer steps skipped because a gradient was not finite", "";
@@ -98,7 +98,10 @@ pub const METRICS: &[Metric] = table! {
     "perf/mfu", "share", "model FLOPs utilization of the iteration", "(generation + log-probs + 3 forward of trained tokens) / (time/iteration_s ranks peak)";
     "perf/peak_flops", "FLOP/s", "peak of one rank's device in the compute type: that of a known GPU's data sheet, else the best rate of a large matrix product, on a CPU measured again after each iteration; at least the rate that the run reaches", "2 n^3 / s";
     "warm_start/loss", "nats", "negative log-prob of the expert's tokens in the last warm-start step", "mean -l";
-    "time/<phase>_s", "s", "wall time of one phase; the phases of a row add up to time/iteration_s", "measured at rank 0";
+    "time/generate_s", "s", "part of time/rollout_s: passes of the engine that decoded; a pass that decoded and computed prompts is shared by its rows", "measured at rank 0";
+    "time/prefill_s", "s", "part of time/rollout_s: passes of the engine that computed prompts", "measured at rank 0";
+    "time/env_wait_s", "s", "part of time/rollout_s: waits for environments, during which nothing was computed", "measured at rank 0";
+    "time/<phase>_s", "s", "wall time of one phase, such as rollout or update; the phases of a row add up to time/iteration_s", "measured at rank 0";
     "time/iteration_s", "s", "wall time since the previous row", "measured at rank 0";
     "memory/rss_bytes", "bytes", "resident memory of rank 0's process", "VmRSS";
     "memory/peak_rss_bytes", "bytes", "peak resident memory of rank 0's process", "VmHWM";

@@ -214,7 +214,7 @@ fn a_name_that_is_neither_key_nor_metric_is_found() {
     let keys = keys();
     let unknown = |text: &str| unknown_names(text, &keys).into_iter().collect::<Vec<_>>();
     let good = "`update.kl.kind`, `update.rs`, `--set 'env.config={range: 10}'`, `env.config.range`, `time/rollout_s`, \
-                `model.safetensors`, `rollout.history.mode: transcript`, `loss/kl`, `policy/loss.rs`, update.none, \
+                `model.safetensors`, `rollout.history.mode: transcript`, `loss/kl`, `policy/critic.rs`, update.none, \
                 `train.jsonl`, `512 tokens/s`\n```\nnestor train --set update.kl=null\n```\n`eval/success/<task_type>`";
     assert_eq!(unknown(good), [""; 0]);
     assert_eq!(unknown("by `update.kl.estimator`; k3"), ["update.kl.estimator"]);

@@ -1,9 +1,10 @@
 //! Policy and value losses, KL and schedules against `tests/fixtures/loss_cases.json`: outputs of the reference implementation's
 //! functions (verl-agent, upstream commit 796ed310) in float32 on a CPU; gradients are autograd's.
 
-use nestor::policy::critic::{ValueInputs, value_loss};
 use nestor::policy::kl_reward::{KlCoefficient, subtract_kl};
-use nestor::policy::loss::{LossInputs, LossOutputs, LossSums, TokenWeights, kl, policy_loss};
+use nestor::policy::losses::{
+    LossInputs, LossMetrics, LossOutputs, MicroBatchMetrics, TokenWeights, ValueInputs, kl, policy_loss, value_loss,
+};
 use nestor::policy::update::learning_rate;
 use nestor_model::data::{Batch, Rows};
 use nestor_recipe::{KlInReward, KlKind, Update};
@@ -117,14 +118,29 @@ fn policy_losses_and_their_gradients_equal_the_reference() {
             );
             let number = |key: &str| want[key].as_f64();
             let close = |key: &str, got| assert_close(&format!("{name} {key}"), got, number(key).expect("number"));
-            let sums = LossSums::read(&outputs.sums);
-            close("pg_loss", sums.policy);
-            close("pg_clipfrac", sums.clip_fraction);
-            close("ppo_kl", sums.approx_kl);
-            assert_close("pg_clipfrac_lower", sums.dual_clip_fraction, number("pg_clipfrac_lower").unwrap_or(0.0));
+            let metrics = LossMetrics::read(&[outputs.metrics]);
+            let own = |name: &str| metrics.get(name).unwrap_or_else(|| panic!("no {name} in {metrics:?}"));
+            close("pg_loss", own("loss/policy"));
+            close("pg_clipfrac", own("policy/clip_fraction"));
+            close("ppo_kl", own("policy/approx_kl"));
+            // GSPO has no dual clip.
+            let dual_clipped = (!gspo).then(|| own("policy/dual_clip_fraction")).unwrap_or_default();
+            assert_close("pg_clipfrac_lower", dual_clipped, number("pg_clipfrac_lower").unwrap_or(0.0));
             assert_all_close("dloss_dlogprob", &gradient, &masked(&want["dloss_dlogprob"], &case["response_mask"]));
         }
     }
+}
+
+#[test]
+fn metrics_add_up_by_name_over_micro_batches_and_ranks() {
+    let micro_batch =
+        |x: f64| MicroBatchMetrics::new(&[("loss/kl", Tensor::from(x)), ("policy/entropy", Tensor::from(-x))]);
+    let own = LossMetrics::read(&[micro_batch(1.0), micro_batch(2.0)]);
+    let other = LossMetrics::read(&[micro_batch(5.0)]);
+    // The first rank had nothing to do.
+    let all = LossMetrics::sum([LossMetrics::read(&[]), own, other].iter());
+    assert_eq!(all.iter().collect::<Vec<_>>(), [("loss/kl", 8.0), ("policy/entropy", -8.0)]);
+    assert_eq!((all.get("policy/entropy"), all.get("loss/total")), (Some(-8.0), None));
 }
 
 /// Checks the equations: min(p / q, C) with the engine's q, as a factor of the clipped loss if old log-probs are recomputed,

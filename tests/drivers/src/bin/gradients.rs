@@ -15,7 +15,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use nestor::policy::Network;
-use nestor::policy::loss::LossSums;
 use nestor::policy::update::{UpdateSettings, gradients};
 use nestor_drivers::{Row, named, pack};
 use nestor_model::model::{device, weights};
@@ -87,7 +86,12 @@ fn main() -> Result<()> {
         return Ok(());
     }
     Tensor::write_safetensors(&tensors, out)?;
-    let LossSums { total, policy, kl, entropy, .. } = report.sums;
-    println!("{}", serde_json::json!({ "total": total, "policy": policy, "kl": kl, "entropy": entropy }));
+    let own = |name| report.losses.get(name).unwrap_or(0.0);
+    println!(
+        "{}",
+        serde_json::json!({
+            "total": own("loss/total"), "policy": own("loss/policy"), "kl": own("loss/kl"), "entropy": own("policy/entropy"),
+        })
+    );
     Ok(())
 }

@@ -48,10 +48,12 @@ fn main() -> Result<()> {
     for batch in &input.batches {
         let batch = pack(batch, &policy.model.config)?;
         for step in update(&mut policy, &batch, &settings)?.each.iter().filter(|_| first) {
-            let (sums, norm) = (&step.sums, step.grad_norm);
+            let own = |name| step.losses.get(name).unwrap_or(0.0);
             println!(
                 "{}",
-                serde_json::json!({ "total": sums.total, "policy": sums.policy, "kl": sums.kl, "norm": norm })
+                serde_json::json!({
+                    "total": own("loss/total"), "policy": own("loss/policy"), "kl": own("loss/kl"), "norm": step.grad_norm,
+                })
             );
         }
     }

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use tch::{Kind, Tensor, no_grad};
 
-use super::adamw::Optimizer;
+use super::optimizer::Optimizer;
 use super::layout::Layout;
 use super::units::{PendingUnit, Ranks};
 

@@ -12,12 +12,14 @@ mod foreign;
 mod hints;
 mod keys;
 mod location;
+mod optimizer;
 mod permissions;
 mod plugin_config;
 mod plugins;
 mod ranges;
 mod recompute;
 mod resume;
+mod saved;
 mod schema;
 mod secret;
 mod text_file;
@@ -40,11 +42,13 @@ pub use error::{InputError, all_of, lines};
 pub use eval_tasks::EvalTasks;
 pub use keys::{Key, json_schema, keys, keys_of, table};
 use location::Location;
+pub use optimizer::{Muon, MuonScale, Optimizer, OptimizerName};
 pub use permissions::OnResume;
 pub use plugin_config::read_config;
 pub use plugins::*;
 pub use recompute::Recompute;
 pub use resume::{Change, Changes, changes};
+pub use saved::SAVED;
 pub use schema::*;
 pub use secret::masked;
 use tree::{Map, Node};
@@ -238,6 +242,9 @@ impl Reader<'_> {
             return Err(input_error!("{start}: a recipe is a map of keys, such as `iterations: 100`"));
         };
         drop_shared(&mut map);
+        if text.starts_with(SAVED) {
+            saved::update_keys(&mut map);
+        }
         text_file::locate(&mut map, path.parent().unwrap_or(Path::new("")));
         let extends = map.iter().position(|entry| entry.key == "extends").map(|index| map.remove(index));
         let mut node = Node::Map(map);

@@ -29,9 +29,10 @@ const CHANGES: &str = "
   dist.timeout_s=100        eval.every=7                eval.split=other             eval.tasks=7
   eval.samples=2            eval.save_episodes=false    eval.seed=5
   eval.temperature=0.5      iterations=21               rollout.cache_tokens=9999    rollout.env_errors=3
-  rollout.env_threads=5     rollout.slots=5             sharding=grad_op             update.betas=[0.8,0.9]
+  rollout.env_threads=5     rollout.slots=5             sharding=grad_op             update.optimizer.betas=[0.8,0.9]
   update.grad_clip=2        update.lr=1e-5              update.micro_batch_tokens=999 update.min_lr_ratio=0.1
-  update.recompute=all      update.schedule=cosine      update.warmup=2              update.weight_decay=0.1
+  update.recompute=all      update.schedule=cosine      update.warmup=2              update.optimizer.weight_decay=0.1
+  update.optimizer.eps=1e-6
   wandb.entity=x            wandb.group=x               wandb.mode=live              wandb.name=x
   wandb.notes=x             wandb.project=x             wandb.table_episodes=1       wandb.table_every=1
   wandb.tags=[x]            wandb=null                  tensorboard.dir=x            tensorboard=null
@@ -64,7 +65,7 @@ const CHANGES: &str = "
 ";
 
 /// Changes of keys that only come together with others, or that this recipe cannot show alone.
-const ELSEWHERE: [&str; 12] = [
+const ELSEWHERE: [&str; 16] = [
     "env.plugin",
     "env.sha256",
     "estimator.plugin",
@@ -77,6 +78,10 @@ const ELSEWHERE: [&str; 12] = [
     "rollout.thinking",
     "update.loss",
     "update.loss_scale",
+    "update.optimizer.adamw_lr_ratio",
+    "update.optimizer.momentum",
+    "update.optimizer.name",
+    "update.optimizer.scale",
 ];
 
 /// The recipe with every optional section.

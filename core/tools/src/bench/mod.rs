@@ -40,8 +40,8 @@ use crate::policy::update::{UpdateSettings, update as update_policy};
 use crate::policy::{Network, logprobs};
 use crate::process_memory::peak_bytes;
 use crate::ranks::{self, C10d, Comm, Reduce, Rendezvous, exchange};
-use crate::recipe::{DeviceChoice, Dist, Recompute, Sharding, Update, VisionTrain};
-use crate::shard::Ranks;
+use crate::recipe::{self, DeviceChoice, Dist, Recompute, Sharding, Update, VisionTrain};
+use crate::shard::{Ranks, update_rule};
 
 #[derive(Debug, Clone)]
 pub struct BenchOptions {
@@ -92,7 +92,7 @@ pub fn update(options: &BenchOptions) -> Result<Value> {
         notice: Default::default(),
     };
     let options = &BenchOptions { batch: options.batch * ranks.world(), device, ..options.clone() };
-    let mut policy = Network::new(load(options)?, &ranks)?;
+    let mut policy = Network::new(load(options)?, update_rule(&recipe::Optimizer::default()), &ranks)?;
     // Those of the first repetition, so that another program can be given the same work.
     let (first, layers) = (lengths(options, 1), policy.model.config.num_hidden_layers);
     let section = json!({ "mini_batch": options.batch, "lr": 1e-6, "recompute": options.recompute });
@@ -142,6 +142,7 @@ pub fn update(options: &BenchOptions) -> Result<Value> {
         ranks: ranks.world() as u64,
         sharding: options.sharding,
         lora: None,
+        optimizer: &update.optimizer,
         micro_batch_tokens: micro_batch as u64,
         response_tokens: (rank_responses * micro_batch / rank_tokens) as u64,
         image_tokens: 0,

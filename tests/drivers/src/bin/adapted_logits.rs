@@ -12,8 +12,8 @@ use nestor::policy::{Network, Packed};
 use nestor_model::data::{Rows, Sequence};
 use nestor_model::files::{TokenRow, read_tokens};
 use nestor_model::model::weights;
-use nestor_model::shard::Ranks;
-use nestor_recipe::Lora;
+use nestor_model::shard::{Ranks, update_rule};
+use nestor_recipe::{Lora, Optimizer};
 use tch::{Device, Kind, Tensor, no_grad};
 
 fn main() -> Result<()> {
@@ -23,7 +23,8 @@ fn main() -> Result<()> {
     };
     let settings = Lora { rank: rank.parse().context("the rank")?, alpha: alpha.parse().context("alpha")? };
     let model = weights::load(Path::new(model), Kind::BFloat16, Device::Cpu)?;
-    let mut policy = Network::with_lora(model, &settings, 0, &Ranks::solo(Device::Cpu))?;
+    let rule = update_rule(&Optimizer::default());
+    let mut policy = Network::with_lora(model, rule, (&settings, 0), &Ranks::solo(Device::Cpu))?;
     weights::read_flats(Path::new(adapter), policy.trained(), &policy.optimizer.master_weights)?;
     policy.refresh()?;
     let mut all = Vec::new();

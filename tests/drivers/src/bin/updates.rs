@@ -14,7 +14,7 @@ use nestor::policy::update::{UpdateSettings, update};
 use nestor_drivers::{Row, named, pack};
 use nestor_model::model::weights;
 use nestor_model::ranks::{self, Rendezvous};
-use nestor_model::shard::Ranks;
+use nestor_model::shard::{Ranks, update_rule};
 use nestor_recipe::{Dist, Sharding, Update};
 use serde::Deserialize;
 use tch::{Device, Kind, Tensor};
@@ -37,7 +37,8 @@ fn main() -> Result<()> {
     let ranks = Ranks { comm, sharding, ..Ranks::solo(Device::Cpu) };
     let first = ranks.comm.rank() == 0;
 
-    let mut policy = Network::new(weights::load(Path::new(model), Kind::Float, Device::Cpu)?, &ranks)?;
+    let model = weights::load(Path::new(model), Kind::Float, Device::Cpu)?;
+    let mut policy = Network::new(model, update_rule(&input.update.optimizer), &ranks)?;
     let settings = UpdateSettings {
         update: &input.update,
         lr: input.update.lr,

@@ -5,7 +5,7 @@ use nestor::policy::update::differentiate;
 use nestor::policy::{Network, Packed, PassOptions, policy_gradients};
 use nestor_model::data::{Rows, Sequence};
 use nestor_model::model::{Config, Model, new};
-use nestor_model::shard::Ranks;
+use nestor_model::shard::{Ranks, update_rule};
 use nestor_recipe::Recompute;
 use nestor_torch::ops::Ops;
 use nestor_torch::record::{Operation, Record};
@@ -56,7 +56,8 @@ pub fn pass(model: Model, lengths: &[usize], recompute: Recompute) -> (Vec<Opera
         });
     }
     let packed = Packed::new(&sequences.iter().collect::<Vec<_>>(), &rows, &model).expect("sequences");
-    let mut policy = Network::new(model, &Ranks::solo(Device::Cpu)).expect("a network");
+    let mut policy =
+        Network::new(model, update_rule(&Default::default()), &Ranks::solo(Device::Cpu)).expect("a network");
     policy.optimizer.zero_grad();
     let (model, sums) = policy.for_backward();
     let record = Record::begin();

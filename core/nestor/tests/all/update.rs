@@ -10,9 +10,8 @@ use nestor::policy::logprobs::ragged_logprobs;
 use nestor::policy::update::{UpdateReport, UpdateSettings, gradients, update as update_policy};
 use nestor_model::data::{Batch, Rows, Sequence};
 use nestor_model::model::{Config, Model, new};
-use nestor_model::ranks::Solo;
 use nestor_model::shard::{Layout, Optimizer, Ranks, UpdateRule, update_rule};
-use nestor_recipe::{self, Lora, Update};
+use nestor_recipe::{Lora, Update};
 use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
 
@@ -75,7 +74,7 @@ fn numbers(tensors: &[Tensor]) -> Vec<f32> {
 
 /// AdamW with the defaults of a recipe.
 fn adamw() -> Rc<dyn UpdateRule> {
-    update_rule(&recipe::Optimizer::default())
+    update_rule(&nestor_recipe::Optimizer::default())
 }
 
 /// One rank on the CPU.
@@ -308,7 +307,7 @@ fn clipping_and_adamw_equal_pytorch() {
         assert!(got.iter().zip(want).all(|(g, w)| (g - w).abs() < 1e-6), "{what}: {got:?}, not {want:?}");
     };
     let units = [3, 2].map(|n| Layout::new("unit", vec![("weight".into(), vec![n])]));
-    let rule = recipe::Optimizer { betas: [0.9, 0.95], weight_decay: 0.02, ..Default::default() };
+    let rule = nestor_recipe::Optimizer { betas: [0.9, 0.95], weight_decay: 0.02, ..Default::default() };
     let weights = split([0.5, -1.0, 2.0, 0.25, -0.75]);
     let mut optimizer = Optimizer::new(update_rule(&rule), &units, &weights, &solo(), None);
     for (grads, norm, weights) in steps {

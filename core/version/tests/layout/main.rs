@@ -299,7 +299,6 @@ fn core() -> Vec<Package> {
 }
 
 #[test]
-#[ignore = "the trainer is one crate, which uses the command line of the program"]
 fn no_crate_of_core_depends_on_the_program() {
     let users = core().into_iter().filter(|package| package.dependencies.contains(&"nestor-cli".into()));
     let users: Vec<String> = users.map(|package| package.name).collect();
@@ -307,7 +306,6 @@ fn no_crate_of_core_depends_on_the_program() {
 }
 
 #[test]
-#[ignore = "the trainer is one crate"]
 fn crates_of_the_trainer_use_only_those_below_them() {
     let order = ["nestor-args", "nestor-model", "nestor", "nestor-tools"];
     let core = core();

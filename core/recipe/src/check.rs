@@ -12,9 +12,6 @@ use super::secret;
 use super::tree::Node;
 use super::*;
 
-/// The path of a value out of range, and the rest of a sentence that starts with it, such as "must be at least 1".
-pub type Problem = (String, String);
-
 /// Builds the struct, or explains all bad keys: those of the wrong form, or else those out of range. Errors about a missing
 /// key name `start`.
 pub(super) fn read<T, P>(root: &Node, start: &Location, problems: impl Fn(&T) -> P) -> Result<T>

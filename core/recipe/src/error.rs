@@ -57,3 +57,6 @@ pub fn lines(message: &str) -> impl Iterator<Item = &str> {
 macro_rules! input_error {
     ($($arg:tt)*) => { ::anyhow::Error::new($crate::InputError(format!($($arg)*))) };
 }
+
+/// The path of a value out of range, and the rest of a sentence that starts with it, such as "must be at least 1".
+pub type Problem = (String, String);

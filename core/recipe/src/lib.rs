@@ -37,8 +37,7 @@ use anyhow::{Context, Result};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 
-pub use check::Problem;
-pub use error::{InputError, all_of, lines};
+pub use error::{InputError, Problem, all_of, lines};
 pub use eval_tasks::EvalTasks;
 pub use keys::{Key, json_schema, keys, keys_of, table};
 use location::Location;

@@ -3,8 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Recipe;
-use super::check::Problem;
+use super::error::Problem;
 
 /// The optimizer of the policy, of its critic and of the warm start; `docs/optimizers.md` has the equations.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -96,8 +95,7 @@ impl Optimizer {
 }
 
 /// The first value out of range, and keys of another optimizer than the one that is named.
-pub(super) fn problem(recipe: &Recipe) -> Option<Problem> {
-    let optimizer = &recipe.update.optimizer;
+pub(super) fn problem(optimizer: &Optimizer, trains_adapters: bool) -> Option<Problem> {
     let path = |key: &str| format!("update.optimizer.{key}");
     let range = |key: &str, value: f64, good: bool, wanted: &str| {
         (!good).then(|| (path(key), format!("must be {wanted}, but is {value}")))
@@ -115,7 +113,7 @@ pub(super) fn problem(recipe: &Recipe) -> Option<Problem> {
                 Some((path(key), "belongs to `name: muon`; leave it out, or name that optimizer".into()))
             }
             // An adapter's two factors are no layer's matrix: steps that are steepest for each are not for their product.
-            OptimizerName::Muon => recipe.model.lora.map(|_| {
+            OptimizerName::Muon => trains_adapters.then(|| {
                 let message = "must be `adamw` with `model.lora`: Muon is for whole matrices, not for adapters";
                 (path("name"), message.into())
             }),

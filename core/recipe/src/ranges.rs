@@ -1,6 +1,6 @@
 //! Ranges of a recipe's values, and rules between its keys.
 
-use super::check::Problem;
+use super::error::Problem;
 use super::*;
 
 /// Smallest vocabulary of a new model's tokenizer: 256 bytes and three special tokens.
@@ -45,7 +45,7 @@ pub(super) fn problems(recipe: &Recipe) -> Vec<Problem> {
         played,
         (r.rollout.thinking.is_some() && r.model.new.is_some()).then(|| ("rollout.thinking".into(), thinking.into())),
         updated,
-        optimizer::problem(r),
+        optimizer::problem(&r.update.optimizer, r.model.lora.is_some()),
         sums,
         r.critic.as_ref().and_then(|c| critic(c, r.iterations)),
         r.warm_start.as_ref().and_then(warm_start),

@@ -68,6 +68,11 @@ impl Layout {
         Self { slice, ..self }
     }
 
+    /// The sharding of the unit over `world` ranks.
+    pub fn partition(&self, world: usize) -> Partition {
+        Partition::new(self.numel, world, self.slice)
+    }
+
     /// The part with these parameters. Of a part a rank holds what it owns of each parameter, end to end and without padding.
     pub fn part(&self, keep: impl Fn(&Param) -> bool) -> Self {
         let params = self.params.iter().filter(|param| keep(param)).cloned().collect();
@@ -87,14 +92,14 @@ impl Layout {
     /// Number of elements of a rank's tensor of this layout: its shard, padding included, or what it owns of a part.
     pub fn held_numel(&self, rank: usize, world: usize) -> i64 {
         if self.params_numel() == self.numel {
-            return Partition::of(self, world).shard_numel();
+            return self.partition(world).shard_numel();
         }
         self.owned(rank, world).iter().map(|owned| owned.piece.length).sum()
     }
 
     /// The elements of each parameter that a rank owns, in the order of its tensor of this layout.
     pub fn owned(&self, rank: usize, world: usize) -> Vec<Owned<'_>> {
-        let partition = Partition::of(self, world);
+        let partition = self.partition(world);
         let pieces = |param: &'_ Param| partition.pieces_of(rank, param.offset..param.offset + param.numel());
         let mut start = 0;
         let all = self.params.iter().flat_map(|param| pieces(param).map(move |piece| (param, piece)));
@@ -134,7 +139,7 @@ mod tests {
                 let ends = part.iter().map(|owned| owned.start + owned.piece.length);
                 assert!(part.iter().skip(1).map(|owned| owned.start).eq(ends.clone().take(part.len() - 1)));
                 assert_eq!(ends.last(), Some(matrices.held_numel(rank, world)));
-                assert_eq!(unit.held_numel(rank, world), Partition::of(&unit, world).shard_numel());
+                assert_eq!(unit.held_numel(rank, world), unit.partition(world).shard_numel());
                 seen += matrices.held_numel(rank, world);
             }
             assert_eq!(seen, 2540);

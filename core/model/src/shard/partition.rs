@@ -6,8 +6,6 @@
 
 use std::ops::Range;
 
-use super::Layout;
-
 /// The sharding of one unit over ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Partition {
@@ -44,12 +42,8 @@ pub struct Piece {
 }
 
 impl Partition {
-    /// Shards a unit over `world` ranks.
-    pub fn of(layout: &Layout, world: usize) -> Self {
-        Self::new(layout.numel(), world, layout.slice)
-    }
-
-    fn new(numel: i64, world: usize, slice: i64) -> Self {
+    /// Shards a unit of `numel` elements over `world` ranks, with at most `slice` elements in a slice.
+    pub fn new(numel: i64, world: usize, slice: i64) -> Self {
         let world = world as i64;
         // One rank needs no slices, and its shard is the unit as it is.
         let slice = if world == 1 { numel.max(1) } else { (slice / world).max(1) * world };

@@ -67,7 +67,7 @@ impl Ranks {
 
     /// The sharding of a unit of this layout.
     pub fn partition(&self, layout: &Layout) -> Partition {
-        Partition::of(layout, self.world())
+        layout.partition(self.world())
     }
 
     /// Returns true if each rank holds only a shard of the compute weights.

@@ -97,8 +97,8 @@ fn flat(set: usize, unit: usize, layout: &Layout) -> Tensor {
 
 /// A rank's shards of a set. Their padding is NaN, which must never be stored.
 fn shards(comm: &dyn Comm, set: usize, layouts: &[Layout]) -> Vec<Tensor> {
-    let shard = |(unit, layout)| {
-        let partition = Partition::of(layout, comm.world());
+    let shard = |(unit, layout): (usize, &Layout)| {
+        let partition = layout.partition(comm.world());
         let (whole, own) = (flat(set, unit, layout), empty(&partition));
         for piece in partition.pieces(comm.rank()) {
             own.narrow(0, piece.shard_start, piece.length).copy_(&whole.narrow(0, piece.start, piece.length));
@@ -165,7 +165,7 @@ fn save(
 
 /// Loads a rank's shards of a set from a checkpoint.
 fn load(comm: &dyn Comm, dir: &Path, name: &str, layouts: &[Layout]) -> Vec<Tensor> {
-    let shards: Vec<_> = layouts.iter().map(|l| empty(&Partition::of(l, comm.world()))).collect();
+    let shards: Vec<_> = layouts.iter().map(|l| empty(&l.partition(comm.world()))).collect();
     let manifest = Manifest::read(dir).expect("a manifest");
     let files = open(&manifest, dir, name, layouts).expect("right files");
     files.fill(layouts, comm, &shards).expect("filled");

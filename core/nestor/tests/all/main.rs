@@ -7,7 +7,6 @@ mod support;
 mod advantage;
 mod docs;
 mod fused;
-mod ledger;
 mod losses;
 mod neutral;
 mod operations;

@@ -12,7 +12,7 @@ use nestor::checkpoint::{Checkpoints, Contents, Moment, Retention, TensorSet};
 use nestor_model::error::message;
 use nestor_model::model::{Config, decoder};
 use nestor_model::ranks::{C10d, Comm, Rendezvous, Secret, Solo};
-use nestor_model::shard::{Layout, Partition};
+use nestor_model::shard::Layout;
 use nestor_recipe::Dist;
 use nestor_torch::Backend;
 use serde_json::json;
@@ -108,7 +108,7 @@ fn prepare(run_dir: &Path) -> Result<()> {
 
 /// This rank's shard of a unit at an iteration.
 fn shard(comm: &dyn Comm, layout: &Layout, iteration: u64) -> Tensor {
-    let partition = Partition::of(layout, comm.world());
+    let partition = layout.partition(comm.world());
     let own = Tensor::zeros([partition.shard_numel()], (Kind::Float, Device::Cpu));
     for piece in partition.pieces(comm.rank()) {
         let end = piece.start + piece.length;

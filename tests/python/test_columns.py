@@ -1,6 +1,6 @@
 """Columns that an estimator asks for, against the recorded episodes and transformers; what a run cannot give is refused.
 
-The example plugin `columns` (plugins/sdk/examples/columns.rs) writes down every column that it gets.
+The example plugin `columns` (plugins/sdk/examples/witness.rs) writes down every column that it gets.
 """
 import json
 import shutil
@@ -37,7 +37,7 @@ def models(run, root, tmp_path_factory):
 def train(run, root, models, tmp_path):
     """Trains one iteration with the example plugin; returns the process, its columns and its episodes."""
     def call(columns, *sets, launch=(), teacher=True):
-        plugin, file, run_dir = root / "target/release/examples/libcolumns.so", tmp_path / "columns.json", tmp_path / "run"
+        plugin, file, run_dir = root / "target/release/examples/libwitness.so", tmp_path / "columns.json", tmp_path / "run"
         shutil.rmtree(run_dir, ignore_errors=True)
         recipe = tmp_path / "recipe.yaml"
         estimator = {"plugin": str(plugin), "config": {"file": str(file), "columns": columns}}

@@ -137,7 +137,7 @@ def train(nestor, root, *options):
 def slow(root, tmp_path):
     """Settings under which a rollout lasts on any machine: 160 steps of 20 ms, two at a time. A taught policy would answer as
     the expert does, whose steps take no time."""
-    plugin = root / "target/release/examples/libscripted.so"
+    plugin = root / "target/release/examples/libwitness.so"
     assert plugin.exists(), "build first: cargo build --release --examples --workspace"
     config = f"{{log: {tmp_path}/log, delay_ms: 20}}"
     return ["--set", f"env={{plugin: {plugin}, config: {config}}}", "--set", "rollout.env_threads=2",

@@ -98,7 +98,7 @@ def interval(wins, samples):
 def test_by_type_with_intervals(finished, samples, root, run, run_json, tmp_path):
     """The scripted environment has three kinds of tasks, in turn, and reports each win. A Hugging Face folder and a
     model that the recipe names are evaluated too."""
-    plugin, log = root / "target/release/examples/libscripted.so", tmp_path / "log"
+    plugin, log = root / "target/release/examples/libwitness.so", tmp_path / "log"
     sets = ["--set", f"env={{plugin: {plugin}, config: {{log: {log}}}}}", "--set", "rollout.template=null"]
     command = ["eval", root / "recipes/smoke/gigpo.yaml", *sets, "--episodes", 30, "--samples", samples]
     got = run_json(*command, "--model", finished / "model", "--out", tmp_path / "out", "--json")

@@ -49,14 +49,14 @@ def failure(run, tmp_path, env="{plugin: numberline}", estimator="{plugin: gigpo
     ("nothing", 2, ["faulty", "fault", "nothing"]),
 ])
 def test_an_estimator_that_fails(fault, code, words, faulty, run, tmp_path):
-    got, message = failure(run, tmp_path, estimator=f"{{plugin: {faulty}, config: {{fault: {fault}}}}}")
+    got, message = failure(run, tmp_path, estimator=f"{{plugin: {faulty}#faulty, config: {{fault: {fault}}}}}")
     assert got == code, message
     for word in words:
         assert word in message
 
 
 def test_an_environment_that_panics_while_it_opens(faulty, run, tmp_path):
-    code, message = failure(run, tmp_path, env=f"{{plugin: {faulty}, config: {{fault: panic_open}}}}")
+    code, message = failure(run, tmp_path, env=f"{{plugin: {faulty}#faulty, config: {{fault: panic_open}}}}")
     assert code == 1 and "asked to panic while opening" in message, message
 
 
@@ -69,7 +69,7 @@ def test_an_environment_that_fails_in_a_step(fault, words, faulty, run, tmp_path
     config, actions = tmp_path / "config.json", tmp_path / "actions.jsonl"
     config.write_text(f'{{"fault": "{fault}"}}')
     actions.write_text('"now"\n')
-    done = run("play", faulty, "--config", config, "--task", 3, "--seed", 7, "--actions", actions)
+    done = run("play", f"{faulty}#faulty", "--config", config, "--task", 3, "--seed", 7, "--actions", actions)
     assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
     for word in ["error: ", "faulty", "task 3 of split train", "seed 7", "step 0", *words]:
         assert word in done.stderr
@@ -81,7 +81,7 @@ def test_an_environment_that_fails_now_and_then(faulty, root, run, tmp_path):
                "--set", "update.micro_batch_tokens=16384", "--run-dir", tmp_path / "made")
     assert made.returncode == 0, made.stderr
     recipe = tmp_path / "recipe.yaml"
-    text = RECIPE.format(env=f"{{plugin: {faulty}, config: {{fault: flaky}}, isolate: none}}", estimator="{plugin: gigpo}")
+    text = RECIPE.format(env=f"{{plugin: {faulty}#faulty, config: {{fault: flaky}}, isolate: none}}", estimator="{plugin: gigpo}")
     text = re.sub("  new: .*", f"  path: {tmp_path}/made/model", text)
     recipe.write_text(text.replace("max_steps: 2", "max_steps: 3, env_errors: 9"))
     done = run("train", recipe, "--run-dir", tmp_path / "survives")

@@ -102,7 +102,7 @@ def table(root):
 
 def test_every_metric_of_the_table_is_written(finished, run, root, tmp_path):
     """By a run of kinds of tasks in float16 with a critic, KL in the reward and dynamic sampling. A GPU's memory is a GPU's alone."""
-    plugin, log = root / "target/release/examples/libscripted.so", tmp_path / "log"
+    plugin, log = root / "target/release/examples/libwitness.so", tmp_path / "log"
     sets = [f"env={{plugin: {plugin}, config: {{log: {log}, delay_ms: 10}}}}", "rollout.dynamic_sampling={rounds: 2}",
             "update.kl_in_reward={coef: 0.05}", "update.kl=null", "warm_start.steps=2", "dtype=float16", "eval.samples=2",
             "rollout.env_errors=1"]

@@ -29,7 +29,7 @@ eval: {{tasks: 1}}
 def play(root, run, tmp_path):
     """Runs the recipe; returns the rows of metrics, each iteration's saved episodes, and all episodes played."""
     def call(name, iterations, more=""):
-        plugin = root / "target/release/examples/libscripted.so"
+        plugin = root / "target/release/examples/libwitness.so"
         assert plugin.exists(), "build first: cargo build --release --examples --workspace"
         recipe, log, run_dir = tmp_path / f"{name}.yaml", tmp_path / f"{name}.log", tmp_path / name
         recipe.write_text(RECIPE.format(iterations=iterations, plugin=plugin, log=log, tasks=TASKS,

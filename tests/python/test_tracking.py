@@ -200,7 +200,7 @@ def test_a_live_run_needs_the_key_before_anything_else(start, tmp_path):
 def test_a_failed_run_says_why(start, root, tmp_path):
     plugin = root / "target/release/examples/libfaulty.so"
     with serve() as server:
-        run = start(environment(), "wandb={}", f"estimator={{plugin: {plugin}, config: {{fault: error}}}}")
+        run = start(environment(), "wandb={}", f"estimator={{plugin: {plugin}#faulty, config: {{fault: error}}}}")
         said, _ = run.communicate(timeout=PATIENCE)
         assert run.returncode == 1 and "asked to fail" in said, said
         sync(server, wandb_dir(tmp_path / "run"))

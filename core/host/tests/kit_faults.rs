@@ -9,7 +9,7 @@ use std::path::Path;
 use nestor_host::kit::{Budget, Kit, Report, Status};
 use serde_json::{Value, json};
 
-/// Faults of the environment of plugins/sdk/examples/planted, the check that finds each, and a part of its message.
+/// Faults of the environment `planted` of plugins/sdk/examples/faulty.rs, the check that finds each, and a part of its message.
 const ENVIRONMENT: [(&str, &str, &str); 27] = [
     ("exit_in_spawn", "startup", "ended with code"),
     ("wrong_type_accepted", "config_errors", "`max_steps` of a wrong type was accepted"),
@@ -64,7 +64,7 @@ fn check(file: &Path, component: &str, config: Value) -> Report {
 // One test: a fork of a process whose other threads do nothing is safe.
 #[test]
 fn every_planted_fault_is_found_by_its_check_and_by_no_other() {
-    let file = support::build().join("examples/libplanted.so");
+    let file = support::build().join("examples/libfaulty.so");
     for (component, faults) in [("planted", &ENVIRONMENT[..]), ("planted_estimator", &ESTIMATOR[..])] {
         let sound = check(&file, component, json!({}));
         let open: Vec<_> = sound.sections[0].lines.iter().filter(|line| line.status != Status::Passed).collect();

@@ -14,8 +14,9 @@ const STYLES: [&str; 5] = [
     include_str!("../page/rollouts.css"),
     include_str!("../page/pair.css"),
 ];
-/// uPlot is included as published (with its licence in the header); our own scripts share one scope.
-const UPLOT: &str = include_str!("../page/vendor/uPlot.iife.js");
+/// uPlot is included as published, with its licence before it; our own scripts share one scope.
+const UPLOT: &str = include_str!("../page/vendor/uPlot.iife.min.js");
+const UPLOT_LICENCE: &str = include_str!("../page/vendor/uPlot.LICENSE");
 const SCRIPTS: [&str; 21] = [
     include_str!("../page/js/dom.js"),
     include_str!("../page/js/data.js"),
@@ -51,7 +52,8 @@ impl PageFrame {
     /// The page of a server may connect to it; that of a file connects to nothing.
     pub fn new(served: bool) -> Self {
         let style = STYLES.join("\n");
-        let script = format!("{UPLOT}\n(() => {{\n\"use strict\";\n{}\n}})();\n", SCRIPTS.join("\n"));
+        let own = SCRIPTS.join("\n");
+        let script = format!("/*!\n{UPLOT_LICENCE}*/\n{UPLOT}\n(() => {{\n\"use strict\";\n{own}\n}})();\n");
         let hash = |text: &str| format!("'sha256-{}'", STANDARD.encode(Sha256::digest(text)));
         let policy = format!(
             "default-src 'none'; script-src {}; style-src {}; img-src data:; base-uri 'none'; form-action 'none'{}",

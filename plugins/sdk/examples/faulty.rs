@@ -1,5 +1,11 @@
-//! A plugin that breaks the rules of the interface on demand, for the tests of the host's guards. `fault` selects the
-//! rule.
+//! Plugins with a fault on demand, which `fault` selects. `faulty` breaks a rule of the interface, for the tests of the host's
+//! guards. `planted` and `planted_estimator` are sound otherwise, for the tests of the kit: every fault must be found by the
+//! check that is named for it, and by no other.
+
+#[path = "faulty/environment.rs"]
+mod environment;
+#[path = "faulty/estimator.rs"]
+mod estimator;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,6 +13,9 @@ use anyhow::{Result, bail, ensure};
 use nestor_plugin::{Environment, Estimator, Instance, Needs, Observation, Rows, Scores, Start};
 use schemars::JsonSchema;
 use serde::Deserialize;
+
+use self::environment::Planted;
+use self::estimator::PlantedEstimator;
 
 /// Does one thing wrong.
 struct Faulty {
@@ -117,4 +126,7 @@ impl Estimator for Faulty {
     }
 }
 
-nestor_plugin::export! { environments: [Faulty], estimators: [Faulty] }
+nestor_plugin::export! {
+    environments: [Faulty, Planted + expert + snapshot],
+    estimators: [Faulty, PlantedEstimator + columns + parts + state],
+}

@@ -1,12 +1,12 @@
 //! The plugin interface of Nestor. `nestor_plugin.h` is the source of truth; this crate is its safe Rust form.
 //!
 //! A plugin author implements [`Environment`] and [`Instance`] (and [`Expert`] or [`Snapshot`]), or [`Estimator`] (and
-//! [`Parts`], [`Columns`] or [`State`]), and writes one [`export!`]. No plugin needs `unsafe`: this crate catches panics,
-//! parses configs, and carries text and arrays across. [`parse`] reads the usual tagged responses. Estimators
-//! share pieces: [`stats`] of groups, sums along episodes ([`returns`]), definitions of states ([`anchor`]) and a [`graph`] of
-//! them, and similarities of texts ([`difflib`], [`tfidf`]). [`Replayed`] holds an episode whose saved state is its
-//! task and actions. [`recorded`] defines the form in which steps are
-//! recorded for tests and for `nestor advantage`. [`files`] opens regular files alone, under limits. `mapped`, behind the feature of that name, reads large files in place.
+//! [`Parts`], [`Columns`] or [`State`]), and writes one [`export!`]. [`WeightedParts`] is the short form of most estimators. No plugin
+//! needs `unsafe`: this crate catches panics, parses configs, and carries text and arrays across. [`parse`] reads the usual tagged
+//! responses. Estimators share pieces: [`stats`] of groups, sums along episodes ([`returns`]), definitions of states ([`anchor`]) and
+//! a [`graph`] of them, and similarities of texts ([`difflib`], [`tfidf`]). [`Replayed`] holds an episode whose saved state is its
+//! task and actions. [`recorded`] defines the form in which steps are recorded for tests and for `nestor advantage`. [`files`] opens
+//! regular files alone, under limits. `mapped`, behind the feature of that name, reads large files in place.
 //!
 //! This crate is the only dependency that a plugin needs. It re-exports anyhow, serde, serde_json and schemars. A derive
 //! then names the crate that its code refers to:
@@ -50,6 +50,7 @@ mod rows;
 pub mod stats;
 mod success;
 pub mod tfidf;
+mod weighted;
 
 pub use address::shown_address;
 pub use anyhow;
@@ -71,6 +72,7 @@ pub use schemars;
 pub use serde;
 pub use serde_json;
 pub use success::Success;
+pub use weighted::WeightedParts;
 
 /// Returns the error for a split that an environment does not have.
 pub fn unknown_split(split: &str, known: &[&str]) -> anyhow::Error {

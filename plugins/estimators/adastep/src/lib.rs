@@ -13,56 +13,72 @@
 
 #![forbid(unsafe_code)]
 
-mod config;
 mod explained;
 
-use anyhow::{Result, bail};
-use nestor_plugin::anchor::anchor_group;
+use anyhow::Result;
+use nestor_plugin::anchor::{Anchor, anchor_group, check_similarity};
 use nestor_plugin::returns::step_returns;
-use nestor_plugin::stats::{Spread, episode_advantages, group_advantages, group_by};
-use nestor_plugin::{Asked, Column, Columns, Estimator, Needs, Parts, Rows, Scores};
+use nestor_plugin::stats::{Norm, Spread, Weighting, episode_advantages, group_advantages, group_by};
+use nestor_plugin::{Asked, Column, Rows, Scores, WeightedParts, check_between};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use self::config::Config;
 use self::explained::explained;
 
-pub struct AdaStep(Config);
+/// The estimator, which is its own config: the keys of `estimator.config`.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct AdaStep {
+    /// Divide by standard deviations, on both levels, or not.
+    norm: Norm,
+    /// The scores that the episode part's mean and standard deviation count.
+    weighting: Weighting,
+    /// Discount of the step returns.
+    gamma: f64,
+    /// Weight of the step level, before that of each state.
+    step_weight: f64,
+    /// Definition of a state.
+    anchor: Anchor,
+    /// Anchors at least this similar (difflib's ratio, between 0 and 1) are one state; null: only equal ones.
+    similarity: Option<f64>,
+}
 
-impl Estimator for AdaStep {
-    const ID: &'static str = "adastep";
-    const DOC: &'static str = "AdaStep: GiGPO with the step level weighed by what actions explain";
-    type Config = Config;
-
-    fn open(config: Config) -> Result<Self> {
-        config.check()?;
-        Ok(Self(config))
-    }
-
-    fn needs(&self) -> Needs {
-        Needs { anchors: true, ..Needs::default() }
-    }
-
-    fn score(&mut self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
-        let parts = self.parts(rows)?;
-        let [.., weight, _, state] = &parts[..] else { bail!("{} parts", parts.len()) };
-        let states = group_by(state.iter().map(|state| state.to_bits()));
-        let weights: Vec<f64> =
-            states.iter().map(|state| weight[state[0]]).filter(|weight| weight.is_finite()).collect();
-        out.metric("weighed_states", weights.len() as f64);
-        out.metric("weight_mean", weights.iter().sum::<f64>() / weights.len() as f64);
-        out.weighted_sum::<Self>(rows, &parts, &[1.0, self.0.step_weight])
+impl Default for AdaStep {
+    fn default() -> Self {
+        let (norm, weighting, anchor, similarity) = Default::default();
+        Self { norm, weighting, gamma: 0.95, step_weight: 1.0, anchor, similarity }
     }
 }
 
-impl Parts for AdaStep {
-    const NAMES: &'static [&'static str] =
+impl WeightedParts for AdaStep {
+    const ID: &'static str = "adastep";
+    const DOC: &'static str = "AdaStep: GiGPO with the step level weighed by what actions explain";
+    const PARTS: &'static [&'static str] =
         &["episode_advantage", "step_advantage", "action_weight", "step_return", "anchor_group"];
+
+    fn check(&self) -> Result<()> {
+        check_between("gamma", self.gamma, 0.0..=1.0)?;
+        check_similarity(self.similarity)
+    }
+
+    fn anchor(&self) -> Option<Anchor> {
+        Some(self.anchor)
+    }
+
+    fn asked(&self) -> Vec<Asked> {
+        vec![Column::Action.into()]
+    }
+
+    fn weights(&self) -> Vec<f64> {
+        vec![1.0, self.step_weight]
+    }
 
     /// `step_advantage` is w AS. `action_weight` is w; a row lacks it where w cannot be estimated.
     fn parts(&self, rows: &Rows<'_>) -> Result<Vec<Vec<f64>>> {
-        let (actions, returns) = (rows.action()?, step_returns(rows, self.0.gamma)?);
-        let states = self.0.anchor.read(rows)?.states(rows, self.0.similarity)?;
+        let (actions, returns) = (rows.action()?, step_returns(rows, self.gamma)?);
+        let states = self.anchor.read(rows)?.states(rows, self.similarity)?;
         let groups = group_by(&states);
-        let mut steps = group_advantages(&returns, &groups, self.0.norm, Spread::Sample);
+        let mut steps = group_advantages(&returns, &groups, self.norm, Spread::Sample);
         let mut weights = vec![f64::NAN; rows.len()];
         for state in &groups {
             let returns_of = |rows: &[usize]| rows.iter().map(|&row| returns[row]).collect::<Vec<f64>>();
@@ -76,14 +92,17 @@ impl Parts for AdaStep {
                 weights[row] = weight;
             }
         }
-        let episodes = episode_advantages(rows, self.0.norm, self.0.weighting);
+        let episodes = episode_advantages(rows, self.norm, self.weighting);
         Ok(vec![episodes, steps, weights, returns, anchor_group(&states)])
     }
-}
 
-impl Columns for AdaStep {
-    fn columns(&self) -> Vec<Asked> {
-        [vec![Column::Action.into()], self.0.anchor.columns()].concat()
+    fn metrics(&self, parts: &[Vec<f64>], out: &mut Scores<'_>) {
+        let [.., weight, _, state] = parts else { return };
+        let states = group_by(state.iter().map(|state| state.to_bits()));
+        let weights: Vec<f64> =
+            states.iter().map(|state| weight[state[0]]).filter(|weight| weight.is_finite()).collect();
+        out.metric("weighed_states", weights.len() as f64);
+        out.metric("weight_mean", weights.iter().sum::<f64>() / weights.len() as f64);
     }
 }
 

@@ -14,38 +14,61 @@
 
 #![forbid(unsafe_code)]
 
-mod config;
-
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use nestor_plugin::returns::Order;
-use nestor_plugin::stats::{Summary, episode_advantages, weighted_sum};
-use nestor_plugin::{Asked, Column, Columns, Estimator, Parts, Rows, Scores};
+use nestor_plugin::stats::{Norm, Summary, Weighting, episode_advantages, weighted_sum};
+use nestor_plugin::{Asked, Column, Rows, WeightedParts};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use self::config::Config;
+/// The estimator, which is its own config: the keys of `estimator.config`.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Empg {
+    /// Divide episode advantages by the group's standard deviation, or not.
+    norm: Norm,
+    /// The scores that the episode advantage's mean and standard deviation count.
+    weighting: Weighting,
+    /// Strength with which the entropy of a step scales its advantage.
+    k: f64,
+    /// Strength with which the entropy of the next step lowers the bonus.
+    k_next: f64,
+    /// The bonus for a next step of the lowest entropy.
+    bonus: f64,
+}
 
-pub struct Empg(Config);
-
-impl Estimator for Empg {
-    const ID: &'static str = "empg";
-    const DOC: &'static str = "EMPG: GRPO's advantages scaled by the entropy of each step";
-    type Config = Config;
-
-    fn open(config: Config) -> Result<Self> {
-        config.check()?;
-        Ok(Self(config))
-    }
-
-    fn score(&mut self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
-        out.weighted_sum::<Self>(rows, &self.parts(rows)?, &[1.0, 1.0, -1.0])
+impl Default for Empg {
+    fn default() -> Self {
+        let (norm, weighting) = Default::default();
+        Self { norm, weighting, k: 1.0, k_next: 1.0, bonus: 0.05 }
     }
 }
 
-impl Parts for Empg {
-    const NAMES: &'static [&'static str] = &["episode_advantage", "bonus_advantage", "batch_mean", "step_entropy"];
+impl WeightedParts for Empg {
+    const ID: &'static str = "empg";
+    const DOC: &'static str = "EMPG: GRPO's advantages scaled by the entropy of each step";
+    const PARTS: &'static [&'static str] = &["episode_advantage", "bonus_advantage", "batch_mean", "step_entropy"];
+
+    fn check(&self) -> Result<()> {
+        let all = [self.k, self.k_next, self.bonus];
+        ensure!(
+            all.iter().all(|key| key.is_finite()),
+            "config keys `k`, `k_next` and `bonus` must be finite, not {all:?}"
+        );
+        Ok(())
+    }
+
+    fn asked(&self) -> Vec<Asked> {
+        vec![Column::Entropy.into()]
+    }
+
+    fn weights(&self) -> Vec<f64> {
+        vec![1.0, 1.0, -1.0]
+    }
 
     /// `episode_advantage` is AE g, `batch_mean` the mean of B, and `step_entropy` is h.
     fn parts(&self, rows: &Rows<'_>) -> Result<Vec<Vec<f64>>> {
-        let Config { norm, weighting, k, k_next, bonus } = self.0;
+        let Self { norm, weighting, k, k_next, bonus } = *self;
         let entropy = rows.entropy()?;
         let mean_of = |row: usize| -> f64 {
             let own = &entropy[rows.tokens(row)];
@@ -66,12 +89,6 @@ impl Parts for Empg {
         let mean = Summary::of(&weighted_sum(&parts, &[1.0, 1.0])?).map_or(0.0, |summary| summary.mean);
         parts.extend([vec![mean; rows.len()], entropies]);
         Ok(parts)
-    }
-}
-
-impl Columns for Empg {
-    fn columns(&self) -> Vec<Asked> {
-        vec![Column::Entropy.into()]
     }
 }
 

@@ -19,7 +19,7 @@ use anyhow::Result;
 use nestor_plugin::anchor::{Anchor, anchor_group, check_similarity};
 use nestor_plugin::returns::{penalise, step_returns};
 use nestor_plugin::stats::{Norm, Spread, group_advantages, group_by, state_means};
-use nestor_plugin::{Asked, Columns, Estimator, Needs, Parts, Rows, Scores, check_between};
+use nestor_plugin::{Rows, WeightedParts, check_between};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -46,29 +46,24 @@ impl Default for Gagpo {
     }
 }
 
-impl Estimator for Gagpo {
+impl WeightedParts for Gagpo {
     const ID: &'static str = "gagpo";
     const DOC: &'static str = "GAGPO: generalised advantages on the mean returns of states";
-    type Config = Self;
+    const PARTS: &'static [&'static str] = &["step_advantage", "state_value", "step_return", "anchor_group"];
 
-    fn open(config: Self) -> Result<Self> {
-        check_between("gamma", config.gamma, 0.0..=1.0)?;
-        check_between("lambda", config.lambda, 0.0..=1.0)?;
-        check_similarity(config.similarity)?;
-        Ok(config)
+    fn check(&self) -> Result<()> {
+        check_between("gamma", self.gamma, 0.0..=1.0)?;
+        check_between("lambda", self.lambda, 0.0..=1.0)?;
+        check_similarity(self.similarity)
     }
 
-    fn needs(&self) -> Needs {
-        Needs { anchors: true, ..Needs::default() }
+    fn anchor(&self) -> Option<Anchor> {
+        Some(self.anchor)
     }
 
-    fn score(&mut self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
-        out.weighted_sum::<Self>(rows, &self.parts(rows)?, &[1.0])
+    fn weights(&self) -> Vec<f64> {
+        vec![1.0]
     }
-}
-
-impl Parts for Gagpo {
-    const NAMES: &'static [&'static str] = &["step_advantage", "state_value", "step_return", "anchor_group"];
 
     fn parts(&self, rows: &Rows<'_>) -> Result<Vec<Vec<f64>>> {
         let keys = self.anchor.read(rows)?;
@@ -85,12 +80,6 @@ impl Parts for Gagpo {
         let sums = keys.order.discounted_sums(&deltas, self.gamma * self.lambda);
         let steps = group_advantages(&sums, &group_by(rows.group), self.norm, Spread::Population);
         Ok(vec![steps, values, returns, anchor_group(&states)])
-    }
-}
-
-impl Columns for Gagpo {
-    fn columns(&self) -> Vec<Asked> {
-        self.anchor.columns()
     }
 }
 

@@ -24,52 +24,72 @@
 
 #![forbid(unsafe_code)]
 
-mod config;
 mod permuted;
 
-use anyhow::Result;
-use nestor_plugin::anchor::anchor_group;
+use anyhow::{Result, ensure};
+use nestor_plugin::anchor::{Anchor, anchor_group, check_similarity};
 use nestor_plugin::returns::step_returns;
-use nestor_plugin::stats::{Spread, episode_advantages, group_advantages, group_by};
-use nestor_plugin::{Asked, Columns, Estimator, Needs, Parts, Rows, Scores};
+use nestor_plugin::stats::{Norm, Spread, Weighting, episode_advantages, group_advantages, group_by};
+use nestor_plugin::{Rows, WeightedParts, check_between};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use self::config::Config;
 use self::permuted::Permuted;
 
+/// The estimator, which is its own config: the keys of `estimator.config`.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+// The published runs.
+#[schemars(example = nestor_plugin::serde_json::json!({"norm": "std", "step_weight": 1.0, "gamma": 0.95}))]
 pub struct Gigpo {
-    config: Config,
+    /// Divide by standard deviations, on both levels, or not.
+    norm: Norm,
+    /// The scores that a group's mean and standard deviation count.
+    weighting: Weighting,
+    /// Weight of the episode-level advantage; 0 leaves it out.
+    episode_weight: f64,
+    /// Weight of the step-level advantage; 0 leaves it out.
+    step_weight: f64,
+    /// Discount of the step returns.
+    gamma: f64,
+    /// Definition of a state.
+    anchor: Anchor,
+    /// Anchors at least this similar (difflib's ratio, between 0 and 1) are one state; null: only equal ones.
+    similarity: Option<f64>,
 }
 
-impl Estimator for Gigpo {
+impl Default for Gigpo {
+    fn default() -> Self {
+        let (weighting, anchor, similarity) = Default::default();
+        // 0.95 is the discount of all published GiGPO runs; the reference implementation's bare default is 1.
+        let (episode_weight, step_weight, gamma) = (1.0, 1.0, 0.95);
+        Self { norm: Norm::None, weighting, episode_weight, step_weight, gamma, anchor, similarity }
+    }
+}
+
+impl WeightedParts for Gigpo {
     const ID: &'static str = "gigpo";
     const DOC: &'static str = "GiGPO: an episode-level advantage plus a step-level one inside groups of equal states";
-    type Config = Config;
+    const PARTS: &'static [&'static str] = &["episode_advantage", "step_advantage", "step_return", "anchor_group"];
 
-    fn open(config: Config) -> Result<Self> {
-        config.check()?;
-        Ok(Self { config })
+    fn check(&self) -> Result<()> {
+        check_between("gamma", self.gamma, 0.0..=1.0)?;
+        for (key, weight) in ["episode_weight", "step_weight"].into_iter().zip(self.weights()) {
+            ensure!(weight.is_finite(), "config key `{key}` must be a finite number, not {weight}");
+        }
+        check_similarity(self.similarity)
     }
 
-    fn needs(&self) -> Needs {
-        Needs { anchors: true, ..Needs::default() }
+    fn anchor(&self) -> Option<Anchor> {
+        Some(self.anchor)
     }
 
-    fn score(&mut self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
-        out.weighted_sum::<Self>(rows, &self.parts(rows)?, &self.config.weights())
+    fn weights(&self) -> Vec<f64> {
+        vec![self.episode_weight, self.step_weight]
     }
-}
-
-impl Columns for Gigpo {
-    fn columns(&self) -> Vec<Asked> {
-        self.config.anchor.columns()
-    }
-}
-
-impl Parts for Gigpo {
-    const NAMES: &'static [&'static str] = &["episode_advantage", "step_advantage", "step_return", "anchor_group"];
 
     fn parts(&self, rows: &Rows<'_>) -> Result<Vec<Vec<f64>>> {
-        let Config { norm, weighting, gamma, anchor, similarity, .. } = self.config;
+        let Self { norm, weighting, gamma, anchor, similarity, .. } = *self;
         let episodes = episode_advantages(rows, norm, weighting); // AE
         let states = anchor.read(rows)?.states(rows, similarity)?; // C
         let returns = step_returns(rows, gamma)?; // R

@@ -3,12 +3,11 @@
 //! reason than credit assignment, a constant action for example.
 
 use anyhow::Result;
-use nestor_plugin::{Asked, Columns, Estimator, Needs, Parts, Rows, Scores};
+use nestor_plugin::{Asked, Columns, Estimator, Needs, Parts, Rows, Scores, WeightedParts};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use crate::Gigpo;
-use crate::config::Config;
 
 /// The control; takes GiGPO's keys.
 pub struct Permuted(Gigpo);
@@ -16,9 +15,9 @@ pub struct Permuted(Gigpo);
 impl Estimator for Permuted {
     const ID: &'static str = "gigpo_permuted";
     const DOC: &'static str = "a control: GiGPO's advantages permuted over the rows of the batch";
-    type Config = Config;
+    type Config = Gigpo;
 
-    fn open(config: Config) -> Result<Self> {
+    fn open(config: Gigpo) -> Result<Self> {
         Gigpo::open(config).map(Self)
     }
 
@@ -27,7 +26,7 @@ impl Estimator for Permuted {
     }
 
     fn score(&mut self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
-        out.weighted_sum::<Self>(rows, &self.parts(rows)?, &self.0.config.weights())
+        out.weighted_sum::<Self>(rows, &self.parts(rows)?, &self.0.weights())
     }
 }
 
@@ -36,7 +35,7 @@ impl Parts for Permuted {
 
     /// The advantages are those that the row was dealt; return and state are its own.
     fn parts(&self, rows: &Rows<'_>) -> Result<Vec<Vec<f64>>> {
-        let mut parts = self.0.parts(rows)?;
+        let mut parts = WeightedParts::parts(&self.0, rows)?;
         // An estimator keeps no state, so the order comes from the batch itself: another one in every iteration.
         let mut rng = ChaCha8Rng::seed_from_u64(fingerprint(rows));
         for last in (1..rows.len()).rev() {

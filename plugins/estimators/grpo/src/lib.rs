@@ -28,7 +28,7 @@ mod pass_at_k;
 
 use anyhow::Result;
 use nestor_plugin::stats::{Norm, Weighting, episode_advantages};
-use nestor_plugin::{Estimator, Parts, Rows, Scores};
+use nestor_plugin::{Rows, WeightedParts};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -49,22 +49,14 @@ pub struct Grpo {
     pass_at_k: Option<Sample>,
 }
 
-impl Estimator for Grpo {
+impl WeightedParts for Grpo {
     const ID: &'static str = "grpo";
     const DOC: &'static str = "GRPO: episode scores compared inside a group";
-    type Config = Self;
+    const PARTS: &'static [&'static str] = &["episode_advantage"];
 
-    fn open(config: Self) -> Result<Self> {
-        Ok(config)
+    fn weights(&self) -> Vec<f64> {
+        vec![1.0]
     }
-
-    fn score(&mut self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
-        out.weighted_sum::<Self>(rows, &self.parts(rows)?, &[1.0])
-    }
-}
-
-impl Parts for Grpo {
-    const NAMES: &'static [&'static str] = &["episode_advantage"];
 
     fn parts(&self, rows: &Rows<'_>) -> Result<Vec<Vec<f64>>> {
         Ok(vec![match self.pass_at_k {

@@ -15,42 +15,64 @@
 
 #![forbid(unsafe_code)]
 
-mod config;
-
-use anyhow::Result;
-use nestor_plugin::anchor::anchor_group;
+use anyhow::{Result, ensure};
+use nestor_plugin::anchor::{Anchor, anchor_group, check_similarity};
 use nestor_plugin::returns::step_returns;
-use nestor_plugin::stats::{EPSILON, Spread, Summary, episode_advantages, group_by};
-use nestor_plugin::{Asked, Columns, Estimator, Needs, Parts, Rows, Scores};
+use nestor_plugin::stats::{EPSILON, Norm, Spread, Summary, Weighting, episode_advantages, group_by};
+use nestor_plugin::{Rows, WeightedParts, check_between};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use self::config::Config;
+/// The estimator, which is its own config: the keys of `estimator.config`.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Hgpo {
+    /// Divide by standard deviations, on all levels, or not. Those of histories have n.
+    norm: Norm,
+    /// Discount of the step returns.
+    gamma: f64,
+    /// Earlier states that may be compared; the published runs take the length of the prompt's history, 2 or 4.
+    history: u32,
+    /// Power of the weights: 0 weighs all levels equally.
+    alpha: f64,
+    /// Add the episode advantage as a level of its own.
+    base_group: bool,
+    /// The scores that the episode advantage's mean and standard deviation count.
+    weighting: Weighting,
+    /// Definition of a state.
+    anchor: Anchor,
+    /// Anchors at least this similar (difflib's ratio, between 0 and 1) are one state; null: only equal ones.
+    similarity: Option<f64>,
+}
 
-pub struct Hgpo(Config);
-
-impl Estimator for Hgpo {
-    const ID: &'static str = "hgpo";
-    const DOC: &'static str = "HGPO: step returns compared in groups of equal histories of states";
-    type Config = Config;
-
-    fn open(config: Config) -> Result<Self> {
-        config.check()?;
-        Ok(Self(config))
-    }
-
-    fn needs(&self) -> Needs {
-        Needs { anchors: true, ..Needs::default() }
-    }
-
-    fn score(&mut self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
-        out.weighted_sum::<Self>(rows, &self.parts(rows)?, &[1.0, 1.0])
+impl Default for Hgpo {
+    fn default() -> Self {
+        let (norm, base_group, weighting, anchor, similarity) = Default::default();
+        Self { norm, gamma: 0.95, history: 2, alpha: 1.0, base_group, weighting, anchor, similarity }
     }
 }
 
-impl Parts for Hgpo {
-    const NAMES: &'static [&'static str] = &["episode_advantage", "history_advantage", "step_return", "anchor_group"];
+impl WeightedParts for Hgpo {
+    const ID: &'static str = "hgpo";
+    const DOC: &'static str = "HGPO: step returns compared in groups of equal histories of states";
+    const PARTS: &'static [&'static str] = &["episode_advantage", "history_advantage", "step_return", "anchor_group"];
+
+    fn check(&self) -> Result<()> {
+        check_between("gamma", self.gamma, 0.0..=1.0)?;
+        ensure!(self.alpha.is_finite(), "config key `alpha` must be a finite number, not {}", self.alpha);
+        check_similarity(self.similarity)
+    }
+
+    fn anchor(&self) -> Option<Anchor> {
+        Some(self.anchor)
+    }
+
+    fn weights(&self) -> Vec<f64> {
+        vec![1.0, 1.0]
+    }
 
     fn parts(&self, rows: &Rows<'_>) -> Result<Vec<Vec<f64>>> {
-        let Config { norm, gamma, history, alpha, base_group, weighting, anchor, similarity } = self.0;
+        let Self { norm, gamma, history, alpha, base_group, weighting, anchor, similarity } = *self;
         let keys = anchor.read(rows)?;
         let states = keys.states(rows, similarity)?;
         let (returns, previous) = (step_returns(rows, gamma)?, keys.order.previous());
@@ -84,12 +106,6 @@ impl Parts for Hgpo {
             histories[row] /= weights + EPSILON;
         }
         Ok(vec![episodes, histories, returns, anchor_group(&states)])
-    }
-}
-
-impl Columns for Hgpo {
-    fn columns(&self) -> Vec<Asked> {
-        self.0.anchor.columns()
     }
 }
 

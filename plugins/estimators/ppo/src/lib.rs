@@ -17,29 +17,28 @@
 
 use std::collections::HashMap;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use nestor_plugin::stats::whiten;
-use nestor_plugin::{Estimator, Needs, Rows, Scores};
+use nestor_plugin::{Estimator, Needs, Rows, Scores, check_between};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// The estimator, which is its own config: the keys of `estimator.config`.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
 pub struct Ppo {
-    config: Config,
-}
-
-/// The keys of `estimator.config`.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Config {
     /// Discount per token (`horizon: step`) or per step (`horizon: episode`).
-    #[serde(default = "one")]
     gamma: f64,
     /// Decay of the estimate: 0 trusts the critic, 1 the returns.
-    #[serde(default = "one")]
     lambda: f64,
     /// Chain over which the estimate runs.
-    #[serde(default)]
     horizon: Horizon,
+}
+
+impl Default for Ppo {
+    fn default() -> Self {
+        Self { gamma: 1.0, lambda: 1.0, horizon: Horizon::Step }
+    }
 }
 
 /// Chain over which the estimate runs.
@@ -53,20 +52,15 @@ pub enum Horizon {
     Episode,
 }
 
-fn one() -> f64 {
-    1.0
-}
-
 impl Estimator for Ppo {
     const ID: &'static str = "ppo";
     const DOC: &'static str = "PPO: generalised advantage estimation on a critic's values";
-    type Config = Config;
+    type Config = Self;
 
-    fn open(config: Config) -> Result<Self> {
-        for (key, value) in [("gamma", config.gamma), ("lambda", config.lambda)] {
-            ensure!((0.0..=1.0).contains(&value), "config key `{key}` must be between 0 and 1, not {value}");
-        }
-        Ok(Self { config })
+    fn open(config: Self) -> Result<Self> {
+        check_between("gamma", config.gamma, 0.0..=1.0)?;
+        check_between("lambda", config.lambda, 0.0..=1.0)?;
+        Ok(config)
     }
 
     fn needs(&self) -> Needs {
@@ -74,7 +68,7 @@ impl Estimator for Ppo {
     }
 
     fn score(&mut self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
-        let (mut advantages, returns) = match self.config.horizon {
+        let (mut advantages, returns) = match self.horizon {
             Horizon::Step => self.inside_steps(rows)?,
             Horizon::Episode => self.over_episodes(rows)?,
         };
@@ -89,7 +83,7 @@ impl Estimator for Ppo {
 impl Ppo {
     /// Computes A and returns of a chain of rewards; `values` has one entry more, for the state after the last.
     fn chain(&self, rewards: &[f64], values: &[f64]) -> (Vec<f64>, Vec<f64>) {
-        let Config { gamma, lambda, .. } = self.config;
+        let Self { gamma, lambda, .. } = *self;
         let last = rewards.len();
         let mut advantages = vec![0.0; last];
         let mut next = -values[last];

@@ -4,10 +4,10 @@ use anyhow::Result;
 use nestor_plugin::Rows;
 use nestor_plugin::stats::{Summary, group_by, row_scores};
 
-use crate::config::{Config, Rate};
+use crate::{Proxmo, Rate};
 
 /// `[B]` Returns m; 1 without `modulation`.
-pub fn modulation(rows: &Rows<'_>, config: &Config) -> Result<Vec<f64>> {
+pub fn modulation(rows: &Rows<'_>, config: &Proxmo) -> Result<Vec<f64>> {
     let mut weights = vec![1.0; rows.len()];
     if !config.modulation {
         return Ok(weights);

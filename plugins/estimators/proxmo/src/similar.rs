@@ -4,10 +4,10 @@ use nestor_plugin::anchor::Keys;
 use nestor_plugin::stats::group_by;
 use nestor_plugin::{Rows, tfidf};
 
-use crate::config::Config;
+use crate::Proxmo;
 
 /// `[B]` Returns AS with the soft baseline. The differences are weighed, so that equal returns give exactly 0.
-pub fn against_similar(rows: &Rows<'_>, keys: &Keys<'_>, returns: &[f64], config: &Config) -> Vec<f64> {
+pub fn against_similar(rows: &Rows<'_>, keys: &Keys<'_>, returns: &[f64], config: &Proxmo) -> Vec<f64> {
     let texts: Vec<_> = (0..rows.len()).map(|row| String::from_utf8_lossy(keys.before(row))).collect();
     let vectors = tfidf::vectors(&texts.iter().map(|text| &**text).collect::<Vec<_>>(), config.max_terms);
     let mut steps = vec![0.0; rows.len()];

@@ -11,26 +11,26 @@
 
 #![forbid(unsafe_code)]
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use nestor_plugin::stats::{Summary, group_by, row_scores, whiten};
-use nestor_plugin::{Estimator, Rows, Scores};
+use nestor_plugin::{Estimator, Rows, Scores, check_between};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// The estimator, which is its own config: the keys of `estimator.config`.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
 pub struct ReinforcePp {
-    config: Config,
-}
-
-/// The keys of `estimator.config`.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Config {
     /// Discount per token of `baseline: none`; a group's baseline compares undiscounted scores.
-    #[serde(default = "one")]
     gamma: f64,
     /// Baseline that is subtracted before whitening.
-    #[serde(default)]
     baseline: Baseline,
+}
+
+impl Default for ReinforcePp {
+    fn default() -> Self {
+        Self { gamma: 1.0, baseline: Baseline::None }
+    }
 }
 
 /// Baseline that is subtracted before whitening.
@@ -44,27 +44,19 @@ pub enum Baseline {
     Group,
 }
 
-fn one() -> f64 {
-    1.0
-}
-
 impl Estimator for ReinforcePp {
     const ID: &'static str = "reinforce_pp";
     const DOC: &'static str = "REINFORCE++: returns whitened over the whole batch";
-    type Config = Config;
+    type Config = Self;
 
-    fn open(config: Config) -> Result<Self> {
-        ensure!(
-            (0.0..=1.0).contains(&config.gamma),
-            "config key `gamma` must be between 0 and 1, not {}",
-            config.gamma
-        );
-        Ok(Self { config })
+    fn open(config: Self) -> Result<Self> {
+        check_between("gamma", config.gamma, 0.0..=1.0)?;
+        Ok(config)
     }
 
     fn score(&mut self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
-        let returns = match self.config.baseline {
-            Baseline::None => token_returns(rows, self.config.gamma),
+        let returns = match self.baseline {
+            Baseline::None => token_returns(rows, self.gamma),
             Baseline::Group => against_the_group(rows),
         };
         let mut advantages = returns.clone();

@@ -13,7 +13,7 @@
 
 use anyhow::Result;
 use nestor_plugin::stats::{Summary, Weighting, counted, group_by, row_scores};
-use nestor_plugin::{Estimator, Parts, Rows, Scores};
+use nestor_plugin::{Rows, WeightedParts};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -26,22 +26,14 @@ pub struct Rloo {
     weighting: Weighting,
 }
 
-impl Estimator for Rloo {
+impl WeightedParts for Rloo {
     const ID: &'static str = "rloo";
     const DOC: &'static str = "RLOO: episode scores against the mean of the others in the group";
-    type Config = Self;
+    const PARTS: &'static [&'static str] = &["episode_advantage"];
 
-    fn open(config: Self) -> Result<Self> {
-        Ok(config)
+    fn weights(&self) -> Vec<f64> {
+        vec![1.0]
     }
-
-    fn score(&mut self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
-        out.weighted_sum::<Self>(rows, &self.parts(rows)?, &[1.0])
-    }
-}
-
-impl Parts for Rloo {
-    const NAMES: &'static [&'static str] = &["episode_advantage"];
 
     fn parts(&self, rows: &Rows<'_>) -> Result<Vec<Vec<f64>>> {
         let scores = row_scores(rows);

@@ -31,16 +31,9 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self {
-            norm: Norm::Std,
-            weighting: Weighting::Row,
-            gamma: 0.1,
-            step_weight: 1.0,
-            episode_weight: 1.0,
-            reference: true,
-            success: Success::Flag,
-            anchor: Anchor::Observation,
-        }
+        let (norm, weighting, success, anchor) = Default::default();
+        let (gamma, step_weight, episode_weight) = (0.1, 1.0, 1.0);
+        Self { norm, weighting, gamma, step_weight, episode_weight, reference: true, success, anchor }
     }
 }
 

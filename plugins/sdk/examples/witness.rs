@@ -1,5 +1,5 @@
-//! An environment of one step whose return is a known function of task and response. It logs every episode, so that
-//! tests can compute a run's use of returns independently.
+//! An environment and an estimator that write down what they see, so that tests can compute a run's numbers independently:
+//! its use of returns, and its columns with PyTorch.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -7,10 +7,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use nestor_plugin::{Environment, Expert, Instance, Observation, Start};
+use nestor_plugin::{
+    Asked, Columns, Environment, Estimator, Expert, Instance, Needs, Observation, Parts, Rows, Scores, Start, View,
+};
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 /// Tasks of each split.
 const TASKS: u64 = 60;
@@ -19,6 +21,7 @@ const KINDS: [&str; 3] = ["same", "coin", "rare"];
 /// The expert's response; it is not logged.
 const EXPERT: &str = "expert";
 
+/// An environment of one step whose return is a known function of task and response. It logs every episode.
 struct Scripted {
     config: ScriptedConfig,
 }
@@ -124,4 +127,74 @@ impl Expert for Play {
     }
 }
 
-nestor_plugin::export! { environments: [Scripted + expert], estimators: [] }
+/// An estimator that asks for columns and writes what it gets.
+struct AllColumns {
+    config: ColumnsConfig,
+    asked: Vec<Asked>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ColumnsConfig {
+    /// The file to write: one JSON object of the last rows.
+    file: PathBuf,
+    /// Names of the columns to ask for.
+    columns: Vec<String>,
+}
+
+impl Estimator for AllColumns {
+    const ID: &'static str = "columns";
+    const DOC: &'static str = "Writes the columns that it asks for.";
+    type Config = ColumnsConfig;
+
+    fn open(config: ColumnsConfig) -> Result<Self> {
+        let asked = config.columns.iter().map(|name| name.parse()).collect::<Result<_>>()?;
+        Ok(Self { config, asked })
+    }
+
+    fn needs(&self) -> Needs {
+        Needs { anchors: true, ..Needs::default() }
+    }
+
+    fn score(&mut self, rows: &Rows<'_>, out: &mut Scores<'_>) -> Result<()> {
+        let mut all = Map::new();
+        for (column, view) in rows.asked {
+            all.insert(column.to_string(), view.map_or(Value::Null, entries));
+        }
+        all.insert("episode".into(), json!(rows.episode));
+        all.insert("step".into(), json!(rows.step));
+        all.insert("token_offsets".into(), json!(rows.token_offsets));
+        std::fs::write(&self.config.file, Value::Object(all).to_string()).context("writing the columns")?;
+        out.metric("columns", rows.asked.len() as f64);
+        out.broadcast(rows, rows.reward);
+        Ok(())
+    }
+}
+
+impl Columns for AllColumns {
+    fn columns(&self) -> Vec<Asked> {
+        self.asked.clone()
+    }
+}
+
+impl Parts for AllColumns {
+    const NAMES: &'static [&'static str] = &["task_number"];
+
+    fn parts(&self, rows: &Rows<'_>) -> Result<Vec<Vec<f64>>> {
+        Ok(vec![rows.task()?.iter().map(|&task| task as f64).collect()])
+    }
+}
+
+/// The entries of a column; byte strings as texts, NaN as null.
+fn entries(view: View<'_>) -> Value {
+    match view {
+        View::Bytes(strings) => (0..strings.len()).map(|i| json!(String::from_utf8_lossy(strings.of(i)))).collect(),
+        View::U8(entries) => json!(entries),
+        View::U32(entries) => json!(entries),
+        View::U64(entries) => json!(entries),
+        View::F32(entries) => json!(entries),
+        View::F64(entries) => json!(entries),
+    }
+}
+
+nestor_plugin::export! { environments: [Scripted + expert], estimators: [AllColumns + parts + columns] }

@@ -215,7 +215,7 @@ fn a_half_written_index_is_made_again() {
     }
     assert_eq!(Bm25::open(&config(&path)).unwrap().passages(), 100);
     assert!(!at("corpus.jsonl.bm25.partial").exists());
-    // A file of somebody else stays.
+    // Another program's files stay.
     fs::create_dir(at("corpus.jsonl.bm25.partial")).unwrap();
     fs::write(at("corpus.jsonl.bm25.partial/mine.txt"), b"keep").unwrap();
     fs::remove_file(at("corpus.jsonl.bm25/index.json")).unwrap();

@@ -37,7 +37,7 @@ use serde::{Deserialize, Serialize};
 use self::permuted::Permuted;
 
 /// The estimator, which is its own config: the keys of `estimator.config`.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 // The published runs.
 #[schemars(example = nestor_plugin::serde_json::json!({"norm": "std", "step_weight": 1.0, "gamma": 0.95}))]

@@ -18,7 +18,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The estimator, which is its own config: the keys of `estimator.config`.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ReinforcePp {
     /// Discount per token of `baseline: none`; a group's baseline compares undiscounted scores.

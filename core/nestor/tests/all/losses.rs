@@ -124,7 +124,7 @@ fn policy_losses_and_their_gradients_equal_the_reference() {
             close("pg_clipfrac", own("policy/clip_fraction"));
             close("ppo_kl", own("policy/approx_kl"));
             // GSPO has no dual clip.
-            let dual_clipped = (!gspo).then(|| own("policy/dual_clip_fraction")).unwrap_or_default();
+            let dual_clipped = if gspo { 0.0 } else { own("policy/dual_clip_fraction") };
             assert_close("pg_clipfrac_lower", dual_clipped, number("pg_clipfrac_lower").unwrap_or(0.0));
             assert_all_close("dloss_dlogprob", &gradient, &masked(&want["dloss_dlogprob"], &case["response_mask"]));
         }

@@ -3,11 +3,11 @@
 #[path = "../../../../tests/fuzz/harness/core.rs"]
 mod harness;
 #[path = "../../../../tests/fuzz/harness/seeds.rs"]
-mod seeds;
+mod kept;
 use crate::support;
 use std::path::{Path, PathBuf};
 
-use seeds::seeds;
+use self::kept::seeds;
 
 /// All files below a folder.
 fn files(dir: &Path) -> Vec<PathBuf> {

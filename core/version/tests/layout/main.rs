@@ -21,7 +21,7 @@ fn root() -> PathBuf {
 
 /// All crates of the workspace, from their `Cargo.toml`.
 fn packages() -> Vec<Package> {
-    let mut cargo = std::process::Command::new(env!("CARGO"));
+    let mut cargo = std::process::Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
     cargo.args(["metadata", "--no-deps", "--offline", "--format-version", "1"]).current_dir(root());
     let output = cargo.output().expect("cargo");
     let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).expect("cargo's description");

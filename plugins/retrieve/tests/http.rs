@@ -87,7 +87,9 @@ fn faults_are_tried_again_and_named() {
             error.starts_with(&format!("{}: no answer to query 1 (\"who\") in 4 tries; the last: ", server.url)),
             "{error}"
         );
-        assert!(error.contains(cause) && error.ends_with("or correct retriever key `http`"), "{cause}: {error}");
+        // On a busy machine the client may read the end of the connection before its reset arrives.
+        let is_named = error.contains(cause) || cause == "reset" && error.contains("Peer disconnected");
+        assert!(is_named && error.ends_with("or correct retriever key `http`"), "{cause}: {error}");
         assert_eq!(server.log().requests.len(), 4, "{way:?}");
         let passing = Server::start(true, move |request| if request < 3 { way } else { Way::Right });
         assert_eq!(Http::open(&config(&passing)).unwrap().retrieve("who", 3).unwrap(), expected("who", 3), "{way:?}");

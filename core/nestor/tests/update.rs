@@ -147,7 +147,8 @@ fn compute_weights_are_the_new_master_weights_in_their_type() {
 fn adapters_start_as_the_base_and_train_only_projections() {
     for kind in [Kind::Float, Kind::BFloat16] {
         let (base, batch) = (model_in(kind), batch(&[3, 5, 4]));
-        let mut policy = Network::with_lora(model_in(kind), adamw(), (&Lora { rank: 4, alpha: 8.0 }, 1), &solo()).unwrap();
+        let mut policy =
+            Network::with_lora(model_in(kind), adamw(), (&Lora { rank: 4, alpha: 8.0 }, 1), &solo()).unwrap();
         policy.refresh().unwrap();
         let logprobs = |model: &Model| ragged_logprobs(&solo(), model, &batch, 20, 1.0).unwrap();
         assert_eq!(logprobs(&policy.model), logprobs(&base));
@@ -203,7 +204,8 @@ fn mini_batches_are_cut_from_one_order() {
     let batch = batch(&[2; 10]);
     let plain = section(json!({}));
     assert_eq!(all_mini_batches(&batch, &plain, 1), [vec![0, 1, 2, 3], vec![4, 5, 6, 7], vec![8, 9]]);
-    let report = train(&mut Network::new(model(), adamw(), &solo()).unwrap(), &batch, &section(json!({ "epochs": 2 }))).unwrap();
+    let report =
+        train(&mut Network::new(model(), adamw(), &solo()).unwrap(), &batch, &section(json!({ "epochs": 2 }))).unwrap();
     assert_eq!(report.steps(), 6);
 
     let shuffle = section(json!({ "shuffle": true }));

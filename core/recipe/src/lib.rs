@@ -38,7 +38,7 @@ pub use check::Problem;
 pub use error::{InputError, all_of, lines};
 pub use eval_tasks::EvalTasks;
 pub use keys::{Key, json_schema, keys, keys_of, table};
-pub use optimizer::{Muon, MuonScale, Optimizer, OptimizerName};
+pub use optimizer::*;
 pub use permissions::OnResume;
 pub use plugins::*;
 pub use recompute::Recompute;

@@ -115,7 +115,8 @@ fn resolved_recipe_loads_to_the_same() -> Result<()> {
 fn extends_and_set_replace_values() -> Result<()> {
     let folder = Folder::default();
     folder.write("base.yaml", WHOLE);
-    let over = "extends: base.yaml\nupdate: {optimizer: {betas: [0.8, 0.9]}, kl: null}\nenv: {config: {nested: {a: 2}}}\n";
+    let over =
+        "extends: base.yaml\nupdate: {optimizer: {betas: [0.8, 0.9]}, kl: null}\nenv: {config: {nested: {a: 2}}}\n";
     let path = folder.write("over.yaml", over);
     let recipe = folder.load(&path, &[])?;
     assert_eq!((recipe.update.optimizer.betas, &recipe.update.kl, recipe.update.lr), ([0.8, 0.9], &None, 1e-3));
@@ -146,7 +147,11 @@ fn errors_name_location_key_and_remedy() {
     let folder = Folder::default();
     // (text to replace, its replacement, parts of the message)
     let damaged: &[(&str, &str, &[&str])] = &[
-        ("  lr: 1e-3\n  optimizer", "  lrr: 1e-3\n  optimizer", &["r.yaml:18:3", "unknown key `update.lrr`", "`update.lr`?"]),
+        (
+            "  lr: 1e-3\n  optimizer",
+            "  lrr: 1e-3\n  optimizer",
+            &["r.yaml:18:3", "unknown key `update.lrr`", "`update.lr`?"],
+        ),
         ("iterations: 20", "iteration: 20", &["r.yaml:1:1", "unknown key `iteration`", "did you mean `iterations`?"]),
         ("iterations: 20", "iterations: 20\nmini_batch: 3", &["r.yaml:2:1", "did you mean `update.mini_batch`?"]),
         ("tasks: 50", "tasks: 50\n  zzz: 3", &["r.yaml:28:3", "unknown key `eval.zzz`", "`every`, `tasks`"]),
@@ -408,19 +413,6 @@ fn unbounded_recipes_are_refused() {
         folder.write(&format!("{number}.yaml"), &format!("extends: {}.yaml\n", number + 1));
     }
     assert!(folder.error("extends: 0.yaml\n", &[]).contains("16 recipes extend each other"));
-}
-
-/// A run of an older version resumes, and its recipe reads as the present one; a user's recipe gets the new name of the key.
-#[test]
-fn keys_that_moved_are_moved_in_saved_recipes_alone() -> Result<()> {
-    let folder = Folder::default();
-    let old = WHOLE.replace("  optimizer: {betas: [0.9, 0.95]}", "  weight_decay: 0.1\n  betas: [0.9, 0.95]");
-    let path = folder.write("saved.yaml", &format!("# From iteration 3 on; all defaults are filled in.\n{old}"));
-    let saved = folder.load(&path, &[])?;
-    let optimizer = Optimizer { betas: [0.9, 0.95], weight_decay: 0.1, ..Optimizer::default() };
-    assert_eq!(saved.update.optimizer, optimizer);
-    assert!(folder.error(&old, &[]).contains("did you mean `update.optimizer.weight_decay`?"));
-    Ok(())
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Optimizer, Recompute};
 use super::schema::{one, one_u32};
+use super::{Optimizer, Recompute};
 
 /// Update of the policy.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

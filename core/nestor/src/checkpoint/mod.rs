@@ -210,12 +210,12 @@ fn shallow(tensors: &[Tensor]) -> Vec<Tensor> {
 /// The set of a frozen network that it does not share with the policy: its weights, or its adapters.
 fn own_set<'a>(frozen: &'a Model, ranks: &Ranks) -> TensorSet<'a> {
     match &frozen.adapters {
-        Some(adapters) => TensorSet { name: ADAPTER.into(), layouts: &adapters.layouts, shards: adapters.shards(ranks) },
-        None => TensorSet {
-            name: POLICY.master_weights.into(),
-            layouts: &frozen.layouts,
-            shards: shards(frozen, ranks),
-        },
+        Some(adapters) => {
+            TensorSet { name: ADAPTER.into(), layouts: &adapters.layouts, shards: adapters.shards(ranks) }
+        }
+        None => {
+            TensorSet { name: POLICY.master_weights.into(), layouts: &frozen.layouts, shards: shards(frozen, ranks) }
+        }
     }
 }
 

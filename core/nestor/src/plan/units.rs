@@ -85,7 +85,9 @@ pub fn optimizer_state(config: &Config, rule: &dyn UpdateRule, train: VisionTrai
     let layouts = outer_and_block(config);
     let trained = 2 + UnitSizes::new(config, ranks).tower_of(train).len();
     let of = |layout: &Layout| state_shard(layout, rule, ranks);
-    of(&layouts[0]) + config.num_hidden_layers as u64 * of(&layouts[1]) + layouts[2..trained].iter().map(of).sum::<u64>()
+    of(&layouts[0])
+        + config.num_hidden_layers as u64 * of(&layouts[1])
+        + layouts[2..trained].iter().map(of).sum::<u64>()
 }
 
 /// The same for adapters alone.

@@ -12,9 +12,7 @@ use crate::model::config::Output;
 use crate::model::qwen2::layouts;
 use crate::model::{Config, Model};
 use crate::recipe::{self, LOSS_SCALE, Recompute};
-use crate::shard::{
-    Adapters, GradientSums, HeldUnits, Layout, LossScale, Optimizer, Ranks, StepReport, UpdateRule,
-};
+use crate::shard::{Adapters, GradientSums, HeldUnits, Layout, LossScale, Optimizer, Ranks, StepReport, UpdateRule};
 
 /// A network and its optimizer, shared by ranks.
 #[derive(Debug)]

@@ -35,7 +35,7 @@ pub struct NamedState {
     pub name: &'static str,
     /// The parameters that have it, unit by unit.
     pub layouts: Vec<Layout>,
-    /// What this rank holds of each layout, float32.
+    /// This rank's tensor of each layout, float32.
     pub shards: Vec<Tensor>,
 }
 
@@ -169,8 +169,7 @@ impl Optimizer {
         // The step itself clips and divides by the loss scale, which saves a pass over the gradients.
         let divisor = ((grad_norm + 1e-6) / grad_clip).max(1.0) * factor;
         let Self { master_weights, grads, state, steps, rule, .. } = self;
-        let step =
-            Step { units, ranks, lr, steps: *steps, divisor, params: master_weights, grads, state, copies };
+        let step = Step { units, ranks, lr, steps: *steps, divisor, params: master_weights, grads, state, copies };
         tch::no_grad(|| rule.step(&step))?;
         Ok(StepReport { grad_norm, skipped: false, loss_scale })
     }

@@ -59,7 +59,8 @@ pub fn pass(model: Model, lengths: &[usize], recompute: Recompute) -> (Vec<Opera
         });
     }
     let packed = Packed::new(&sequences.iter().collect::<Vec<_>>(), &rows, &model).expect("sequences");
-    let mut policy = Network::new(model, update_rule(&Default::default()), &Ranks::solo(Device::Cpu)).expect("a network");
+    let mut policy =
+        Network::new(model, update_rule(&Default::default()), &Ranks::solo(Device::Cpu)).expect("a network");
     policy.optimizer.zero_grad();
     let (model, sums) = policy.for_backward();
     let record = Record::begin();

@@ -94,7 +94,6 @@ const NAMES: &[(&[&str], &str)] = &[
     (&["max_grad_norm", "clip_grad", "gradient_clipping"], "the largest norm of the gradient is `update.grad_clip`"),
     (&["adam_beta1", "adam_beta2"], "AdamW's betas are the list `update.optimizer.betas`"),
     (&["adam_epsilon"], "AdamW's epsilon is `update.optimizer.eps`"),
-    (&["adjust_lr_fn"], "the scale of Muon's updates is `update.optimizer.scale`"),
     (&["lr_scheduler", "lr_scheduler_type", "scheduler"], "the schedule of the learning rate is `update.schedule`"),
     (
         &["warmup_ratio", "warmup_steps", "lr_warmup_steps", "lr_warmup_steps_ratio"],
@@ -178,7 +177,7 @@ const NAMES: &[(&[&str], &str)] = &[
 ];
 
 /// Names that other programs give to values of a recipe.
-pub(super) const VALUES: [(&str, &str); 19] = [
+pub(super) const VALUES: [(&str, &str); 18] = [
     ("gpu", "cuda"),
     ("bf16", "bfloat16"),
     ("fp16", "float16"),
@@ -197,5 +196,4 @@ pub(super) const VALUES: [(&str, &str); 19] = [
     ("dr_grpo", "seq-mean-token-sum-norm"),
     ("cosine_with_min_lr", "cosine"),
     ("adamw_torch", "adamw"),
-    ("original", "aspect_ratio"),
 ];

@@ -41,7 +41,7 @@ pub use error::{InputError, Problem, all_of, lines};
 pub use eval_tasks::EvalTasks;
 pub use keys::{Key, json_schema, keys, keys_of, table};
 use location::Location;
-pub use optimizer::{Muon, MuonScale, Optimizer, OptimizerName};
+pub use optimizer::*;
 pub use permissions::OnResume;
 pub use plugin_config::read_config;
 pub use plugins::*;

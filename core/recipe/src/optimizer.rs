@@ -47,7 +47,7 @@ pub enum MuonScale {
     /// 0.2 sqrt(max(rows, cols)), so that an entry moves as far as AdamW moves it (Moonshot).
     #[default]
     MatchRmsAdamw,
-    /// sqrt(max(1, rows / cols)) (Keller Jordan), for learning rates near 0.02.
+    /// sqrt(max(1, rows / cols)) (Keller Jordan; PyTorch's `original`), for learning rates near 0.02.
     AspectRatio,
 }
 

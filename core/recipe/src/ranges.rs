@@ -18,7 +18,7 @@ const MOST_SECONDS: u64 = 7 * 24 * 3600;
 const LEAST_GIB: f64 = 0.0625;
 /// Logits over a smaller temperature overflow; with a larger one all tokens are alike.
 const TEMPERATURES: std::ops::RangeInclusive<f64> = 0.01..=100.0;
-/// Gradients that are clipped to a smaller norm vanish beside the epsilon of AdamW.
+/// Gradients that are clipped to a smaller norm vanish beside an optimizer's epsilon.
 const LEAST_CLIP: f64 = 1e-6;
 const MOST_MINUTES: f64 = 7.0 * 24.0 * 60.0;
 

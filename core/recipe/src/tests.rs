@@ -415,19 +415,6 @@ fn unbounded_recipes_are_refused() {
     assert!(folder.error("extends: 0.yaml\n", &[]).contains("16 recipes extend each other"));
 }
 
-/// A run of an older version resumes, and its recipe reads as the present one; a user's recipe gets the new name of the key.
-#[test]
-fn keys_that_moved_are_moved_in_saved_recipes_alone() -> Result<()> {
-    let folder = Folder::default();
-    let old = WHOLE.replace("  optimizer: {betas: [0.9, 0.95]}", "  weight_decay: 0.1\n  betas: [0.9, 0.95]");
-    let path = folder.write("saved.yaml", &format!("# From iteration 3 on; all defaults are filled in.\n{old}"));
-    let saved = folder.load(&path, &[])?;
-    let optimizer = Optimizer { betas: [0.9, 0.95], weight_decay: 0.1, ..Optimizer::default() };
-    assert_eq!(saved.update.optimizer, optimizer);
-    assert!(folder.error(&old, &[]).contains("did you mean `update.optimizer.weight_decay`?"));
-    Ok(())
-}
-
 #[test]
 fn a_standard_run_has_at_most_65_keys() -> Result<()> {
     // Standard: a pretrained model and no warm start, everything else written out.

@@ -136,9 +136,9 @@ mod tests {
                 let part = matrices.owned(rank, world);
                 let same = whole.iter().filter(|owned| owned.param.shape.len() == 2).map(|owned| owned.piece);
                 assert!(same.eq(part.iter().map(|owned| owned.piece)));
-                let mut ends = part.iter().map(|owned| owned.start + owned.piece.length);
-                assert!(part.iter().skip(1).map(|owned| owned.start).eq(ends.clone().take(part.len() - 1)));
-                assert_eq!(ends.next_back(), Some(matrices.held_numel(rank, world)));
+                let ends: Vec<i64> = part.iter().map(|owned| owned.start + owned.piece.length).collect();
+                assert!(part.iter().skip(1).map(|owned| &owned.start).eq(&ends[..ends.len() - 1]));
+                assert_eq!(ends.last(), Some(&matrices.held_numel(rank, world)));
                 assert_eq!(unit.held_numel(rank, world), unit.partition(world).shard_numel());
                 seen += matrices.held_numel(rank, world);
             }

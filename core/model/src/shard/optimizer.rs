@@ -35,7 +35,7 @@ pub struct NamedState {
     pub name: &'static str,
     /// The parameters that have it, unit by unit.
     pub layouts: Vec<Layout>,
-    /// The part that this rank holds of each layout, float32.
+    /// This rank's tensor of each layout, float32.
     pub shards: Vec<Tensor>,
 }
 

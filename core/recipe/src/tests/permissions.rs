@@ -166,3 +166,16 @@ fn changes_show_old_and_new_values() -> Result<()> {
     assert!(error.to_string().ends_with("did you mean `update.lr`?"), "{error}");
     Ok(())
 }
+
+/// A run of an older version resumes, and its recipe reads as the present one; a user's recipe gets the new name of the key.
+#[test]
+fn keys_that_moved_are_moved_in_saved_recipes_alone() -> Result<()> {
+    let folder = Folder::default();
+    let old = WHOLE.replace("  optimizer: {betas: [0.9, 0.95]}", "  weight_decay: 0.1\n  betas: [0.9, 0.95]");
+    let path = folder.write("saved.yaml", &format!("# From iteration 3 on; all defaults are filled in.\n{old}"));
+    let saved = folder.load(&path, &[])?;
+    let optimizer = Optimizer { betas: [0.9, 0.95], weight_decay: 0.1, ..Optimizer::default() };
+    assert_eq!(saved.update.optimizer, optimizer);
+    assert!(folder.error(&old, &[]).contains("did you mean `update.optimizer.weight_decay`?"));
+    Ok(())
+}

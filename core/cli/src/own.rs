@@ -5,7 +5,10 @@ use std::panic::{catch_unwind, set_hook};
 use std::process::ExitCode;
 
 use anyhow::Result;
+use nestor_args::message::{exit_code, internal_error, is_closed_pipe, message};
+use nestor_args::output::{print, print_line, rows};
 use nestor_args::terminal;
+use nestor_args::{Advantage, OwnCommand, PluginCommand};
 use nestor_host::Plugins;
 use nestor_host::advantage::advantage;
 
@@ -13,9 +16,6 @@ use crate::compare::compare;
 use crate::doctor::doctor;
 use crate::plugin;
 use crate::sweep::sweep;
-use nestor_args::message::{exit_code, internal_error, is_closed_pipe, message};
-use nestor_args::output::{print, print_line, rows};
-use nestor_args::{Advantage, OwnCommand, PluginCommand};
 
 /// Runs a command and returns the program's exit code: 0 success, 1 failure, 2 the user's mistake.
 pub fn main(command: OwnCommand) -> ExitCode {

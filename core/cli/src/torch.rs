@@ -6,12 +6,12 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result};
+use nestor_args::message::{exit_code, message};
 use nestor_args::{launcher, terminal};
 use nestor_recipe::input_error;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::libtorch;
-use nestor_args::message::{exit_code, message};
 
 /// The program's file, beside this one.
 pub const PROGRAM: &str = "nestor-torch";

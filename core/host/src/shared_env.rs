@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, ensure};
+use nestor_args::terminal;
 use nestor_plugin::{Observation, ffi};
 use serde_json::Value;
 
@@ -16,7 +17,6 @@ use crate::isolate::{Process, World};
 use crate::library::{EnvironmentTables, PluginFile};
 use crate::observation::{of_reset, of_step};
 use crate::supervise::{Limits, Supervisor};
-use nestor_args::terminal;
 
 /// An open environment; clones share it.
 #[derive(Clone)]

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
+use nestor_args::terminal;
 
 use crate::calls::{self, Call};
-use nestor_args::terminal;
 
 /// The limit where no recipe sets one.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);

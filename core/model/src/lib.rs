@@ -23,6 +23,7 @@ pub mod error;
 pub mod failpoint;
 pub mod files;
 
+// Other crates, by the names that this one uses for them.
 use nestor_args::terminal;
 use nestor_recipe as recipe;
 use nestor_recipe::input_error;

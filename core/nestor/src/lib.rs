@@ -25,6 +25,7 @@ pub mod policy;
 // Leaves.
 pub mod track;
 
+// Other crates, by the names that this one uses for them.
 use nestor_args::terminal;
 use nestor_host as plugin;
 use nestor_model::{

@@ -1,6 +1,6 @@
 //! The program `nestor-torch`, and the commands that are not training itself.
 //!
-//! Modules are listed in reading order: a module uses those after it, never those before.
+//! Modules are listed in reading order: a module uses those after it, never those before. No module is a leaf.
 
 pub mod program;
 pub mod verify;
@@ -14,6 +14,9 @@ pub mod bench;
 pub mod plan;
 pub mod init;
 
+// Leaves.
+
+// Other crates, by the names that this one uses for them.
 use nestor::{agent, checkpoint, engine, eval, policy, preflight, run, track, train};
 use nestor_args::terminal;
 use nestor_host as plugin;

@@ -2,10 +2,10 @@
 
 use std::env;
 
+use nestor_args::message::message;
 use nestor_host::{Kind, PATH_VARIABLE, Plugins};
 
 use super::Check;
-use nestor_args::message::message;
 
 pub fn checks() -> Vec<Check> {
     let searched = Plugins::discover().and_then(|plugins| Ok((plugins.list()?, plugins.refused()?)));

@@ -8,6 +8,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use nestor_args::launcher::{LAUNCHER, WORK_DONE};
+use nestor_args::message::last_error;
 use nestor_args::terminal;
 use nestor_child::{Child, words};
 use nestor_plugin::files::{self, LARGE};
@@ -19,9 +21,6 @@ use super::file::Sweep;
 use super::job::Job;
 use super::progress::{Progress, State};
 use super::table;
-use nestor_args::launcher::{LAUNCHER, WORK_DONE};
-use nestor_args::message::last_error;
-
 use super::warm_start::WarmStart;
 
 /// Time between two looks at the processes.

@@ -4,9 +4,10 @@
 
 use std::path::{Path, PathBuf};
 
+use nestor_args::PlayArgs;
+
 use crate::support::example_plugins;
 use nestor::agent::play::play;
-use nestor_args::PlayArgs;
 use nestor_host::Plugins;
 use nestor_model::error::InputError;
 use serde_json::Value;

@@ -1,9 +1,10 @@
 //! `nestor init` for every bundled environment and estimator writes a recipe that passes the checks of `nestor train`; it
 //! refuses to write one that does not.
 
+use nestor_args::InitArgs;
+
 use crate::support;
 use anyhow::{Context, Result, ensure};
-use nestor_args::InitArgs;
 use nestor_host::{Kind, Plugins};
 use nestor_tools::init::init;
 

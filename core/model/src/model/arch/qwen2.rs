@@ -29,7 +29,7 @@ pub(super) static QWEN2: Architecture = Architecture {
     write_block: |_, _| {},
 };
 
-const fn shape(name: &'static str, sizes: [i64; 6], tie_word_embeddings: bool) -> Shape {
+pub(super) const fn shape(name: &'static str, sizes: [i64; 6], tie_word_embeddings: bool) -> Shape {
     Shape {
         name,
         sizes,

@@ -31,15 +31,7 @@ pub(super) static QWEN2_5_VL: Architecture = Architecture {
 };
 
 const fn shape(name: &'static str, sizes: [i64; 6], tie_word_embeddings: bool) -> Shape {
-    Shape {
-        name,
-        sizes,
-        head_dim: None,
-        tie_word_embeddings,
-        max_position_embeddings: 128_000,
-        rope_theta: 1e6,
-        rms_norm_eps: 1e-6,
-    }
+    Shape { max_position_embeddings: 128_000, ..qwen2::shape(name, sizes, tie_word_embeddings) }
 }
 
 fn tiny_tower() -> VisionConfig {

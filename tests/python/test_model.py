@@ -12,12 +12,12 @@ from contextlib import contextmanager
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, GenerationConfig, Qwen2Config, Qwen2ForCausalLM, Qwen3Config,
+from transformers import (AutoModelForCausalLM, GenerationConfig, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config,
                           Qwen3ForCausalLM)
 
 TOLERANCE, FAULT = 1e-4, 1e-2
 COMMON = dict(rope_theta=1e6, rms_norm_eps=1e-6)
-QWEN2, QWEN3 = dict(max_position_embeddings=32768), dict(max_position_embeddings=40960)
+QWEN2, QWEN3, LLAMA = (dict(max_position_embeddings=most) for most in (32768, 40960, 8192))
 SHAPES = {
     "tiny": dict(vocab_size=512, hidden_size=64, intermediate_size=176, num_hidden_layers=2, num_attention_heads=4,
                  num_key_value_heads=2, tie_word_embeddings=True, **QWEN2),
@@ -32,14 +32,20 @@ SHAPES = {
                          num_attention_heads=6, num_key_value_heads=3, tie_word_embeddings=False, **QWEN3),
     "qwen3-0.6b": dict(vocab_size=151936, hidden_size=1024, intermediate_size=3072, num_hidden_layers=28, head_dim=128,
                        num_attention_heads=16, num_key_value_heads=8, tie_word_embeddings=True, **QWEN3),
+    "llama-tiny": dict(vocab_size=512, hidden_size=64, intermediate_size=176, num_hidden_layers=2, num_attention_heads=4,
+                       num_key_value_heads=2, tie_word_embeddings=True, **LLAMA),
+    "llama-biased": dict(vocab_size=4000, hidden_size=320, intermediate_size=640, num_hidden_layers=3, num_attention_heads=5,
+                         num_key_value_heads=1, tie_word_embeddings=False, attention_bias=True, mlp_bias=True, **LLAMA),
 }
 LENGTHS = {"tiny": [1, 2, 7, 33, 4200, 260, 34, 1000], "0.5b": [5, 40, 17], "7b-2-layers": [3, 120, 41, 40, 1],
            "qwen3-tiny": [1, 2, 7, 33, 4200, 260, 34, 1000], "qwen3-untied": [3, 120, 41, 40, 1],
-           "qwen3-0.6b": [5, 40, 17]}
+           "qwen3-0.6b": [5, 40, 17],
+           "llama-tiny": [1, 2, 7, 33, 4200, 260, 34, 1000], "llama-biased": [3, 120, 41, 40, 1]}
 
 
 def classes(shape):
-    return (Qwen3Config, Qwen3ForCausalLM) if shape.startswith("qwen3") else (Qwen2Config, Qwen2ForCausalLM)
+    known = {"qwen3": (Qwen3Config, Qwen3ForCausalLM), "llama": (LlamaConfig, LlamaForCausalLM)}
+    return known.get(shape.split("-")[0], (Qwen2Config, Qwen2ForCausalLM))
 
 
 def make_model(shape, **changes):
@@ -154,6 +160,8 @@ def sound(request, tmp_path_factory):
     ("qwen3-tiny", (with_exchanged_head_norms, with_other_key_value_heads, with_other_rope_theta)),
     ("qwen3-untied", (with_exchanged_head_norms, with_other_key_value_heads, with_other_rope_theta)),
     pytest.param("qwen3-0.6b", (), marks=pytest.mark.slow),
+    ("llama-tiny", (with_other_key_value_heads, with_other_rope_theta)),
+    ("llama-biased", (with_other_rope_theta,)),
 ], indirect=["sound"], scope="module")  # tests of one model follow each other
 def test_score_equals_transformers_and_sees_faults(sound, faults, score, ops):
     folder, rows, want = sound

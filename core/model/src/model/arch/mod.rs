@@ -1,6 +1,7 @@
 //! The architectures: one file for each, with all that differs from the decoder that they share. A new one is a file, its
 //! module and its place in [`ALL`].
 
+mod llama;
 mod qwen2;
 mod qwen3;
 mod qwen2_5_vl;
@@ -13,7 +14,7 @@ use super::vision_config::VisionConfig;
 use crate::input_error;
 
 /// Every architecture, in the order in which messages name them.
-pub static ALL: &[&Architecture] = &[&qwen2::QWEN2, &qwen3::QWEN3, &qwen2_5_vl::QWEN2_5_VL];
+pub static ALL: &[&Architecture] = &[&qwen2::QWEN2, &qwen3::QWEN3, &qwen2_5_vl::QWEN2_5_VL, &llama::LLAMA];
 
 /// A network of the Hugging Face form: its names in `config.json`, and its differences from the others.
 #[derive(Debug)]

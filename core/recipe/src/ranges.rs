@@ -364,25 +364,12 @@ fn update(u: &Update, iterations: u64) -> Option<Problem> {
             let cap = u.importance_cap?;
             range("update.importance_cap", cap, cap > 0.0, "greater than 0")
         })
-        .or_else(|| if u.loss == PolicyLoss::Gspo { gspo(u) } else { None })
+        .or_else(|| u.loss.problem(u))
 }
 
 /// True if a warm-up of that number of iterations fits into a run. A run of none is a warm start alone, or only evaluates.
 fn warms_up(warmup: u64, iterations: u64) -> bool {
     warmup <= iterations || iterations == 0
-}
-
-/// Keys that GSPO's ratio of whole responses requires.
-fn gspo(u: &Update) -> Option<Problem> {
-    let needs = |good: bool, key: &str, message: &str| {
-        (!good).then(|| (format!("update.{key}"), format!("{message} with `update.loss: gspo`")))
-    };
-    // The difference between the engine's log-probs and the update's exceeds GSPO's clip range of about 3e-4.
-    needs(u.old_logprobs == OldLogprobs::Recompute, "old_logprobs", "must be `recompute`")
-        .or_else(|| {
-            needs(u.aggregation == Aggregation::SeqMeanTokenMean, "aggregation", "must be `seq-mean-token-mean`")
-        })
-        .or_else(|| needs(u.importance_cap.is_none(), "importance_cap", "must be left out"))
 }
 
 fn kl_in_reward(kl: &KlInReward) -> Option<Problem> {

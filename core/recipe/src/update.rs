@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::defaults::{one, one_u32};
+use super::error::Problem;
 use super::{Optimizer, Recompute};
 
 /// Update of the policy.
@@ -192,6 +193,31 @@ pub enum PolicyLoss {
     Clip,
     /// GSPO's clipped ratio per response.
     Gspo,
+}
+
+impl PolicyLoss {
+    /// The first key of `update` that does not fit this loss.
+    pub(super) fn problem(self, update: &Update) -> Option<Problem> {
+        let needs =
+            |good: bool, key: &str, message: &str| (!good).then(|| (format!("update.{key}"), message.to_string()));
+        match self {
+            Self::Clip => None,
+            // A ratio of whole responses. The difference between the engine's log-probs and the update's exceeds its clip range of
+            // about 3e-4.
+            Self::Gspo => needs(
+                update.old_logprobs == OldLogprobs::Recompute,
+                "old_logprobs",
+                "must be `recompute` with `update.loss: gspo`",
+            )
+            .or_else(|| {
+                let fits = update.aggregation == Aggregation::SeqMeanTokenMean;
+                needs(fits, "aggregation", "must be `seq-mean-token-mean` with `update.loss: gspo`")
+            })
+            .or_else(|| {
+                needs(update.importance_cap.is_none(), "importance_cap", "must be left out with `update.loss: gspo`")
+            }),
+        }
+    }
 }
 
 /// Estimators of the KL divergence from log-probs x (policy) and y (reference) of sampled tokens.

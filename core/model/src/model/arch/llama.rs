@@ -16,10 +16,7 @@ pub(super) static LLAMA: Architecture = Architecture {
     },
     renamed: &[],
     // The `config.json` of HuggingFaceTB/SmolLM2-135M.
-    shapes: &[
-        shape("llama-tiny", [512, 64, 176, 2, 4, 2]),
-        shape("smollm2-135m", [49_152, 576, 1_536, 30, 9, 3]),
-    ],
+    shapes: &[shape("llama-tiny", [512, 64, 176, 2, 4, 2]), shape("smollm2-135m", [49_152, 576, 1_536, 30, 9, 3])],
     tower: None,
     read_block: |fields| {
         let attention = fields.boolean("attention_bias")?.unwrap_or(false);

@@ -185,6 +185,12 @@ def gspo(logp, r):
     return loss.expand(len(logp))
 
 
+def cispo(logp, r):
+    """arXiv:2506.13585, section 3.1: the clipped ratio is a constant weight."""
+    weight = torch.exp(logp.detach() - torch.tensor(r["old"])).clamp(1 - CLIP_LOW, 1 + CLIP_HIGH)
+    return -r["advantage"] * weight * logp
+
+
 REDUCTIONS = {
     "token-mean": lambda each: torch.cat(each).sum() / sum(map(len, each)),
     "seq-mean-token-mean": lambda each: sum(x.sum() / len(x) for x in each) / len(each),
@@ -200,8 +206,9 @@ GSPO = {"loss": "gspo", "aggregation": "seq-mean-token-mean", "clip_low": 0.01, 
     ({"aggregation": "token-sum-norm"}, dr_grpo, "token-sum-norm", "token-sum-norm"),
     (GSPO, gspo, "seq-mean-token-mean", "token-mean"),
     (GSPO | {"regularizer_aggregation": "seq-mean-token-mean"}, gspo, "seq-mean-token-mean", "seq-mean-token-mean"),
-], ids=["dr_grpo", "reference_scaling", "gspo", "gspo_regularizers_by_response"])
-def test_dr_grpo_and_gspo_equal_autograd(keys, token_loss, policy_term, regularizers, tmp_path):
+    ({"loss": "cispo", "aggregation": "token-mean"}, cispo, "token-mean", "token-mean"),
+], ids=["dr_grpo", "reference_scaling", "gspo", "gspo_regularizers_by_response", "cispo"])
+def test_dr_grpo_gspo_and_cispo_equal_autograd(keys, token_loss, policy_term, regularizers, tmp_path):
     model = make_model("qwen2", True, tmp_path / "model")
     sequences = make_sequences(CONVERSATIONS)
     # GSPO's ratios are means over a response, so differences are small for some to be inside the clip range.

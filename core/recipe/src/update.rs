@@ -59,7 +59,7 @@ pub struct Update {
     /// Clip range above 1.
     #[serde(default = "default_clip")]
     pub clip_high: f64,
-    /// Dual clip: bound on the ratio for negative advantages, greater than 1; unused with `gspo`.
+    /// Dual clip: bound on the ratio for negative advantages, greater than 1; only with `loss: clip`.
     #[serde(default = "default_dual_clip")]
     pub dual_clip: f64,
     /// Weight of the entropy bonus.
@@ -97,7 +97,7 @@ impl Update {
     /// Reduction of the KL loss and the entropy bonus.
     pub fn regularizer_aggregation(&self) -> Aggregation {
         self.regularizer_aggregation.unwrap_or(match self.loss {
-            PolicyLoss::Clip => self.aggregation,
+            PolicyLoss::Clip | PolicyLoss::Cispo => self.aggregation,
             PolicyLoss::Gspo => Aggregation::TokenMean,
         })
     }
@@ -193,6 +193,8 @@ pub enum PolicyLoss {
     Clip,
     /// GSPO's clipped ratio per response.
     Gspo,
+    /// CISPO's clipped ratio per token as a weight of the log-prob.
+    Cispo,
 }
 
 impl PolicyLoss {
@@ -216,6 +218,9 @@ impl PolicyLoss {
             .or_else(|| {
                 needs(update.importance_cap.is_none(), "importance_cap", "must be left out with `update.loss: gspo`")
             }),
+            Self::Cispo => {
+                needs(update.importance_cap.is_none(), "importance_cap", "must be left out with `update.loss: cispo`")
+            }
         }
     }
 }

@@ -11,6 +11,7 @@
 //! metric needs its entry in the list that a loss returns and in the table of `core/nestor/src/track/metrics.rs`.
 
 mod aggregation;
+mod cispo;
 mod clip;
 mod gspo;
 mod kl;
@@ -74,6 +75,7 @@ fn token_loss(inputs: &LossInputs, update: &Update) -> TokenLoss {
         (PolicyLoss::Clip, None) => clip::loss(inputs, update),
         (PolicyLoss::Clip, Some(cap)) => truncated_importance::loss(inputs, update, cap),
         (PolicyLoss::Gspo, _) => gspo::loss(inputs, update),
+        (PolicyLoss::Cispo, _) => cispo::loss(inputs, update),
     }
 }
 

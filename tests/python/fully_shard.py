@@ -60,8 +60,7 @@ def main():
     update = given["update"]
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     shard(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=update["lr"], betas=update["betas"], eps=1e-8,
-                                  weight_decay=update["weight_decay"], fused=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=update["lr"], eps=1e-8, fused=True, **update["optimizer"])
     for batch in given["batches"]:
         for sequences in mini_batches(batch, update["mini_batch"]):
             tokens = sum(len(turn["response"]) for turns in sequences for turn in turns)

@@ -17,7 +17,7 @@ RANGES = [
      ("estimator.plugin", "", "name a plugin"), ("dist.timeout_s", 0, "a week"), ("critic", {"clip": 0}, "greater than 0")],
     [("model.new.vocab_size", 100, "at least 259"), ("rollout.temperature", 0, "greater than 0"), ("update.clip_low", 1, "between"),
      ("warm_start.expert_noise", 2, "from 0 to 1"), ("eval.split", "", "name a split")],
-    [("model.new.kv_heads", 3, "divide"), ("rollout.top_p", 0, "at most 1"), ("update.betas", [1, 0.9], "below 1"),
+    [("model.new.kv_heads", 3, "divide"), ("rollout.top_p", 0, "at most 1"), ("update.optimizer.betas", [1, 0.9], "below 1"),
      ("warm_start.lr", 0, "greater than 0")],
     [("update.mini_batch", 1000, "the most steps of an iteration")],
     [("update.micro_batch_tokens", 8, "max_prompt_tokens")],
@@ -29,7 +29,7 @@ RANGES = [
 FORMS = [
     [("rollout.taks", 4, "did you mean `rollout.tasks`?"), ("update.lr", "fast", "must be a number"),
      ("eval.tasks", "every", "`all`, `none` or a whole number"), ("device", "gpu", "`auto`, `cpu` or `cuda`, but is the text \"gpu\"; did you mean `cuda`?"), ("num_tasks", 4, "unknown key"),
-     ("sharding", "half", "grad_op"), ("wandb.mode", "ofline", "did you mean `offline`?"), ("dtype", "float8", "`bfloat16`"), ("update.betas", [1, "x"], "item update.betas.1"),
+     ("sharding", "half", "grad_op"), ("wandb.mode", "ofline", "did you mean `offline`?"), ("dtype", "float8", "`bfloat16`"), ("update.optimizer.betas", [1, "x"], "item update.optimizer.betas.1"),
      ("env.plugin", None, "must be text")],
     [("update.mini_batch", None, "mini_batch")],
 ]

@@ -20,7 +20,7 @@ SHAPES = [[(30, 150)], [(9, 40)], [(17, 31), (8, 20)], [(3, 25)],
           [(20, 100), (6, 90), (3, 70)]]
 UPDATE = {"mini_batch": 5, "lr": 1e-5, "micro_batch_tokens": 100, "clip_low": CLIP_LOW, "clip_high": CLIP_HIGH,
           "dual_clip": DUAL_CLIP, "entropy": ENTROPY, "kl": {"coef": KL, "kind": "k3"}, "grad_clip": 0.8,
-          "betas": [0.9, 0.99], "weight_decay": 0.1}
+          "optimizer": {"betas": [0.9, 0.99], "weight_decay": 0.1}}
 
 
 def make_batches(model, iterations):

@@ -49,7 +49,7 @@ def test_gradients_and_a_step_equal_peft(architecture, shapes, tied, recompute, 
 
     update = {"mini_batch": len(rows), "lr": LR, "micro_batch_tokens": 120, "clip_low": CLIP_LOW, "clip_high": CLIP_HIGH,
               "dual_clip": DUAL_CLIP, "entropy": ENTROPY, "recompute": recompute, "kl": {"coef": KL, "kind": "k3"},
-              "grad_clip": CLIP, "betas": [0.9, 0.99], "weight_decay": DECAY}
+              "grad_clip": CLIP, "optimizer": {"betas": [0.9, 0.99], "weight_decay": DECAY}}
     lora = {"settings": {"rank": RANK, "alpha": ALPHA}, "adapter": str(tmp_path / "adapter/adapter_model.safetensors")}
     batch, out = tmp_path / "batch.json", tmp_path / "out.safetensors"
     batch.write_text(json.dumps({"sequences": sequences, "update": update, "temperature": TEMPERATURE, "lora": lora}))

@@ -29,7 +29,7 @@ fn iterate(run: &mut Run) -> Result<()> {
         let mut batch = run.pack(step, &episodes)?; // sequences, response spans, behaviour log-probs, anchors
         run.reference(&mut batch)?; // columns of networks, such as reference log-probs: only where somebody asks
         run.score(&mut batch)?; // the estimator plugin
-        let update = run.update(step, &episodes, &batch)?; // mini-batches: loss, backward by block, reduce-scatter, clip, AdamW
+        let update = run.update(step, &episodes, &batch)?; // mini-batches: loss, backward by block, reduce-scatter, clip, optimizer step
         run.track(step, &episodes, &batch, &update)?;
         run.evaluate_and_save(step)?;
     }

@@ -24,7 +24,7 @@ fn steps_of(episodes: &[Episode]) -> usize {
     episodes.iter().map(|e| e.steps.len()).sum()
 }
 
-/// Progress of a warm start between two optimizer steps. A checkpoint holds it; the weights and moments are beside it.
+/// Progress of a warm start between two optimizer steps. A checkpoint holds it; the weights and the optimizer's state are beside it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ImitationState {
     /// Finished optimizer steps.
@@ -154,6 +154,6 @@ impl Imitation<'_> {
             ranks.progress.advance(0, sequences.iter().map(|sequence| sequence.tokens.len()).sum());
         }
         let total = exchange(self.comm, Ok(total))?.into_iter().sum();
-        Ok((total, policy.step(self.update, self.settings.lr, self.update.grad_clip)?))
+        Ok((total, policy.step(self.settings.lr, self.update.grad_clip)?))
     }
 }

@@ -2,15 +2,16 @@
 
 #![allow(clippy::unwrap_used)] // a panic fails the test
 
+use std::rc::Rc;
+
 use nestor::data::{Batch, Rows, Sequence};
-use nestor::dist::Solo;
 use nestor::model::{Architecture, Config, Model, new};
 use nestor::policy::Network;
 use nestor::policy::batching::all_mini_batches;
 use nestor::policy::logprobs::ragged_logprobs;
 use nestor::policy::update::{UpdateReport, UpdateSettings, gradients, update as update_policy};
-use nestor::recipe::{Lora, Update};
-use nestor::shard::{AdamW, Optimizer, Ranks};
+use nestor::recipe::{self, Lora, Update};
+use nestor::shard::{Layout, Optimizer, Ranks, UpdateRule, update_rule};
 use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
 
@@ -76,6 +77,11 @@ fn numbers(tensors: &[Tensor]) -> Vec<f32> {
     tensors.iter().flat_map(|t| Vec::<f32>::try_from(t).unwrap()).collect()
 }
 
+/// AdamW with the defaults of a recipe.
+fn adamw() -> Rc<dyn UpdateRule> {
+    update_rule(&recipe::Optimizer::default())
+}
+
 /// One rank on the CPU.
 fn solo() -> Ranks {
     Ranks::solo(Device::Cpu)
@@ -83,7 +89,7 @@ fn solo() -> Ranks {
 
 /// The gradient sums of the whole batch, which is one mini-batch.
 fn gradient(batch: &Batch, update: &Update) -> Vec<f32> {
-    let mut policy = Network::new(model(), &solo()).unwrap();
+    let mut policy = Network::new(model(), adamw(), &solo()).unwrap();
     let whole = Update { mini_batch: 1 << 20, ..update.clone() };
     gradients(&mut policy, batch, &all_mini_batches(batch, &whole, 5)[0], &settings(update)).unwrap();
     numbers(&policy.optimizer.grads)
@@ -92,13 +98,14 @@ fn gradient(batch: &Batch, update: &Update) -> Vec<f32> {
 #[test]
 fn a_gradient_that_is_not_finite_changes_nothing_and_ten_in_a_row_are_an_error() {
     let update = section(json!({}));
-    let mut policy = Network::new(model(), &solo()).unwrap();
+    let mut policy = Network::new(model(), adamw(), &solo()).unwrap();
     let good = batch(&[3, 5, 4]);
     assert_eq!(train(&mut policy, &good, &update).unwrap().steps(), 1);
     let state = |policy: &Network| {
         let o = &policy.optimizer;
-        let tensors = [policy.model.units.held(), &o.master_weights, &o.exp_avgs, &o.exp_avg_sqs];
-        let bits: Vec<u32> = tensors.iter().flat_map(|t| numbers(t)).map(f32::to_bits).collect();
+        let state = o.state.iter().map(|state| &state.shards[..]);
+        let tensors = [policy.model.units.held(), &o.master_weights].into_iter().chain(state);
+        let bits: Vec<u32> = tensors.flat_map(numbers).map(f32::to_bits).collect();
         (bits, o.steps)
     };
     let before = state(&policy);
@@ -128,7 +135,7 @@ fn a_gradient_that_is_not_finite_changes_nothing_and_ten_in_a_row_are_an_error()
 /// An optimizer step writes them itself, and nothing refreshes them afterwards.
 #[test]
 fn compute_weights_are_the_new_master_weights_in_their_type() {
-    let mut policy = Network::new(model_in(Kind::BFloat16), &solo()).unwrap();
+    let mut policy = Network::new(model_in(Kind::BFloat16), adamw(), &solo()).unwrap();
     let before: Vec<Tensor> = policy.model.units.held().iter().map(Tensor::copy).collect();
     train(&mut policy, &batch(&[3, 5, 4]), &section(json!({ "lr": 0.1 }))).unwrap();
     let after = policy.model.units.held();
@@ -140,7 +147,8 @@ fn compute_weights_are_the_new_master_weights_in_their_type() {
 fn adapters_start_as_the_base_and_train_only_projections() {
     for kind in [Kind::Float, Kind::BFloat16] {
         let (base, batch) = (model_in(kind), batch(&[3, 5, 4]));
-        let mut policy = Network::with_lora(model_in(kind), &Lora { rank: 4, alpha: 8.0 }, 1, &solo()).unwrap();
+        let mut policy =
+            Network::with_lora(model_in(kind), adamw(), (&Lora { rank: 4, alpha: 8.0 }, 1), &solo()).unwrap();
         policy.refresh().unwrap();
         let logprobs = |model: &Model| ragged_logprobs(&solo(), model, &batch, 20, 1.0).unwrap();
         assert_eq!(logprobs(&policy.model), logprobs(&base));
@@ -196,7 +204,8 @@ fn mini_batches_are_cut_from_one_order() {
     let batch = batch(&[2; 10]);
     let plain = section(json!({}));
     assert_eq!(all_mini_batches(&batch, &plain, 1), [vec![0, 1, 2, 3], vec![4, 5, 6, 7], vec![8, 9]]);
-    let report = train(&mut Network::new(model(), &solo()).unwrap(), &batch, &section(json!({ "epochs": 2 }))).unwrap();
+    let report =
+        train(&mut Network::new(model(), adamw(), &solo()).unwrap(), &batch, &section(json!({ "epochs": 2 }))).unwrap();
     assert_eq!(report.steps(), 6);
 
     let shuffle = section(json!({ "shuffle": true }));
@@ -256,7 +265,7 @@ fn recomputing_changes_no_bit() {
     for kind in [Kind::Float, Kind::BFloat16] {
         let gradient = |recompute: Value, before: f64| {
             let update = section(json!({ "micro_batch_tokens": 12, "recompute": recompute }));
-            let mut policy = Network::new(model_in(kind), &solo()).unwrap();
+            let mut policy = Network::new(model_in(kind), adamw(), &solo()).unwrap();
             policy.optimizer.grads.iter_mut().for_each(|grad| drop(grad.fill_(before)));
             gradients(&mut policy, &batch, &[0, 1, 2, 3, 4, 5], &settings(&update)).unwrap();
             numbers(&policy.optimizer.grads)
@@ -302,16 +311,19 @@ fn clipping_and_adamw_equal_pytorch() {
         let got = numbers(got);
         assert!(got.iter().zip(want).all(|(g, w)| (g - w).abs() < 1e-6), "{what}: {got:?}, not {want:?}");
     };
-    let mut optimizer = Optimizer::new(&split([0.5, -1.0, 2.0, 0.25, -0.75]), None);
-    let options = AdamW { lr: 0.1, beta1: 0.9, beta2: 0.95, weight_decay: 0.02, eps: 1e-8 };
+    let units = [3, 2].map(|n| Layout::new("unit", vec![("weight".into(), vec![n])]));
+    let rule = recipe::Optimizer { betas: [0.9, 0.95], weight_decay: 0.02, ..Default::default() };
+    let weights = split([0.5, -1.0, 2.0, 0.25, -0.75]);
+    let mut optimizer = Optimizer::new(update_rule(&rule), &units, &weights, &solo(), None);
     for (grads, norm, weights) in steps {
         optimizer.grads = split(grads).into();
-        let report = optimizer.step(&options, 1.0, &Solo { device: Device::Cpu }, None).unwrap();
+        let report = optimizer.step(&units, (0.1, 1.0), &solo(), None).unwrap();
         assert!((report.grad_norm - norm).abs() < 1e-5 && !report.skipped, "{report:?}");
         close("weights", &optimizer.master_weights, weights);
     }
     let first = [0.022_041_861, -0.025_339_106, -0.019_636_365, 0.022_512_259, -0.059_465_315];
     let second = [0.018_749_101, 0.026_979_882, 0.004_647_934, 0.001_794_765_4, 0.049_722_04];
-    close("first moments", &optimizer.exp_avgs, first);
-    close("second moments", &optimizer.exp_avg_sqs, second);
+    let [exp_avg, exp_avg_sq] = &optimizer.state[..] else { panic!("two moments") };
+    close(exp_avg.name, &exp_avg.shards, first);
+    close(exp_avg_sq.name, &exp_avg_sq.shards, second);
 }

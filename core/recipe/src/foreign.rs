@@ -38,7 +38,7 @@ const NAMES: &[(&[&str], &str)] = &[
     ),
     (
         &["optim", "optimizer", "optimiser"],
-        "the optimizer is AdamW, with its keys `lr`, `betas`, `weight_decay` and `grad_clip` in `update`",
+        "the optimizer is the section `update.optimizer`, with `name` and its keys; `lr` and `grad_clip` are in `update`",
     ),
     (&["defaults", "base", "include", "inherit"], "`extends: FILE` names the recipe that this one builds on"),
     (&["hydra", "_target_"], "a recipe is plain YAML without Hydra; remove it"),
@@ -92,7 +92,8 @@ const NAMES: &[(&[&str], &str)] = &[
     // Optimizer.
     (&["learning_rate"], "the learning rate is `update.lr`"),
     (&["max_grad_norm", "clip_grad", "gradient_clipping"], "the largest norm of the gradient is `update.grad_clip`"),
-    (&["adam_beta1", "adam_beta2"], "AdamW's betas are the list `update.betas`"),
+    (&["adam_beta1", "adam_beta2"], "AdamW's betas are the list `update.optimizer.betas`"),
+    (&["adam_epsilon"], "AdamW's epsilon is `update.optimizer.eps`"),
     (&["lr_scheduler", "lr_scheduler_type", "scheduler"], "the schedule of the learning rate is `update.schedule`"),
     (
         &["warmup_ratio", "warmup_steps", "lr_warmup_steps", "lr_warmup_steps_ratio"],
@@ -176,7 +177,7 @@ const NAMES: &[(&[&str], &str)] = &[
 ];
 
 /// Names that other programs give to values of a recipe.
-pub(super) const VALUES: [(&str, &str); 17] = [
+pub(super) const VALUES: [(&str, &str); 18] = [
     ("gpu", "cuda"),
     ("bf16", "bfloat16"),
     ("fp16", "float16"),
@@ -194,4 +195,5 @@ pub(super) const VALUES: [(&str, &str); 17] = [
     ("mse", "k2"),
     ("dr_grpo", "seq-mean-token-sum-norm"),
     ("cosine_with_min_lr", "cosine"),
+    ("adamw_torch", "adamw"),
 ];

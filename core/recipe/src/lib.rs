@@ -10,11 +10,13 @@ mod eval_tasks;
 mod foreign;
 mod hints;
 mod keys;
+mod optimizer;
 mod permissions;
 mod plugins;
 mod ranges;
 mod recompute;
 mod resume;
+mod saved;
 mod schema;
 mod secret;
 mod text_file;
@@ -36,10 +38,12 @@ pub use check::Problem;
 pub use error::{InputError, all_of, lines};
 pub use eval_tasks::EvalTasks;
 pub use keys::{Key, json_schema, keys, keys_of, table};
+pub use optimizer::*;
 pub use permissions::OnResume;
 pub use plugins::*;
 pub use recompute::Recompute;
 pub use resume::{Change, Changes, changes};
+pub use saved::SAVED;
 pub use schema::*;
 pub use secret::masked;
 use tree::{Location, Map, Node};
@@ -233,6 +237,9 @@ impl Reader<'_> {
             return Err(input_error!("{start}: a recipe is a map of keys, such as `iterations: 100`"));
         };
         drop_shared(&mut map);
+        if text.starts_with(SAVED) {
+            saved::update_keys(&mut map);
+        }
         text_file::locate(&mut map, path.parent().unwrap_or(Path::new("")));
         let extends = map.iter().position(|entry| entry.key == "extends").map(|index| map.remove(index));
         let mut node = Node::Map(map);

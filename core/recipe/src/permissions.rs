@@ -1,4 +1,5 @@
-//! Permissions to change keys when a run is resumed: every key is in one of three lists, which docs/recipe.md shows.
+//! Permissions to change keys when a run is resumed: every key is in one of three lists, which docs/recipe.md shows, but for
+//! an optimizer's own keys.
 
 /// Permission to change a key when a run is resumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +50,6 @@ pub(super) const FREE: &[&str] = &[
     "sharding",
     "tensorboard",
     "tensorboard.dir",
-    "update.betas",
     "update.grad_clip",
     "update.lr",
     "update.max_skipped",
@@ -58,7 +58,6 @@ pub(super) const FREE: &[&str] = &[
     "update.recompute",
     "update.schedule",
     "update.warmup",
-    "update.weight_decay",
     "wandb",
     "wandb.entity",
     "wandb.group",
@@ -155,6 +154,7 @@ pub(super) const FIXED: &[&str] = &[
     "rollout.thinking",
     "seed",
     "update.loss_scale",
+    "update.optimizer.name",
     "warm_start",
     "warm_start.batch",
     "warm_start.expert_noise",
@@ -167,6 +167,8 @@ pub(super) fn on_resume(key: &str) -> Option<OnResume> {
     let listed = |keys: &[&str]| keys.contains(&key);
     match () {
         () if listed(FREE) => Some(OnResume::Free),
+        // Its rates. The state that it keeps depends on its name alone.
+        () if key.starts_with("update.optimizer.") && !listed(FIXED) => Some(OnResume::Free),
         () if listed(BETWEEN_ITERATIONS) => Some(OnResume::BetweenIterations),
         () if listed(FIXED) => Some(OnResume::Fixed),
         () => None,

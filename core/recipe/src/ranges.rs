@@ -18,7 +18,7 @@ const MOST_SECONDS: u64 = 7 * 24 * 3600;
 const LEAST_GIB: f64 = 0.0625;
 /// Logits over a smaller temperature overflow; with a larger one all tokens are alike.
 const TEMPERATURES: std::ops::RangeInclusive<f64> = 0.01..=100.0;
-/// Gradients that are clipped to a smaller norm vanish beside the epsilon of AdamW.
+/// Gradients that are clipped to a smaller norm vanish beside an optimizer's epsilon.
 const LEAST_CLIP: f64 = 1e-6;
 const MOST_MINUTES: f64 = 7.0 * 24.0 * 60.0;
 
@@ -45,6 +45,7 @@ pub(super) fn problems(recipe: &Recipe) -> Vec<Problem> {
         played,
         (r.rollout.thinking.is_some() && r.model.new.is_some()).then(|| ("rollout.thinking".into(), thinking.into())),
         updated,
+        optimizer::problem(r),
         sums,
         r.critic.as_ref().and_then(|c| critic(c, r.iterations)),
         r.warm_start.as_ref().and_then(warm_start),
@@ -343,11 +344,6 @@ fn update(u: &Update, iterations: u64) -> Option<Problem> {
         .or_else(|| {
             let ratio = u.min_lr_ratio;
             range("update.min_lr_ratio", ratio, (0.0..=1.0).contains(&ratio), "from 0 to 1")
-        })
-        .or_else(|| range("update.weight_decay", u.weight_decay, u.weight_decay >= 0.0, "0 or more"))
-        .or_else(|| {
-            let bad = u.betas.iter().find(|beta| !(0.0..1.0).contains(*beta))?;
-            range("update.betas", *bad, false, "from 0 to below 1")
         })
         .or_else(|| range("update.grad_clip", u.grad_clip, u.grad_clip >= LEAST_CLIP, "at least 1e-6"))
         .or_else(|| least("update.max_skipped", u.max_skipped as usize, 1, "must be at least 1"))

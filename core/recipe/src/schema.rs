@@ -37,7 +37,7 @@ pub struct Recipe {
     /// Update of the policy.
     pub update: Update,
     /// The critic, for estimators that need values: the policy's network with a scalar head. It is trained beside the policy
-    /// with the betas, weight decay, aggregation and mini-batches of `update`.
+    /// with the optimizer, aggregation and mini-batches of `update`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub critic: Option<Critic>,
     /// Imitation of the environment's expert before reinforcement learning.

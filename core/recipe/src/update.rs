@@ -3,8 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Recompute;
 use super::schema::{one, one_u32};
+use super::{Optimizer, Recompute};
 
 /// Update of the policy.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -38,12 +38,9 @@ pub struct Update {
     /// Lowest learning rate, as a share of `lr`: the start of the warm-up and the end of a cosine schedule.
     #[serde(default)]
     pub min_lr_ratio: f64,
-    /// AdamW's weight decay.
-    #[serde(default = "default_weight_decay")]
-    pub weight_decay: f64,
-    /// AdamW's betas.
-    #[serde(default = "default_betas")]
-    pub betas: [f64; 2],
+    /// The optimizer of the policy, the critic and the warm start.
+    #[serde(default)]
+    pub optimizer: Optimizer,
     /// Largest global gradient norm.
     #[serde(default = "one")]
     pub grad_clip: f64,
@@ -265,12 +262,6 @@ pub enum Schedule {
 
 fn default_micro_batch_tokens() -> usize {
     16_384
-}
-fn default_weight_decay() -> f64 {
-    0.01
-}
-fn default_betas() -> [f64; 2] {
-    [0.9, 0.999]
 }
 fn default_max_skipped() -> u32 {
     10

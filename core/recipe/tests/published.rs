@@ -112,7 +112,11 @@ fn check(recipe: &Recipe, row: &Row) {
 
     assert_eq!(([update.clip_low, update.clip_high], update.dual_clip, update.lr), (row.clip, 3.0, row.lr), "{name}");
     assert_eq!(update.kl.as_ref().map(|kl| kl.coef), row.kl, "{name}");
-    assert_eq!((update.entropy, update.grad_clip, update.weight_decay, update.epochs), (0.001, 1.0, 0.01, 1), "{name}");
+    assert_eq!(
+        (update.entropy, update.grad_clip, update.optimizer.weight_decay, update.epochs),
+        (0.001, 1.0, 0.01, 1),
+        "{name}"
+    );
     assert_eq!(update.loss == PolicyLoss::Gspo, name.starts_with("gspo"), "{name}");
     // verl-agent aggregates GSPO's term by response, whatever the settings, and KL and entropy over tokens.
     let gspo = update.loss == PolicyLoss::Gspo;

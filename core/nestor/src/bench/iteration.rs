@@ -22,7 +22,7 @@ use crate::policy::Network;
 use crate::policy::logprobs::ragged_logprobs;
 use crate::policy::update::{UpdateSettings, update as update_policy};
 use crate::recipe::{Rollout, Update};
-use crate::shard::Ranks;
+use crate::shard::{Ranks, update_rule};
 
 /// Seconds of the phases of one iteration, in order.
 #[derive(Debug)]
@@ -83,7 +83,7 @@ pub fn iteration(args: &IterationArgs) -> Result<Value> {
     let reference = (kl > 0.0).then(|| model.frozen());
     let device = model.device();
     let ranks = Ranks::solo(device);
-    let mut policy = Network::new(model, &ranks)?;
+    let mut policy = Network::new(model, update_rule(&Default::default()), &ranks)?;
     let mut stage = Stage::new(&script, args.run.slots, Sampling::default());
     let mut iterations: Vec<Clock> = Vec::new();
     let mut seen = None;

@@ -13,7 +13,7 @@ use crate::model::{Model, StoredType, hub, weights};
 use crate::policy::Network;
 use crate::policy::update::{Difference, UpdateSettings, gradients};
 use crate::recipe::{Recompute, Update};
-use crate::shard::Ranks;
+use crate::shard::{Ranks, update_rule};
 
 #[derive(Debug, Clone)]
 pub struct LogprobDiffOptions {
@@ -66,6 +66,6 @@ fn difference(model: Model, options: &LogprobDiffOptions) -> Result<Difference> 
     let settings =
         UpdateSettings { update: &update, lr: 0.0, temperature: 1.0, max_response_tokens: options.new, seed: 0 };
     let all: Vec<usize> = (0..options.batch).collect();
-    let mut policy = Network::new(model, &Ranks::solo(options.device))?;
+    let mut policy = Network::new(model, update_rule(&update.optimizer), &Ranks::solo(options.device))?;
     Ok(gradients(&mut policy, &batch, &all, &settings)?.logprob_diff)
 }

@@ -39,8 +39,8 @@ use crate::plan::{Hardware, Images, UpdateSetup, update_memory};
 use crate::policy::batching::{all_mini_batches, balanced_micro_batches};
 use crate::policy::update::{UpdateSettings, update as update_policy};
 use crate::policy::{Network, logprobs};
-use crate::recipe::{DeviceChoice, Dist, Recompute, Sharding, Update, VisionTrain};
-use crate::shard::Ranks;
+use crate::recipe::{self, DeviceChoice, Dist, Recompute, Sharding, Update, VisionTrain};
+use crate::shard::{Ranks, update_rule};
 use crate::track::peak_bytes;
 
 #[derive(Debug, Clone)]
@@ -92,7 +92,7 @@ pub fn update(options: &BenchOptions) -> Result<Value> {
         notice: Default::default(),
     };
     let options = &BenchOptions { batch: options.batch * ranks.world(), device, ..options.clone() };
-    let mut policy = Network::new(load(options)?, &ranks)?;
+    let mut policy = Network::new(load(options)?, update_rule(&recipe::Optimizer::default()), &ranks)?;
     // Those of the first repetition, so that another program can be given the same work.
     let (first, layers) = (lengths(options, 1), policy.model.config.num_hidden_layers);
     let section = json!({ "mini_batch": options.batch, "lr": 1e-6, "recompute": options.recompute });
@@ -142,6 +142,7 @@ pub fn update(options: &BenchOptions) -> Result<Value> {
         ranks: ranks.world() as u64,
         sharding: options.sharding,
         lora: None,
+        optimizer: &update.optimizer,
         micro_batch_tokens: micro_batch as u64,
         response_tokens: (rank_responses * micro_batch / rank_tokens) as u64,
         image_tokens: 0,

@@ -20,10 +20,10 @@ use crate::shard::Layout;
 #[derive(Debug)]
 pub struct TensorSet<'a> {
     /// Name of the files, without rank and extension.
-    pub name: &'a str,
+    pub name: String,
     /// The layout of each unit.
     pub layouts: &'a [Layout],
-    /// This rank's shard of each unit.
+    /// This rank's tensor of each layout: its shard of the unit, or what it owns of a part.
     pub shards: Vec<Tensor>,
 }
 
@@ -89,7 +89,7 @@ fn write_sets(comm: &dyn Comm, dir: &Path, sets: &[TensorSet]) -> Result<Vec<(St
         if number > 0 {
             failpoint("between-files");
         }
-        let file = set_file(set.name, comm.rank(), comm.world());
+        let file = set_file(&set.name, comm.rank(), comm.world());
         let tensors = of_shards(set.layouts, comm, &set.shards);
         let written = write_file(&dir.join(&file), tensors, Kind::Float);
         let apart = written.is_err() && !dir.exists();

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 
 use super::manifest::{MANIFEST, Manifest, verify};
-use super::{ADAPTER, ADAPTER_CONFIG, CRITIC, POLICY, is_checkpoint};
+use super::{ADAPTER, ADAPTER_CONFIG, CRITIC, NetworkSets, POLICY, is_checkpoint};
 use crate::dist::Solo;
 use crate::files::{read_object, write_json};
 use crate::input_error;
@@ -50,7 +50,7 @@ struct Stored {
 impl Stored {
     fn open(checkpoint: &Path, output: Output, device: Device) -> Result<Self> {
         let manifest = undamaged(checkpoint)?;
-        let [master_weights, ..] = match output {
+        let NetworkSets { master_weights, .. } = match output {
             Output::Tokens => POLICY,
             Output::Value => CRITIC,
         };

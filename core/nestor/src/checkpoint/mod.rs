@@ -1,7 +1,7 @@
 //! Checkpoints: everything that a run needs to resume, in one directory that appears complete or not at all.
 //!
 //! `checkpoints/iteration-000020/` holds `policy.safetensors` (float32 master weights under their Hugging Face names),
-//! `exp_avg.safetensors`, `exp_avg_sq.safetensors`, the same three of a critic (`critic…`), `state.json` (counters,
+//! a file for each named state of the optimizer (such as `exp_avg.safetensors`), the same of a critic (`critic…`), `state.json` (counters,
 //! task cursor, KL coefficient), the state of an estimator that remembers (`estimator-state.bin`), and the model's configuration
 //! and tokenizer. `manifest.json` is written last: size and
 //! SHA-256 of each file, and a SHA-256 of that list. The directory is written under a temporary name, flushed to disk
@@ -13,7 +13,7 @@
 //!
 //! With LoRA, `policy.safetensors` holds the frozen weights and `adapter_model.safetensors` the adapters, in peft's
 //! format. `eval` computes with both as the run did; `export` merges them. A resumed run reads its start model and the
-//! adapters. The moments are those of the adapters. `state.json` has a checksum of the start model.
+//! adapters. The optimizer's state is that of the adapters. `state.json` has a checksum of the start model.
 //!
 //! Counters key the random streams, so the counters are the streams' state.
 
@@ -72,10 +72,21 @@ pub const STATE: &str = "state.json";
 const CONFIG: &str = "config.json";
 const TOKENIZER: &str = "tokenizer.json";
 
-/// Names of the sets of tensors of a network: master weights, first and second moments.
-type NetworkSets = [&'static str; 3];
-const POLICY: NetworkSets = ["policy", "exp_avg", "exp_avg_sq"];
-const CRITIC: NetworkSets = ["critic", "critic_exp_avg", "critic_exp_avg_sq"];
+/// Names of a network's sets of tensors.
+#[derive(Debug, Clone, Copy)]
+struct NetworkSets {
+    master_weights: &'static str,
+    /// The set of a named state of the optimizer begins with it.
+    prefix: &'static str,
+}
+const POLICY: NetworkSets = NetworkSets { master_weights: "policy", prefix: "" };
+const CRITIC: NetworkSets = NetworkSets { master_weights: "critic", prefix: "critic_" };
+
+impl NetworkSets {
+    fn state(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
+}
 
 /// A policy's adapters, in peft's format and under peft's names.
 const ADAPTER: &str = "adapter_model";
@@ -135,18 +146,20 @@ impl<'a> Contents<'a> {
         model_files: &'a Path,
         unfinished: Option<Unfinished>,
     ) -> Result<Self> {
-        let mut sets = vec![TensorSet { name: POLICY[0], layouts: &policy.model.layouts, shards: policy.base() }];
+        let base = POLICY.master_weights.into();
+        let mut sets = vec![TensorSet { name: base, layouts: &policy.model.layouts, shards: policy.base() }];
         if let Some(adapters) = &policy.model.adapters {
             sets.push(TensorSet {
-                name: ADAPTER,
+                name: ADAPTER.into(),
                 layouts: &adapters.layouts,
                 shards: shallow(&policy.optimizer.master_weights),
             });
         }
-        sets.extend(moments(POLICY, policy));
+        sets.extend(optimizer_state(POLICY, policy));
         if let Some(critic) = critic {
-            sets.push(TensorSet { name: CRITIC[0], layouts: &critic.model.layouts, shards: critic.base() });
-            sets.extend(moments(CRITIC, critic));
+            let base = CRITIC.master_weights.into();
+            sets.push(TensorSet { name: base, layouts: &critic.model.layouts, shards: critic.base() });
+            sets.extend(optimizer_state(CRITIC, critic));
         }
         let adapter_config = policy.model.adapters.as_ref().map(|adapters| peft_config(adapters, model_files));
         let (vision, adapter_config) = (policy.model.config.vision.as_ref(), adapter_config.transpose()?);
@@ -181,13 +194,13 @@ fn peft_config(adapters: &Adapters, model_files: &Path) -> Result<Value> {
     Ok(adapters.peft_config(&folder.to_string_lossy(), None))
 }
 
-/// The moments of a network's optimizer.
-fn moments([_, first, second]: NetworkSets, network: &Network) -> [TensorSet<'_>; 2] {
-    let (layouts, optimizer) = (network.trained(), &network.optimizer);
-    [
-        TensorSet { name: first, layouts, shards: shallow(&optimizer.exp_avgs) },
-        TensorSet { name: second, layouts, shards: shallow(&optimizer.exp_avg_sqs) },
-    ]
+/// The state of a network's optimizer.
+fn optimizer_state(names: NetworkSets, network: &Network) -> impl Iterator<Item = TensorSet<'_>> {
+    network.optimizer.state.iter().map(move |state| TensorSet {
+        name: names.state(state.name),
+        layouts: &state.layouts,
+        shards: shallow(&state.shards),
+    })
 }
 
 fn shallow(tensors: &[Tensor]) -> Vec<Tensor> {
@@ -197,8 +210,12 @@ fn shallow(tensors: &[Tensor]) -> Vec<Tensor> {
 /// The set of a frozen network that it does not share with the policy: its weights, or its adapters.
 fn own_set<'a>(frozen: &'a Model, ranks: &Ranks) -> TensorSet<'a> {
     match &frozen.adapters {
-        Some(adapters) => TensorSet { name: ADAPTER, layouts: &adapters.layouts, shards: adapters.shards(ranks) },
-        None => TensorSet { name: POLICY[0], layouts: &frozen.layouts, shards: shards(frozen, ranks) },
+        Some(adapters) => {
+            TensorSet { name: ADAPTER.into(), layouts: &adapters.layouts, shards: adapters.shards(ranks) }
+        }
+        None => {
+            TensorSet { name: POLICY.master_weights.into(), layouts: &frozen.layouts, shards: shards(frozen, ranks) }
+        }
     }
 }
 
@@ -270,7 +287,7 @@ impl Checkpoints {
             return Err(input_error!("{why}"));
         }
         let TensorSet { name, layouts, shards } = own_set(reference, ranks);
-        let read = || open(&Manifest::read(&dir)?, &dir, name, layouts)?.fill(layouts, comm, &shards);
+        let read = || open(&Manifest::read(&dir)?, &dir, &name, layouts)?.fill(layouts, comm, &shards);
         agree(comm, read())?;
         match &mut reference.adapters {
             Some(adapters) => adapters.gather(&shards, ranks),
@@ -330,8 +347,8 @@ impl Checkpoints {
         ))
     }
 
-    /// Loads this rank's shards of the networks' master weights and moments, and the run's state, from an undamaged
-    /// checkpoint.
+    /// Loads this rank's shards of the networks' master weights and of their optimizers' state, and the run's state, from an
+    /// undamaged checkpoint.
     pub fn load<S: DeserializeOwned>(
         comm: &dyn Comm,
         path: &Path,
@@ -342,7 +359,7 @@ impl Checkpoints {
             let manifest = Manifest::read(path)?;
             read_network(comm, (path, &manifest), POLICY, policy)?;
             if let Some(critic) = critic {
-                if manifest.set(path, CRITIC[0]).is_empty() {
+                if manifest.set(path, CRITIC.master_weights).is_empty() {
                     return Err(input_error!(
                         "{} holds no critic: resume without one, or start another run",
                         path.display()
@@ -415,27 +432,32 @@ pub fn is_checkpoint(dir: &Path) -> bool {
     dir.join(MANIFEST).exists()
 }
 
-/// Fills this rank's shards of a network and its optimizer's moments.
+/// Fills this rank's shards of a network and its optimizer's state.
 fn read_network(
     comm: &dyn Comm,
     (dir, manifest): (&Path, &Manifest),
-    [master_weights, first, second]: NetworkSets,
+    names: NetworkSets,
     network: &mut Network,
 ) -> Result<()> {
     let layouts = network.trained().to_vec();
     // The set of the weights has the frozen units too, which the run reads from its start model.
     let (master_weights, stored) = match network.model.adapters {
         Some(_) => (ADAPTER, layouts.clone()),
-        None => (master_weights, network.model.layouts.clone()),
+        None => (names.master_weights, network.model.layouts.clone()),
     };
-    let optimizer = &mut network.optimizer;
-    let sets = [
-        (master_weights, &stored, &mut optimizer.master_weights),
-        (first, &layouts, &mut optimizer.exp_avgs),
-        (second, &layouts, &mut optimizer.exp_avg_sqs),
-    ];
-    for (name, stored, shards) in sets {
-        open(manifest, dir, name, stored)?.fill(&layouts, comm, shards)?;
+    let optimizer = &network.optimizer;
+    open(manifest, dir, master_weights, &stored)?.fill(&layouts, comm, &optimizer.master_weights)?;
+    for state in &optimizer.state {
+        let name = names.state(state.name);
+        // The checkpoint is undamaged, so a part that is not there is of another optimizer.
+        let files = open(manifest, dir, &name, &state.layouts).map_err(|_| {
+            input_error!(
+                "{} holds no such `{name}`: its run had another optimizer; resume with that one, or start another run from the \
+                 checkpoint's model",
+                dir.display()
+            )
+        })?;
+        files.fill(&state.layouts, comm, &state.shards)?;
     }
     Ok(())
 }

@@ -79,7 +79,12 @@ fn layouts() -> Vec<(&'static str, Vec<Layout>)> {
     let all = qwen2::layouts(&config());
     let critic = qwen2::layouts(&Config { output: Output::Value, ..config() });
     let adapters = Adapters::layouts_of(&all[1..], 3);
-    vec![(POLICY[0], all), (ADAPTER, adapters.clone()), (POLICY[1], adapters), (CRITIC[0], critic)]
+    vec![
+        (POLICY.master_weights, all),
+        (ADAPTER, adapters.clone()),
+        ("exp_avg", adapters),
+        (CRITIC.master_weights, critic),
+    ]
 }
 
 /// A unit's flat tensor of distinct numbers.
@@ -134,8 +139,11 @@ fn save(
     let saved = ranks(world, |comm| {
         let all = layouts();
         let tensors: Vec<_> = all.iter().enumerate().map(|(set, (_, layouts))| of(comm, set, layouts)).collect();
-        let sets =
-            all.iter().zip(tensors).map(|((name, layouts), shards)| TensorSet { name, layouts, shards }).collect();
+        let sets = all
+            .iter()
+            .zip(tensors)
+            .map(|((name, layouts), shards)| TensorSet { name: (*name).into(), layouts, shards })
+            .collect();
         let saved = Contents {
             sets,
             adapter_config: Some(json!({ "r": 3, "lora_alpha": 6 })),
@@ -325,7 +333,7 @@ fn ranks_fail_together_and_leave_the_checkpoint_before() {
         let (name, layouts) = &layouts()[0];
         let tensors = shards(comm, 0, layouts);
         let name = if comm.rank() == 1 { "no/such/folder" } else { name };
-        let sets = vec![TensorSet { name, layouts, shards: tensors }];
+        let sets = vec![TensorSet { name: name.into(), layouts, shards: tensors }];
         let saved = Contents {
             sets,
             adapter_config: None,
@@ -353,7 +361,7 @@ fn ranks_fail_together_and_leave_the_checkpoint_before() {
 fn save_among(run: &Path, moment: Moment, best: Option<Moment>) -> Vec<String> {
     let all = layouts();
     let (name, layouts) = &all[0];
-    let sets = vec![TensorSet { name, layouts, shards: shards(&SOLO, 0, layouts) }];
+    let sets = vec![TensorSet { name: (*name).into(), layouts, shards: shards(&SOLO, 0, layouts) }];
     let saved = Contents {
         sets,
         adapter_config: None,

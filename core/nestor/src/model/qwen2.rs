@@ -18,7 +18,7 @@ use super::linear::{Linear, Tape, TapeGradients, add_gradients};
 use super::rope::Rope;
 use super::views::Views;
 use super::vision::{ImageCache, ImageRows, tower};
-use crate::shard::{Adapters, HeldUnits, Layout, LowRank, UnitReader};
+use crate::shard::{Adapters, HeldUnits, Layout, LowRank, OUTER, UnitReader};
 
 /// Tokens of images whose embeddings are kept, unless a recipe says otherwise.
 const IMAGE_CACHE_TOKENS: usize = 1 << 17;
@@ -125,7 +125,7 @@ pub fn layouts(c: &Config) -> Vec<Layout> {
             outer.extend([("score.weight".to_string(), vec![1, hidden]), ("score.bias".to_string(), vec![1])]);
         }
     }
-    let mut units = vec![Layout::new("outer", outer)];
+    let mut units = vec![Layout::new(OUTER, outer)];
     for layer in 0..c.num_hidden_layers {
         let name = |(rest, shape): (&str, Vec<i64>)| (format!("model.layers.{layer}.{rest}"), shape);
         // Query, key and value are adjacent, so that one product computes all three; so are gate and up.

@@ -20,7 +20,7 @@ use super::{Model, StoredType};
 use crate::dist::Comm;
 use crate::files::{Sum, SummedFile};
 use crate::input_error;
-use crate::shard::{Layout, LowRank, Partition};
+use crate::shard::{Layout, LowRank, Owned};
 
 /// Elements read, converted and written at once, so that a large tensor never exists twice.
 pub const SLICE: i64 = 1 << 23;
@@ -245,22 +245,19 @@ impl<'a> TensorFiles<'a> {
     pub fn fill(&self, layouts: &[Layout], comm: &dyn Comm, shards: &[Tensor]) -> Result<()> {
         ensure!(layouts.len() == shards.len(), "{} units, but {} shards", layouts.len(), shards.len());
         for (layout, shard) in layouts.iter().zip(shards) {
-            let partition = Partition::new(layout.numel(), comm.world());
             ensure!(
-                shard.size() == [partition.shard_numel()],
+                shard.size() == [layout.held_numel(comm.rank(), comm.world())],
                 "{}: a shard has the size {:?}",
                 layout.name,
                 shard.size()
             );
-            for param in &layout.params {
-                for piece in partition.pieces_of(comm.rank(), param.offset..param.offset + param.numel()) {
-                    let first = piece.start - param.offset;
-                    self.read(&param.name, first..first + piece.length, |at, values| {
-                        let place = piece.shard_start + at - first;
-                        no_grad(|| shard.f_narrow(0, place, values.numel() as i64)?.f_copy_(values))?;
-                        Ok(())
-                    })?;
-                }
+            for Owned { param, piece, start } in layout.owned(comm.rank(), comm.world()) {
+                let first = piece.start - param.offset;
+                self.read(&param.name, first..first + piece.length, |at, values| {
+                    let place = start + at - first;
+                    no_grad(|| shard.f_narrow(0, place, values.numel() as i64)?.f_copy_(values))?;
+                    Ok(())
+                })?;
             }
         }
         Ok(())
@@ -387,18 +384,15 @@ pub fn of_files<'a>(files: &'a TensorFiles<'a>, layouts: &[Layout]) -> Vec<Outgo
 pub fn of_shards(layouts: &[Layout], comm: &dyn Comm, shards: &[Tensor]) -> Vec<Outgoing<'static>> {
     let mut all = Vec::new();
     for (layout, shard) in layouts.iter().zip(shards) {
-        let partition = Partition::new(layout.numel(), comm.world());
-        for param in &layout.params {
-            for piece in partition.pieces_of(comm.rank(), param.offset..param.offset + param.numel()) {
-                let first = piece.start - param.offset;
-                let whole = piece.length == param.numel();
-                let range = (!whole).then_some(first..first + piece.length);
-                all.push(Outgoing {
-                    name: stored_name(&param.name, range.as_ref()),
-                    shape: if whole { param.shape.clone() } else { vec![piece.length] },
-                    values: Values::Flat(shard.detach().narrow(0, piece.shard_start, piece.length)),
-                });
-            }
+        for Owned { param, piece, start } in layout.owned(comm.rank(), comm.world()) {
+            let first = piece.start - param.offset;
+            let whole = piece.length == param.numel();
+            let range = (!whole).then_some(first..first + piece.length);
+            all.push(Outgoing {
+                name: stored_name(&param.name, range.as_ref()),
+                shape: if whole { param.shape.clone() } else { vec![piece.length] },
+                values: Values::Flat(shard.detach().narrow(0, start, piece.length)),
+            });
         }
     }
     all

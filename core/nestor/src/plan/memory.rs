@@ -1,7 +1,7 @@
 //! Memory of one rank, item by item.
 //!
 //! b: bytes of the compute type, N: parameters, W: ranks. Every mode shards the optimizer's float32 tensors (master weights,
-//! gradient sums, two moments). With W > 1 `full` also shards the weights and all-gathers each unit for use; otherwise every
+//! gradient sums, its state). With W > 1 `full` also shards the weights and all-gathers each unit for use; otherwise every
 //! rank holds all weights. Units are padded, so rank 0's shards are the largest.
 
 use nestor_torch::PAGE;
@@ -10,14 +10,15 @@ use serde::Serialize;
 use tch::{Device, Kind};
 
 use super::images::Images;
-use super::units::{UnitSizes, adapter_units};
+use super::units::{UnitSizes, adapter_state, adapter_units, optimizer_state};
 use crate::engine::{pass_rows, recorded_rows};
 use crate::model::Config;
 use crate::model::config::Output;
 use crate::model::flops::block_matrices;
 use crate::policy::backward::{activation_bytes, blocks_without_room};
 use crate::policy::lm_head::{CHUNK_BYTES, PIECE_ELEMENTS};
-use crate::recipe::{Lora, Recompute, Sharding};
+use crate::recipe::{Lora, Optimizer, Recompute, Sharding};
+use crate::shard::update_rule;
 
 /// Bytes of one gathered or reduced slice, in float32.
 pub const SLICE_BYTES: u64 = 64 << 20;
@@ -88,6 +89,7 @@ pub struct UpdateSetup<'a> {
     pub sharding: Sharding,
     /// The adapters, if only they are trained.
     pub lora: Option<&'a Lora>,
+    pub optimizer: &'a Optimizer,
     /// Tokens of one rank's micro-batch.
     pub micro_batch_tokens: u64,
     /// Response tokens among them.
@@ -118,9 +120,10 @@ impl UpdateSetup<'_> {
         self.kind.elt_size_in_bytes() as u64
     }
 
-    /// Bytes that a rank always holds of a trained network: weights, master weights, gradient sums, moments. Units of a vision
-    /// tower that are not trained have weights alone.
-    fn state(&self, units: &UnitSizes) -> [u64; 4] {
+    /// Bytes that a rank always holds of a trained network: weights, master weights, gradient sums, the optimizer's state.
+    /// Units of a vision tower that are not trained have weights alone.
+    fn state(&self, config: &Config) -> [u64; 4] {
+        let units = &UnitSizes::new(config, self.ranks);
         let shard = units.trained(self.images.train).shard();
         let weights = match (self.gathers(), self.kind, self.ranks) {
             // Those that are trained are the master weights.
@@ -128,7 +131,8 @@ impl UpdateSetup<'_> {
             (true, _, _) => self.bytes() * units.shard(),
             (false, _, _) => self.bytes() * units.all(),
         };
-        [weights, 4 * shard, 4 * shard, 8 * shard]
+        let state = optimizer_state(config, &*update_rule(self.optimizer), self.images.train, self.ranks);
+        [weights, 4 * shard, 4 * shard, 4 * state]
     }
 
     /// Bytes that a rank holds of a network that is not trained.
@@ -138,19 +142,21 @@ impl UpdateSetup<'_> {
 
     /// Names and bytes of the tensors that a rank always holds of the policy.
     fn policy(&self) -> Vec<(&'static str, u64)> {
-        let units = UnitSizes::new(self.config, self.ranks);
-        let (name, [weights, master_weights, sums, moments]) = match self.lora {
-            None => ("weights", self.state(&units)),
+        let rule = update_rule(self.optimizer);
+        let (name, [weights, master_weights, sums, state]) = match self.lora {
+            None => ("weights", self.state(self.config)),
             Some(lora) => {
                 let shard = adapter_units(self.config, lora, self.ranks).shard();
-                ("frozen base of the adapters", [self.frozen(&units), 4 * shard, 4 * shard, 8 * shard])
+                let state = adapter_state(self.config, lora, &*rule, self.ranks);
+                let frozen = self.frozen(&UnitSizes::new(self.config, self.ranks));
+                ("frozen base of the adapters", [frozen, 4 * shard, 4 * shard, 4 * state])
             }
         };
         vec![
             (name, weights),
             ("master weights", master_weights),
             ("gradient sums", sums),
-            ("moments of AdamW", moments),
+            (rule.state_in_words(), state),
         ]
     }
 }
@@ -277,7 +283,7 @@ pub fn iteration_memory(setup: &IterationSetup) -> Memory {
     }
     if setup.critic {
         let config = Config { output: Output::Value, ..update.config.clone() };
-        let state = update.state(&UnitSizes::new(&config, update.ranks)).iter().sum::<u64>();
+        let state = update.state(&config).iter().sum::<u64>();
         memory.push("critic and its optimizer", [state; 3]);
     }
     let networks = [(update.config, true)].into_iter().chain(setup.critic.then_some((update.config, true)));

@@ -96,6 +96,7 @@ impl Planner {
             ranks,
             sharding: knobs.sharding,
             lora: self.recipe.model.lora.as_ref(),
+            optimizer: &self.recipe.update.optimizer,
             micro_batch_tokens: tokens,
             response_tokens: (tokens as f64 * share) as u64,
             image_tokens: image_tokens.min(tokens),

@@ -1,3 +1,5 @@
+use std::sync::LazyLock;
+
 use super::hardware::Cluster;
 use super::time::TimeSetup;
 use super::*;
@@ -6,8 +8,10 @@ use crate::error::InputError;
 use nestor_cli::args::Gpu;
 use tch::Kind;
 
-use crate::recipe::{Lora, Recompute, VisionTrain};
+use crate::recipe::{Lora, Optimizer, Recompute, VisionTrain};
 
+/// AdamW with the defaults of a recipe.
+static ADAMW: LazyLock<Optimizer> = LazyLock::new(Optimizer::default);
 const MODES: [Sharding; 2] = [Sharding::Full, Sharding::GradOp];
 
 fn update(config: &Config, ranks: u64, sharding: Sharding) -> UpdateSetup<'_> {
@@ -18,6 +22,7 @@ fn update(config: &Config, ranks: u64, sharding: Sharding) -> UpdateSetup<'_> {
         ranks,
         sharding,
         lora: None,
+        optimizer: &ADAMW,
         micro_batch_tokens: 8192,
         response_tokens: 1024,
         image_tokens: 0,

@@ -2,7 +2,7 @@
 
 use crate::model::{Config, qwen2};
 use crate::recipe::{Lora, VisionTrain};
-use crate::shard::Layout;
+use crate::shard::{Adapters, Layout, UpdateRule};
 
 /// Sizes of a network's units in elements, and of a rank's shards of them.
 #[derive(Debug, Clone)]
@@ -78,6 +78,26 @@ impl UnitSizes {
     pub fn block(&self) -> u64 {
         self.numel[1]
     }
+}
+
+/// Elements of a rank's state of an optimizer, for the units that are trained with this part of a vision tower.
+pub fn optimizer_state(config: &Config, rule: &dyn UpdateRule, train: VisionTrain, ranks: u64) -> u64 {
+    let layouts = outer_and_block(config);
+    let trained = 2 + UnitSizes::new(config, ranks).tower_of(train).len();
+    let of = |layout: &Layout| state_shard(layout, rule, ranks);
+    of(&layouts[0])
+        + config.num_hidden_layers as u64 * of(&layouts[1])
+        + layouts[2..trained].iter().map(of).sum::<u64>()
+}
+
+/// The same for adapters alone.
+pub fn adapter_state(config: &Config, lora: &Lora, rule: &dyn UpdateRule, ranks: u64) -> u64 {
+    let block = Adapters::layouts_of(&outer_and_block(config)[1..2], lora.rank);
+    config.num_hidden_layers as u64 * state_shard(&block[0], rule, ranks)
+}
+
+fn state_shard(layout: &Layout, rule: &dyn UpdateRule, ranks: u64) -> u64 {
+    rule.state(layout).iter().map(|(_, part)| (part.params_numel() as u64).div_ceil(ranks)).sum()
 }
 
 /// The adapters' units, one per block.

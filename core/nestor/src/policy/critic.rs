@@ -154,7 +154,7 @@ pub fn run_remaining(
             return Ok(false);
         }
         let (loss, clip_fraction) = gradients(critic, batch, &indices, section.clip, settings)?;
-        let step = critic.step(settings.update, section.lr, section.grad_clip).context("updating the critic")?;
+        let step = critic.step(section.lr, section.grad_clip).context("updating the critic")?;
         report.each.push(CriticStep { loss, clip_fraction, grad_norm: step.grad_norm, skipped: step.skipped });
         critic.check_skipped(settings.update.max_skipped).context("updating the critic")?;
     }

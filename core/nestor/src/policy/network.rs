@@ -1,6 +1,7 @@
 //! A network that is trained: the policy, or its critic.
 
 use std::cell::RefCell;
+use std::rc::Rc;
 
 use anyhow::{Result, bail};
 use tch::{Kind, Tensor, no_grad};
@@ -10,8 +11,8 @@ use crate::error::Diverged;
 use crate::model::config::Output;
 use crate::model::qwen2::layouts;
 use crate::model::{Config, Model};
-use crate::recipe::{self, LOSS_SCALE, Recompute, Update};
-use crate::shard::{AdamW, Adapters, GradientSums, HeldUnits, Layout, LossScale, Optimizer, Ranks, StepReport};
+use crate::recipe::{self, LOSS_SCALE, Recompute};
+use crate::shard::{Adapters, GradientSums, HeldUnits, Layout, LossScale, Optimizer, Ranks, StepReport, UpdateRule};
 
 /// A network and its optimizer, shared by ranks.
 #[derive(Debug)]
@@ -26,18 +27,24 @@ pub struct Network {
 }
 
 impl Network {
-    /// Starts to train a network whose weights are whole on every rank: zero moments.
-    pub fn new(model: Model, ranks: &Ranks) -> Result<Self> {
+    /// Starts to train a network whose weights are whole on every rank: the optimizer's state is zero.
+    pub fn new(model: Model, rule: Rc<dyn UpdateRule>, ranks: &Ranks) -> Result<Self> {
         let model = shard(model, ranks)?;
-        let optimizer = Optimizer::new(&shards(&model, ranks)[..model.trained], loss_scale(&model));
+        let (units, shards) = (&model.layouts[..model.trained], shards(&model, ranks));
+        let optimizer = Optimizer::new(rule, units, &shards[..model.trained], ranks, loss_scale(&model));
         Ok(Self { model, optimizer, skipped_in_a_row: 0, ranks: ranks.clone() })
     }
 
     /// Starts to train a network's blocks through adapters, which change nothing yet.
-    pub fn with_lora(model: Model, settings: &recipe::Lora, seed: u64, ranks: &Ranks) -> Result<Self> {
+    pub fn with_lora(
+        model: Model,
+        rule: Rc<dyn UpdateRule>,
+        (settings, seed): (&recipe::Lora, u64),
+        ranks: &Ranks,
+    ) -> Result<Self> {
         let model = shard(model, ranks)?;
         let adapters = Adapters::new(&model.layouts[1..=model.blocks()], model.device(), settings, seed);
-        let optimizer = Optimizer::new(&adapters.shards(ranks), loss_scale(&model));
+        let optimizer = Optimizer::new(rule, &adapters.layouts, &adapters.shards(ranks), ranks, loss_scale(&model));
         let model = Model { adapters: Some(adapters), ..model };
         Ok(Self { model, optimizer, skipped_in_a_row: 0, ranks: ranks.clone() })
     }
@@ -63,7 +70,9 @@ impl Network {
         weights.extend(own[1..].iter().map(|shard| float(shard).copy()));
         // The critic freezes the units of a vision tower that the policy freezes.
         let trained = if policy.model.adapters.is_some() { policy.model.merger_unit() } else { policy.model.trained };
-        let optimizer = Optimizer::new(&weights[..trained.min(weights.len())], policy.optimizer.loss_scale);
+        let count = trained.min(weights.len());
+        let (rule, loss_scale) = (policy.optimizer.rule.clone(), policy.optimizer.loss_scale);
+        let optimizer = Optimizer::new(rule, &layouts[..count], &weights[..count], ranks, loss_scale);
         let compute = || weights.iter().map(|shard| shard.to_kind(kind)).collect::<Vec<_>>();
         let units = if ranks.shards_weights() {
             HeldUnits::Sharded { ranks: ranks.clone(), shards: compute() }
@@ -119,17 +128,13 @@ impl Network {
 
     /// Layouts of the optimizer's units: all weights, or the adapters.
     pub fn trained(&self) -> &[Layout] {
-        match &self.model.adapters {
-            Some(adapters) => &adapters.layouts,
-            None => &self.model.layouts[..self.model.trained],
-        }
+        trained(&self.model)
     }
 
     /// The model and the gradient sums of a backward pass.
     pub fn for_backward(&mut self) -> (&Model, GradientSums<'_>) {
-        let Model { layouts, adapters, .. } = &self.model;
-        let trained = adapters.as_ref().map_or(&layouts[..self.model.trained], |adapters| &adapters.layouts);
-        (&self.model, GradientSums::new(&mut self.optimizer, trained, adapters.is_some(), &self.ranks))
+        let adapters_only = self.model.adapters.is_some();
+        (&self.model, GradientSums::new(&mut self.optimizer, trained(&self.model), adapters_only, &self.ranks))
     }
 
     /// Takes part in the collectives of a micro-batch, where this rank has none left.
@@ -164,11 +169,9 @@ impl Network {
 
     /// Clips the gradient sums to this global norm and makes an optimizer step at this learning rate. A gradient that is not
     /// finite changes nothing.
-    pub fn step(&mut self, update: &Update, lr: f64, grad_clip: f64) -> Result<StepReport> {
-        let [beta1, beta2] = update.betas;
-        let options = AdamW { lr, beta1, beta2, weight_decay: update.weight_decay, eps: 1e-8 };
+    pub fn step(&mut self, lr: f64, grad_clip: f64) -> Result<StepReport> {
         let copies = copies(&self.model, &self.ranks);
-        let step = self.optimizer.step(&options, grad_clip, &*self.ranks.comm, copies)?;
+        let step = self.optimizer.step(trained(&self.model), (lr, grad_clip), &self.ranks, copies)?;
         if step.skipped {
             // Where a lower loss scale may help, the gradient itself may be finite.
             let hopeless = !self.optimizer.loss_scale.is_some_and(LossScale::can_fall);
@@ -202,12 +205,13 @@ impl Network {
         Diverged { critic: self.model.config.output == Output::Value, message }.into()
     }
 
-    /// True if all of this rank's weights and moments are finite.
+    /// True if all of this rank's weights and of the optimizer's state are finite.
     pub fn is_finite(&self) -> bool {
-        let Optimizer { master_weights, exp_avgs, exp_avg_sqs, .. } = &self.optimizer;
+        let Optimizer { master_weights, state, .. } = &self.optimizer;
+        let state = state.iter().flat_map(|state| &state.shards);
         // The largest and the smallest entry are NaN if any is.
         let finite = |flat: &Tensor| (flat.max() - flat.min()).double_value(&[]).is_finite();
-        let mut all = master_weights.iter().chain(exp_avgs).chain(exp_avg_sqs).filter(|flat| flat.numel() > 0);
+        let mut all = master_weights.iter().chain(state).filter(|flat| flat.numel() > 0);
         no_grad(|| all.all(finite))
     }
 }
@@ -217,6 +221,14 @@ impl Network {
 fn copies<'a>(model: &'a Model, ranks: &Ranks) -> Option<&'a [Tensor]> {
     let gathered = !ranks.is_alone() && !ranks.shards_weights();
     (model.adapters.is_none() && model.kind() != Kind::Float && !gathered).then(|| &model.units.held()[..model.trained])
+}
+
+/// Layouts of the units that are trained: all weights, or the adapters.
+fn trained(model: &Model) -> &[Layout] {
+    match &model.adapters {
+        Some(adapters) => &adapters.layouts,
+        None => &model.layouts[..model.trained],
+    }
 }
 
 /// The loss scale that a network starts with.

@@ -117,7 +117,7 @@ pub fn run_remaining(
         if report.each.is_empty() && batch.recomputed.is_none() {
             report.logprob_diff = gradient.logprob_diff;
         }
-        let StepReport { grad_norm, skipped, loss_scale } = policy.step(update, settings.lr, update.grad_clip)?;
+        let StepReport { grad_norm, skipped, loss_scale } = policy.step(settings.lr, update.grad_clip)?;
         report.tokens += gradient.tokens;
         report.each.push(OptimizerStep { sums: gradient.sums, grad_norm, skipped, loss_scale });
         policy.check_skipped(update.max_skipped).context("updating the policy")?;

@@ -9,15 +9,15 @@ use serde::Serialize;
 use crate::input_error;
 use crate::model::{Config, kind, qwen2};
 use crate::recipe::{Recipe, VisionTrain};
-use crate::shard::{Adapters, Layout};
+use crate::shard::{Adapters, Layout, update_rule};
 
-/// Bytes of float32, in which weights and moments are saved.
+/// Bytes of float32, in which weights and the optimizer's state are saved.
 const FLOAT: u64 = 4;
 
 /// Bytes that a run writes, and those that its disk has left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Space {
-    /// One checkpoint: weights and moments of the policy and the critic.
+    /// One checkpoint: weights and optimizer's state of the policy and the critic.
     pub checkpoint: u64,
     /// Files that are written once: a new model, and the frozen reference.
     pub once: u64,
@@ -31,17 +31,18 @@ impl Space {
         let layouts = qwen2::layouts(config);
         let sum = |layouts: &[Layout]| layouts.iter().map(|layout| layout.numel() as u64).sum::<u64>();
         let all = sum(&layouts);
-        let moments = |parameters: u64| 2 * FLOAT * parameters;
-        // Units of a vision tower that are not trained have no moments.
-        let trained = sum(&layouts[..trained_units(&layouts, config, recipe.model.vision_train())]);
+        let rule = update_rule(&recipe.update.optimizer);
+        let state = |layouts: &[Layout]| layouts.iter().map(|unit| FLOAT * rule.state_numel(unit) as u64).sum::<u64>();
+        // Units of a vision tower that are not trained have no state.
+        let trained = state(&layouts[..trained_units(&layouts, config, recipe.model.vision_train())]);
         let policy = match &recipe.model.lora {
             Some(lora) => {
-                let adapters = sum(&Adapters::layouts_of(&qwen2::block_layouts(config), lora.rank));
-                FLOAT * all + FLOAT * adapters + moments(adapters)
+                let adapters = Adapters::layouts_of(&qwen2::block_layouts(config), lora.rank);
+                FLOAT * all + FLOAT * sum(&adapters) + state(&adapters)
             }
-            None => FLOAT * all + moments(trained),
+            None => FLOAT * all + trained,
         };
-        let critic = recipe.critic.as_ref().map_or(0, |_| FLOAT * all + moments(trained));
+        let critic = recipe.critic.as_ref().map_or(0, |_| FLOAT * all + trained);
         let reference = recipe.update.kl.is_some() || recipe.update.kl_in_reward.is_some();
         let reference = if reference { all * kind(recipe.dtype).elt_size_in_bytes() as u64 } else { 0 };
         let new = recipe.model.new.as_ref().map_or(0, |_| FLOAT * all);
@@ -101,7 +102,7 @@ mod tests {
     /// Parameters of Qwen2.5-VL-3B, of its vision tower and of the merger: those of transformers'
     /// `Qwen2_5_VLForConditionalGeneration` with the published sizes.
     #[test]
-    fn frozen_parts_of_a_tower_are_saved_without_moments() {
+    fn frozen_parts_of_a_tower_are_saved_without_state() {
         let config = Config::shape("qwen2.5-vl-3b").expect("a shape");
         let (all, tower, merger) = (3_754_622_976, 668_684_288, 36_708_608);
         let bytes = |train: &str| {

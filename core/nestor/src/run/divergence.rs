@@ -6,7 +6,7 @@ use super::UpdateReports;
 use crate::data::Rows;
 use crate::policy::critic::{CriticReport, CriticStep};
 use crate::policy::update::{OptimizerStep, UpdateReport};
-use crate::recipe::{Critic, Dtype, Recipe, Update, WarmStart};
+use crate::recipe::{self, Critic, Dtype, Recipe, Update, WarmStart};
 use crate::track::Metrics;
 use crate::warm_start::ImitationStep;
 
@@ -177,16 +177,15 @@ fn culprit(recipe: &Recipe, metrics: &Metrics, report: &UpdateReport) -> String 
 
 /// The settings of the optimizer to change, given the learning rate and its key.
 pub fn rates(recipe: &Recipe, (key, lr): (&str, f64)) -> String {
-    let update = &recipe.update;
-    let [beta1, beta2] = update.betas;
+    let recipe::Optimizer { betas: [beta1, beta2], weight_decay, .. } = recipe.update.optimizer;
     let mut keys = vec![format!("lower {key} ({lr:e})")];
     // A step multiplies the weights by 1 - lr * weight_decay.
-    if update.weight_decay > 1.0 && lr * update.weight_decay > 1.0 {
-        keys.push(format!("lower update.weight_decay ({:e})", update.weight_decay));
+    if weight_decay > 1.0 && lr * weight_decay > 1.0 {
+        keys.push(format!("lower update.optimizer.weight_decay ({weight_decay:e})"));
     }
     // Adam's condition of convergence (arXiv:1412.6980, section 4).
     if beta1 * beta1 >= beta2.sqrt() && beta1 > 0.0 {
-        keys.push(format!("raise the second of update.betas ({beta1}, {beta2})"));
+        keys.push(format!("raise the second of update.optimizer.betas ({beta1}, {beta2})"));
     }
     if let Some(lora) = recipe.model.lora.filter(|lora| lora.alpha / lora.rank as f64 > 1e3) {
         keys.push(format!("lower model.lora.alpha ({:e})", lora.alpha));

@@ -137,7 +137,7 @@ impl State {
     }
 }
 
-/// State of an optimizer beside its moments.
+/// Counters of an optimizer, beside the tensors of its state.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct OptimizerCounters {
     optimizer_steps: u64,

@@ -11,7 +11,7 @@ use super::directory::RECIPE;
 use crate::data::PluginFile;
 use crate::files::write_whole;
 use crate::model::hub::{self, Snapshot};
-use crate::recipe::Recipe;
+use crate::recipe::{Recipe, SAVED};
 use crate::version::VERSION_AND_COMMIT;
 
 /// The plugins of a run.
@@ -46,7 +46,7 @@ pub fn write_recipe(
         let kept = (1..).map(|n| dir.join(format!("recipe-{n}.yaml"))).find(|path| !path.exists());
         write_whole(&kept.context("no number is free")?, older)?;
     }
-    write_whole(&path, format!("# From iteration {first} on; all defaults are filled in.\n{text}"))
+    write_whole(&path, format!("{SAVED}{first} on; all defaults are filled in.\n{text}"))
 }
 
 fn text(recipe: &Recipe, plugins: PluginFiles, models: &[Snapshot]) -> Result<String> {

@@ -29,7 +29,7 @@ use crate::policy::Network;
 use crate::policy::kl_reward::KlCoefficient;
 use crate::preflight::{Ready, check_sharding, new_tokenizer};
 use crate::recipe::{Recipe, WarmStart};
-use crate::shard::Ranks;
+use crate::shard::{Ranks, update_rule};
 use crate::tokenizer::Tokenizer;
 use crate::track::{
     Console, Event, Kept, Metrics, Phases, Progress, RunFacts, StopNotice, TensorBoard, Tracker, WandbRun,
@@ -358,11 +358,12 @@ fn warm_start_seed(recipe: &Recipe) -> u64 {
 fn load_policy(recipe: &Recipe, model_files: &Path, ranks: &Ranks) -> Result<(Network, Option<String>)> {
     let (comm, kind) = (&*ranks.comm, kind(recipe.dtype));
     let model = weights::load(model_files, kind, comm.device())?.with_vision(&recipe.model, recipe.deterministic)?;
+    let rule = update_rule(&recipe.update.optimizer);
     let (mut policy, fingerprint) = match &recipe.model.lora {
-        None => (Network::new(model, ranks)?, None),
+        None => (Network::new(model, rule, ranks)?, None),
         Some(settings) => {
             let fingerprint = from_root(comm, || weights::fingerprint(model_files, kind))?;
-            (Network::with_lora(model, settings, recipe.seed, ranks)?, Some(fingerprint))
+            (Network::with_lora(model, rule, (settings, recipe.seed), ranks)?, Some(fingerprint))
         }
     };
     if let Some(factor) = recipe.update.loss_scale {

@@ -4,14 +4,26 @@ mod adamw;
 mod layout;
 mod lora;
 mod loss_scale;
+mod optimizer;
 mod partition;
 mod sums;
 mod units;
 
-pub use adamw::{AdamW, Optimizer, StepReport};
-pub use layout::{Layout, Param};
+use std::rc::Rc;
+
+pub use layout::{Layout, OUTER, Owned, Param};
 pub use lora::{Adapters, LowRank, projections};
 pub use loss_scale::LossScale;
+pub use optimizer::{NamedState, Optimizer, StepReport, UpdateRule};
 pub use partition::{Partition, Piece, Slice};
 pub use sums::{GradientSums, UnitSum};
 pub use units::{HeldUnits, PendingUnit, Ranks, UnitReader};
+
+use crate::recipe::{self, OptimizerName};
+
+/// The update rule that a recipe names.
+pub fn update_rule(optimizer: &recipe::Optimizer) -> Rc<dyn UpdateRule> {
+    match optimizer.name {
+        OptimizerName::Adamw => Rc::new(adamw::AdamW::of(optimizer)),
+    }
+}

@@ -3,8 +3,8 @@
 use anyhow::Result;
 use tch::{Kind, Tensor, no_grad};
 
-use super::adamw::Optimizer;
 use super::layout::Layout;
+use super::optimizer::Optimizer;
 use super::units::{PendingUnit, Ranks};
 
 /// Gradient sums of the trained units, or of adapters alone, which take the place of the blocks' units. With several ranks a unit's gradient is first summed in a whole

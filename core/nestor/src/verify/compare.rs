@@ -19,7 +19,7 @@ use crate::run::RECIPE;
 /// The parts of a run that are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
-    /// Policy, critic, adapters and the optimizer's moments in every checkpoint.
+    /// Policy, critic, adapters and the optimizer's state in every checkpoint.
     Weights,
     /// Counters, task cursor and the estimator's state in every checkpoint.
     State,
@@ -194,7 +194,7 @@ fn order(run: &Contents, item: &str) -> (usize, String) {
     let (head, tail) = item.split_once('/').unwrap_or((item, item));
     let names = run.checkpoints.iter().map(|(name, _)| name.as_str()).chain(METRICS);
     let place = names.enumerate().find(|(_, name)| *name == head).map_or(usize::MAX, |(place, _)| place);
-    // Weights come before their moments, and training before the evaluation after it.
+    // Weights come before the optimizer's state, and training before the evaluation after it.
     let first = ["policy", "adapter_model", "critic"].iter().position(|name| *name == tail).unwrap_or(3);
     (place, format!("{first}{tail}{}", u8::from(head == EPISODES[1])))
 }

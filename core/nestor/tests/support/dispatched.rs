@@ -6,7 +6,7 @@ use nestor::model::{Architecture, Config, Model, config::Output, new};
 use nestor::policy::update::differentiate;
 use nestor::policy::{Network, Packed, PassOptions, policy_gradients};
 use nestor::recipe::Recompute;
-use nestor::shard::Ranks;
+use nestor::shard::{Ranks, update_rule};
 use nestor_torch::ops::Ops;
 use nestor_torch::record::{Operation, Record};
 use tch::{Device, Kind};
@@ -59,7 +59,8 @@ pub fn pass(model: Model, lengths: &[usize], recompute: Recompute) -> (Vec<Opera
         });
     }
     let packed = Packed::new(&sequences.iter().collect::<Vec<_>>(), &rows, &model).expect("sequences");
-    let mut policy = Network::new(model, &Ranks::solo(Device::Cpu)).expect("a network");
+    let mut policy =
+        Network::new(model, update_rule(&Default::default()), &Ranks::solo(Device::Cpu)).expect("a network");
     policy.optimizer.zero_grad();
     let (model, sums) = policy.for_backward();
     let record = Record::begin();

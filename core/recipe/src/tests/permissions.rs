@@ -29,9 +29,10 @@ const CHANGES: &str = "
   dist.timeout_s=100        eval.every=7                eval.split=other             eval.tasks=7
   eval.samples=2            eval.save_episodes=false    eval.seed=5
   eval.temperature=0.5      iterations=21               rollout.cache_tokens=9999    rollout.env_errors=3
-  rollout.env_threads=5     rollout.slots=5             sharding=grad_op             update.betas=[0.8,0.9]
+  rollout.env_threads=5     rollout.slots=5             sharding=grad_op             update.optimizer.betas=[0.8,0.9]
   update.grad_clip=2        update.lr=1e-5              update.micro_batch_tokens=999 update.min_lr_ratio=0.1
-  update.recompute=all      update.schedule=cosine      update.warmup=2              update.weight_decay=0.1
+  update.recompute=all      update.schedule=cosine      update.warmup=2              update.optimizer.weight_decay=0.1
+  update.optimizer.eps=1e-6
   wandb.entity=x            wandb.group=x               wandb.mode=live              wandb.name=x
   wandb.notes=x             wandb.project=x             wandb.table_episodes=1       wandb.table_every=1
   wandb.tags=[x]            wandb=null                  tensorboard.dir=x            tensorboard=null
@@ -64,7 +65,7 @@ const CHANGES: &str = "
 ";
 
 /// Changes of keys that only come together with others, or that this recipe cannot show alone.
-const ELSEWHERE: [&str; 12] = [
+const ELSEWHERE: [&str; 13] = [
     "env.plugin",
     "env.sha256",
     "estimator.plugin",
@@ -77,6 +78,7 @@ const ELSEWHERE: [&str; 12] = [
     "rollout.thinking",
     "update.loss",
     "update.loss_scale",
+    "update.optimizer.name",
 ];
 
 /// The recipe with every optional section.
@@ -159,5 +161,18 @@ fn changes_show_old_and_new_values() -> Result<()> {
     let recipe = folder.load(&path, &[])?;
     let error = Changes::new(&recipe, &recipe, &["update.lrr".into()]).expect_err("no such key");
     assert!(error.to_string().ends_with("did you mean `update.lr`?"), "{error}");
+    Ok(())
+}
+
+/// A run of an older version resumes, and its recipe reads as the present one; a user's recipe gets the new name of the key.
+#[test]
+fn keys_that_moved_are_moved_in_saved_recipes_alone() -> Result<()> {
+    let folder = Folder::default();
+    let old = WHOLE.replace("  optimizer: {betas: [0.9, 0.95]}", "  weight_decay: 0.1\n  betas: [0.9, 0.95]");
+    let path = folder.write("saved.yaml", &format!("# From iteration 3 on; all defaults are filled in.\n{old}"));
+    let saved = folder.load(&path, &[])?;
+    let optimizer = Optimizer { betas: [0.9, 0.95], weight_decay: 0.1, ..Optimizer::default() };
+    assert_eq!(saved.update.optimizer, optimizer);
+    assert!(folder.error(&old, &[]).contains("did you mean `update.optimizer.weight_decay`?"));
     Ok(())
 }

@@ -80,7 +80,7 @@ fn a_wrong_variable_is_refused_with_place_and_remedy() {
         ("${RETRIEVER}", &["RETRIEVER holds a password or a key"]),
         ("${PLAIN}", &["PLAIN holds a password or a key"]),
     ] {
-        let text = WHOLE.replace("lr: 1e-3\n  betas", &format!("lr: {written}\n  betas"));
+        let text = WHOLE.replace("lr: 1e-3\n  optimizer", &format!("lr: {written}\n  optimizer"));
         let error = folder.load_with(&folder.write("r.yaml", &text), &[], &variable).expect_err("a wrong variable");
         let message = format!("{error:#}");
         assert!(parts.iter().all(|part| message.contains(part)), "{written}: {message}");

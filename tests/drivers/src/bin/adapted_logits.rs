@@ -12,8 +12,8 @@ use nestor::files::{TokenRow, read_tokens};
 use nestor::model::weights;
 use nestor::policy::backward::states;
 use nestor::policy::{Network, Packed};
-use nestor::recipe::Lora;
-use nestor::shard::Ranks;
+use nestor::recipe::{Lora, Optimizer};
+use nestor::shard::{Ranks, update_rule};
 use tch::{Device, Kind, Tensor, no_grad};
 
 fn main() -> Result<()> {
@@ -23,7 +23,8 @@ fn main() -> Result<()> {
     };
     let settings = Lora { rank: rank.parse().context("the rank")?, alpha: alpha.parse().context("alpha")? };
     let model = weights::load(Path::new(model), Kind::BFloat16, Device::Cpu)?;
-    let mut policy = Network::with_lora(model, &settings, 0, &Ranks::solo(Device::Cpu))?;
+    let rule = update_rule(&Optimizer::default());
+    let mut policy = Network::with_lora(model, rule, (&settings, 0), &Ranks::solo(Device::Cpu))?;
     weights::read_flats(Path::new(adapter), policy.trained(), &policy.optimizer.master_weights)?;
     policy.refresh()?;
     let mut all = Vec::new();

@@ -15,7 +15,7 @@ use nestor::policy::Network;
 use nestor::policy::critic::{gradients, ragged_values};
 use nestor::policy::update::UpdateSettings;
 use nestor::recipe::Update;
-use nestor::shard::Ranks;
+use nestor::shard::{Ranks, update_rule};
 use serde::Deserialize;
 use tch::{Device, Kind, Tensor, no_grad};
 
@@ -45,7 +45,8 @@ fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [model, batch, out] = &arguments[..] else { bail!("usage: critic MODEL_DIR BATCH.json OUT") };
     let input: Input = serde_json::from_str(&std::fs::read_to_string(batch)?).context("reading the batch")?;
-    let policy = Network::new(weights::load(Path::new(model), Kind::Float, Device::Cpu)?, &Ranks::solo(Device::Cpu))?;
+    let policy = weights::load(Path::new(model), Kind::Float, Device::Cpu)?;
+    let policy = Network::new(policy, update_rule(&input.update.optimizer), &Ranks::solo(Device::Cpu))?;
     let mut critic = Network::critic_of(&policy)?;
     for (name, parameter) in critic.model.named_parameters()? {
         let value = match name.as_str() {

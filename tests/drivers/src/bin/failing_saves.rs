@@ -127,7 +127,7 @@ fn save(comm: &dyn Comm, run_dir: &Path, iteration: u64) -> Result<()> {
     let layouts = qwen2::layouts(&Config::load(&model_files)?);
     let tensors = shards(comm, &layouts, iteration);
     let shards = || tensors.iter().map(Tensor::shallow_clone).collect();
-    let set = |name| TensorSet { name, layouts: &layouts, shards: shards() };
+    let set = |name: &str| TensorSet { name: name.into(), layouts: &layouts, shards: shards() };
     let sets = ["policy", "exp_avg", "exp_avg_sq"].map(set).into();
     let saved = Contents {
         sets,

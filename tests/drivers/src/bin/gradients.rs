@@ -20,7 +20,7 @@ use nestor::policy::Network;
 use nestor::policy::loss::LossSums;
 use nestor::policy::update::{UpdateSettings, gradients};
 use nestor::recipe::{DeviceChoice, Dist, Lora, ModelSource, Update, Vision, VisionTrain};
-use nestor::shard::{Layout, Ranks};
+use nestor::shard::{Layout, Ranks, update_rule};
 use nestor_drivers::{Row, named, pack};
 use serde::Deserialize;
 use tch::{Device, Kind, Tensor};
@@ -55,15 +55,16 @@ fn main() -> Result<()> {
     let model = weights::load(Path::new(model), Kind::Float, device)?.with_vision(&source, false)?;
     let comm = dist::join(&Rendezvous::of_environment()?, device, &Dist::default())?;
     let ranks = Ranks { comm, ..Ranks::solo(device) };
+    let rule = update_rule(&input.update.optimizer);
     let mut policy = match &input.lora {
         Some(lora) => {
-            let mut policy = Network::with_lora(model, &lora.settings, 0, &ranks)?;
+            let mut policy = Network::with_lora(model, rule, (&lora.settings, 0), &ranks)?;
             let layouts = policy.trained().to_vec();
             weights::read_flats(&lora.adapter, &layouts, &policy.optimizer.master_weights)?;
             policy.refresh()?;
             policy
         }
-        None => Network::new(model, &ranks)?,
+        None => Network::new(model, rule, &ranks)?,
     };
     let settings = UpdateSettings {
         update: &input.update,
@@ -80,7 +81,7 @@ fn main() -> Result<()> {
     };
     let mut tensors = named("", policy.trained(), &whole(policy.trained(), &policy.optimizer.grads)?);
     if input.lora.is_some() {
-        policy.step(&input.update, input.update.lr, input.update.grad_clip)?;
+        policy.step(input.update.lr, input.update.grad_clip)?;
         tensors.extend(named("after.", policy.trained(), &whole(policy.trained(), &policy.optimizer.master_weights)?));
     }
     if ranks.comm.rank() > 0 {

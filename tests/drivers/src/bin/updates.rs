@@ -14,7 +14,7 @@ use nestor::model::weights;
 use nestor::policy::Network;
 use nestor::policy::update::{UpdateSettings, update};
 use nestor::recipe::{Dist, Sharding, Update};
-use nestor::shard::Ranks;
+use nestor::shard::{Ranks, update_rule};
 use nestor_drivers::{Row, named, pack};
 use serde::Deserialize;
 use tch::{Device, Kind, Tensor};
@@ -37,7 +37,8 @@ fn main() -> Result<()> {
     let ranks = Ranks { comm, sharding, ..Ranks::solo(Device::Cpu) };
     let first = ranks.comm.rank() == 0;
 
-    let mut policy = Network::new(weights::load(Path::new(model), Kind::Float, Device::Cpu)?, &ranks)?;
+    let model = weights::load(Path::new(model), Kind::Float, Device::Cpu)?;
+    let mut policy = Network::new(model, update_rule(&input.update.optimizer), &ranks)?;
     let settings = UpdateSettings {
         update: &input.update,
         lr: input.update.lr,

@@ -1,0 +1,176 @@
+//! The seam of optimizers: float32 master weights, gradient sums and an optimizer's state, one flat tensor per unit, and the
+//! global gradient norm. Each rank steps its shards. An [`UpdateRule`] says which state there is, and makes the step.
+
+use std::fmt::Debug;
+use std::rc::Rc;
+
+use anyhow::Result;
+use tch::{Kind, Tensor};
+
+use super::layout::Layout;
+use super::loss_scale::LossScale;
+use super::units::Ranks;
+use crate::dist::Reduce;
+
+/// The rule of an optimizer.
+pub trait UpdateRule: Debug {
+    /// The names of its state, under which checkpoints store it, each with the parameters of a unit that have one.
+    fn state(&self, unit: &Layout) -> Vec<(&'static str, Layout)>;
+
+    /// Its state in words, for the tables of memory.
+    fn state_in_words(&self) -> &'static str;
+
+    /// Makes one step. Called at all ranks alike.
+    fn step(&self, step: &Step) -> Result<()>;
+
+    /// Elements of its state for a unit.
+    fn state_numel(&self, unit: &Layout) -> i64 {
+        self.state(unit).iter().map(|(_, layout)| layout.params_numel()).sum()
+    }
+}
+
+/// A named tensor of an optimizer's state: of each unit, or of a part of it.
+#[derive(Debug)]
+pub struct NamedState {
+    pub name: &'static str,
+    /// The parameters that have it, unit by unit.
+    pub layouts: Vec<Layout>,
+    /// This rank's tensor of each layout, float32.
+    pub shards: Vec<Tensor>,
+}
+
+/// The tensors of one step; lists have one entry for each unit.
+#[derive(Debug)]
+pub struct Step<'a> {
+    pub units: &'a [Layout],
+    pub ranks: &'a Ranks,
+    /// Learning rate.
+    pub lr: f64,
+    /// Number of steps, with this one.
+    pub steps: u64,
+    /// Divisor of the gradients, applied first.
+    pub divisor: f64,
+    /// This rank's shards of the parameters, changed in place.
+    pub params: &'a [Tensor],
+    /// May be overwritten.
+    pub grads: &'a [Tensor],
+    /// In the order of [`UpdateRule::state`], changed in place.
+    pub state: &'a [NamedState],
+    /// Get the new parameters, each in the copy's own type.
+    pub copies: Option<&'a [Tensor]>,
+}
+
+/// This rank's shards of a network's master weights, gradient sums and state of an update rule, all float32, one flat tensor
+/// per unit.
+#[derive(Debug)]
+pub struct Optimizer {
+    /// The trained weights; the network computes with copies (or with these, in float32).
+    pub master_weights: Vec<Tensor>,
+    /// Gradient sums of the current mini-batch.
+    pub grads: Vec<Tensor>,
+    /// Gradient sums to be treated as zero: the first gradient overwrites them.
+    pub(super) stale: Vec<bool>,
+    pub state: Vec<NamedState>,
+    /// Number of optimizer steps.
+    pub steps: u64,
+    /// The gradient sums are multiples of the gradients by it, in float16.
+    pub loss_scale: Option<LossScale>,
+    pub rule: Rc<dyn UpdateRule>,
+}
+
+/// Outcome of one optimizer step.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StepReport {
+    /// Global gradient norm before clipping.
+    pub grad_norm: f64,
+    /// The gradient was not finite, so the step changed nothing.
+    pub skipped: bool,
+    /// The loss scale of the gradient, in float16.
+    pub loss_scale: Option<f64>,
+}
+
+impl Optimizer {
+    /// Starts with a state of zeros, from this rank's shards of the units. In float32 the master weights share storage with
+    /// the network's own tensors, so that the network sees an optimizer step at once.
+    pub fn new(
+        rule: Rc<dyn UpdateRule>,
+        units: &[Layout],
+        shards: &[Tensor],
+        ranks: &Ranks,
+        loss_scale: Option<LossScale>,
+    ) -> Self {
+        let master_weights: Vec<_> = shards.iter().map(|f| f.detach().to_kind(Kind::Float)).collect();
+        let grads = master_weights.iter().map(Tensor::zeros_like).collect();
+        let stale = vec![false; master_weights.len()];
+        let mut state: Vec<NamedState> = Vec::new();
+        for (unit, shard) in units.iter().zip(&master_weights) {
+            for (number, (name, layout)) in rule.state(unit).into_iter().enumerate() {
+                if number == state.len() {
+                    state.push(NamedState { name, layouts: Vec::new(), shards: Vec::new() });
+                }
+                let held = layout.held_numel(ranks.comm.rank(), ranks.world());
+                state[number].shards.push(shard.new_zeros([held], (Kind::Float, shard.device())));
+                state[number].layouts.push(layout);
+            }
+        }
+        Self { grads, stale, master_weights, state, steps: 0, loss_scale, rule }
+    }
+
+    /// Sets the state and the number of steps to zero.
+    pub fn reset(&mut self) {
+        for tensor in self.state.iter_mut().flat_map(|state| &mut state.shards) {
+            let _ = tensor.zero_();
+        }
+        self.steps = 0;
+    }
+
+    /// Starts the sums of a new mini-batch.
+    pub fn zero_grad(&mut self) {
+        self.stale.fill(true);
+    }
+
+    /// Begins with this factor of the loss, in float16.
+    pub fn begin_loss_scale(&mut self, factor: f64) {
+        if let Some(scale) = &mut self.loss_scale {
+            scale.factor = factor;
+        }
+    }
+
+    /// The factor of the loss in a backward pass.
+    pub fn loss_factor(&self) -> f64 {
+        self.loss_scale.map_or(1.0, |scale| scale.factor)
+    }
+
+    /// Clips by global norm and makes one step of the rule, which also writes the new weights to `copies`, one for each master
+    /// weight, in their own type. A gradient that is not finite on any rank changes nothing.
+    pub fn step(
+        &mut self,
+        units: &[Layout],
+        (lr, grad_clip): (f64, f64),
+        ranks: &Ranks,
+        copies: Option<&[Tensor]>,
+    ) -> Result<StepReport> {
+        for (grad, stale) in self.grads.iter_mut().zip(&mut self.stale) {
+            if std::mem::take(stale) {
+                let _ = grad.zero_();
+            }
+        }
+        let norms: Vec<Tensor> = self.grads.iter().map(|g| g.norm().to_kind(Kind::Double)).collect();
+        let squares = Tensor::stack(&norms, 0).square().sum(Kind::Double);
+        ranks.comm.all_reduce(&squares, Reduce::Sum)?;
+        let (factor, loss_scale) = (self.loss_factor(), self.loss_scale.map(|scale| scale.factor));
+        let grad_norm = squares.double_value(&[]).sqrt() / factor;
+        if !grad_norm.is_finite() {
+            self.loss_scale.as_mut().map(LossScale::overflowed);
+            return Ok(StepReport { grad_norm, skipped: true, loss_scale });
+        }
+        self.loss_scale.as_mut().map(LossScale::succeeded);
+        self.steps += 1;
+        // The step itself clips and divides by the loss scale, which saves a pass over the gradients.
+        let divisor = ((grad_norm + 1e-6) / grad_clip).max(1.0) * factor;
+        let Self { master_weights, grads, state, steps, rule, .. } = self;
+        let step = Step { units, ranks, lr, steps: *steps, divisor, params: master_weights, grads, state, copies };
+        tch::no_grad(|| rule.step(&step))?;
+        Ok(StepReport { grad_norm, skipped: false, loss_scale })
+    }
+}

@@ -8,7 +8,7 @@ use crate::error::InputError;
 use nestor_cli::args::Gpu;
 use tch::Kind;
 
-use crate::recipe::{Lora, Optimizer, Recompute, VisionTrain};
+use crate::recipe::{Lora, Optimizer, OptimizerName, Recompute, VisionTrain};
 
 /// AdamW with the defaults of a recipe.
 static ADAMW: LazyLock<Optimizer> = LazyLock::new(Optimizer::default);
@@ -105,6 +105,21 @@ fn seven_and_fourteen_billion_agree_with_the_derivation_by_hand() {
         close("whole copy", whole, copy, 0.01);
         close("reference", frozen, reference, 0.02);
         close("all of it", optimizer + weights + whole + frozen, state + copy + reference, 0.1);
+    }
+}
+
+/// A block's matrices are its parameters but norms and biases of Qwen2: 2 E + Q + 2 KV of them.
+#[test]
+fn muon_keeps_four_bytes_for_each_entry_of_a_hidden_matrix() {
+    let muon = Optimizer { name: OptimizerName::Muon, ..Optimizer::default() };
+    let config = Config::shape("0.5b").expect("a shape");
+    let sizes = UnitSizes::new(&config, 1);
+    let matrices = 24 * (sizes.block() - (2 * 896 + 896 + 2 * 128));
+    for ranks in [1, 8] {
+        let memory = update_memory(&UpdateSetup { optimizer: &muon, ..update(&config, ranks, Sharding::Full) });
+        let state = bytes(&memory, "momentum of Muon, moments of AdamW");
+        let wanted = (8 * sizes.all() - 4 * matrices) / ranks;
+        assert!((wanted..wanted + 1_000).contains(&state), "{state}, not {wanted}");
     }
 }
 

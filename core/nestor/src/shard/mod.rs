@@ -4,6 +4,7 @@ mod adamw;
 mod layout;
 mod lora;
 mod loss_scale;
+mod muon;
 mod optimizer;
 mod partition;
 mod sums;
@@ -25,5 +26,6 @@ use crate::recipe::{self, OptimizerName};
 pub fn update_rule(optimizer: &recipe::Optimizer) -> Rc<dyn UpdateRule> {
     match optimizer.name {
         OptimizerName::Adamw => Rc::new(adamw::AdamW::of(optimizer)),
+        OptimizerName::Muon => Rc::new(muon::Muon::of(optimizer)),
     }
 }

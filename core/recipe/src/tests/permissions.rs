@@ -65,7 +65,7 @@ const CHANGES: &str = "
 ";
 
 /// Changes of keys that only come together with others, or that this recipe cannot show alone.
-const ELSEWHERE: [&str; 13] = [
+const ELSEWHERE: [&str; 16] = [
     "env.plugin",
     "env.sha256",
     "estimator.plugin",
@@ -78,7 +78,10 @@ const ELSEWHERE: [&str; 13] = [
     "rollout.thinking",
     "update.loss",
     "update.loss_scale",
+    "update.optimizer.adamw_lr_ratio",
+    "update.optimizer.momentum",
     "update.optimizer.name",
+    "update.optimizer.scale",
 ];
 
 /// The recipe with every optional section.

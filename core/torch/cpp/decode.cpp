@@ -1,5 +1,5 @@
 // Operations of generation on a CPU that libtorch lacks: products with weights in oneDNN's own layout, and attention over a
-// paged cache. Every row's result depends on that row alone.
+// paged cache, in which every row's result depends on that row alone. In a product it depends on the number of rows too.
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>

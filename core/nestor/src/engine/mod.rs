@@ -20,8 +20,9 @@ mod spent;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
+use nestor_torch::ReorderedLinear;
 use nestor_torch::ops::Ops;
-use tch::Tensor;
+use tch::{Device, Tensor};
 
 use self::ahead::Ahead;
 use self::cache::Cache;
@@ -243,10 +244,12 @@ impl Engine {
             return Ok(Vec::new());
         }
         self.reserve(model, self.scheduler.pages().touched());
+        let rows = |least: usize| if model.device() == Device::Cpu { ReorderedLinear::alike_rows(least) } else { least };
+        let slots = self.options.slots;
         let fixed = self
             .options
             .deterministic
-            .then_some(FixedRows { rows: self.options.slots + FIXED_PROMPT_ROWS, logits: self.options.slots });
+            .then(|| FixedRows { rows: rows(slots + FIXED_PROMPT_ROWS), logits: rows(slots) });
         let drawn = tch::no_grad(|| {
             let logits = forward(weights, &self.cache, &chunks, fixed, None)?;
             self.draw(model.ops, &logits, &chunks)

@@ -244,7 +244,8 @@ impl Engine {
             return Ok(Vec::new());
         }
         self.reserve(model, self.scheduler.pages().touched());
-        let rows = |least: usize| if model.device() == Device::Cpu { ReorderedLinear::alike_rows(least) } else { least };
+        let rows =
+            |least: usize| if model.device() == Device::Cpu { ReorderedLinear::alike_rows(least) } else { least };
         let slots = self.options.slots;
         let fixed = self
             .options

@@ -1,4 +1,4 @@
-"""`nestor score`, `nestor model new` and safetensors in and out against transformers' Qwen2ForCausalLM and Qwen3ForCausalLM.
+"""`nestor score`, `nestor model new` and safetensors in and out against transformers' Qwen2, Qwen3 and Llama.
 
 Weights are random with projections four times larger than the usual initialisation, random biases and norms, so that
 every part of the network moves the result; float32 noise is then about 2e-5.
@@ -12,8 +12,16 @@ from contextlib import contextmanager
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, GenerationConfig, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config,
-                          Qwen3ForCausalLM)
+from transformers import (
+    AutoModelForCausalLM,
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 TOLERANCE, FAULT = 1e-4, 1e-2
 COMMON = dict(rope_theta=1e6, rms_norm_eps=1e-6)

@@ -14,14 +14,14 @@ use serde_json::{Map, Value};
 pub struct Config {
     /// Address of the server, such as `ws://127.0.0.1:8000`; `http://` means the same.
     pub url: String,
-    /// Number of tasks of each split. A task is a number; the server learns it at the reset.
+    /// Number of tasks of each split. A task is a number, which the server receives at the reset.
     #[serde(default)]
     pub tasks: Tasks,
     /// Number of each split's first task. The ranges of the splits must not overlap.
     #[serde(default)]
     pub first: First,
-    /// Fields of the reset and their sources: `task` (the number of the task), `seed` (the run's seed of the episode,
-    /// its low 32 bits) or `split` (its name).
+    /// Fields of the reset and their sources: `task` (the number of the task), `seed` (the low 32 bits of the run's seed
+    /// for the episode) or `split` (its name).
     #[serde(default = "seed_from_task")]
     pub reset: BTreeMap<String, Source>,
     /// Further fields of every reset, with constant values.
@@ -40,14 +40,14 @@ pub struct Config {
     /// Send the whole response as the action, instead of the text between `<action>` and `</action>`.
     #[serde(default)]
     pub raw: bool,
-    /// The text that the policy sees, by a path into the observation, or by several, whose values become lines. The default
+    /// The text that the policy sees: a path into the observation, or several paths, whose values become lines. The default
     /// is the field `text`, else the only text field, else the whole observation as JSON.
     #[serde(default)]
     pub text: Option<Paths>,
     /// Path to a list of messages with `role` and `content`, which the model's chat template gets in place of the text.
     #[serde(default)]
     pub messages: Option<String>,
-    /// The images that the policy sees, by paths to PNG or JPEG files in base64, data URLs, rows of pixels, or lists of these;
+    /// The images that the policy sees: paths to PNG or JPEG files in base64, data URLs, rows of pixels, or lists of these;
     /// no images if omitted. The default text leaves them out.
     #[serde(default)]
     pub images: Option<Paths>,
@@ -60,7 +60,7 @@ pub struct Config {
     /// The key of the state; the text if omitted, with a digest of the images.
     #[serde(default)]
     pub anchor: Option<Paths>,
-    /// Names and paths of values that are recorded with the episode; `task_type` names the kind of task.
+    /// Names and paths of values that Nestor records with the episode; `task_type` names the kind of task.
     #[serde(default)]
     pub info: BTreeMap<String, String>,
     /// Path to the expert's next action, for a warm start; no expert if omitted.
@@ -72,7 +72,7 @@ pub struct Config {
     /// The default prompt template (Jinja), in place of the plugin's.
     #[serde(default)]
     pub template: Option<String>,
-    /// Responses after which an episode is cut; only the server ends it if omitted.
+    /// Responses after which an episode is cut; if omitted, only the server ends it.
     #[serde(default)]
     pub max_steps: Option<u32>,
     /// Seconds that the server may take for one answer.
@@ -81,7 +81,7 @@ pub struct Config {
     /// Seconds that an instance tries to reach the server, after a restart or while all its sessions are taken.
     #[serde(default = "default_connect_timeout")]
     pub connect_timeout_s: f64,
-    /// The most sessions that one process opens; only the server limits them if omitted.
+    /// The most sessions that one process opens; if omitted, only the server limits them.
     #[serde(default)]
     pub sessions: Option<usize>,
 }

@@ -56,7 +56,7 @@ pub struct Config {
     /// `env.timeout_s`.
     #[serde(default = "a_minute")]
     pub timeout_s: f64,
-    /// Sum of rewards from which an episode counts as won where its info does not say; 1 with `reward`.
+    /// Sum of rewards from which an episode counts as won if its info has no `won`; 1 with `reward`.
     #[serde(default)]
     pub won_at: Option<f64>,
 }

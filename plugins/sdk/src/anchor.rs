@@ -20,11 +20,11 @@ pub enum Anchor {
     Observation,
     /// The environment's anchor and the sorted admissible actions.
     ObservationCommands,
-    /// G2PO's rule: the environment's anchor and the admissible actions. After "Nothing happens" the previous key stays. After
-    /// "You heat", "You cool", "You clean" and "You turn on" the key is the last two anchors joined.
+    /// G2PO's rule: the environment's anchor and the admissible actions. After "Nothing happens" a step keeps the previous
+    /// key. After "You heat", "You cool", "You clean" and "You turn on" the key is the last two anchors joined.
     G2po,
-    /// RewardFlow's rule without its texts for single environments: the environment's anchor. The previous key stays after
-    /// "Nothing happens" and after the actions `inventory`, `look` and `examine`.
+    /// RewardFlow's rule without its texts for single environments: the environment's anchor. A step keeps the previous key
+    /// after "Nothing happens" and after the actions `inventory`, `look` and `examine`.
     Rewardflow,
 }
 

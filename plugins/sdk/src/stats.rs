@@ -18,7 +18,7 @@ pub const EPSILON: f64 = 1e-6;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Norm {
-    /// Divide by the standard deviation plus 1e-6. It has n - 1 where the key does not say n.
+    /// Divide by the standard deviation plus 1e-6. Its divisor is n - 1 unless the key names n.
     #[default]
     Std,
     /// Do not divide.
@@ -29,7 +29,7 @@ pub enum Norm {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Weighting {
-    /// Every step, copies too: a long episode counts more (the reference implementation).
+    /// Every step, copies included: a long episode counts more (the reference implementation).
     #[default]
     Row,
     /// Every episode once, with the score of its first step (the paper's Eq. 3).

@@ -83,7 +83,7 @@ pub struct Generate {
     #[serde(default)]
     pub seed: u64,
     /// The folder of the Python package `alfworld`, which contains domain and grammar. Without it: `.venv/alfworld` in the
-    /// working directory, or beside the program or above.
+    /// working directory, or beside the program or above it.
     #[serde(default)]
     pub package: Option<PathBuf>,
 }

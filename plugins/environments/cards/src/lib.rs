@@ -44,8 +44,8 @@ pub struct Config {
     /// implementation deals any four cards.
     #[serde(default)]
     pub solvable: bool,
-    /// Play these cards instead of dealt ones: suit (H, S, D, C) and rank (A, 2 to 9, T, J, Q, K), such as HT. In
-    /// Blackjack two cards of the dealer, two of the player, and then any number in the order in which they are drawn.
+    /// Play these cards instead of dealt ones: suit (H, S, D, C) and rank (A, 2 to 9, T, J, Q, K), such as HT. For
+    /// Blackjack, list two cards of the dealer, two of the player, and then any number in the order of the draws.
     #[serde(default)]
     pub cards: Option<Vec<String>>,
     /// Take each response as the action itself (`+`) instead of a JSON answer.
@@ -58,7 +58,7 @@ pub struct Config {
     /// equal cells without words.
     #[serde(default = "default_size")]
     pub size: u32,
-    /// Show a grey picture in the place of each: a control that tells how much a policy reads from pictures.
+    /// Show a grey picture in place of each picture: a control that shows how much a policy reads from pictures.
     #[serde(default)]
     pub blank: bool,
 }

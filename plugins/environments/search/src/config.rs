@@ -31,7 +31,7 @@ pub struct Config {
     /// Passages that a search shows.
     #[serde(default = "default_topk")]
     pub topk: usize,
-    /// Turns after which an episode is cut. The last turn can only answer, so there is one search less.
+    /// Turns after which an episode is cut. The last turn can only answer, so there is one fewer search.
     #[serde(default = "default_max_steps")]
     pub max_steps: u32,
     /// The form in which the policy sees the passages.

@@ -93,7 +93,7 @@ pub enum Duplicates {
     /// Refuse the file.
     #[default]
     Error,
-    /// Make each row a task. PopQA asks the same about different people of one name.
+    /// Make each row a task. PopQA asks the same question about different people of one name.
     Keep,
 }
 

@@ -54,7 +54,7 @@ pub struct Config {
     /// Side of a cell of the picture in pixels, 16 or more.
     #[serde(default = "default_tile")]
     pub tile: u32,
-    /// Show a grey picture in the place of each: a control that tells how much a policy reads from pictures.
+    /// Show a grey picture in place of each picture: a control that shows how much a policy reads from pictures.
     #[serde(default)]
     pub blank: bool,
     /// Play this board instead of generated ones.

@@ -18,7 +18,7 @@ pub struct Config {
     /// and `items_ins_v2.json`, and `items_human_ins.json`.
     #[serde(default)]
     pub data: Option<PathBuf>,
-    /// Take the full files where the folder has those of 1,000 products too.
+    /// Take the full files if the folder also has those of 1,000 products.
     #[serde(default)]
     pub full: bool,
     /// Folder of the index that `nestor-webshop index` made; by default `nestor_index` or `nestor_index_1000` in `data`, if
@@ -28,10 +28,10 @@ pub struct Config {
     /// Play in a generated shop instead of files.
     #[serde(default)]
     pub generate: Option<Spec>,
-    /// An exported list of goals (JSON). Without it the goals follow from the catalogue.
+    /// An exported list of goals (JSON). Without it, the plugin derives the goals from the catalogue.
     #[serde(default)]
     pub goals: Option<PathBuf>,
-    /// Prices by ASIN (JSON). Without it a product with a range of prices has one that depends on its ASIN.
+    /// Prices by ASIN (JSON). Without it, the plugin derives the price of a product with a price range from its ASIN.
     #[serde(default)]
     pub prices: Option<PathBuf>,
     /// Take the goals that people wrote instead of synthetic ones.
@@ -40,7 +40,8 @@ pub struct Config {
     /// Play this goal alone, by its place in the list of goals.
     #[serde(default)]
     pub goal: Option<u64>,
-    /// The number of goals for split `eval`, the first of the list. If omitted: 500, or half of a list of fewer than 1,000.
+    /// Number of goals for split `eval`, from the start of the list. If omitted: 500, or half of a list of fewer than
+    /// 1,000.
     #[serde(default)]
     pub held_out: Option<u64>,
     /// Steps after which an episode is cut. If omitted: 15, or no limit with raw_commands.

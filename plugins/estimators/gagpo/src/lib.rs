@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Gagpo {
-    /// Divide by the group's standard deviation, which has n, or not.
+    /// Divide by the group's standard deviation (with divisor n), or not.
     norm: Norm,
     /// Discount of rewards and values.
     gamma: f64,

@@ -27,13 +27,14 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Hgpo {
-    /// Divide by standard deviations, on all levels, or not. Those of histories have n.
+    /// Divide by standard deviations, on all levels, or not. Those of histories have divisor n.
     norm: Norm,
     /// Discount of the step returns.
     gamma: f64,
-    /// Earlier states that may be compared; the published runs take the length of the prompt's history, 2 or 4.
+    /// Number of earlier states that a comparison may include; the published runs take the length of the prompt's history,
+    /// 2 or 4.
     history: u32,
-    /// Power of the weights: 0 weighs all levels equally.
+    /// Power of the weights: 0 gives all levels the same weight.
     alpha: f64,
     /// Add the episode advantage as a level of its own.
     base_group: bool,

@@ -42,11 +42,11 @@ pub struct Proxmo {
     gamma: f64,
     /// Weight of the step level.
     step_weight: f64,
-    /// Cosines are divided by this number before the softmax.
+    /// Divisor of the cosines before the softmax.
     temperature: f64,
     /// Terms of the tf-idf vectors.
     max_terms: usize,
-    /// Weigh episodes by the success rate.
+    /// Weight episodes by the success rate.
     modulation: bool,
     /// Power of the success rate.
     alpha: f64,

@@ -15,7 +15,7 @@ pub struct Config {
     pub norm: Norm,
     /// The scores that the episode part's mean and standard deviation count.
     pub weighting: Weighting,
-    /// Factor for each edge between a state and success; the notes have 0.1 on ALFWorld and 0.2 on WebShop.
+    /// Factor for each edge between a state and success; the notes give 0.1 on ALFWorld and 0.2 on WebShop.
     pub gamma: f64,
     /// Weight of the step-level advantage.
     pub step_weight: f64,

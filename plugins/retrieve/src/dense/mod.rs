@@ -46,7 +46,7 @@ pub struct DenseConfig {
     pub index: PathBuf,
     /// The encoder that made the vectors: its folder, or its cached Hub id. The run starts `nestor embed --serve` with it once.
     pub model: PathBuf,
-    /// The corpus that the vectors were made of.
+    /// The corpus that the vectors were made from.
     pub corpus: PathBuf,
     /// Lists that a query looks into; `nestor-retrieve lists` makes them. If omitted, search is exact.
     #[serde(default)]
@@ -69,7 +69,7 @@ pub struct DenseConfig {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Device {
-    /// The CPU: the memory of a GPU is the run's.
+    /// The CPU, which leaves the memory of a GPU to the run.
     #[default]
     Cpu,
     /// A GPU.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CircuitConfig {
-    /// Failed requests in a row after which a server gets no more for a while.
+    /// Failed requests in a row after which a server gets no requests for a while.
     pub failures: u32,
     /// Seconds until one request tries the server again.
     pub wait_s: f64,

@@ -24,19 +24,19 @@ pub struct HttpConfig {
     /// The most requests for a query, the first included.
     #[serde(default = "tries")]
     pub tries: u32,
-    /// Seconds before the second try. The third comes after twice as many more, the fourth after three times as many.
+    /// Seconds before the second try; twice as many before the third, three times as many before the fourth.
     #[serde(default = "backoff_s")]
     pub backoff_s: f64,
     /// The most queries in a request of the form `queries`.
     #[serde(default = "max_batch")]
     pub max_batch: usize,
-    /// Requests that one server gets at a time. Further queries wait, and share the next request.
+    /// The most requests that one server gets at a time. Further queries wait and share the next request.
     #[serde(default = "connections")]
     pub connections: usize,
-    /// The longest reply that is read, in MiB.
+    /// The longest reply that the client reads, in MiB.
     #[serde(default = "max_reply_mib")]
     pub max_reply_mib: u64,
-    /// When a server that fails gets no requests.
+    /// The rule that keeps requests from a failing server for a while.
     #[serde(default)]
     pub circuit: CircuitConfig,
 }
@@ -55,7 +55,7 @@ pub enum Urls {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Form {
-    /// Ask for the form `queries`, and for `query` where a server refuses it with 422.
+    /// Ask for the form `queries`, and for `query` if a server refuses it with 422.
     #[default]
     Auto,
     /// Search-R1's: several queries in a request.

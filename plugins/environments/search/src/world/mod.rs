@@ -52,7 +52,7 @@ pub struct WorldConfig {
     /// Size of names and texts.
     pub size: Size,
     /// List candidates as admissible actions: a search and an answer for each of the world's names that the question and
-    /// the passages so far have.
+    /// the passages so far contain.
     pub choices: bool,
     /// The expert writes a `<think>` text before its action.
     pub think: bool,

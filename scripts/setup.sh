@@ -57,6 +57,8 @@ install texts "" --no-deps
 if $with_tests; then
     install test ""
     install openenv "" --no-deps
+    # A real language model. Without it, its tests are left out.
+    .venv/bin/python scripts/models/get.py smollm2-135m >/dev/null || echo "setup: no real model, so tests/python/test_real.py is left out"
 fi
 
 # The browser in which `nestor view` is tested.

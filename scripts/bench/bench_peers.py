@@ -8,6 +8,8 @@ usage: scripts/bench.sh ROW... | all [--repeat R] [--threads N] [--write FILE] [
     --write FILE   writes the table of all rows measured so far between the marks of a Markdown file
     --small        a rehearsal on a tiny model, whose figures mean nothing and are not kept
 rows: generate-0.5b generate-27m update-0.5b update-ragged-27m rollout-27m iteration-27m logprob-diff deterministic
+    of real models: generate-coder-0.5b update-coder-0.5b lora-coder-0.5b generate-smollm2 update-smollm2 lora-smollm2
+    iteration-smollm2
 """
 import argparse
 import json
@@ -62,6 +64,10 @@ def compared(row, work, peer, target, seconds, notes=(), sound=True):
                   sound and times >= target, list(notes))
 
 
+def named(shape):
+    return f"{shape} shape" if shape in models.SHAPES else shape
+
+
 def random_prompts(folder, count, length):
     vocab = transformers.AutoConfig.from_pretrained(folder).vocab_size
     return torch.randint(0, vocab, (count, length), generator=torch.Generator().manual_seed(2))
@@ -82,18 +88,28 @@ def generate(row, a, shape, batch, prompt, new, target):
     sizes = ["--batch", batch, "--prompt", prompt, "--new", new, "--repeats", 3 if shape == "27m" else 1]
     seconds = alternate(a.repeat, lambda: bench("generate", folder, *sizes)["seconds"],
                         lambda: play.generate(model, prompts, new))
-    work = f"generate, {shape} shape, batch {batch}, prompt {prompt}, {new} new, forced length"
+    work = f"generate, {named(shape)}, batch {batch}, prompt {prompt}, {new} new, forced length"
     return compared(row, work, "transformers generate", target, seconds, [note], sound)
 
 
-def update(row, a, shape, batch, prompt, new, target):
+def update(row, a, shape, batch, prompt, new, target, lora=None):
     shape, batch, prompt, new = ("tiny", 4, 16, 8) if a.small else (shape, batch, prompt, new)
     folder = models.folder(shape)
-    peer = learn.PlainUpdate(models.load(folder, DTYPE), [(prompt, new)] * batch)
+    peer = learn.PlainUpdate(models.load(folder, DTYPE), [(prompt, new)] * batch, lora)
     sizes = ["--batch", batch, "--prompt", prompt, "--new", new, "--repeats", 1]
-    seconds = alternate(a.repeat, lambda: bench("update", folder, *sizes)["seconds"], peer)
-    work = f"update, {shape} shape, {batch} sequences of {prompt + new} tokens, {new} of them response"
-    return compared(row, work, "plain PyTorch update", target, seconds)
+    sizes += ["--lora", lora] if lora else []
+    mine = []
+
+    def ours():
+        mine.append(bench("update", folder, *sizes))
+        return mine[-1]["seconds"]
+
+    seconds = alternate(a.repeat, ours, peer)
+    what = f"update of adapters of rank {lora}" if lora else "update"
+    work = f"{what}, {named(shape)}, {batch} sequences of {prompt + new} tokens, {new} of them response"
+    peak = statistics.median(m["peak_bytes"][0] for m in mine) / 1e9
+    name = "plain PyTorch update with peft" if lora else "plain PyTorch update"
+    return compared(row, work, name, target, seconds, [f"Nestor's process took {peak:.1f} GB at most"])
 
 
 def update_ragged(row, a, shape, batch, prompt, new, target):
@@ -111,10 +127,10 @@ def update_ragged(row, a, shape, batch, prompt, new, target):
 class Scripted:
     """The multi-turn workload: the script that Nestor writes, checked by a greedy rollout in float32."""
 
-    def __init__(self, a):
-        self.folder = models.folder("tiny" if a.small else "27m")
-        self.shape = "tiny" if a.small else "27m"
-        self.args = ["--envs", 4, "--group-size", 2, "--turns", 3] if a.small else []
+    def __init__(self, a, shape="27m", *args):
+        self.shape = "tiny" if a.small else shape
+        self.folder = models.folder(self.shape)
+        self.args = ["--envs", 4, "--group-size", 2, "--turns", 3] if a.small else list(args)
         with tempfile.TemporaryDirectory() as scratch:
             script, responses = Path(scratch) / "script.json", Path(scratch) / "responses.json"
             bench("rollout", self.folder, *self.args, "--script-out", script, "--responses-out", responses,
@@ -129,7 +145,7 @@ class Scripted:
         generated = sum(turn["response"] for turn in turns)
         self.tokens = generated + sum(len(turn["prompt"]) for turn in turns)
         longest = max(len(episode["turns"]) for episode in self.script["episodes"])
-        self.work = (f"{self.shape} shape, {len(self.script['episodes'])} environments × at most {longest} turns, ragged: "
+        self.work = (f"{named(self.shape)}, {len(self.script['episodes'])} environments × at most {longest} turns, ragged: "
                      f"{len(turns)} turns, {generated} tokens")
 
 
@@ -142,8 +158,8 @@ def rollout(row, a, target):
                     target, seconds, [scripted.note], scripted.sound)
 
 
-def iteration(row, a, target):
-    scripted = Scripted(a)
+def iteration(row, a, target, shape="27m", *args):
+    scripted = Scripted(a, shape, *args)
     mine, phases = [], []
 
     def ours():
@@ -194,6 +210,13 @@ ROWS = {
     "iteration-27m": lambda row, a: iteration(row, a, target=4),
     "logprob-diff": lambda row, a: logprob_diff(row, a, target=1.2),
     "deterministic": same_twice,
+    "generate-coder-0.5b": lambda row, a: generate(row, a, "qwen2.5-coder-0.5b", 16, 256, 64, target=2),
+    "update-coder-0.5b": lambda row, a: update(row, a, "qwen2.5-coder-0.5b", 16, 256, 64, target=1.6),
+    "lora-coder-0.5b": lambda row, a: update(row, a, "qwen2.5-coder-0.5b", 16, 256, 64, target=1.8, lora=16),
+    "generate-smollm2": lambda row, a: generate(row, a, "smollm2-135m", 16, 256, 64, target=2),
+    "update-smollm2": lambda row, a: update(row, a, "smollm2-135m", 16, 256, 64, target=1.6),
+    "lora-smollm2": lambda row, a: update(row, a, "smollm2-135m", 16, 256, 64, target=1.8, lora=16),
+    "iteration-smollm2": lambda row, a: iteration(row, a, 3, "smollm2-135m", "--envs", 8, "--group-size", 4, "--turns", 4),
 }
 
 

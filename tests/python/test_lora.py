@@ -122,14 +122,13 @@ def test_a_run_learns_through_its_adapters_alone(finished, run, tmp_path):
     kind = getattr(torch, dtype)
     base = {name: value.to(kind).float() for name, value in load_file(run_dir / "model/model.safetensors").items()}
     for iteration in range(3):
-        frozen = load_file(checkpoint(run_dir, iteration) / "policy.safetensors")
+        assert not (checkpoint(run_dir, iteration) / "policy.safetensors").exists()
         adapter = load_file(checkpoint(run_dir, iteration) / "adapter_model.safetensors")
         merged = tmp_path / f"merged-{iteration}"
         assert run("export", checkpoint(run_dir, iteration), merged).returncode == 0
         merged = load_file(merged / "model.safetensors")
-        assert frozen.keys() == base.keys() == merged.keys() and len(adapter) == 2 * 2 * len(PROJECTIONS)
+        assert base.keys() == merged.keys() and len(adapter) == 2 * 2 * len(PROJECTIONS)
         for name, before in base.items():
-            assert torch.equal(frozen[name], before), name
             module = name.removesuffix(".weight")
             if not module.endswith(PROJECTIONS):
                 assert torch.equal(merged[name], before), name

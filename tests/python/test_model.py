@@ -236,21 +236,45 @@ def test_old_and_new_forms_of_the_configuration_are_the_same_model(shape, tmp_pa
     assert score(tmp_path, rows) == want
 
 
-@pytest.mark.parametrize("scaling", [
+SCALINGS = [
     dict(rope_type="linear", factor=4.0),
+    dict(rope_type="dynamic", factor=4.0),
+    dict(rope_type="yarn", factor=4.0),
+    dict(rope_type="yarn", factor=8.0, original_max_position_embeddings=400, mscale=1.5, mscale_all_dim=0.5, beta_fast=16.0,
+         beta_slow=2.0, truncate=False),
+    dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=512, attention_factor=0.8),
     dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=512),
-], ids=lambda scaling: scaling["rope_type"])
-def test_scaled_rotary_frequencies_in_both_forms_of_the_configuration(scaling, tmp_path, score):
-    model, rows, path = make_model("qwen3-tiny", rope_scaling=scaling), make_rows("qwen3-tiny"), tmp_path / "config.json"
+]
+
+
+@pytest.mark.parametrize("shape, scaling", [(shape, it) for it in SCALINGS for shape in ("qwen3-tiny", "llama-tiny")
+                                            if shape == "qwen3-tiny" or it is SCALINGS[0] or it is SCALINGS[-1]],
+                         ids=lambda it: it if isinstance(it, str) else f"{it['rope_type']}{len(it)}")
+def test_scaled_rotary_frequencies_in_both_forms_of_the_configuration(shape, scaling, tmp_path, score):
+    """Rows below the original length, at most some times as long, and beyond the scaled one. They grow, because dynamic
+    scaling of transformers remembers the longest one."""
+    model = make_model(shape, rope_scaling=dict(scaling), max_position_embeddings=512 if len(scaling) == 2 else 2048)
+    rows, path = sorted(make_rows(shape), key=len), tmp_path / "config.json"
     model.save_pretrained(tmp_path)
     want, new = reference(model, rows), json.loads(path.read_text())
-    assert new["rope_parameters"] == scaling | {"rope_theta": 1e6} and new.get("rope_scaling") is None
+    assert scaling.items() <= new["rope_parameters"].items() and new.get("rope_scaling") is None
     assert largest(score(tmp_path, rows), want) <= TOLERANCE
-    old = {key: value for key, value in new.items() if key != "rope_parameters"} | {"rope_theta": 1e6}
+    old = {key: value for key, value in new.items() if key != "rope_parameters"}
+    old["rope_theta"] = new["rope_parameters"]["rope_theta"]
     path.write_text(json.dumps(old | {"rope_scaling": scaling}))
     assert largest(score(tmp_path, rows), want) <= TOLERANCE
     path.write_text(json.dumps(old))
     assert largest(score(tmp_path, rows), want) > FAULT
+
+
+def test_generation_beyond_the_length_of_dynamic_scaling_is_refused(tmp_path, run):
+    model = make_model("qwen3-tiny", rope_scaling=dict(rope_type="dynamic", factor=2.0), max_position_embeddings=64)
+    model.save_pretrained(tmp_path / "model")
+    (tmp_path / "tokens.json").write_text(json.dumps({"rows": [[1, 2, 3]]}))
+    generate = lambda most: run("generate", tmp_path / "model", "--tokens", tmp_path / "tokens.json", "--max-new-tokens", most)
+    assert generate("61").returncode == 0
+    refused = generate("62")
+    assert refused.returncode == 2 and "65 tokens" in refused.stderr and "dynamic" in refused.stderr
 
 
 @pytest.mark.parametrize("shape, dtype", [("tiny", "float32"), ("tiny", "bfloat16"), ("qwen3-tiny", "bfloat16")])
@@ -313,6 +337,47 @@ def test_refusals_name_file_tensor_and_shapes(tmp_path, run):
     assert all(word in shapes for word in (weights, "model.layers.0.mlp", "[64, 176]", "[64, 177]", "config.json")), shapes
     assert "MambaForCausalLM" in message(edit_config(architectures=["MambaForCausalLM"], model_type="mamba"))
     assert "lm_head.weight" in message(edit_config(tie_word_embeddings=False))
-    assert "rope_parameters" in message(edit_config(rope_parameters={"rope_type": "yarn", "factor": 4.0}))
+    assert "rope_parameters" in message(edit_config(rope_parameters={"rope_type": "longrope", "factor": 4.0}))
     tokens.write_text(json.dumps({"rows": [[1, 512]]}))
     assert "512" in message(lambda f: None)
+
+
+def test_a_stored_head_that_differs_from_the_embedding_is_used(tmp_path, score, run):
+    model, rows, folder = make_model("tiny"), make_rows("tiny")[1:4], tmp_path / "model"
+    model.save_pretrained(folder)
+    tensors = load_file(folder / "model.safetensors")
+    save_file(tensors | {"lm_head.weight": tensors["model.embed_tokens.weight"].clone()}, folder / "model.safetensors", {"format": "pt"})
+    assert largest(score(folder, rows), reference(model, rows)) <= TOLERANCE
+    head = tensors["model.embed_tokens.weight"] + 0.05 * torch.randn(512, 64, generator=torch.Generator().manual_seed(4))
+    save_file(tensors | {"lm_head.weight": head}, folder / "model.safetensors", {"format": "pt"})
+    theirs = Qwen2ForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    want = reference(theirs, rows)
+    assert largest(want, reference(model, rows)) > FAULT
+    assert largest(score(folder, rows), want) <= TOLERANCE
+    done = run("export", folder, tmp_path / "exported")
+    assert done.returncode == 0
+    assert torch.equal(load_file(tmp_path / "exported/model.safetensors")["lm_head.weight"], head)
+    assert json.loads((tmp_path / "exported/config.json").read_text())["tie_word_embeddings"] is False
+    assert score(tmp_path / "exported", rows) == score(folder, rows)
+    (tmp_path / "tokens.json").write_text(json.dumps({"rows": rows}))
+    said = run("score", folder, "--tokens", tmp_path / "tokens.json").stderr
+    assert said.count("lm_head.weight that differs from the embedding") == 1
+
+
+def test_one_file_comes_before_shards(tmp_path, score, run):
+    """As in transformers, whose `save_pretrained` leaves an old index where it is."""
+    old, new, rows = make_model("tiny"), make_model("tiny", rms_norm_eps=1e-5), make_rows("tiny")[1:4]
+    with torch.no_grad():
+        new.model.layers[0].mlp.up_proj.weight.mul_(-1)
+    old.save_pretrained(tmp_path, max_shard_size="100KB")
+    new.save_pretrained(tmp_path / "new")
+    for file in ("config.json", "model.safetensors"):
+        shutil.copy(tmp_path / "new" / file, tmp_path / file)
+    want = reference(new, rows)
+    assert largest(want, reference(old, rows)) > FAULT
+    assert largest(score(tmp_path, rows), want) <= TOLERANCE
+    (tmp_path / "tokens.json").write_text(json.dumps({"rows": rows}))
+    warned = lambda: "is read, as in transformers" in run("score", tmp_path, "--tokens", tmp_path / "tokens.json").stderr
+    assert warned()
+    next(tmp_path.glob("model-00001*")).unlink()
+    assert largest(score(tmp_path, rows), want) <= TOLERANCE and not warned()

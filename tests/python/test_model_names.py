@@ -1,5 +1,6 @@
 """Models by name: folders with `~`, ids in a Hugging Face cache, runs and checkpoints. No test needs the network."""
 import hashlib
+import json
 import os
 import shutil
 
@@ -135,3 +136,44 @@ def test_runs_checkpoints_and_folders_are_models(first, run, run_json, root, tmp
     assert done.returncode == 2 and "neither a run directory with a checkpoint" in done.stderr
     done = run("view", checkpoint, "--out", tmp_path / "view.html")
     assert done.returncode == 0, done.stderr
+
+
+def test_folders_that_are_no_whole_model(first, run, root, tmp_path):
+    """Each gets one message with the remedy, where transformers loads something else or refuses too."""
+    def check(folder):
+        return run("train", root / "recipes/smoke/gigpo.yaml", "--check", "--run-dir", tmp_path / "unused",
+                   *sets("model.new=null", f"model.path={folder}", "warm_start=null"))
+
+    def variant(name, change):
+        folder = tmp_path / name
+        shutil.copytree(first / "model", folder)
+        change(folder)
+        return check(folder)
+
+    def adapters(folder):
+        (folder / "config.json").rename(folder / "adapter_config.json")
+
+    def old_tokenizer(folder):
+        (folder / "tokenizer.json").unlink()
+        (folder / "vocab.json").write_text("{}")
+
+    def templates(folder):
+        file = folder / "tokenizer_config.json"
+        settings = json.loads(file.read_text())
+        file.write_text(json.dumps(settings | {"chat_template": [{"name": "rag", "template": settings["chat_template"]}]}))
+
+    def talks_on(folder):
+        (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 3}))
+        for name in ("tokenizer_config.json", "config.json"):
+            file = folder / name
+            file.write_text(json.dumps({key: value for key, value in json.loads(file.read_text()).items() if "eos" not in key}))
+
+    for name, change, words in [("adapters", adapters, "merge_and_unload"), ("old", old_tokenizer, "AutoTokenizer"),
+                                ("templates", templates, "lists rag")]:
+        done = variant(name, change)
+        assert done.returncode == 2 and words in done.stderr, done.stderr
+    done = check(first)
+    assert done.returncode == 2 and f"nestor export {first} DIR" in done.stderr, done.stderr
+    whole, talking = check(first / "model"), variant("talks", talks_on)
+    assert whole.returncode == talking.returncode == 0, talking.stderr
+    assert "ends no sequence" in talking.stdout + talking.stderr and "ends no sequence" not in whole.stdout + whole.stderr

@@ -24,7 +24,7 @@ pub enum BenchCommand {
     Score(Bench),
     /// Do one optimizer step on sequences of --prompt + --new tokens
     #[command(after_help = "Example:\n  nestor bench update --model runs/tiny --batch 2 --prompt 16 --new 8")]
-    Update(ProfiledBench),
+    Update(UpdateBench),
     /// Play a scripted multi-turn environment with responses of ragged, forced lengths
     #[command(after_help = "Example:\n  nestor bench rollout --model runs/tiny --envs 8 --turns 2")]
     Rollout(RolloutArgs),
@@ -142,6 +142,15 @@ pub struct ProfiledBench {
     /// Profile one more run: the dearest kernels (on a CPU: operations), and launches per pass and layer
     #[arg(long)]
     pub profile: bool,
+}
+
+#[derive(Args)]
+pub struct UpdateBench {
+    #[command(flatten)]
+    pub profiled: ProfiledBench,
+    /// Train low-rank adapters of this rank in place of all weights, with an alpha of twice the rank
+    #[arg(long, value_name = "RANK", value_parser = clap::value_parser!(i64).range(1..=4096))]
+    pub lora: Option<i64>,
 }
 
 /// A benchmark that has no profile and no ragged form.

@@ -30,7 +30,7 @@ use clap_complete::Shell;
 
 pub use self::bench::{
     Backend, Bench, BenchCommand, IterationArgs, LogprobDiff, ProfiledBench, RolloutArgs, RunArgs, ScriptArgs,
-    Sequences,
+    Sequences, UpdateBench,
 };
 pub use self::compare::CompareArgs;
 pub use self::embed::EmbedArgs;

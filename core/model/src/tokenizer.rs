@@ -228,15 +228,33 @@ impl Tokenizer {
         self.encode(&self.template.render(chat, tools, add_generation_prompt)?)
     }
 
-    /// A warning where the folder that it was loaded from holds no chat template.
-    pub fn template_warning(&self, dir: &Path) -> Option<String> {
-        (!self.own_template).then(|| {
+    /// Warnings about the chat template of the folder that it was loaded from: there is none, or it ends a turn by a token that
+    /// does not end a sequence.
+    pub fn template_warnings(&self, dir: &Path) -> Vec<String> {
+        let dir = dir.display();
+        let missing = (!self.own_template).then(|| {
             format!(
-                "{} has no chat template, so prompts are in ChatML (<|im_start|>role); for another format put a \
-                 {TEMPLATE_FILE} into the folder",
-                dir.display()
+                "{dir} has no chat template, so prompts are in ChatML (<|im_start|>role); for another format put a \
+                 {TEMPLATE_FILE} into the folder"
             )
-        })
+        });
+        let talks_on = self.end_of_turn().filter(|(id, _)| !self.eos.contains(id)).map(|(id, text)| {
+            format!(
+                "{dir} ends a turn of its chat template by {text} (id {id}), which ends no sequence, so a response goes on \
+                 behind it; add {id} to eos_token_id in generation_config.json"
+            )
+        });
+        missing.into_iter().chain(talks_on).collect()
+    }
+
+    /// The special token by which the chat template ends an assistant's turn.
+    fn end_of_turn(&self) -> Option<(u32, String)> {
+        let said = "so it is said";
+        let chat = [Message::new("user", "a"), Message::new("assistant", said)];
+        let text = self.render(&chat, false).ok()?;
+        let id = *self.encode(text.rsplit_once(said)?.1).ok()?.first()?;
+        let token = self.inner.get_added_tokens_decoder().get(&id).filter(|token| token.special)?.content.clone();
+        Some((id, token))
     }
 
     /// All ids that end a sequence.
@@ -302,11 +320,14 @@ fn find_template(dir: &Path, settings: &Map<String, Value>) -> Result<Option<(Pa
     match files::read_to_string(&path, SMALL) {
         Ok(text) => Ok(Some((path, text))),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let path = dir.join(TEMPLATE_JSON);
-            if let Some(text) = read_object(&path)?.as_ref().and_then(template::of_settings) {
-                return Ok(Some((path, text)));
+            for (file, content) in [(TEMPLATE_JSON, read_object(&dir.join(TEMPLATE_JSON))?), (SETTINGS_FILE, Some(settings.clone()))] {
+                let (path, content) = (dir.join(file), content.unwrap_or_default());
+                let text = template::of_settings(&content).map_err(|why| input_error!("{}: {why}", path.display()))?;
+                if let Some(text) = text {
+                    return Ok(Some((path, text)));
+                }
             }
-            Ok(template::of_settings(settings).map(|text| (dir.join(SETTINGS_FILE), text)))
+            Ok(None)
         }
         Err(error) => Err(input_error!("cannot read {}: {error}", path.display())),
     }
@@ -340,8 +361,14 @@ fn generation_config(eos: &[u32]) -> Value {
 }
 
 fn read_tokenizer(path: &Path) -> Result<tokenizers::Tokenizer> {
-    let bytes = files::read(path, LARGE)
-        .map_err(|error| input_error!("{}: {error}; the folder needs the model's tokenizer.json", path.display()))?;
+    let bytes = files::read(path, LARGE).map_err(|error| match path.with_file_name("vocab.json").exists() {
+        true => input_error!(
+            "{}: {error}; the folder has a tokenizer of the older form (vocab.json and merges.txt): load it by AutoTokenizer of \
+             transformers and save it there, which writes tokenizer.json",
+            path.display()
+        ),
+        false => input_error!("{}: {error}; the folder needs the model's tokenizer.json", path.display()),
+    })?;
     let read = quietly(|| tokenizers::Tokenizer::from_bytes(bytes).map_err(|error| error.to_string()));
     let mut inner = read
         .and_then(|read| read)

@@ -15,7 +15,7 @@ use crate::tokenizer::Tokenizer;
 /// several. Each image has as many ids as the model reads of it.
 pub fn tokenize(dir: &Path, chat: &str, thinking: Option<bool>) -> Result<Value> {
     let tokenizer = Tokenizer::load(dir)?.with_thinking(thinking)?;
-    if let Some(warning) = tokenizer.template_warning(dir) {
+    for warning in tokenizer.template_warnings(dir) {
         terminal::warn(&format!("warning: {warning}"));
     }
     let read = chats::read(chat)?;

@@ -16,10 +16,15 @@ class PlainUpdate:
     """Policy gradient with AdamW (fused) and clipping, in micro-batches of four sequences; weights, gradients and moments
     in the model's type. Sequences of different lengths are padded to the longest one of all."""
 
-    def __init__(self, model, lengths):
-        """`lengths` holds (prompt, response) of each sequence."""
+    def __init__(self, model, lengths, lora=None):
+        """`lengths` holds (prompt, response) of each sequence. With a rank `lora`, peft's adapters to all projections of the
+        blocks are trained alone."""
+        if lora:
+            from peft import LoraConfig, get_peft_model
+            targets = [f"{name}_proj" for name in ("q", "k", "v", "o", "gate", "up", "down")]
+            model = get_peft_model(model, LoraConfig(r=lora, lora_alpha=2 * lora, target_modules=targets))
         self.model = model.train()
-        self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True)
+        self.optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-6, fused=True)
         longest = max(prompt + response for prompt, response in lengths)
         self.keep = max(longest - prompt for prompt, _ in lengths)
         self.rows = torch.randint(0, model.config.vocab_size, (len(lengths), longest))

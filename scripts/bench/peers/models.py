@@ -1,8 +1,9 @@
-"""The models that both sides load: random weights of a fixed seed in Hugging Face form."""
+"""The models that both sides load, in Hugging Face form: random weights of a fixed seed, and those that scripts/models/get.py
+fetches."""
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-from .program import ROOT
+from .program import ROOT, Failed
 
 SHAPES = {
     "tiny": dict(hidden_size=64, intermediate_size=176, num_hidden_layers=2, num_attention_heads=4,
@@ -17,7 +18,7 @@ SHARP = 3.0
 
 
 def load(folder, dtype):
-    return Qwen2ForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
 
 
 @torch.no_grad()
@@ -29,8 +30,12 @@ def logit_std(model):
 
 @torch.no_grad()
 def folder(shape, sharp=False):
-    """Returns a folder of bfloat16 weights. A sharp model has its final norm scaled so that the standard deviation of its
+    """Returns a folder of bfloat16 weights: a shape's, or a real model's. A sharp model has its final norm scaled so that the standard deviation of its
     logits is SHARP, as in trained models. Rounding a logit then costs more."""
+    if shape not in SHAPES:
+        if not (ROOT / "models" / shape / "model.safetensors").exists():
+            raise Failed(f"there is no models/{shape}; run scripts/models/get.py {shape}")
+        return ROOT / "models" / shape
     path = ROOT / "target/bench" / (shape + ("-sharp" if sharp else ""))
     if (path / "model.safetensors").exists():
         return path

@@ -190,6 +190,9 @@ impl Config {
         }
         if let Some(vision) = &self.vision {
             vision.check(self.head_dim(), self.vocab_size)?;
+            if let Some(RopeScaling::Dynamic { .. }) = self.rope_scaling {
+                return Err(input_error!("dynamic rope scaling of a model that reads images is not supported"));
+            }
         }
         self.rope_scaling.map_or(Ok(()), |scaling| scaling.check())?;
         // Arithmetic on them is in float32.

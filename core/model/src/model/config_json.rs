@@ -12,6 +12,7 @@ use super::config::Output;
 use super::fields::Fields;
 use super::rope_scaling::RopeScaling;
 use super::vision_config::VisionConfig;
+use super::weight_files::head_is_its_own;
 use super::{Config, StoredType};
 use crate::files::read_object;
 use crate::input_error;
@@ -20,13 +21,27 @@ use crate::input_error;
 pub const PROCESSOR: &str = "preprocessor_config.json";
 
 impl Config {
-    /// Reads and checks the `config.json` of a Hugging Face folder.
+    /// Reads and checks the `config.json` of a Hugging Face folder. Head and embedding are not tied if the weights differ.
     pub fn load(dir: &Path) -> Result<Self> {
         let path = dir.join("config.json");
         let Some(json) = read_object(&path)? else {
+            if dir.join("adapter_config.json").exists() {
+                return Err(input_error!(
+                    "{} holds peft's adapters, not a model; merge them into their base (merge_and_unload of peft, then \
+                     save_pretrained) and name that folder",
+                    dir.display()
+                ));
+            }
+            if dir.join("checkpoints").is_dir() {
+                return Err(input_error!(
+                    "{} is a run, not a model folder; write its model by `nestor export {} DIR` and name DIR",
+                    dir.display(),
+                    dir.display()
+                ));
+            }
             return Err(input_error!(
                 "{}: no such file; a model folder holds config.json, safetensors and tokenizer.json, as Hugging Face \
-                 publishes them",
+                 publishes them (scripts/models/get.py NAME fetches one as models/NAME)",
                 path.display()
             ));
         };
@@ -38,6 +53,9 @@ impl Config {
                 .check(sizes[0], sizes[1], sizes[2])
                 .map_err(|error| input_error!("{}: {error:#}", dir.display()))?;
             vision.processor = processor;
+        }
+        if config.tie_word_embeddings && head_is_its_own(dir, config.architecture) {
+            config.tie_word_embeddings = false;
         }
         Ok(config)
     }
@@ -56,7 +74,8 @@ impl Config {
         };
         let hidden_size = fields.required("hidden_size")?;
         let vision = architecture.tower.map(|_| VisionConfig::from_json(json, hidden_size)).transpose()?;
-        let (rope_theta, rope_scaling) = rope(json, defaults.rope_theta)?;
+        let longest = fields.integer("max_position_embeddings")?.unwrap_or(defaults.max_position_embeddings);
+        let (rope_theta, rope_scaling) = rope(json, defaults.rope_theta, longest)?;
         let config = Self {
             architecture,
             block,
@@ -67,9 +86,7 @@ impl Config {
             num_attention_heads: heads,
             num_key_value_heads: kv_heads,
             head_dim: fields.integer("head_dim")?.or(defaults.head_dim),
-            max_position_embeddings: fields
-                .integer("max_position_embeddings")?
-                .unwrap_or(defaults.max_position_embeddings),
+            max_position_embeddings: longest,
             rope_theta,
             rope_scaling,
             rms_norm_eps: fields.number("rms_norm_eps")?.unwrap_or(defaults.rms_norm_eps),
@@ -200,8 +217,8 @@ fn refuse_unsupported(json: &Map<String, Value>) -> Result<()> {
 }
 
 /// The rotary base and the change of its frequencies: transformers 5 writes `rope_parameters`, older ones `rope_theta` and
-/// perhaps `rope_scaling`.
-fn rope(json: &Map<String, Value>, default: f64) -> Result<(f64, Option<RopeScaling>)> {
+/// perhaps `rope_scaling`. `longest` is `max_position_embeddings`.
+fn rope(json: &Map<String, Value>, default: f64, longest: i64) -> Result<(f64, Option<RopeScaling>)> {
     let outer = Fields(json).number("rope_theta")?;
     let section = ["rope_scaling", "rope_parameters"]
         .into_iter()
@@ -211,7 +228,9 @@ fn rope(json: &Map<String, Value>, default: f64) -> Result<(f64, Option<RopeScal
     let fields = Fields(inner);
     let kind = fields.text("rope_type")?.or(fields.text("type")?).unwrap_or_else(|| "default".into());
     let whole = fields.number("partial_rotary_factor")?.unwrap_or(1.0) == 1.0;
-    let scaling = RopeScaling::from_json(&kind, &fields)?;
+    let original = Fields(json).integer("original_max_position_embeddings")?;
+    let original = original.or(fields.integer("original_max_position_embeddings")?).unwrap_or(longest);
+    let scaling = RopeScaling::from_json(&kind, &fields, longest, original)?;
     let known = kind == "default" || kind == "mrope" && inner.contains_key("mrope_section") || scaling.is_some();
     if !known || !whole || inner.values().any(Value::is_object) {
         return Err(input_error!("{name} {section} is not supported; remove it to use the plain rotary embedding"));
@@ -289,7 +308,8 @@ mod tests {
     fn unsupported_networks_are_refused() {
         for (change, word) in [
             (json!({"model_type": "mamba", "architectures": ["MambaForCausalLM"]}), "MambaForCausalLM"),
-            (json!({"rope_scaling": {"type": "yarn", "factor": 4.0}}), "rope_scaling"),
+            (json!({"rope_scaling": {"type": "longrope", "factor": 4.0}}), "rope_scaling"),
+            (json!({"rope_scaling": {"type": "yarn", "factor": 4.0, "beta_fast": 0.5}}), "beta_slow"),
             (json!({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}), "low_freq_factor"),
             (json!({"rope_scaling": {"rope_type": "linear", "factor": 0.5}}), "at least 1"),
             (json!({"use_sliding_window": true, "max_window_layers": 1}), "sliding"),

@@ -12,7 +12,7 @@ use std::path::{Component, Path, PathBuf};
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use super::weights;
+use super::weight_files;
 use crate::input_error;
 
 /// Least similarity, from 0 to 1, of a cached id that an error suggests.
@@ -24,7 +24,8 @@ pub fn folder(name: &Path) -> Result<PathBuf> {
     let home = std::env::home_dir();
     let path = expanded(name, home.as_deref());
     match HubId::parse(name) {
-        Some(id) if !path.exists() => Cache::find(|name| std::env::var_os(name), home.as_deref()).snapshot(&id),
+        // The folder of scripts/models/get.py is no organisation.
+        Some(id) if !path.exists() && id.org != "models" => Cache::find(|name| std::env::var_os(name), home.as_deref()).snapshot(&id),
         _ => Ok(path),
     }
 }
@@ -167,7 +168,7 @@ fn missing(folder: &Path) -> Result<Option<String>> {
     // A model without safetensors is whole, and its reader says that it must be converted.
     let converted =
         !["pytorch_model.bin", "pytorch_model.bin.index.json"].iter().any(|file| folder.join(file).exists());
-    let weights = if converted { weights::files_of(folder)? } else { Vec::new() };
+    let weights = if converted { weight_files::files_of(folder)? } else { Vec::new() };
     let all = std::iter::once("config.json".to_string()).chain(weights);
     Ok(all.into_iter().find(|file| !folder.join(file).exists()))
 }

@@ -19,6 +19,7 @@ mod views;
 pub mod vision;
 mod vision_config;
 mod vision_settings;
+pub mod weight_files;
 pub mod weights;
 
 use std::collections::BTreeMap;

@@ -3,6 +3,7 @@
 use tch::{Kind, Tensor};
 
 use super::Config;
+use super::rope_scaling::RopeScaling;
 
 /// Rotary tables for given positions: cos and sin, each (T, 1, D) in the compute type. Both halves of D are equal.
 #[derive(Debug)]
@@ -17,8 +18,13 @@ impl Rope {
     pub fn new(config: &Config, positions: &Tensor, kind: Kind) -> Self {
         let (dim, device) = (config.head_dim(), positions.device());
         let exponent = Tensor::arange_start_step(0, dim, 2, (Kind::Int64, device)).to_kind(Kind::Float) / dim as f64;
-        let inverse = Tensor::full([1], config.rope_theta, (Kind::Float, device)).pow(&exponent).reciprocal();
-        let inverse = config.rope_scaling.map_or_else(|| inverse.shallow_clone(), |scaling| scaling.apply(&inverse));
+        let base = match config.rope_scaling {
+            Some(RopeScaling::Dynamic { factor }) => dynamic_base(config, factor, positions),
+            _ => Tensor::full([1], config.rope_theta, (Kind::Float, device)),
+        };
+        let inverse = base.pow(&exponent).reciprocal(); // (D/2), or (T, D/2) with a base for each sequence
+        let inverse =
+            config.rope_scaling.map_or_else(|| inverse.shallow_clone(), |it| it.apply(&inverse, config.rope_theta));
         let angles = positions.to_kind(Kind::Float).unsqueeze(-1) * inverse; // (T, D/2) or (3, T, D/2)
         let angles = match &config.vision {
             Some(vision) if angles.dim() == 3 => {
@@ -30,7 +36,14 @@ impl Rope {
             }
             _ => angles,
         };
-        Self::of_angles(&angles, kind)
+        let factor = config.rope_scaling.map_or(1.0, RopeScaling::attention_factor);
+        match factor == 1.0 {
+            true => Self::of_angles(&angles, kind),
+            false => {
+                let tables = Self::of_angles(&angles, Kind::Float);
+                Self { cos: (tables.cos * factor).to_kind(kind), sin: (tables.sin * factor).to_kind(kind) }
+            }
+        }
     }
 
     /// The tables of angles (T, D/2) float32.
@@ -48,4 +61,16 @@ impl Rope {
     pub fn shallow_clone(&self) -> Self {
         Self { cos: self.cos.shallow_clone(), sin: self.sin.shallow_clone() }
     }
+}
+
+/// The base of dynamic scaling at each position (T): (T, 1) float32. Every position 0 begins a sequence, whose length raises the
+/// base beyond `max_position_embeddings`. A pass of the engine has positions below that only.
+fn dynamic_base(config: &Config, factor: f64, positions: &Tensor) -> Tensor {
+    let (longest, dim) = (config.max_position_embeddings as f64, config.head_dim() as f64);
+    let sequence = positions.eq(0).to_kind(Kind::Int64).cumsum(0, Kind::Int64);
+    let lengths = Tensor::zeros([positions.size()[0] + 1], (Kind::Int64, positions.device()))
+        .scatter_reduce(0, &sequence, &(positions + 1), "amax", true)
+        .index_select(0, &sequence);
+    let lengths = lengths.to_kind(Kind::Float).clamp_min(longest);
+    (config.rope_theta * (lengths * factor / longest - (factor - 1.0)).pow_tensor_scalar(dim / (dim - 2.0))).unsqueeze(-1)
 }

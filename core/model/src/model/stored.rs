@@ -323,17 +323,26 @@ pub struct Outgoing<'a> {
 enum Values<'a> {
     /// In memory (n).
     Flat(Tensor),
-    /// In other files, under the same name.
-    Stored(&'a TensorFiles<'a>),
+    /// In other files, under the same name; rounded to the type, if any.
+    Stored(&'a TensorFiles<'a>, Option<Kind>),
     /// The same plus `scale` times B A, in float32.
-    Merged { base: &'a TensorFiles<'a>, adapter: LowRank, scale: f64 },
+    Merged { base: &'a TensorFiles<'a>, rounded: Option<Kind>, adapter: LowRank, scale: f64 },
 }
 
 impl Outgoing<'_> {
     /// The same with an adapter merged into it, where it is in files.
     pub fn merge(self, adapter: LowRank, scale: f64) -> Self {
         let values = match self.values {
-            Values::Stored(base) => Values::Merged { base, adapter, scale },
+            Values::Stored(base, rounded) => Values::Merged { base, rounded, adapter, scale },
+            other => other,
+        };
+        Self { values, ..self }
+    }
+
+    /// The same rounded to a type, where it is in files.
+    pub fn rounded(self, kind: Kind) -> Self {
+        let values = match self.values {
+            Values::Stored(base, _) => Values::Stored(base, Some(kind)),
             other => other,
         };
         Self { values, ..self }
@@ -348,16 +357,22 @@ impl Outgoing<'_> {
     pub fn slices(&self, mut give: impl FnMut(&Tensor) -> Result<()>) -> Result<()> {
         match &self.values {
             Values::Flat(flat) => flat.split(SLICE, 0).iter().try_for_each(give),
-            Values::Stored(files) => files.read(&self.name, 0..self.numel(), |_, values| give(values)),
-            Values::Merged { base, adapter: LowRank { a, b }, scale } => {
+            Values::Stored(files, kind) => {
+                files.read(&self.name, 0..self.numel(), |_, values| give(&round(values, *kind)))
+            }
+            Values::Merged { base, rounded, adapter: LowRank { a, b }, scale } => {
                 let change = (b.matmul(a) * *scale).view([-1]);
                 base.read(&self.name, 0..self.numel(), |start, values| {
                     let change = change.narrow(0, start, values.numel() as i64);
-                    give(&(values.to_kind(Kind::Float) + change))
+                    give(&(round(values, *rounded).to_kind(Kind::Float) + change))
                 })
             }
         }
     }
+}
+
+fn round(values: &Tensor, kind: Option<Kind>) -> Tensor {
+    kind.map_or_else(|| values.shallow_clone(), |kind| values.to_kind(kind))
 }
 
 /// The parameters of a model that is whole in memory.
@@ -375,7 +390,7 @@ pub fn of_files<'a>(files: &'a TensorFiles<'a>, layouts: &[Layout]) -> Vec<Outgo
     let stored = |param: &crate::shard::Param| Outgoing {
         name: param.name.clone(),
         shape: param.shape.clone(),
-        values: Values::Stored(files),
+        values: Values::Stored(files, None),
     };
     params.map(stored).collect()
 }

@@ -1,6 +1,5 @@
 //! Weights of Hugging Face folders: read directly into the flat tensors, written atomically.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -13,6 +12,7 @@ use super::config_json::PROCESSOR;
 use super::decoder::layouts;
 use super::new_folder::in_new_folder;
 use super::stored::{Expected, Outgoing, TensorFiles, of_files, of_model, to_bytes, write_file};
+use super::weight_files::{INDEX, ONE_FILE, open_files};
 use super::{Config, Model};
 use crate::files::{hex, read_object, write_json, write_whole};
 use crate::input_error;
@@ -20,8 +20,6 @@ use crate::ranks::Solo;
 use crate::shard::Layout;
 use crate::tokenizer::copy_files;
 
-const ONE_FILE: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json";
 
 /// Most bytes of one file of a saved model.
 const FILE_BYTES: usize = 4 << 30;
@@ -39,18 +37,10 @@ pub fn load(dir: &Path, kind: Kind, device: Device) -> Result<Model> {
 /// rank's shards.
 pub fn open(dir: &Path) -> Result<(Config, TensorFiles<'static>)> {
     let config = Config::load(dir)?;
-    let files = open_files(dir)?.renamed(|name| Some(config.architecture.renamed(name)));
+    let files = open_files(dir, config.architecture)?;
     let layouts = layouts(&config);
     files.check(dir, &Expected { layouts: &layouts, kind: None, tied: config.tie_word_embeddings })?;
     Ok((config, files))
-}
-
-/// Opens the weights of a Hugging Face folder, of any network. [`TensorFiles::check`] then compares them with a network's.
-pub fn open_files(dir: &Path) -> Result<TensorFiles<'static>> {
-    let index = read_index(dir)?;
-    let files = TensorFiles::open(names_of(index.as_ref()).into_iter().map(|name| dir.join(name)).collect())?;
-    check_index(dir, &index.unwrap_or_default(), &files)?;
-    Ok(files)
 }
 
 /// SHA-256 of the weights of a Hugging Face folder in the given compute type, to which adapters belong. It does not depend
@@ -83,47 +73,6 @@ pub fn model_of(path: &Path, file: &[u8], config: Config, (kind, device): (Kind,
     let model = Model::empty(config, kind, device);
     files.fill(&layouts, &Solo { device }, model.units.whole()?)?;
     Ok(model)
-}
-
-/// Names of the files that hold the weights of a Hugging Face folder, whether they are there or not.
-pub fn files_of(dir: &Path) -> Result<Vec<String>> {
-    Ok(names_of(read_index(dir)?.as_ref()))
-}
-
-fn names_of(index: Option<&BTreeMap<String, String>>) -> Vec<String> {
-    let Some(index) = index else { return vec![ONE_FILE.into()] };
-    let names: BTreeSet<&String> = index.values().collect();
-    names.into_iter().cloned().collect()
-}
-
-/// The file of each tensor, if the folder has an index.
-fn read_index(dir: &Path) -> Result<Option<BTreeMap<String, String>>> {
-    let path = dir.join(INDEX);
-    let Some(json) = read_object(&path)? else { return Ok(None) };
-    let map = json.get("weight_map").cloned().unwrap_or_default();
-    let map: BTreeMap<String, String> = serde_json::from_value(map)
-        .map_err(|_| input_error!("{}: weight_map must name a file for each tensor; fetch it again", path.display()))?;
-    if map.values().any(|file| file.contains(['/', '\\']) || !file.ends_with(".safetensors")) {
-        return Err(input_error!(
-            "{}: weight_map names something else than safetensors files of the folder; fetch it again",
-            path.display()
-        ));
-    }
-    Ok(Some(map))
-}
-
-/// Checks that every tensor of the index is in the file that the index names.
-fn check_index(dir: &Path, index: &BTreeMap<String, String>, files: &TensorFiles) -> Result<()> {
-    for (name, file) in index {
-        let path = dir.join(file);
-        if files.file_of(name) != Some(&path) {
-            return Err(input_error!(
-                "{}: tensor {name} is not in it, though {INDEX} says so; fetch index and files of one model again",
-                path.display()
-            ));
-        }
-    }
-    Ok(())
 }
 
 /// Writes a whole Hugging Face folder: configuration, weights, and the tokenizer files of `source` (another model folder),

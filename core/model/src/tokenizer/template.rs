@@ -142,13 +142,18 @@ fn with_reasoning(message: &Message) -> Value {
 }
 
 /// The template in `tokenizer_config.json`: one text, or the entry `default` of a list.
-pub(super) fn of_settings(settings: &Map<String, Value>) -> Option<String> {
-    match settings.get("chat_template")? {
-        Value::String(text) => Some(text.clone()),
-        Value::Array(list) => {
-            list.iter().find(|entry| entry["name"] == "default")?["template"].as_str().map(str::to_string)
+pub(super) fn of_settings(settings: &Map<String, Value>) -> Result<Option<String>, String> {
+    match settings.get("chat_template") {
+        Some(Value::String(text)) => Ok(Some(text.clone())),
+        Some(Value::Array(list)) => {
+            let default = list.iter().find(|entry| entry["name"] == "default");
+            let names = || list.iter().filter_map(|entry| entry["name"].as_str()).collect::<Vec<_>>().join(", ");
+            let text = default.and_then(|entry| entry["template"].as_str());
+            text.map(|text| Some(text.to_string())).ok_or_else(|| {
+                format!("chat_template lists {}, but no template of the name default; write one as chat_template.jinja", names())
+            })
         }
-        _ => None,
+        _ => Ok(None),
     }
 }
 

@@ -8,13 +8,14 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 
+use super::base::Base;
 use super::manifest::{MANIFEST, Manifest, verify};
 use super::{ADAPTER, ADAPTER_CONFIG, CRITIC, NetworkSets, POLICY, is_checkpoint};
 use crate::files::{read_object, write_json};
 use crate::input_error;
 use crate::model::config::Output;
 use crate::model::stored::{Expected, TensorFiles, of_files, write_file};
-use crate::model::{Config, Model, decoder, weights};
+use crate::model::{Config, Model, decoder, kind, weights};
 use crate::ranks::Solo;
 use crate::recipe::Lora;
 use crate::shard::{Adapters, Layout, projections};
@@ -44,6 +45,8 @@ struct Stored {
     config: Config,
     /// Its master weights; of a policy with adapters the frozen ones.
     weights: TensorFiles<'static>,
+    /// The type that the frozen weights have in the run.
+    frozen: Option<Kind>,
     adapters: Option<Adapters>,
 }
 
@@ -54,16 +57,20 @@ impl Stored {
             Output::Tokens => POLICY,
             Output::Value => CRITIC,
         };
-        if manifest.set(checkpoint, master_weights).is_empty() {
-            return Err(input_error!("{} holds no critic: export its policy", checkpoint.display()));
-        }
         let config = Config { output, ..Config::load(checkpoint)? };
-        let weights = open(&manifest, checkpoint, master_weights, &decoder::layouts(&config))?;
+        let base = if output == Output::Tokens { Base::read(checkpoint)? } else { None };
+        let (weights, frozen) = match &base {
+            Some(base) => (base.open(checkpoint)?, Some(kind(base.dtype))),
+            None if manifest.set(checkpoint, master_weights).is_empty() => {
+                return Err(input_error!("{} holds no critic: export its policy", checkpoint.display()));
+            }
+            None => (open(&manifest, checkpoint, master_weights, &decoder::layouts(&config))?, None),
+        };
         let adapters = match output {
             Output::Tokens => adapters(&manifest, checkpoint, &config, device)?,
             Output::Value => None,
         };
-        Ok(Self { config, weights, adapters })
+        Ok(Self { config, weights, frozen, adapters })
     }
 }
 
@@ -92,7 +99,7 @@ fn lora(checkpoint: &Path) -> Result<Lora> {
 /// Loads the policy or the critic of a checkpoint. Rounds the float32 master weights to the given type as a run does, and
 /// keeps a policy's adapters beside them.
 pub fn load_model(checkpoint: &Path, output: Output, kind: Kind, device: Device) -> Result<Model> {
-    let Stored { config, weights, adapters } = Stored::open(checkpoint, output, device)?;
+    let Stored { config, weights, adapters, .. } = Stored::open(checkpoint, output, device)?;
     let model = Model { adapters, ..Model::empty(config, kind, device) };
     weights.fill(&model.layouts, &Solo { device }, model.units.whole()?)?;
     Ok(model)
@@ -102,7 +109,7 @@ pub fn load_model(checkpoint: &Path, output: Output, kind: Kind, device: Device)
 /// classification with one label, into an existing one. Merges adapters into the weights, in float32. Holds one tensor in
 /// memory at a time.
 pub fn export(checkpoint: &Path, dir: &Path, output: Output, kind: Kind) -> Result<()> {
-    let Stored { config, weights, adapters } = Stored::open(checkpoint, output, Device::Cpu)?;
+    let Stored { config, weights, frozen, adapters } = Stored::open(checkpoint, output, Device::Cpu)?;
     if output == Output::Value && config.vision.is_some() {
         return Err(input_error!(
             "{}: transformers has no critic with a vision tower, so there is no form to export it in: export the policy",
@@ -111,6 +118,9 @@ pub fn export(checkpoint: &Path, dir: &Path, output: Output, kind: Kind) -> Resu
     }
     let layouts = decoder::layouts(&config);
     let mut tensors = of_files(&weights, &layouts);
+    if let Some(kind) = frozen {
+        tensors = tensors.into_iter().map(|tensor| tensor.rounded(kind)).collect();
+    }
     if let Some(adapters) = adapters {
         let of_block = |block| projections(&layouts[1 + block]).map(|w| w.name.clone()).zip(adapters.of_block(block));
         let mut changes: HashMap<String, _> = (0..config.num_hidden_layers as usize).flat_map(of_block).collect();

@@ -11,13 +11,14 @@
 //! whole tensors, and pieces of others (`NAME[first..end]`). It reads its shards from any number of files. All ranks
 //! must share a file system. When one rank fails, all of them fail with its error, and the previous checkpoint remains.
 //!
-//! With LoRA, `policy.safetensors` holds the frozen weights and `adapter_model.safetensors` the adapters, in peft's
-//! format. `eval` computes with both as the run did; `export` merges them. A resumed run reads its start model and the
-//! adapters. The optimizer's state is that of the adapters. `state.json` has a checksum of the start model.
+//! With LoRA, `adapter_model.safetensors` holds the adapters, in peft's format, and `base_model.json` names the start model with
+//! a checksum of its weights. `eval` computes with both as the run did; `export` merges them. The optimizer's state is that of
+//! the adapters. Older checkpoints hold the frozen weights too, as `policy.safetensors`.
 //!
 //! Counters key the random streams, so the counters are the streams' state.
 
 mod atomic_dir;
+mod base;
 mod export;
 mod links;
 mod manifest;
@@ -38,12 +39,13 @@ use serde_json::Value;
 use tch::Tensor;
 
 pub use atomic_dir::TensorSet;
+pub use base::Base;
 pub use export::{export, export_adapter, load_model};
 pub use moment::Moment;
 pub use parts::{changed_since, tensor_sets};
 pub use source::Source;
 
-use crate::files::{sum, write_json};
+use crate::files::{read_object, sum, write_json};
 use crate::input_error;
 use crate::model::VisionConfig;
 use crate::model::hub::Snapshot;
@@ -99,6 +101,8 @@ pub struct Contents<'a> {
     pub sets: Vec<TensorSet<'a>>,
     /// peft's `adapter_config.json`, for a policy with adapters.
     pub adapter_config: Option<Value>,
+    /// The start model of a policy with adapters.
+    pub base: Option<Base>,
     /// The policy's vision tower, with the recipe's limits of images.
     pub vision: Option<&'a VisionConfig>,
     /// The folder of the configuration and the tokenizer, which are copied so that the checkpoint can be exported
@@ -146,15 +150,18 @@ impl<'a> Contents<'a> {
         model_files: &'a Path,
         unfinished: Option<Unfinished>,
     ) -> Result<Self> {
-        let base = POLICY.master_weights.into();
-        let mut sets = vec![TensorSet { name: base, layouts: &policy.model.layouts, shards: policy.base() }];
-        if let Some(adapters) = &policy.model.adapters {
-            sets.push(TensorSet {
+        let mut sets = vec![match &policy.model.adapters {
+            None => TensorSet {
+                name: POLICY.master_weights.into(),
+                layouts: &policy.model.layouts,
+                shards: policy.base(),
+            },
+            Some(adapters) => TensorSet {
                 name: ADAPTER.into(),
                 layouts: &adapters.layouts,
                 shards: shallow(&policy.optimizer.master_weights),
-            });
-        }
+            },
+        }];
         sets.extend(optimizer_state(POLICY, policy));
         if let Some(critic) = critic {
             let base = CRITIC.master_weights.into();
@@ -163,7 +170,7 @@ impl<'a> Contents<'a> {
         }
         let adapter_config = policy.model.adapters.as_ref().map(|adapters| peft_config(adapters, model_files));
         let (vision, adapter_config) = (policy.model.config.vision.as_ref(), adapter_config.transpose()?);
-        Ok(Self { sets, adapter_config, vision, model_files, unfinished, estimator: None })
+        Ok(Self { sets, adapter_config, base: None, vision, model_files, unfinished, estimator: None })
     }
 
     /// Writes the files that rank 0 alone writes.
@@ -171,9 +178,18 @@ impl<'a> Contents<'a> {
         if let Some(config) = &self.adapter_config {
             write_json(&dir.join(ADAPTER_CONFIG), config)?;
         }
+        self.base.as_ref().map_or(Ok(()), |base| base.write(dir))?;
         tokenizer::copy_files(self.model_files, dir)?;
-        let config = dir.join(CONFIG);
-        fs::copy(self.model_files.join(CONFIG), &config).with_context(|| format!("writing {}", config.display()))?;
+        let (config, original) = (dir.join(CONFIG), self.model_files.join(CONFIG));
+        fs::copy(&original, &config).with_context(|| format!("writing {}", config.display()))?;
+        // A checkpoint cannot tell a head of its own by its files alone.
+        if let Some(mut json) = read_object(&original)?
+            && json.get("tie_word_embeddings") == Some(&true.into())
+            && !Config::load(self.model_files)?.tie_word_embeddings
+        {
+            json.insert("tie_word_embeddings".into(), false.into());
+            write_json(&config, &json.into())?;
+        }
         self.vision.map_or(Ok(()), |vision| write_processor(vision, dir))?;
         let states = self.estimator.map(|bytes| (ESTIMATOR, bytes));
         for (name, bytes) in self.unfinished.as_ref().map(Unfinished::file).into_iter().chain(states) {

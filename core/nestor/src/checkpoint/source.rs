@@ -9,7 +9,7 @@ use super::export::load_model;
 use super::{Checkpoints, is_checkpoint};
 use crate::input_error;
 use crate::model::config::Output;
-use crate::model::{Model, hub, weights};
+use crate::model::{Model, hub, weight_files, weights};
 use crate::ranks::Solo;
 use crate::terminal;
 
@@ -59,7 +59,13 @@ impl Source {
     pub fn load(&self, kind: Kind, device: Device) -> Result<Model> {
         match self {
             Self::Checkpoint(checkpoint) => load_model(checkpoint, Output::Tokens, kind, device),
-            Self::Folder(folder) => weights::load(folder, kind, device),
+            Self::Folder(folder) => {
+                let model = weights::load(folder, kind, device)?;
+                if let Some(warning) = weight_files::warning(folder, model.config.tie_word_embeddings) {
+                    terminal::warn(&format!("warning: {warning}"));
+                }
+                Ok(model)
+            }
         }
     }
 }

@@ -149,6 +149,7 @@ fn save(
         let saved = Contents {
             sets,
             adapter_config: Some(json!({ "r": 3, "lora_alpha": 6 })),
+            base: None,
             vision: None,
             model_files: &run.join("model"),
             unfinished: None,
@@ -339,6 +340,7 @@ fn ranks_fail_together_and_leave_the_checkpoint_before() {
         let saved = Contents {
             sets,
             adapter_config: None,
+            base: None,
             vision: None,
             model_files: &run.path().join("model"),
             unfinished: None,
@@ -367,6 +369,7 @@ fn save_among(run: &Path, moment: Moment, best: Option<Moment>) -> Vec<String> {
     let saved = Contents {
         sets,
         adapter_config: None,
+            base: None,
         vision: None,
         model_files: &run.join("model"),
         unfinished: None,

@@ -16,7 +16,7 @@ use crate::checkpoint::{Moment, Source};
 use crate::data::Episode;
 use crate::files::{Sum, sum, write_json, write_lines};
 use crate::input_error;
-use crate::model::{self, Config, kind, new};
+use crate::model::{self, Config, kind, new, weight_files};
 use crate::plugin::{Limits, Plugins, SharedEnv};
 use crate::progress::Progress;
 use crate::ranks::Solo;
@@ -148,7 +148,8 @@ fn new_player(
     (folder, config): (&Path, &Config),
 ) -> Result<Player> {
     let tokenizer = Tokenizer::load(folder)?;
-    if let Some(warning) = tokenizer.template_warning(folder) {
+    let of_weights = weight_files::warning(folder, config.tie_word_embeddings);
+    for warning in tokenizer.template_warnings(folder).into_iter().chain(of_weights) {
         terminal::warn(&format!("warning: {warning}"));
     }
     Player::new(PlayerOptions {

@@ -38,7 +38,7 @@ impl Space {
         let policy = match &recipe.model.lora {
             Some(lora) => {
                 let adapters = Adapters::layouts_of(&decoder::block_layouts(config), lora.rank);
-                FLOAT * all + FLOAT * sum(&adapters) + state(&adapters)
+                FLOAT * sum(&adapters) + state(&adapters)
             }
             None => FLOAT * all + trained,
         };

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use super::{Conditions, Findings};
 use crate::agent::{TaskCursor, check_expert, plan, texts};
 use crate::input_error;
-use crate::model::{Config, hub, new, weights};
+use crate::model::{Config, hub, new, weight_files, weights};
 use crate::plugin::SharedEnv;
 use crate::recipe::Recipe;
 use crate::tokenizer::Tokenizer;
@@ -45,6 +45,7 @@ fn in_folder(recipe: &Recipe, folder: &Path, findings: &mut Findings) {
     if config.is_some() {
         findings.take(weights::open(folder).map(drop));
     }
+    findings.warnings.extend(config.as_ref().and_then(|it| weight_files::warning(folder, it.tie_word_embeddings)));
     let tokenizer = findings.take(Tokenizer::load(folder));
     if let (Some(config), Some(tokenizer)) = (&config, &tokenizer) {
         let checked = new::check_vocabulary(config, tokenizer);
@@ -52,7 +53,7 @@ fn in_folder(recipe: &Recipe, folder: &Path, findings: &mut Findings) {
     }
     findings.config = config;
     let Some(tokenizer) = tokenizer else { return };
-    findings.warnings.extend(tokenizer.template_warning(folder));
+    findings.warnings.extend(tokenizer.template_warnings(folder));
     if recipe.warm_start.is_some() && tokenizer.eos().is_empty() {
         findings.problems.push(input_error!(
             "recipe key `warm_start`: the tokenizer of {} names no end-of-sequence token, which a demonstration ends with; \

@@ -18,7 +18,7 @@ mod record;
 mod report;
 mod resume;
 mod signals;
-mod speed;
+pub mod speed;
 mod start;
 mod summary;
 mod verdict;
@@ -30,7 +30,7 @@ use rand_chacha::rand_core::Rng;
 use serde::{Deserialize, Serialize};
 
 use crate::agent::{Faults, Player, RunColumns, Scored, episode_columns, evaluation_lines, pack, write_images};
-use crate::checkpoint::Contents;
+use crate::checkpoint::{Base, Contents};
 use crate::data::{Batch, Episode};
 use crate::engine::{Counters as Generated, NoiseKey, noise};
 use crate::eval::{self, Evaluation, Panel};
@@ -400,8 +400,12 @@ impl Run {
         ledger.state.policy = OptimizerCounters::of(policy);
         ledger.state.critic = critic.map(OptimizerCounters::of);
         let estimator = ledger.estimator.as_deref();
-        let contents =
-            Contents { estimator, ..Contents::new(policy, critic, &self.model_files, ledger.unfinished(&row)?)? };
+        let base = ledger.state.start_model.as_ref().map(|sum| Base::new(&self.model_files, self.recipe.dtype, sum));
+        let contents = Contents {
+            estimator,
+            base: base.transpose()?,
+            ..Contents::new(policy, critic, &self.model_files, ledger.unfinished(&row)?)?
+        };
         let retention = ledger.retention(self.recipe.checkpoint.keep);
         ledger.checkpoints.save(&*self.ranks.comm, moment, &contents, &ledger.state, &retention)?;
         ledger.saved = Some(moment);

@@ -128,7 +128,7 @@ fn product_flops(n: i64) -> f64 {
 }
 
 /// FLOP/s of a large matrix product. Takes the best of several, since other programs may use the machine.
-fn product_rate(device: Device, kind: Kind, times: usize) -> f64 {
+pub fn product_rate(device: Device, kind: Kind, times: usize) -> f64 {
     let n = if device.is_cuda() { 8192 } else { CPU_SIZE };
     let wait = || {
         if let Device::Cuda(index) = device {

@@ -69,6 +69,7 @@ mod tests {
             recompute: Recompute::default(),
             ragged: true,
             sharding: Sharding::default(),
+            lora: None,
             profile: false,
         }
     }

@@ -40,7 +40,7 @@ use crate::policy::update::{UpdateSettings, update as update_policy};
 use crate::policy::{Network, logprobs};
 use crate::process_memory::peak_bytes;
 use crate::ranks::{self, C10d, Comm, Reduce, Rendezvous, exchange};
-use crate::recipe::{self, DeviceChoice, Dist, Recompute, Sharding, Update, VisionTrain};
+use crate::recipe::{self, DeviceChoice, Dist, Lora, Recompute, Sharding, Update, VisionTrain};
 use crate::shard::{Ranks, update_rule};
 
 #[derive(Debug, Clone)]
@@ -60,6 +60,8 @@ pub struct BenchOptions {
     /// Gives the sequences 10 to 100 % of the length of prompt and response.
     pub ragged: bool,
     pub sharding: Sharding,
+    /// Adapters that an update trains in place of all weights.
+    pub lora: Option<Lora>,
     /// Profiles one more run.
     pub profile: bool,
 }
@@ -92,7 +94,11 @@ pub fn update(options: &BenchOptions) -> Result<Value> {
         notice: Default::default(),
     };
     let options = &BenchOptions { batch: options.batch * ranks.world(), device, ..options.clone() };
-    let mut policy = Network::new(load(options)?, update_rule(&recipe::Optimizer::default()), &ranks)?;
+    let (model, rule) = (load(options)?, update_rule(&recipe::Optimizer::default()));
+    let mut policy = match &options.lora {
+        Some(lora) => Network::with_lora(model, rule, (lora, 0), &ranks)?,
+        None => Network::new(model, rule, &ranks)?,
+    };
     // Those of the first repetition, so that another program can be given the same work.
     let (first, layers) = (lengths(options, 1), policy.model.config.num_hidden_layers);
     let section = json!({ "mini_batch": options.batch, "lr": 1e-6, "recompute": options.recompute });
@@ -141,7 +147,7 @@ pub fn update(options: &BenchOptions) -> Result<Value> {
         cpu: !device.is_cuda(),
         ranks: ranks.world() as u64,
         sharding: options.sharding,
-        lora: None,
+        lora: options.lora.as_ref(),
         optimizer: &update.optimizer,
         micro_batch_tokens: micro_batch as u64,
         response_tokens: (rank_responses * micro_batch / rank_tokens) as u64,

@@ -13,7 +13,7 @@ use tch::{Device, Kind, Tensor};
 use crate::files::read_object;
 use crate::input_error;
 use crate::model::stored::Expected;
-use crate::model::weights::open_files;
+use crate::model::weight_files::open_any;
 use crate::ranks::Solo;
 use crate::shard::Layout;
 
@@ -201,7 +201,7 @@ impl Bert {
     /// Files that do not hold the network of `config.json`.
     pub fn load(dir: &Path, kind: Kind, device: Device) -> Result<Self> {
         let config = BertConfig::load(dir)?;
-        let files = open_files(dir)?.renamed(|name| {
+        let files = open_any(dir)?.renamed(|name| {
             let bare = name.strip_prefix("bert.").unwrap_or(name);
             let unused = bare.starts_with("pooler.")
                 || bare.starts_with("cls.")

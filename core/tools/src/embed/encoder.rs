@@ -10,7 +10,7 @@ use tch::{Device, Kind, Tensor, no_grad};
 use super::bert::Bert;
 use crate::files::{hex, read_object, sum};
 use crate::input_error;
-use crate::model::{hub, weights};
+use crate::model::{hub, weight_files};
 use crate::tokenizer::TextTokenizer;
 
 /// Most tokens of a batch, padding included; a longer text is a batch of its own.
@@ -146,7 +146,7 @@ fn check_pooling(dir: &Path) -> Result<()> {
 /// SHA-256 over names and contents of the files that make the vectors.
 fn sum_of(dir: &Path) -> Result<String> {
     let mut hasher = Sha256::new();
-    let files = ["config.json", "tokenizer.json"].map(String::from).into_iter().chain(weights::files_of(dir)?);
+    let files = ["config.json", "tokenizer.json"].map(String::from).into_iter().chain(weight_files::files_of(dir)?);
     for file in files {
         hasher.update(format!("{} {file}\n", sum(&dir.join(&file))?.sha256));
     }

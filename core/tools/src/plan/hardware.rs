@@ -3,7 +3,9 @@
 use nestor_args::Gpu;
 use nestor_torch::host;
 use serde::Serialize;
-use tch::Kind;
+use tch::{Device, Kind};
+
+use crate::run::speed::product_rate;
 
 /// Rates and sizes of one rank's device.
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -32,11 +34,9 @@ pub struct Hardware {
 /// Rate of a whole pass as a share of the rate of matrix products. On a CPU small networks reached 25 to 59 % (`update/mfu`).
 pub const EFFICIENCY: f64 = 0.4;
 
-/// FLOP/s of one core: measured 70 GFLOP/s of float32 products, and 200 of bfloat16.
-const CORE_FLOPS: [f64; 2] = [70e9, 200e9];
-
 impl Hardware {
-    /// The rates of a device for a compute type. A CPU's cores and memory are all of this machine's.
+    /// The rates of a device for a compute type. A CPU's cores and memory are all of this machine's; a product of some milliseconds
+    /// measures them.
     pub fn of(gpu: Gpu, kind: Kind) -> Self {
         let wide = kind == Kind::Float;
         // Measured: 798 and 790 TFLOP/s of bfloat16 products, 3.0 and 4.3 TB/s. float32 products use no tensor cores.
@@ -60,7 +60,7 @@ impl Hardware {
                 gpu,
                 // This process gives its own back before a run.
                 memory: host::available_bytes().unwrap_or(0) + host::own_bytes().unwrap_or(0),
-                flops: EFFICIENCY * cores() as f64 * CORE_FLOPS[usize::from(!wide)],
+                flops: EFFICIENCY * product_rate(Device::Cpu, kind, 3),
                 memory_rate: 6e9,
                 link_rate: 1e9,
                 network_rate: 1e9,
@@ -78,8 +78,8 @@ impl Hardware {
         match self.gpu {
             Gpu::Cpu => vec![
                 format!(
-                    "passes run at {:.0} % of {:.0} GFLOP/s on the cores here, memory at 6 GB/s, links of 1 GB/s: orders of \
-                     magnitude, since machines differ",
+                    "passes run at {:.0} % of the {:.0} GFLOP/s that a product reaches here now, memory at 6 GB/s, links of 1 \
+                     GB/s: orders of magnitude, since machines differ",
                     100.0 * EFFICIENCY,
                     self.flops / EFFICIENCY / 1e9
                 ),
@@ -97,11 +97,6 @@ impl Hardware {
             ],
         }
     }
-}
-
-/// Cores that this process may use.
-fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// The ranks and their distribution over nodes.

@@ -37,7 +37,7 @@ use crate::plugin::{self, Plugins};
 use crate::policy::logprobs::score;
 use crate::ranks::Rendezvous;
 use crate::ranks::launch::{self, end_with_launcher};
-use crate::recipe::{self, Dist, Dtype, Recipe};
+use crate::recipe::{self, Dist, Dtype, Lora, Recipe};
 use crate::run::{
     MemoryWarning, RECIPE, TrainArgs, check_empty, join, make_first_free, remove_empty, to_resume, verdict,
 };
@@ -196,9 +196,9 @@ fn run(command: Command) -> Result<ExitCode> {
             let source = export(&options)?;
             print_line(&format!("exported {} to {}", source.display(), options.dir.display()))?;
         }
-        Command::Bench(BenchCommand::Generate(args)) => run_bench(args, bench::generate)?,
-        Command::Bench(BenchCommand::Score(args)) => run_bench(args.into(), bench::score)?,
-        Command::Bench(BenchCommand::Update(args)) => run_bench(args, bench::update)?,
+        Command::Bench(BenchCommand::Generate(args)) => run_bench(args, None, bench::generate)?,
+        Command::Bench(BenchCommand::Score(args)) => run_bench(args.into(), None, bench::score)?,
+        Command::Bench(BenchCommand::Update(args)) => run_bench(args.profiled, args.lora, bench::update)?,
         Command::Bench(BenchCommand::Rollout(args)) => {
             let measured = bench::rollout(&args)?;
             print(args.run.json, &measured, || seconds_and_rate(&measured))?;
@@ -375,9 +375,10 @@ fn run_embed(args: EmbedArgs) -> Result<()> {
     print(args.json, &serde_json::to_value(&embedded)?, || embedded.to_string())
 }
 
-fn run_bench(args: ProfiledBench, work: fn(&BenchOptions) -> Result<Value>) -> Result<()> {
+fn run_bench(args: ProfiledBench, lora: Option<i64>, work: fn(&BenchOptions) -> Result<Value>) -> Result<()> {
     let json = args.bench.json;
-    let measured = work(&bench_options(args)?)?;
+    let lora = lora.map(|rank| Lora { rank, alpha: 2.0 * rank as f64 });
+    let measured = work(&BenchOptions { lora, ..bench_options(args)? })?;
     print(json, &measured, || seconds_and_rate(&measured))
 }
 
@@ -395,6 +396,7 @@ fn bench_options(args: ProfiledBench) -> Result<BenchOptions> {
         recompute: args.recompute,
         ragged,
         sharding: args.sharding,
+        lora: None,
         profile,
     })
 }

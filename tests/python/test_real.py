@@ -1,0 +1,153 @@
+"""Real language models (scripts/models/get.py) against transformers and PyTorch. SmolLM2-135M is tested in CI, and larger models
+by `pytest -m real`. A model that is not there leaves its tests out.
+
+The texts are this project's own pages. Weights of a trained network have activations of very different sizes, which random ones
+have not.
+"""
+import json
+import math
+
+import pytest
+import torch
+from chats import CHATS, chat
+from conftest import ROOT
+from safetensors.torch import load_file
+from test_gradients import assert_gradients_equal, padded_stats, reference_loss, with_old_and_ref
+from test_model import largest, reference
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+MODELS = ["smollm2-135m", *(pytest.param(f"qwen2.5-coder-{size}", marks=pytest.mark.real) for size in ("0.5b", "1.5b"))]
+PAGES = ["README.md", "docs/architecture.md", "docs/rollout.md", "docs/estimator.md", "docs/checkpoints.md", "docs/c_plugins.md"]
+LENGTHS = [4000, 1, 900, 17, 260, 2]  # one row for each page
+THINGS = ["a river", "the moon", "copper", "a violin", "bread", "gravity", "a spider", "Paris", "a volcano", "paper"]
+ASKED = ["What is {}?", "Name three facts about {}.", "Write one line of Python that prints the word for {}.",
+         "Translate the name of {} into French."]
+PROMPTS = [asked.format(thing) for thing in THINGS for asked in ASKED]
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def real(request):
+    """The folder of a model, and its tokenizer in transformers."""
+    folder = ROOT / "models" / request.param
+    if not (folder / "model.safetensors").exists():
+        pytest.skip(f"there is no {folder.relative_to(ROOT)}: run scripts/models/get.py {request.param}")
+    return folder, AutoTokenizer.from_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def wide(real):
+    """The model in float32."""
+    return AutoModelForCausalLM.from_pretrained(real[0], dtype=torch.float32).eval()
+
+
+def make_rows(tokenizer):
+    texts = [(ROOT / page).read_text() for page in PAGES]
+    return [tokenizer(text)["input_ids"][:length] for text, length in zip(texts, LENGTHS)]
+
+
+def test_log_probs(real, wide, score):
+    folder, tokenizer = real
+    rows = make_rows(tokenizer)
+    exact = reference(wide, rows)
+    assert largest(score(folder, rows), exact) <= 1e-4
+    # bfloat16 moves log-probs about as far as in transformers. It is slow on most CPUs, so without the longest row.
+    half = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    exact, theirs, ours = ([p for row in rows for p in row] for rows in
+                           (exact[1:], reference(half, rows[1:]), score(folder, rows[1:], "bfloat16")))
+    mean = lambda of: sum(abs(x - y) for x, y in zip(of, exact)) / len(exact)
+    assert mean(ours) < 1.2 * mean(theirs)
+
+
+@torch.no_grad()
+def test_greedy_texts(real, wide, run_json, tmp_path):
+    """40 prompts in one batch of ours, with a shared beginning, and one by one in transformers."""
+    folder, tokenizer = real
+    file = tmp_path / "chats.jsonl"
+    file.write_text("".join(json.dumps(chat(prompt)) + "\n" for prompt in PROMPTS))
+    got = run_json("generate", folder, "--chat", file, "--temperature", "0", "--max-new-tokens", "12", "--device", "cpu", "--json")
+    for prompt, ours in zip(PROMPTS, got["tokens"], strict=True):
+        ids = tokenizer.apply_chat_template(chat(prompt), add_generation_prompt=True, return_tensors="pt", return_dict=False)
+        done = wide.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, repetition_penalty=1.0,
+                             max_new_tokens=12, pad_token_id=0)
+        assert ours == done[0, ids.shape[1]:].tolist(), prompt
+
+
+def test_chats(real, run_json, tmp_path):
+    folder, tokenizer = real
+    chats, file = CHATS + [chat(prompt) for prompt in PROMPTS[::2]], tmp_path / "chats.jsonl"
+    file.write_text("".join(json.dumps(one) + "\n" for one in chats))
+    got = run_json("tokenize", folder, "--chat", file, "--json")["tokens"]
+    for one, ids in zip(chats, got, strict=True):
+        assert ids == tokenizer.apply_chat_template(one, add_generation_prompt=True, return_dict=False), one
+
+
+@torch.no_grad()
+def test_frequencies_of_sampled_tokens(real, wide, run_json, tmp_path):
+    """1,000 draws of one token against softmax: Pearson's chi-square, whose cube root is nearly normal (Wilson and Hilferty)."""
+    folder, tokenizer = real
+    prompt, draws = tokenizer("The capital of")["input_ids"], 1000
+    file = tmp_path / "tokens.json"
+    file.write_text(json.dumps({"rows": [prompt] * draws}))
+    got = run_json("generate", folder, "--tokens", file, "--max-new-tokens", "1", "--seed", "5", "--device", "cpu", "--json")
+    counts = torch.bincount(torch.tensor([row[0] for row in got["tokens"]]), minlength=wide.config.vocab_size).double()
+    want = draws * torch.softmax(wide(torch.tensor([prompt])).logits[0, -1].double(), -1)
+    often = want >= 5
+    counts, want = (torch.cat([all[often], all[~often].sum()[None]]) for all in (counts, want))
+    free = len(want) - 1
+    assert free > 20
+    pearson = ((counts - want) ** 2 / want).sum().item()
+    normal = ((pearson / free) ** (1 / 3) - (1 - 2 / (9 * free))) / math.sqrt(2 / (9 * free))
+    assert abs(normal) < 4
+
+
+def test_shared_prefixes(real, run_json, score, tmp_path):
+    """Prompts that share pages of the cache are continued as each one alone, with the log-probs of a whole pass."""
+    folder, tokenizer = real
+    page = tokenizer((ROOT / PAGES[1]).read_text())["input_ids"]
+    rows = [page[:300] + page[400 + 10 * i:][:5 * i + 1] for i in range(8)] + [page[:300]]
+
+    def generate(rows):
+        file = tmp_path / "rows.json"
+        file.write_text(json.dumps({"rows": rows}))
+        return run_json("generate", folder, "--tokens", file, "--max-new-tokens", "8", "--temperature", "0", "--device", "cpu",
+                        "--json")
+
+    together = generate(rows)
+    for at in (0, 4, 8):
+        assert generate([rows[at]])["tokens"] == [together["tokens"][at]]
+    scores = score(folder, [row + new for row, new in zip(rows, together["tokens"])])
+    ends = [row[-len(new):] for row, new in zip(scores, together["tokens"])]
+    assert largest(together["logprobs"], ends) <= 1e-4
+
+
+@pytest.mark.parametrize("recompute", ["all", "none"])
+def test_gradients(real, recompute, driver, tmp_path):
+    """Packed, block by block, against autograd."""
+    folder, tokenizer = real
+    text = tokenizer((ROOT / PAGES[2]).read_text())["input_ids"]
+    cut = lambda start, prompt, response, advantage: {
+        "prompt": text[start:start + prompt], "response": text[start + prompt:][:response], "advantage": advantage}
+    sequences = [[cut(0, 30, 10, 1.5)], [cut(50, 7, 1, -2.0)], [cut(80, 12, 20, 0.7), cut(120, 5, 4, -0.3)]]
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    rows = with_old_and_ref(model, sequences, 0.3, 0.5)
+    reference_loss(padded_stats(model, sequences), rows)[0].backward()
+    want = {name: p.grad for name, p in model.named_parameters()}
+    del model
+    update = {"mini_batch": len(rows), "lr": 1e-3, "micro_batch_tokens": 60, "clip_low": 0.2, "clip_high": 0.28, "dual_clip": 3.0,
+              "entropy": 0.01, "recompute": recompute, "kl": {"coef": 0.05, "kind": "k3"}}
+    (tmp_path / "batch.json").write_text(json.dumps({"sequences": sequences, "update": update, "temperature": 0.9}))
+    driver("gradients", folder, tmp_path / "batch.json", tmp_path / "gradients.safetensors")
+    assert_gradients_equal(load_file(tmp_path / "gradients.safetensors"), want)
+
+
+def test_an_export_is_the_model(real, run, score, tmp_path):
+    folder, tokenizer = real
+    done = run("export", folder, tmp_path / "copy", "--dtype", "bfloat16")
+    assert done.returncode == 0, done.stderr
+    ours, theirs = load_file(tmp_path / "copy/model.safetensors"), load_file(folder / "model.safetensors")
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    again = AutoTokenizer.from_pretrained(tmp_path / "copy")
+    text = (ROOT / PAGES[3]).read_text()
+    assert again(text)["input_ids"] == tokenizer(text)["input_ids"]
+    assert again.chat_template == tokenizer.chat_template
+    AutoModelForCausalLM.from_pretrained(tmp_path / "copy", dtype=torch.bfloat16)

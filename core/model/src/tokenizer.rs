@@ -320,7 +320,9 @@ fn find_template(dir: &Path, settings: &Map<String, Value>) -> Result<Option<(Pa
     match files::read_to_string(&path, SMALL) {
         Ok(text) => Ok(Some((path, text))),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            for (file, content) in [(TEMPLATE_JSON, read_object(&dir.join(TEMPLATE_JSON))?), (SETTINGS_FILE, Some(settings.clone()))] {
+            for (file, content) in
+                [(TEMPLATE_JSON, read_object(&dir.join(TEMPLATE_JSON))?), (SETTINGS_FILE, Some(settings.clone()))]
+            {
                 let (path, content) = (dir.join(file), content.unwrap_or_default());
                 let text = template::of_settings(&content).map_err(|why| input_error!("{}: {why}", path.display()))?;
                 if let Some(text) = text {

@@ -25,7 +25,9 @@ pub fn folder(name: &Path) -> Result<PathBuf> {
     let path = expanded(name, home.as_deref());
     match HubId::parse(name) {
         // The folder of scripts/models/get.py is no organisation.
-        Some(id) if !path.exists() && id.org != "models" => Cache::find(|name| std::env::var_os(name), home.as_deref()).snapshot(&id),
+        Some(id) if !path.exists() && id.org != "models" => {
+            Cache::find(|name| std::env::var_os(name), home.as_deref()).snapshot(&id)
+        }
         _ => Ok(path),
     }
 }

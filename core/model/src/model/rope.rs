@@ -69,8 +69,9 @@ fn dynamic_base(config: &Config, factor: f64, positions: &Tensor) -> Tensor {
     let (longest, dim) = (config.max_position_embeddings as f64, config.head_dim() as f64);
     let sequence = positions.eq(0).to_kind(Kind::Int64).cumsum(0, Kind::Int64);
     let lengths = Tensor::zeros([positions.size()[0] + 1], (Kind::Int64, positions.device()))
-        .scatter_reduce(0, &sequence, &(positions + 1), "amax", true)
+        .scatter_reduce(0, &sequence, &(positions + 1), "amax")
         .index_select(0, &sequence);
     let lengths = lengths.to_kind(Kind::Float).clamp_min(longest);
-    (config.rope_theta * (lengths * factor / longest - (factor - 1.0)).pow_tensor_scalar(dim / (dim - 2.0))).unsqueeze(-1)
+    (config.rope_theta * (lengths * factor / longest - (factor - 1.0)).pow_tensor_scalar(dim / (dim - 2.0)))
+        .unsqueeze(-1)
 }

@@ -14,13 +14,22 @@ use crate::input_error;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum RopeScaling {
     /// Divides every frequency by the factor.
-    Linear { factor: f64 },
+    Linear {
+        factor: f64,
+    },
     /// Raises the base for a sequence longer than `max_position_embeddings`, by its length; shorter ones are as without.
-    Dynamic { factor: f64 },
+    Dynamic {
+        factor: f64,
+    },
     Yarn(Yarn),
     /// Llama 3.1's: divides the frequencies with less than `low_freq_factor` turns in the original length, keeps those with more
     /// than `high_freq_factor`, and mixes the two in between.
-    Llama3 { factor: f64, low_freq_factor: f64, high_freq_factor: f64, original_max_position_embeddings: i64 },
+    Llama3 {
+        factor: f64,
+        low_freq_factor: f64,
+        high_freq_factor: f64,
+        original_max_position_embeddings: i64,
+    },
 }
 
 /// YaRN ([arXiv 2309.00071](https://arxiv.org/abs/2309.00071)): keeps frequencies with more than `beta_fast` turns in the original
@@ -43,7 +52,9 @@ pub struct Yarn {
 impl Yarn {
     fn from_json(section: &Fields, longest: i64, original: i64) -> Result<Self> {
         // As transformers: 0 counts as missing.
-        let or = |name: &str, default: f64| Ok::<_, anyhow::Error>(section.number(name)?.filter(|&x| x != 0.0).unwrap_or(default));
+        let or = |name: &str, default: f64| {
+            Ok::<_, anyhow::Error>(section.number(name)?.filter(|&x| x != 0.0).unwrap_or(default))
+        };
         Ok(Self {
             factor: section.number("factor")?.unwrap_or(longest as f64 / original as f64),
             original_max_position_embeddings: original,
@@ -62,9 +73,11 @@ impl Yarn {
         put("rope_type", "yarn".into());
         put("factor", self.factor.into());
         put("original_max_position_embeddings", self.original_max_position_embeddings.into());
-        for (name, value) in
-            [("attention_factor", self.attention_factor), ("mscale", self.mscale), ("mscale_all_dim", self.mscale_all_dim)]
-        {
+        for (name, value) in [
+            ("attention_factor", self.attention_factor),
+            ("mscale", self.mscale),
+            ("mscale_all_dim", self.mscale_all_dim),
+        ] {
             if let Some(value) = value {
                 put(name, value.into());
             }
@@ -87,7 +100,8 @@ impl Yarn {
     fn apply(self, frequencies: &Tensor, base: f64) -> Tensor {
         let pairs = frequencies.size()[0];
         let dim = 2.0 * pairs as f64;
-        let pair_of = |turns: f64| dim * (self.original_max_position_embeddings as f64 / (turns * TAU)).ln() / (2.0 * base.ln());
+        let pair_of =
+            |turns: f64| dim * (self.original_max_position_embeddings as f64 / (turns * TAU)).ln() / (2.0 * base.ln());
         let (mut low, mut high) = (pair_of(self.beta_fast), pair_of(self.beta_slow));
         if self.truncate {
             (low, high) = (low.floor(), high.ceil());

@@ -15,11 +15,9 @@ use super::stored::{Expected, Outgoing, TensorFiles, of_files, of_model, to_byte
 use super::weight_files::{INDEX, ONE_FILE, open_files};
 use super::{Config, Model};
 use crate::files::{hex, read_object, write_json, write_whole};
-use crate::input_error;
 use crate::ranks::Solo;
 use crate::shard::Layout;
 use crate::tokenizer::copy_files;
-
 
 /// Most bytes of one file of a saved model.
 const FILE_BYTES: usize = 4 << 30;

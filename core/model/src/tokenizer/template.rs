@@ -150,7 +150,10 @@ pub(super) fn of_settings(settings: &Map<String, Value>) -> Result<Option<String
             let names = || list.iter().filter_map(|entry| entry["name"].as_str()).collect::<Vec<_>>().join(", ");
             let text = default.and_then(|entry| entry["template"].as_str());
             text.map(|text| Some(text.to_string())).ok_or_else(|| {
-                format!("chat_template lists {}, but no template of the name default; write one as chat_template.jinja", names())
+                format!(
+                    "chat_template lists {}, but no template of the name default; write one as chat_template.jinja",
+                    names()
+                )
             })
         }
         _ => Ok(None),

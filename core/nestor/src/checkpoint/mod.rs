@@ -151,11 +151,9 @@ impl<'a> Contents<'a> {
         unfinished: Option<Unfinished>,
     ) -> Result<Self> {
         let mut sets = vec![match &policy.model.adapters {
-            None => TensorSet {
-                name: POLICY.master_weights.into(),
-                layouts: &policy.model.layouts,
-                shards: policy.base(),
-            },
+            None => {
+                TensorSet { name: POLICY.master_weights.into(), layouts: &policy.model.layouts, shards: policy.base() }
+            }
             Some(adapters) => TensorSet {
                 name: ADAPTER.into(),
                 layouts: &adapters.layouts,

@@ -369,7 +369,7 @@ fn save_among(run: &Path, moment: Moment, best: Option<Moment>) -> Vec<String> {
     let saved = Contents {
         sets,
         adapter_config: None,
-            base: None,
+        base: None,
         vision: None,
         model_files: &run.join("model"),
         unfinished: None,

@@ -132,6 +132,7 @@ fn save(comm: &dyn Comm, run_dir: &Path, iteration: u64) -> Result<()> {
     let saved = Contents {
         sets,
         adapter_config: None,
+        base: None,
         vision: None,
         model_files: &model_files,
         unfinished: None,

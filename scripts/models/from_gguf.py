@@ -113,6 +113,8 @@ def convert(path, folder, generation=None, card=None):
         (partial / file).write_text(json.dumps(value, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
     if template := fields.get("tokenizer.chat_template"):
         (partial / "chat_template.jinja").write_text(template, encoding="utf-8", newline="")
+    # save_file gives the file to its owner alone.
+    shutil.copymode(partial / "config.json", partial / "model.safetensors")
     origin = f"Converted from `{Path(path).name}` by scripts/models/from_gguf.py.\n"
     (partial / "README.md").write_text(card or origin, encoding="utf-8")
     if folder.is_dir() and not any(folder.iterdir()):

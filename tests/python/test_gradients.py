@@ -56,7 +56,8 @@ def padded_stats(model, sequences):
     length = max(map(len, tokens))
     ids = torch.tensor([t + [0] * (length - len(t)) for t in tokens])
     mask = torch.tensor([[1] * len(t) + [0] * (length - len(t)) for t in tokens])
-    logits = model(ids, attention_mask=mask, use_cache=False).logits.float() / TEMPERATURE
+    logits = model(ids, attention_mask=mask, use_cache=False).logits
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / TEMPERATURE
     logp = torch.log_softmax(logits, -1)
     out = []
     for i, turns in enumerate(sequences):

@@ -12,13 +12,13 @@ import torch
 from chats import CHATS, chat
 from conftest import ROOT
 from safetensors.torch import load_file
-from test_gradients import assert_gradients_equal, padded_stats, reference_loss, with_old_and_ref
+from test_gradients import padded_stats, reference_loss, with_old_and_ref
 from test_model import largest, reference
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 MODELS = ["smollm2-135m", *(pytest.param(f"qwen2.5-coder-{size}", marks=pytest.mark.real) for size in ("0.5b", "1.5b"))]
 PAGES = ["README.md", "docs/architecture.md", "docs/rollout.md", "docs/estimator.md", "docs/checkpoints.md", "docs/c_plugins.md"]
-LENGTHS = [4000, 1, 900, 17, 260, 2]  # one row for each page
+LENGTHS = [1200, 1, 300, 17, 130, 2]  # one row for each page
 THINGS = ["a river", "the moon", "copper", "a violin", "bread", "gravity", "a spider", "Paris", "a volcano", "paper"]
 ASKED = ["What is {}?", "Name three facts about {}.", "Write one line of Python that prints the word for {}.",
          "Translate the name of {} into French."]
@@ -40,9 +40,15 @@ def wide(real):
     return AutoModelForCausalLM.from_pretrained(real[0], dtype=torch.float32).eval()
 
 
-def make_rows(tokenizer):
+def make_rows(tokenizer, lengths=LENGTHS):
     texts = [(ROOT / page).read_text() for page in PAGES]
-    return [tokenizer(text)["input_ids"][:length] for text, length in zip(texts, LENGTHS)]
+    return [tokenizer(text)["input_ids"][:length] for text, length in zip(texts, lengths)]
+
+
+@pytest.mark.real
+def test_log_probs_of_4000_tokens(real, wide, score):
+    rows = make_rows(real[1], [4000])
+    assert largest(score(real[0], rows), reference(wide, rows)) <= 1e-4
 
 
 def test_log_probs(real, wide, score):
@@ -50,10 +56,10 @@ def test_log_probs(real, wide, score):
     rows = make_rows(tokenizer)
     exact = reference(wide, rows)
     assert largest(score(folder, rows), exact) <= 1e-4
-    # bfloat16 moves log-probs about as far as in transformers. It is slow on most CPUs, so without the longest row.
+    # bfloat16 moves log-probs about as far as in transformers. It is slow on most CPUs, so without the longest rows.
     half = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
     exact, theirs, ours = ([p for row in rows for p in row] for rows in
-                           (exact[1:], reference(half, rows[1:]), score(folder, rows[1:], "bfloat16")))
+                           (exact[3:], reference(half, rows[3:]), score(folder, rows[3:], "bfloat16")))
     mean = lambda of: sum(abs(x - y) for x, y in zip(of, exact)) / len(exact)
     assert mean(ours) < 1.2 * mean(theirs)
 
@@ -76,7 +82,7 @@ def test_chats(real, run_json, tmp_path):
     folder, tokenizer = real
     chats, file = CHATS + [chat(prompt) for prompt in PROMPTS[::2]], tmp_path / "chats.jsonl"
     file.write_text("".join(json.dumps(one) + "\n" for one in chats))
-    got = run_json("tokenize", folder, "--chat", file, "--json")["tokens"]
+    got = run_json("tokenize", folder, "--chat", file, "--json")["ids"]
     for one, ids in zip(chats, got, strict=True):
         assert ids == tokenizer.apply_chat_template(one, add_generation_prompt=True, return_dict=False), one
 
@@ -120,24 +126,31 @@ def test_shared_prefixes(real, run_json, score, tmp_path):
     assert largest(together["logprobs"], ends) <= 1e-4
 
 
-@pytest.mark.parametrize("recompute", ["all", "none"])
-def test_gradients(real, recompute, driver, tmp_path):
-    """Packed, block by block, against autograd."""
+def test_gradients(real, driver, tmp_path):
+    """Packed and block by block, against autograd in float64: as near to it as autograd in float32, whose sums of large terms of
+    both signs have an error of 3e-5 with SmolLM2."""
     folder, tokenizer = real
     text = tokenizer((ROOT / PAGES[2]).read_text())["input_ids"]
     cut = lambda start, prompt, response, advantage: {
         "prompt": text[start:start + prompt], "response": text[start + prompt:][:response], "advantage": advantage}
     sequences = [[cut(0, 30, 10, 1.5)], [cut(50, 7, 1, -2.0)], [cut(80, 12, 20, 0.7), cut(120, 5, 4, -0.3)]]
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    rows = with_old_and_ref(model, sequences, 0.3, 0.5)
-    reference_loss(padded_stats(model, sequences), rows)[0].backward()
-    want = {name: p.grad for name, p in model.named_parameters()}
-    del model
+    rows, (exact, theirs) = None, ({}, {})
+    for dtype, gradients in ((torch.float64, exact), (torch.float32, theirs)):
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+        rows = rows or with_old_and_ref(model, sequences, 0.3, 0.5)
+        reference_loss(padded_stats(model, sequences), rows)[0].backward()
+        gradients |= {name: p.grad for name, p in model.named_parameters()}
+        del model
     update = {"mini_batch": len(rows), "lr": 1e-3, "micro_batch_tokens": 60, "clip_low": 0.2, "clip_high": 0.28, "dual_clip": 3.0,
-              "entropy": 0.01, "recompute": recompute, "kl": {"coef": 0.05, "kind": "k3"}}
+              "entropy": 0.01, "recompute": 4, "kl": {"coef": 0.05, "kind": "k3"}}
     (tmp_path / "batch.json").write_text(json.dumps({"sequences": sequences, "update": update, "temperature": 0.9}))
     driver("gradients", folder, tmp_path / "batch.json", tmp_path / "gradients.safetensors")
-    assert_gradients_equal(load_file(tmp_path / "gradients.safetensors"), want)
+    ours = load_file(tmp_path / "gradients.safetensors")
+    assert ours.keys() == exact.keys()
+    square = lambda of: {name: (of[name].double() - exact[name]).square().sum().item() for name in exact}
+    mine, other, size = square(ours), square(theirs), {name: exact[name].square().sum().item() for name in exact}
+    assert all(mine[name] <= 1e-8 * size[name] for name in exact)
+    assert sum(mine.values()) <= 1.5**2 * sum(other.values()) < 1e-8 * sum(size.values())
 
 
 def test_an_export_is_the_model(real, run, score, tmp_path):

@@ -366,7 +366,7 @@ def test_a_stored_head_that_differs_from_the_embedding_is_used(tmp_path, score, 
 
 def test_one_file_comes_before_shards(tmp_path, score, run):
     """As in transformers, whose `save_pretrained` leaves an old index where it is."""
-    old, new, rows = make_model("tiny"), make_model("tiny", rms_norm_eps=1e-5), make_rows("tiny")[1:4]
+    old, new, rows = make_model("tiny"), make_model("tiny"), make_rows("tiny")[1:4]
     with torch.no_grad():
         new.model.layers[0].mlp.up_proj.weight.mul_(-1)
     old.save_pretrained(tmp_path, max_shard_size="100KB")

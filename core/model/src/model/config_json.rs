@@ -163,7 +163,8 @@ impl Config {
             *dtype = own["torch_dtype"].clone();
         }
         for (key, value) in own.as_object().into_iter().flatten() {
-            let changed = key == "torch_dtype" || self.output == Output::Value && OF_CRITIC.contains(&key.as_str());
+            let changed = ["torch_dtype", "tie_word_embeddings"].contains(&key.as_str())
+                || self.output == Output::Value && OF_CRITIC.contains(&key.as_str());
             if changed || original.get(key).is_none_or(Value::is_null) {
                 original.insert(key.clone(), value.clone());
             }

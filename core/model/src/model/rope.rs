@@ -64,13 +64,16 @@ impl Rope {
 }
 
 /// The base of dynamic scaling at each position (T): (T, 1) float32. Every position 0 begins a sequence, whose length raises the
-/// base beyond `max_position_embeddings`. A pass of the engine has positions below that only.
+/// base beyond `max_position_embeddings`. Where all positions are below that, as in every pass of the engine, it is the plain one.
 fn dynamic_base(config: &Config, factor: f64, positions: &Tensor) -> Tensor {
-    let (longest, dim) = (config.max_position_embeddings as f64, config.head_dim() as f64);
-    let sequence = positions.eq(0).to_kind(Kind::Int64).cumsum(0, Kind::Int64);
-    let lengths = Tensor::zeros([positions.size()[0] + 1], (Kind::Int64, positions.device()))
-        .scatter_reduce(0, &sequence, &(positions + 1), "amax")
-        .index_select(0, &sequence);
+    let longest = config.max_position_embeddings;
+    if positions.max().int64_value(&[]) < longest {
+        return Tensor::full([1], config.rope_theta, (Kind::Float, positions.device()));
+    }
+    let (longest, dim) = (longest as f64, config.head_dim() as f64);
+    let begins = positions.eq(0);
+    let sequence = begins.to_kind(Kind::Int64).cumsum(0, Kind::Int64) - 1;
+    let lengths = (positions + 1).masked_select(&begins.roll([-1], [0])).index_select(0, &sequence);
     let lengths = lengths.to_kind(Kind::Float).clamp_min(longest);
     (config.rope_theta * (lengths * factor / longest - (factor - 1.0)).pow_tensor_scalar(dim / (dim - 2.0)))
         .unsqueeze(-1)

@@ -121,4 +121,4 @@ def test_the_card_states_what_the_run_recorded(tuned, run, tmp_path):
     card = ModelCard.load(first / "README.md")
     assert card.data.library_name == "peft" and "| last | 1 | 0.750" in card.text
     alone = shutil.copytree(run_dir / "checkpoints/iteration-000002", tmp_path / "alone")
-    assert not (export(run, alone, tmp_path / "bare") / "README.md").exists()
+    assert not (export(run, alone, tmp_path / "bare", env=env) / "README.md").exists()

@@ -15,6 +15,7 @@ RECONNECTS = ("env/reconnects",)
 SESSIONS = 32
 RECIPE = """\
 extends: {root}/recipes/smoke/gigpo.yaml
+deterministic: true
 env:
   plugin: openenv
   config:

@@ -109,7 +109,7 @@ def test_a_corpus_in_a_file_gives_the_run_of_the_world_in_memory(root, run, tmp_
     options = [word for key, value in size.items() for word in (f"--{key}", str(value))]
     tool = [root / "target/release/nestor-search", "world", tmp_path / "world", "--size", "small", *options]
     subprocess.run(tool, check=True, stdout=subprocess.DEVNULL)
-    sets = {"iterations": 1, "warm_start.steps": 60, "rollout.tasks": 4, "eval.tasks": 20, "update.mini_batch": 32,
+    sets = {"iterations": 1, "deterministic": "true", "warm_start.steps": 60, "rollout.tasks": 4, "eval.tasks": 20, "update.mini_batch": 32,
             "env.config.generate": json.dumps({**size, "size": "small", "choices": True})}
     runs = {}
     for name, retriever in [("memory", "null"), ("file", json.dumps({"bm25": {"corpus": str(tmp_path / "world/corpus.jsonl")}}))]:

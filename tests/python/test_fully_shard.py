@@ -12,7 +12,7 @@ import pytest
 import torch
 from conftest import ROOT, run_ranks
 from safetensors.torch import load_file
-from test_gradients import CLIP_HIGH, CLIP_LOW, DUAL_CLIP, ENTROPY, KL, TEMPERATURE, make_model, padded_stats
+from test_gradients import CLIP_HIGH, CLIP_LOW, DUAL_CLIP, ENTROPY, KL, TEMPERATURE, make_model, old_log_probs, padded_stats
 
 # Turns of (new tokens, response tokens); five turns each in the first two mini-batches.
 SHAPES = [[(30, 150)], [(9, 40)], [(17, 31), (8, 20)], [(3, 25)],
@@ -26,8 +26,6 @@ UPDATE = {"mini_batch": 5, "lr": 1e-5, "micro_batch_tokens": 100, "clip_low": CL
 def make_batches(model, iterations):
     """Random sequences whose old and reference log-probs lie around those of the model."""
     g = torch.Generator().manual_seed(4)
-    def around(logp):
-        return (logp + 0.3 * torch.randn(logp.shape, generator=g)).tolist()
     batches = []
     for _ in range(iterations):
         batch = []
@@ -38,7 +36,7 @@ def make_batches(model, iterations):
         with torch.no_grad():
             stats = padded_stats(model, batch)
         for (logp, _), turn in zip(stats, sum(batch, []), strict=True):
-            turn |= {"old": around(logp), "ref": around(logp)}
+            turn |= {"old": old_log_probs(logp, 0.3, g), "ref": (logp + 0.3 * torch.randn(logp.shape, generator=g)).tolist()}
         batches.append(batch)
     return batches
 

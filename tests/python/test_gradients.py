@@ -95,16 +95,21 @@ def reference_loss(stats, rows):
     return policy - ENTROPY * entropy + KL * kl, policy, kl, entropy
 
 
+def old_log_probs(logp, std, generator):
+    """Around these log-probs, so that no ratio is near a bound of the clipping, where its gradient jumps: rounding would decide on
+    which side it is."""
+    noise = std * torch.randn(logp.shape, generator=generator)
+    near = [((-noise).exp() - bound).abs() < 0.03 for bound in (1 - CLIP_LOW, 1 + CLIP_HIGH, DUAL_CLIP)]
+    return (logp + noise.masked_fill(torch.stack(near).any(0), 0)).tolist()
+
+
 def with_old_and_ref(model, sequences, old, ref):
-    """The turns, with old and reference log-probs around the model's own, at these standard deviations. No ratio is near a bound of
-    the clipping, where its gradient jumps: rounding would decide on which side it is."""
+    """The turns, with old and reference log-probs around the model's own, at these standard deviations."""
     rows = sum(sequences, [])
     g = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for (logp, _), r in zip(padded_stats(model, sequences), rows, strict=True):
-            noise = old * torch.randn(logp.shape, generator=g)
-            near = [((-noise).exp() - bound).abs() < 0.03 for bound in (1 - CLIP_LOW, 1 + CLIP_HIGH, DUAL_CLIP)]
-            r["old"] = (logp + noise.masked_fill(torch.stack(near).any(0), 0)).tolist()
+            r["old"] = old_log_probs(logp, old, g)
             r["ref"] = (logp + ref * torch.randn(logp.shape, generator=g)).tolist()
     return rows
 

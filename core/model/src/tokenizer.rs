@@ -240,7 +240,7 @@ impl Tokenizer {
         });
         let talks_on = self.end_of_turn().filter(|(id, _)| !self.eos.contains(id)).map(|(id, text)| {
             format!(
-                "{dir} ends a turn of its chat template by {text} (id {id}), which ends no sequence, so a response goes on \
+                "{dir} ends a turn of its chat template by {text} (id {id}), which ends no sequence, so a response continues \
                  behind it; add {id} to eos_token_id in generation_config.json"
             )
         });
@@ -249,7 +249,7 @@ impl Tokenizer {
 
     /// The special token by which the chat template ends an assistant's turn.
     fn end_of_turn(&self) -> Option<(u32, String)> {
-        let said = "so it is said";
+        let said = "a reply of one line";
         let chat = [Message::new("user", "a"), Message::new("assistant", said)];
         let text = self.render(&chat, false).ok()?;
         let id = *self.encode(text.rsplit_once(said)?.1).ok()?.first()?;

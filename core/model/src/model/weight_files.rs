@@ -76,7 +76,7 @@ fn check_index(dir: &Path, index: &BTreeMap<String, String>, files: &TensorFiles
     Ok(())
 }
 
-/// Whether the files hold a head that differs from the embedding. Files that cannot be read are not judged here.
+/// True if the files hold a head that differs from the embedding. Files that cannot be read are not judged here.
 pub fn head_is_its_own(dir: &Path, architecture: &Architecture) -> bool {
     let Ok(files) = open_files(dir, architecture) else { return false };
     let sizes = files.sizes();

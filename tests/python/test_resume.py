@@ -28,8 +28,8 @@ def outcome(run_dir):
     last = sorted((run_dir / "checkpoints").glob("iteration-*"))[-1]
     assert last.name == "iteration-000004"
     files = {path.name: path.read_bytes() for path in [*last.glob("*.safetensors"), *last.glob("*.bin"), last / "state.json"]}
-    assert {"exp_avg.safetensors", "exp_avg_sq.safetensors"} <= files.keys()
-    assert files.keys() & {"policy.safetensors", "adapter_model.safetensors"}
+    weights = "adapter_model" if (last / "adapter_config.json").exists() else "policy"
+    assert {f"{weights}.safetensors", "exp_avg.safetensors", "exp_avg_sq.safetensors"} <= files.keys()
     files |= {path.name: path.read_bytes() for path in (run_dir / "evaluations").iterdir()}
     assert state(run_dir) == "done"
     files |= {name: (run_dir / name).read_bytes() for name in ("steps.jsonl", "warm_start.jsonl", "histograms.jsonl")}

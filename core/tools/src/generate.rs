@@ -13,7 +13,6 @@ use crate::checkpoint::Source;
 use crate::engine::{Completion, Engine, EngineOptions, FinishReason, NoiseKey, Request, Sampling, Weights, noise};
 use crate::files::{TokenRow, read_tokens};
 use crate::input_error;
-use crate::model::rope_scaling::RopeScaling;
 use crate::model::vision::{expand, place};
 use crate::model::{Config, Model, new};
 use crate::terminal;
@@ -161,14 +160,6 @@ fn complete(
     let GenerateOptions { max_new_tokens, sampling, seed, .. } = *options;
     let count = prompts.len();
     let capacity = prompts.iter().map(|prompt| prompt.tokens.len()).max().unwrap_or(0) + max_new_tokens;
-    let longest = model.config.max_position_embeddings;
-    if matches!(model.config.rope_scaling, Some(RopeScaling::Dynamic { .. })) && capacity as i64 > longest {
-        // Each new length has other frequencies, so that the keys of earlier tokens would have to be computed again.
-        return Err(input_error!(
-            "a prompt and --max-new-tokens {max_new_tokens} are together {capacity} tokens; a model with dynamic rope scaling \
-             generates up to its max_position_embeddings, {longest}"
-        ));
-    }
     let weights = Weights::new(model)?;
     let mut engine = Engine::new(EngineOptions { slots: SLOTS.min(count), capacity, eos, seed, ..Default::default() });
     for (episode, TokenRow { tokens: prompt, images }) in prompts.into_iter().enumerate() {

@@ -30,8 +30,8 @@ def logit_std(model):
 
 @torch.no_grad()
 def folder(shape, sharp=False):
-    """Returns a folder of bfloat16 weights: a shape's, or a real model's. A sharp model has its final norm scaled so that the standard deviation of its
-    logits is SHARP, as in trained models. Rounding a logit then costs more."""
+    """Returns a folder of bfloat16 weights: a shape's, or a real model's. A sharp model has its final norm scaled so that the
+    standard deviation of its logits is SHARP, as in trained models. Rounding a logit then costs more."""
     if shape not in SHAPES:
         if not (ROOT / "models" / shape / "model.safetensors").exists():
             raise Failed(f"there is no models/{shape}; run scripts/models/get.py {shape}")

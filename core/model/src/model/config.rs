@@ -62,6 +62,19 @@ const MOST_BLOCKS: i64 = 1_000;
 const MOST_PARAMETERS: f64 = 1e13;
 
 impl Config {
+    /// Refuses a cache for sequences of up to this many tokens. Beyond `max_position_embeddings` dynamic rope scaling has other
+    /// frequencies for each length, so that the keys of earlier tokens would have to be computed again.
+    pub fn check_cached_length(&self, tokens: usize) -> Result<()> {
+        let longest = self.max_position_embeddings;
+        match self.rope_scaling {
+            Some(RopeScaling::Dynamic { .. }) if tokens as i64 > longest => Err(input_error!(
+                "a prompt and its response are together up to {tokens} tokens; a model with dynamic rope scaling generates up to \
+                 its max_position_embeddings, {longest}"
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// Refuses token ids without a row in the embedding; `what` and the row's number name the row in the error.
     pub fn check_tokens<'a>(&self, what: &str, rows: impl Iterator<Item = &'a [u32]>) -> Result<()> {
         for (number, row) in rows.enumerate() {

@@ -151,6 +151,33 @@ impl<'a> TensorFiles<'a> {
         self.tensors.iter().map(|(name, held)| (name.as_str(), size(held))).collect()
     }
 
+    /// True if the files hold both tensors whole, of one type and shape, with the same bytes.
+    pub fn same(&self, a: &str, b: &str) -> Result<bool> {
+        let whole = |name: &str| match self.tensors.get(name).map(Vec::as_slice) {
+            Some([held]) if held.piece.is_none() => Some(held),
+            _ => None,
+        };
+        let (Some(a), Some(b)) = (whole(a), whole(b)) else { return Ok(false) };
+        let width = element_kind(a.entry.dtype).map_or(0, Kind::elt_size_in_bytes);
+        if a.entry.dtype != b.entry.dtype || a.entry.shape != b.entry.shape || width == 0 {
+            return Ok(false);
+        }
+        let (size, step) = (a.range().end as usize * width, SLICE as usize);
+        let mut buffers = [vec![0; step], vec![0; step]];
+        for at in (0..size).step_by(step) {
+            let count = step.min(size - at);
+            for (held, buffer) in [a, b].into_iter().zip(&mut buffers) {
+                let (path, source) = &self.files[held.file];
+                let read = source.read_exact_at(&mut buffer[..count], held.entry.begin + at as u64);
+                read.with_context(|| format!("cannot read {}", path.display()))?;
+            }
+            if buffers[0][..count] != buffers[1][..count] {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// A range of a flattened tensor's elements, float32. Elements that no file holds are left out.
     pub fn values(&self, name: &str, range: Range<i64>) -> Result<Vec<f32>> {
         let mut values = Vec::with_capacity((range.end - range.start).max(0) as usize);

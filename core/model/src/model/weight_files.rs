@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::Result;
 
 use super::arch::Architecture;
-use super::stored::{SLICE, TensorFiles};
+use super::stored::TensorFiles;
 use crate::files::read_object;
 use crate::input_error;
 
@@ -79,13 +79,7 @@ fn check_index(dir: &Path, index: &BTreeMap<String, String>, files: &TensorFiles
 /// True if the files hold a head that differs from the embedding. Files that cannot be read are not judged here.
 pub fn head_is_its_own(dir: &Path, architecture: &Architecture) -> bool {
     let Ok(files) = open_files(dir, architecture) else { return false };
-    let sizes = files.sizes();
-    let (head, embedding) = (sizes.get(HEAD).copied(), sizes.get(EMBEDDING).copied());
-    let Some(size) = head.filter(|_| head == embedding) else { return false };
-    (0..size).step_by(SLICE as usize).any(|at| {
-        let values = |name| files.values(name, at..size.min(at + SLICE));
-        matches!((values(HEAD), values(EMBEDDING)), (Ok(head), Ok(embedding)) if head != embedding)
-    })
+    files.file_of(HEAD).is_some() && files.same(HEAD, EMBEDDING).is_ok_and(|same| !same)
 }
 
 /// A warning about weights that are read otherwise than a look at the folder suggests; `ties`: the network's head is its embedding.

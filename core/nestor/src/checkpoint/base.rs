@@ -32,14 +32,7 @@ pub struct Base {
 impl Base {
     /// The model in a folder, which may be a snapshot of the Hub's cache.
     pub fn new(model_files: &Path, dtype: Dtype, sha256: &str) -> Result<Self> {
-        let (model, revision) = match Snapshot::of(model_files) {
-            Some(Snapshot { id, revision }) => (id, Some(revision)),
-            None => {
-                let folder = std::path::absolute(model_files);
-                let folder = folder.with_context(|| format!("finding {}", model_files.display()))?;
-                (folder.to_string_lossy().into_owned(), None)
-            }
-        };
+        let (model, revision) = named(model_files)?;
         Ok(Self { model, revision, dtype, sha256: sha256.into() })
     }
 
@@ -87,4 +80,13 @@ impl Base {
         let name = self.revision.as_ref().map_or(self.model.clone(), |revision| format!("{}@{revision}", self.model));
         hub::folder(Path::new(&name))
     }
+}
+
+/// The name by which the model in a folder is found from anywhere: a Hub id and its commit, or the absolute folder.
+pub(super) fn named(model_files: &Path) -> Result<(String, Option<String>)> {
+    if let Some(Snapshot { id, revision }) = Snapshot::of(model_files) {
+        return Ok((id, Some(revision)));
+    }
+    let folder = std::path::absolute(model_files).with_context(|| format!("finding {}", model_files.display()))?;
+    Ok((folder.to_string_lossy().into_owned(), None))
 }

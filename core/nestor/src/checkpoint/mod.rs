@@ -48,7 +48,6 @@ pub use source::Source;
 use crate::files::{read_object, sum, write_json};
 use crate::input_error;
 use crate::model::VisionConfig;
-use crate::model::hub::Snapshot;
 use crate::model::weights::write_processor;
 use crate::model::{Config, Model};
 use crate::policy::Network;
@@ -103,6 +102,8 @@ pub struct Contents<'a> {
     pub adapter_config: Option<Value>,
     /// The start model of a policy with adapters.
     pub base: Option<Base>,
+    /// The policy's head is its embedding.
+    pub ties: bool,
     /// The policy's vision tower, with the recipe's limits of images.
     pub vision: Option<&'a VisionConfig>,
     /// The folder of the configuration and the tokenizer, which are copied so that the checkpoint can be exported
@@ -167,8 +168,10 @@ impl<'a> Contents<'a> {
             sets.extend(optimizer_state(CRITIC, critic));
         }
         let adapter_config = policy.model.adapters.as_ref().map(|adapters| peft_config(adapters, model_files));
-        let (vision, adapter_config) = (policy.model.config.vision.as_ref(), adapter_config.transpose()?);
-        Ok(Self { sets, adapter_config, base: None, vision, model_files, unfinished, estimator: None })
+        let config = &policy.model.config;
+        let (ties, vision) = (config.tie_word_embeddings, config.vision.as_ref());
+        let adapter_config = adapter_config.transpose()?;
+        Ok(Self { sets, adapter_config, base: None, ties, vision, model_files, unfinished, estimator: None })
     }
 
     /// Writes the files that rank 0 alone writes.
@@ -180,10 +183,10 @@ impl<'a> Contents<'a> {
         tokenizer::copy_files(self.model_files, dir)?;
         let (config, original) = (dir.join(CONFIG), self.model_files.join(CONFIG));
         fs::copy(&original, &config).with_context(|| format!("writing {}", config.display()))?;
-        // A checkpoint cannot tell a head of its own by its files alone.
-        if let Some(mut json) = read_object(&original)?
+        // The weights may break the tie of the start model's file.
+        if !self.ties
+            && let Some(mut json) = read_object(&original)?
             && json.get("tie_word_embeddings") == Some(&true.into())
-            && !Config::load(self.model_files)?.tie_word_embeddings
         {
             json.insert("tie_word_embeddings".into(), false.into());
             write_json(&config, &json.into())?;
@@ -199,13 +202,10 @@ impl<'a> Contents<'a> {
     }
 }
 
-/// peft's configuration of adapters to the model in a folder. It names the model so that peft finds it from anywhere.
+/// peft's configuration of adapters to the model in a folder.
 fn peft_config(adapters: &Adapters, model_files: &Path) -> Result<Value> {
-    if let Some(Snapshot { id, revision }) = Snapshot::of(model_files) {
-        return Ok(adapters.peft_config(&id, Some(&revision)));
-    }
-    let folder = std::path::absolute(model_files).with_context(|| format!("finding {}", model_files.display()))?;
-    Ok(adapters.peft_config(&folder.to_string_lossy(), None))
+    let (model, revision) = base::named(model_files)?;
+    Ok(adapters.peft_config(&model, revision.as_deref()))
 }
 
 /// The state of a network's optimizer.

@@ -227,6 +227,7 @@ impl Engine {
         }
         let (begin, before) = (Instant::now(), self.counters());
         let model = weights.model();
+        model.config.check_cached_length(self.options.capacity)?;
         if model.ops == Ops::Generic {
             self.reserve(model, self.pages);
         }

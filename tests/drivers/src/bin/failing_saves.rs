@@ -133,6 +133,7 @@ fn save(comm: &dyn Comm, run_dir: &Path, iteration: u64) -> Result<()> {
         sets,
         adapter_config: None,
         base: None,
+        ties: true,
         vision: None,
         model_files: &model_files,
         unfinished: None,

@@ -87,6 +87,20 @@ def test_the_adapter_loads_from_anywhere_and_merges_as_in_peft(base, tuned, run,
         torch.testing.assert_close(merged[name], value, rtol=0, atol=1e-6, msg=name)
 
 
+def test_a_run_begins_with_the_policy_of_another(tuned, run, root, tmp_path):
+    """Of a run with adapters, merged; it trains new adapters, and resumes where the other run is gone."""
+    run_dir, _, env = tuned
+    other = shutil.copytree(run_dir, tmp_path / "other", symlinks=True)
+    want = load_file(export(run, run_dir, tmp_path / "policy", env=env) / "model.safetensors")
+    own = train(run, root, tmp_path / "own", *NAMED, f"model.path={other}", "model.lora={rank: 2, alpha: 4}", env=env)
+    got = load_file(own / "model/model.safetensors")
+    assert got.keys() == want.keys() and all(torch.equal(got[name], want[name]) for name in want)
+    shutil.rmtree(other)
+    done = run("train", "--resume", "--run-dir", own, "--set", "iterations=2")
+    assert done.returncode == 0, done.stderr
+    export(run, own, tmp_path / "again")
+
+
 def test_the_card_of_a_warm_start_claims_no_reinforcement_learning(base, run, tmp_path):
     card = ModelCard.load(export(run, base.parent, tmp_path / "imitated") / "README.md")
     assert card.data.tags == ["imitation-learning", "nestor", "numberline"], card.data.tags

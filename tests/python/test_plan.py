@@ -85,6 +85,13 @@ def test_a_run_with_fitted_settings_stays_within_its_memory(share, tmp_path):
     assert measured <= size, fit
 
 
+def test_a_run_without_room_is_warned_of(run, root):
+    wide = "model.new={hidden_size: 16384, intermediate_size: 65536, layers: 64, heads: 64, kv_heads: 8, vocab_size: 320}"
+    for more, warns in ((["--set", wide], True), ([], False)):
+        done = run("train", "recipes/smoke/gigpo.yaml", "--check", "--set", "device=cpu", *more, cwd=root)
+        assert ("the run may need" in done.stderr + done.stdout) == warns, done.stderr
+
+
 def test_fitted_settings_are_arguments(run, run_json, root):
     more = ("recipes/quickstart.yaml", "--set", "update.mini_batch=1024", "--memory", 0.95)
     done = run("plan", *more, "--fit", cwd=root)

@@ -118,6 +118,9 @@ pub struct Bench {
 pub struct LogprobDiff {
     #[command(flatten)]
     pub sequences: Sequences,
+    /// Prompts in place of random ones, as JSON: {"rows": [[id, …], …]}
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["batch", "prompt"])]
+    pub tokens: Option<PathBuf>,
     /// Blocks that the update recomputes in its backward pass: auto, all, none, or the first N
     #[arg(long, value_name = "WHICH", default_value = "auto")]
     pub recompute: Recompute,

@@ -107,8 +107,8 @@ pub enum Dtype {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModelSource {
-    /// A model folder in Hugging Face form, or the id of a model in the Hugging Face cache, such as
-    /// `Qwen/Qwen2.5-1.5B-Instruct`.
+    /// A model folder in Hugging Face form, the id of a model in the Hugging Face cache, such as
+    /// `Qwen/Qwen2.5-1.5B-Instruct`, or a run or a checkpoint, whose policy the run begins with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
     /// A model with random weights and a tokenizer trained on the environment's texts.

@@ -67,7 +67,7 @@ impl<'a> Schedule<'a> {
     pub fn new(sweep: &'a Sweep, jobs: &'a [Job], warm_starts: Vec<WarmStart>, quiet: bool) -> Result<Self> {
         let left = |(number, job): (usize, &Job)| {
             let progress = Progress::of(job);
-            (progress.state != State::Done).then(|| train(sweep, (number, job), &progress))
+            (progress.state != State::Done).then(|| train(sweep, (number, job)))
         };
         let runs: Vec<Task> = jobs.iter().enumerate().filter_map(left).collect();
         let needed = |start: &&WarmStart| runs.iter().any(|run| run.needs.as_ref() == Some(&start.model));
@@ -214,12 +214,10 @@ impl<'a> Schedule<'a> {
 }
 
 /// The process that starts or resumes a run.
-fn train(sweep: &Sweep, (number, job): (usize, &Job), progress: &Progress) -> Task {
-    // It resumes a run, and starts over where a kill left none.
-    let again = progress.state != State::Waiting || job.dir.exists();
+fn train(sweep: &Sweep, (number, job): (usize, &Job)) -> Task {
     Task {
         name: job.name.clone(),
-        arguments: arguments(&sweep.recipe, &job.sets, &job.dir, again),
+        arguments: arguments(&sweep.recipe, &job.sets, &job.dir),
         log: sweep.dir.join("logs").join(format!("{}.txt", job.name.replace('/', "-"))),
         // A resumed run has its own weights, but its recipe still names the model.
         needs: job.model.clone(),
@@ -240,18 +238,18 @@ fn warm(sweep: &Sweep, start: &WarmStart) -> Task {
         job: None,
         next: None,
     };
-    let again = start.run.exists();
     Task {
-        arguments: arguments(&sweep.recipe, &start.sets, &start.run, again),
+        arguments: arguments(&sweep.recipe, &start.sets, &start.run),
         next: Some(Box::new(export.clone())),
         ..export
     }
 }
 
-fn arguments(recipe: &Path, sets: &[String], dir: &Path, again: bool) -> Vec<String> {
+/// The command line that resumes a run, or starts it where there is none. A killed sweep's process may make the directory after this
+/// look at it.
+fn arguments(recipe: &Path, sets: &[String], dir: &Path) -> Vec<String> {
     let path = |path: &Path| path.to_string_lossy().into_owned();
-    let mut arguments = vec!["train".to_string(), path(recipe), "--run-dir".into(), path(dir)];
-    arguments.extend(again.then(|| "--restarted".to_string()));
+    let mut arguments = vec!["train".to_string(), path(recipe), "--run-dir".into(), path(dir), "--restarted".into()];
     arguments.extend(sets.iter().flat_map(|set| ["--set".to_string(), set.clone()]));
     arguments
 }

@@ -70,6 +70,8 @@ pub const ESTIMATOR: &str = "estimator-state.bin";
 const WARM_START: &str = "warm-start.postcard";
 /// The run's counters.
 pub const STATE: &str = "state.json";
+/// The folder of a run's checkpoints.
+const CHECKPOINTS: &str = "checkpoints";
 const CONFIG: &str = "config.json";
 const TOKENIZER: &str = "tokenizer.json";
 
@@ -242,7 +244,7 @@ pub struct Checkpoints {
 impl Checkpoints {
     /// The checkpoints of a run directory.
     pub fn new(run_dir: &Path) -> Self {
-        Self { dir: run_dir.join("checkpoints") }
+        Self { dir: run_dir.join(CHECKPOINTS) }
     }
 
     /// The directory of the checkpoint of this moment.

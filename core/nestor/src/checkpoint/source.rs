@@ -6,7 +6,7 @@ use anyhow::Result;
 use tch::{Device, Kind};
 
 use super::export::load_model;
-use super::{Checkpoints, is_checkpoint};
+use super::{CHECKPOINTS, Checkpoints, is_checkpoint};
 use crate::input_error;
 use crate::model::config::Output;
 use crate::model::{Model, hub, weight_files, weights};
@@ -46,6 +46,14 @@ impl Source {
                 name.display()
             )),
         }
+    }
+
+    /// Finds the model that a recipe names. A folder that is no run and no checkpoint comes back as it is, and its reader reports
+    /// what is missing.
+    pub fn of_recipe(name: &Path) -> Result<Self> {
+        let folder = hub::folder(name)?;
+        let made_by_a_run = is_checkpoint(&folder) || folder.join(CHECKPOINTS).is_dir();
+        if made_by_a_run { Self::find(name) } else { Ok(Self::Folder(folder)) }
     }
 
     /// The folder of the configuration and the tokenizer.

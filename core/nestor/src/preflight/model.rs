@@ -1,13 +1,12 @@
 //! Checks of the model that a recipe names or makes: files, tokenizer, chat template, positions.
 
-use std::path::Path;
-
 use anyhow::{Context, Result, ensure};
 
 use super::{Conditions, Findings};
 use crate::agent::{TaskCursor, check_expert, plan, texts};
+use crate::checkpoint::Source;
 use crate::input_error;
-use crate::model::{Config, hub, new, weight_files, weights};
+use crate::model::{Config, new, weight_files, weights};
 use crate::plugin::SharedEnv;
 use crate::recipe::Recipe;
 use crate::tokenizer::Tokenizer;
@@ -18,15 +17,15 @@ const TOKENIZER_EPISODES: usize = 512;
 
 /// Checks the recipe's model, and keeps its configuration and tokenizer.
 pub fn check(recipe: &Recipe, conditions: &Conditions, findings: &mut Findings) {
-    match (conditions.elsewhere, &recipe.model.path, conditions.made) {
+    match (conditions.elsewhere, conditions.made, &recipe.model.path) {
         (Some(config), ..) => findings.config = Some(config.clone()),
-        (None, Some(name), _) => {
-            let folder = hub::folder(name.as_ref()).context("recipe key `model.path`");
-            if let Some(folder) = findings.take(folder) {
-                in_folder(recipe, &folder, findings);
+        (None, Some(made), _) => check_source(recipe, &Source::Folder(made.into()), findings),
+        (None, None, Some(name)) => {
+            let source = Source::of_recipe(name.as_ref()).context("recipe key `model.path`");
+            if let Some(source) = findings.take(source) {
+                check_source(recipe, &source, findings);
             }
         }
-        (None, None, Some(folder)) => in_folder(recipe, folder, findings),
         (None, None, None) => to_be_made(recipe, conditions, findings),
     }
     if let (Some(shared_env), Some(_)) = (findings.shared_env.clone(), &recipe.warm_start)
@@ -39,10 +38,11 @@ pub fn check(recipe: &Recipe, conditions: &Conditions, findings: &mut Findings) 
     }
 }
 
-/// Checks the files of a model folder, without reading its weights.
-fn in_folder(recipe: &Recipe, folder: &Path, findings: &mut Findings) {
+/// Checks the files of a model, without reading its weights. Those of a checkpoint were checked when it was found.
+fn check_source(recipe: &Recipe, source: &Source, findings: &mut Findings) {
+    let folder = source.folder();
     let config = findings.take(Config::load(folder).and_then(|config| config.with_image_limits(&recipe.model)));
-    if config.is_some() {
+    if config.is_some() && matches!(source, Source::Folder(_)) {
         findings.take(weights::open(folder).map(drop));
     }
     findings.warnings.extend(config.as_ref().and_then(|it| weight_files::warning(folder, it.tie_word_embeddings)));

@@ -80,9 +80,12 @@ pub fn needs_reference(recipe: &Recipe, estimator: &Estimator) -> bool {
     recipe.update.kl.is_some() || recipe.update.kl_in_reward.is_some() || estimator.needs().reference
 }
 
+/// The folder, in the run directory, of the model that a run made or copied when it began.
+pub const MODEL: &str = "model";
+
 /// The folder of the model that the run in a directory made when it began; none if it has not made one.
 pub fn made_model(dir: &Path) -> Option<PathBuf> {
-    let folder = dir.join("model");
+    let folder = dir.join(MODEL);
     folder.join("config.json").exists().then_some(folder)
 }
 

@@ -54,6 +54,8 @@ impl RunDir {
             (false, false) => Duration::ZERO,
         };
         let mut claimed = Self::locked(dir, made, patience)?;
+        // The process that held the lock may have begun a run.
+        let resumes = resumes || args.restarted && is_run(dir);
         claimed.resumes = resumes;
         claimed.fresh = !resumes && is_empty(dir);
         if !(resumes || args.restarted) {

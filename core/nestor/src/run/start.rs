@@ -10,7 +10,7 @@ use nestor_torch::fused;
 use tch::{Device, Kind};
 
 use super::alarms::Alarms;
-use super::check::{Checked, check, files, needs_reference};
+use super::check::{Checked, MODEL, check, files, made_model, needs_reference};
 use super::columns::load_teacher;
 use super::divergence::of_warm_start;
 use super::ledger::{Ledger, SaveClock, State, UnderWay};
@@ -20,11 +20,13 @@ use super::speed::Speed;
 use super::summary::{Facts, RunSummary};
 use super::{Learner, Meter, Run, TrainArgs, estimator_state, report, signals, stream_seed};
 use crate::agent::{Player, PlayerOptions, TaskCursor};
-use crate::checkpoint::Checkpoints;
+use crate::checkpoint::{Checkpoints, Source, export};
 use crate::engine::noise;
 use crate::event::Event;
 use crate::input_error;
-use crate::model::{Model, StoredType, device_name, hub, kind, new, prepare, weights};
+use crate::model::config::Output;
+use crate::model::new_folder::in_new_folder;
+use crate::model::{Model, StoredType, device_name, kind, new, prepare, weights};
 use crate::policy::Network;
 use crate::policy::kl_reward::KlCoefficient;
 use crate::preflight::{Ready, check_sharding, new_tokenizer};
@@ -398,32 +400,40 @@ fn open_tracker(
     Ok(tracker)
 }
 
-/// The Hugging Face folder of the policy. Makes a new model in the run directory where the recipe asks for one.
+/// The Hugging Face folder of the policy. Makes a new model in the run directory where the recipe asks for one, and a copy there of
+/// the policy of another run.
 fn model_files(recipe: &Recipe, ready: &Ready, dir: &Path, resumed: bool) -> Result<PathBuf> {
-    if let Some(path) = &recipe.model.path {
-        return hub::folder(path.as_ref()).context("recipe key `model.path`");
+    if let (true, Some(made)) = (resumed, made_model(dir)) {
+        return Ok(made);
     }
-    let folder = dir.join("model");
-    if let (Some(model), false) = (&recipe.model.new, resumed) {
-        let trained; // by the checks, unless the run began before
-        let tokenizer = match &ready.tokenizer {
-            Some(tokenizer) => tokenizer,
-            None => {
-                trained = new_tokenizer(recipe, &ready.shared_env, ready.tasks)?;
-                &trained
-            }
-        };
-        let config = new::config(model, tokenizer, recipe.rollout.max_tokens())?.with_image_limits(&recipe.model)?;
-        let model = new::random(&config, recipe.seed, Kind::Float, Device::Cpu)?;
-        // An earlier start that was killed may have left these.
-        let partial = dir.join("model.partial");
-        for leftover in [&folder, &partial].into_iter().filter(|f| f.exists()) {
-            std::fs::remove_dir_all(leftover).with_context(|| format!("removing {}", leftover.display()))?;
+    let source = recipe.model.path.as_ref().map(|path| Source::of_recipe(path.as_ref()));
+    let source = source.transpose().context("recipe key `model.path`")?;
+    if let Some(Source::Folder(folder)) = source {
+        return Ok(folder);
+    }
+    let (folder, partial) = (dir.join(MODEL), dir.join("model.partial"));
+    // An earlier start that was killed may have left these.
+    for leftover in [&folder, &partial].into_iter().filter(|f| f.exists()) {
+        std::fs::remove_dir_all(leftover).with_context(|| format!("removing {}", leftover.display()))?;
+    }
+    if let Some(Source::Checkpoint(checkpoint)) = source {
+        in_new_folder(&folder, |staged| export(&checkpoint, staged, Output::Tokens, Kind::Float))?;
+        return Ok(folder);
+    }
+    let model = recipe.model.new.as_ref().context("the recipe names no model")?;
+    let trained; // by the checks, unless the run began before
+    let tokenizer = match &ready.tokenizer {
+        Some(tokenizer) => tokenizer,
+        None => {
+            trained = new_tokenizer(recipe, &ready.shared_env, ready.tasks)?;
+            &trained
         }
-        std::fs::create_dir_all(&partial).with_context(|| format!("making {}", partial.display()))?;
-        tokenizer.save(&partial)?;
-        weights::save_pretrained(&model, &folder, Some(&partial), Kind::Float)?;
-        std::fs::remove_dir_all(&partial).with_context(|| format!("removing {}", partial.display()))?;
-    }
+    };
+    let config = new::config(model, tokenizer, recipe.rollout.max_tokens())?.with_image_limits(&recipe.model)?;
+    let model = new::random(&config, recipe.seed, Kind::Float, Device::Cpu)?;
+    std::fs::create_dir_all(&partial).with_context(|| format!("making {}", partial.display()))?;
+    tokenizer.save(&partial)?;
+    weights::save_pretrained(&model, &folder, Some(&partial), Kind::Float)?;
+    std::fs::remove_dir_all(&partial).with_context(|| format!("removing {}", partial.display()))?;
     Ok(folder)
 }

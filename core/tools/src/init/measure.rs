@@ -5,7 +5,8 @@ use std::path::Path;
 use anyhow::Result;
 
 use crate::agent::{EpisodePlan, Rehearsal, TaskCursor, count_tasks, exchanges, plan};
-use crate::model::{Config, hub};
+use crate::checkpoint::Source;
+use crate::model::Config;
 use crate::plugin::SharedEnv;
 use crate::preflight::new_tokenizer;
 use crate::recipe::Recipe;
@@ -40,7 +41,7 @@ pub fn limits(draft: &Recipe, shared_env: &SharedEnv) -> Result<RolloutLimits> {
     let tasks = count_tasks(shared_env, "rollout.split", &draft.rollout.split)?;
     let plan = plan(&TaskCursor::new(tasks, draft.seed).next(EPISODES), 1, draft.seed, 0);
     let tokenizer = match draft.model.path.as_deref() {
-        Some(name) => Tokenizer::load(&hub::folder(Path::new(name))?)?,
+        Some(name) => Tokenizer::load(Source::of_recipe(Path::new(name))?.folder())?,
         None => new_tokenizer(draft, shared_env, tasks)?,
     };
     if !shared_env.has_expert() {

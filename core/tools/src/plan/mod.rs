@@ -42,8 +42,9 @@ use self::units::UnitSizes;
 use self::whole::WholeRun;
 pub use self::workload::PlannedWork;
 use self::workload::{Means, planned_work};
+use crate::checkpoint::Source;
 use crate::input_error;
-use crate::model::{Config, arch::shape_names, hub, kind, new::last_ids};
+use crate::model::{Config, arch::shape_names, kind, new::last_ids};
 use crate::plugin::Column;
 use crate::preflight::{Conditions, Findings, preflight};
 use crate::recipe::{self, Recipe, Sharding, all_of};
@@ -212,10 +213,13 @@ fn network(recipe: &Recipe, shape: Option<&str>) -> Result<(Config, String)> {
         return Ok((Config::shape(shape)?.with_image_limits(source)?, shape.into()));
     }
     let name = source.path.as_deref().unwrap_or_default();
-    let config = hub::folder(name.as_ref()).and_then(|folder| Config::load(&folder)).map_err(|error| {
-        let shapes = shape_names().join("|");
-        input_error!("recipe key `model.path`: {error:#}; or give the network's shape instead, with --shape {shapes}")
-    })?;
+    let config =
+        Source::of_recipe(name.as_ref()).and_then(|source| Config::load(source.folder())).map_err(|error| {
+            let shapes = shape_names().join("|");
+            input_error!(
+                "recipe key `model.path`: {error:#}; or give the network's shape instead, with --shape {shapes}"
+            )
+        })?;
     Ok((config, name.into()))
 }
 

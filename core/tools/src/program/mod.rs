@@ -408,6 +408,7 @@ fn logprob_diff_options(args: LogprobDiff) -> Result<LogprobDiffOptions> {
         dir: sequences.model,
         batch: sequences.batch,
         prompt: sequences.prompt,
+        prompts: args.tokens,
         new: sequences.new,
         recompute: args.recompute,
         kinds: args.dtype.map_or_else(all, |dtype| vec![dtype]).into_iter().map(kind).collect(),

@@ -62,10 +62,11 @@ def of_transformers(texts, batch=64):
 
 def embedded(corpus, queries, scratch):
     """The vectors of passages (float16, as stored) and queries by `nestor embed`."""
-    prefixes = ["--query-prefix", "", "--passage-prefix", "", "--device", "cpu"]
-    subprocess.run([NESTOR, "embed", MODEL, corpus, "--out", scratch / "vectors", *prefixes], check=True)
+    device = ["--device", "cpu"]
+    subprocess.run([NESTOR, "embed", MODEL, corpus, "--out", scratch / "vectors", "--passage-prefix", "", *device], check=True)
     lines = "".join(json.dumps({"queries": queries[i:i + 32]}) + "\n" for i in range(0, len(queries), 32))
-    served = subprocess.run([NESTOR, "embed", MODEL, "--serve", *prefixes], input=lines, check=True, capture_output=True, text=True)
+    served = subprocess.run([NESTOR, "embed", MODEL, "--serve", "--query-prefix", "", *device], input=lines, check=True,
+                            capture_output=True, text=True)
     answers = [json.loads(line)["vectors"] for line in served.stdout.splitlines()[1:]]
     return load_file(scratch / "vectors/vectors.safetensors")["vectors"].astype(np.float32), np.array(sum(answers, []), np.float32)
 
@@ -79,9 +80,9 @@ def of_bm25(corpus, queries, wanted):
     """The rank of each wanted passage, by one search for each query."""
     found = []
     for query, want in zip(queries, wanted):
-        done = subprocess.run([RETRIEVE, "search", query, "--corpus", corpus, "--topk", str(max(TOP)), "--json"], check=True,
-                              capture_output=True, text=True)
-        ids = [passage["id"] for passage in json.loads(done.stdout)]
+        done = subprocess.run([RETRIEVE, "search", query, "--corpus", corpus, "--topk", str(max(TOP))], check=True, capture_output=True,
+                              text=True)
+        ids = [json.loads(line)["id"] for line in done.stdout.splitlines()]
         found.append(ids.index(str(want)) if str(want) in ids else max(TOP))
     return np.array(found)
 

@@ -32,15 +32,20 @@ pub struct Config {
     /// Take each response as the command itself (`+` or `-`) instead of a JSON answer.
     #[serde(default)]
     pub raw_commands: bool,
+    /// Call the two actions `down` and `up` instead of `-` and `+`, which language models know better as words.
+    #[serde(default)]
+    pub words: bool,
 }
 
 fn default_max() -> u32 {
     5
 }
 
-/// The commands, in the order of gym_cards. Both are admissible in every state. At an end of the line one of them does
-/// not move (and is punished like a step away).
-const ACTIONS: [&str; 2] = ["-", "+"];
+/// The commands, in the order of gym_cards: to the next smaller number, to the next larger one. Both are admissible in every state.
+/// At an end of the line one of them does not move (and is punished like a step away).
+type Actions = [&'static str; 2];
+const SIGNS: Actions = ["-", "+"];
+const WORDS: Actions = ["down", "up"];
 
 /// Start and target of an episode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -54,6 +59,7 @@ pub struct NumberLine {
     max: u32,
     max_steps: u32,
     raw_commands: bool,
+    actions: Actions,
     /// The held-out pairs, then those to train on.
     pairs: Vec<Pair>,
     held_out: usize,
@@ -101,12 +107,16 @@ impl Environment for NumberLine {
             config.max,
             pairs.len()
         );
-        Ok(NumberLine { max: config.max, max_steps, raw_commands: config.raw_commands, pairs, held_out })
+        let Config { max, raw_commands, words, .. } = config;
+        let actions = if words { WORDS } else { SIGNS };
+        Ok(NumberLine { max, max_steps, raw_commands, actions, pairs, held_out })
     }
 
     fn template(&self) -> String {
         let answer = if self.raw_commands { include_str!("answer_raw.txt") } else { include_str!("answer_json.txt") };
-        format!("{}{answer}", include_str!("prompt.txt").replace("MAX", &self.max.to_string()))
+        let [down, up] = self.actions;
+        let prompt = include_str!("prompt.txt").replace("MAX", &self.max.to_string());
+        format!("{}{answer}", prompt.replace("UP", up).replace("DOWN", down))
     }
 
     fn tasks(&self, split: &str) -> Result<u64> {
@@ -133,7 +143,7 @@ struct Game {
 }
 
 impl Game {
-    fn observe(&self) -> Observation {
+    fn observe(&self, actions: &Actions) -> Observation {
         let text = format!("target: {}\ncurrent: {}", self.target, self.current);
         let mut info = serde_json::Map::new();
         info.insert("won".into(), (self.target == self.current).into());
@@ -143,7 +153,7 @@ impl Game {
             anchor: text.clone().into_bytes(),
             text,
             task: "Bring the current number to the target.".into(),
-            admissible: ACTIONS.map(str::to_owned).to_vec(),
+            admissible: actions.map(str::to_owned).to_vec(),
             valid: true,
             info,
             ..Observation::default()
@@ -160,7 +170,7 @@ impl Instance for Play {
         let Some(&Pair { target, start: current }) = pair else {
             bail!("there is no task {}: split {} has {} of them", start.task, start.split, pairs.len());
         };
-        Ok(self.game.insert(Game { target, current, steps: 0, over: false }).observe())
+        Ok(self.game.insert(Game { target, current, steps: 0, over: false }).observe(&world.actions))
     }
 
     /// The reward is +1 (and the episode ends) on reaching the target, -1 for a step that does not come closer, 0 for
@@ -169,16 +179,16 @@ impl Instance for Play {
     fn step(&mut self, world: &NumberLine, response: &str) -> Result<Observation> {
         let game = running(&mut self.game, |it| it.over)?;
         let action = if world.raw_commands {
-            parse::raw_action(&ACTIONS, response)
+            parse::raw_action(&world.actions, response)
         } else {
-            parse::json_action(&ACTIONS, response)
+            parse::json_action(&world.actions, response)
         };
         let Some(action) = action else {
-            return Ok(Observation { valid: false, ..game.observe() });
+            return Ok(Observation { valid: false, ..game.observe(&world.actions) });
         };
         let distance = game.current.abs_diff(game.target);
-        game.current = match ACTIONS[action] {
-            "-" => game.current.saturating_sub(1),
+        game.current = match action {
+            0 => game.current.saturating_sub(1),
             _ => (game.current + 1).min(world.max),
         };
         game.steps += 1;
@@ -192,14 +202,20 @@ impl Instance for Play {
         } else {
             -1.0
         };
-        Ok(Observation { action: ACTIONS[action].into(), reward, terminated: won, truncated, ..game.observe() })
+        Ok(Observation {
+            action: world.actions[action].into(),
+            reward,
+            terminated: won,
+            truncated,
+            ..game.observe(&world.actions)
+        })
     }
 }
 
 impl Expert for Play {
-    fn next_action(&mut self, _world: &NumberLine) -> Result<String> {
+    fn next_action(&mut self, world: &NumberLine) -> Result<String> {
         let game = running(&mut self.game, |it| it.over)?;
-        Ok(if game.current > game.target { "-" } else { "+" }.into())
+        Ok(world.actions[usize::from(game.current < game.target)].into())
     }
 
     fn response(&self, world: &NumberLine, action: &str) -> Result<String> {

@@ -130,3 +130,17 @@ fn the_default_prompt_shows_the_numbers_and_the_last_steps() {
     let next = render(&[], true);
     assert!(next.starts_with("Step 2. The numbers now:\nNOW\n") && next.contains("\"thoughts\""), "{next}");
 }
+
+#[test]
+fn the_actions_are_words_where_the_config_says_so() {
+    let world = open(json!({ "words": true, "raw_commands": true })).unwrap();
+    assert!(world.template().contains("(\"up\")") && world.template().contains("(\"down\")"));
+    let (mut play, first) = reset(&world, "train", 0);
+    assert_eq!(first.admissible, ["down", "up"]);
+    let action = play.next_action(&world).unwrap();
+    let better = if first.info["target"].as_u64() > first.info["current"].as_u64() { "up" } else { "down" };
+    assert_eq!(action, better);
+    let seen = play.step(&world, " Up\n").unwrap();
+    assert_eq!((seen.valid, &seen.action[..]), (true, "up"));
+    assert!(!play.step(&world, "+").unwrap().valid);
+}

@@ -149,7 +149,8 @@ def test_gradients(real, driver, tmp_path):
     assert ours.keys() == exact.keys()
     square = lambda of: {name: (of[name].double() - exact[name]).square().sum().item() for name in exact}
     mine, other, size = square(ours), square(theirs), {name: exact[name].square().sum().item() for name in exact}
-    assert all(mine[name] <= 1e-8 * size[name] for name in exact)
+    # In float32 some gradients of 0.5B are sums whose terms cancel: autograd itself is off by 1.6e-4 there.
+    assert all(mine[name] <= max(1e-8 * size[name], 1.5**2 * other[name]) for name in exact)
     assert sum(mine.values()) <= 1.5**2 * sum(other.values()) < 1e-8 * sum(size.values())
 
 

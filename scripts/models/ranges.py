@@ -49,7 +49,7 @@ def largest(folder, tokens):
                 if tensor is not None:
                     note(kind, block, tensor)
                     if kind == "residual stream":
-                        # The norm's sum of squares, which float16 must not hold.
+                        # A norm divides by its root, so a norm in float16 would have to hold it.
                         note("mean square of the residual stream", block, tensor.square().mean(-1))
         return see
 

@@ -90,13 +90,14 @@ def test_the_adapter_loads_from_anywhere_and_merges_as_in_peft(base, tuned, run,
 def test_a_run_begins_with_the_policy_of_another(tuned, run, root, tmp_path):
     """Of a run with adapters, merged; it trains new adapters, and resumes where the other run is gone."""
     run_dir, _, env = tuned
-    other = shutil.copytree(run_dir, tmp_path / "other", symlinks=True)
+    other = "runs/other"  # which looks like a Hub id once it is gone
+    shutil.copytree(run_dir, tmp_path / other, symlinks=True)
     want = load_file(export(run, run_dir, tmp_path / "policy", env=env) / "model.safetensors")
-    own = train(run, root, tmp_path / "own", *NAMED, f"model.path={other}", "model.lora={rank: 2, alpha: 4}", env=env)
+    own = train(run, root, tmp_path / "own", *NAMED, f"model.path={other}", "model.lora={rank: 2, alpha: 4}", env=env, cwd=tmp_path)
     got = load_file(own / "model/model.safetensors")
     assert got.keys() == want.keys() and all(torch.equal(got[name], want[name]) for name in want)
-    shutil.rmtree(other)
-    done = run("train", "--resume", "--run-dir", own, "--set", "iterations=2")
+    shutil.rmtree(tmp_path / other)
+    done = run("train", "--resume", "--run-dir", own, "--set", "iterations=2", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     export(run, own, tmp_path / "again")
 

@@ -1,5 +1,6 @@
 """`nestor sweep`: a grid of runs that share a warm start, is continued after a kill, and survives a run that fails."""
 import json
+import shutil
 import signal
 import subprocess
 import time
@@ -74,6 +75,22 @@ def test_a_sweep_that_ended_early_continues_where_its_runs_are(how, whole, nesto
     assert sweep.wait(PATIENCE) == (130 if how == signal.SIGTERM else -signal.SIGKILL), sweep.stderr.read()
     done = run("sweep", file)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert policies(tmp_path) == policies(whole)
+
+
+def test_a_run_that_appears_after_the_list_is_continued(whole, nestor, write, tmp_path):
+    """A process of a killed sweep may make its directory after the next sweep has looked at it. A copy of a run stands for it, put
+    there while the sweep makes the warm start."""
+    sweep = subprocess.Popen([nestor, "sweep", write(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    begin = time.monotonic()
+    while not list(tmp_path.glob("runs/.warm_starts/*/*")) and time.monotonic() - begin < PATIENCE:
+        time.sleep(0.02)
+    late = tmp_path / "runs/second/seed-2"
+    shutil.copytree(whole / "runs/second/seed-2", late, symlinks=True)
+    recipe = late / "recipe.yaml"
+    recipe.write_text(recipe.read_text().replace(str(whole), str(tmp_path)))
+    output, _ = sweep.communicate(timeout=PATIENCE)
+    assert sweep.returncode == 0 and "4 runs: 4 done" in output, output
     assert policies(tmp_path) == policies(whole)
 
 

@@ -11,9 +11,9 @@
 //! ([`idle_forward`], [`idle_backward`]).
 
 use anyhow::Result;
-use nestor_torch::fused;
 use nestor_torch::ops::Ops;
-use tch::{Kind, Tensor, no_grad};
+use nestor_torch::{fused, host};
+use tch::{Device, Kind, Tensor, no_grad};
 
 use super::packing::Packed;
 use super::vision::VisionPass;
@@ -220,6 +220,7 @@ fn blocks_to_recompute(model: &Model, tokens: i64, recompute: Recompute) -> usiz
         Recompute::Auto => {
             // Without a figure from the system, memory is taken to be scarce.
             let free = fused::free_bytes(model.device()).unwrap_or(0);
+            let free = if model.device() == Device::Cpu { host::usable(free) } else { free };
             blocks_without_room(blocks, tokens as u64 * activation_bytes(&model.config, model.kind(), model.ops), free)
         }
     }

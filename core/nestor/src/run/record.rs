@@ -2,7 +2,7 @@
 //! commits of models from the Hugging Face cache.
 
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use nestor_plugin::files::{self, SMALL};
@@ -63,12 +63,12 @@ fn text(recipe: &Recipe, plugins: PluginFiles, models: &[Snapshot]) -> Result<St
     Ok(text + &recipe.to_yaml()?)
 }
 
-/// The models of a recipe that come from the Hugging Face cache.
-pub fn snapshots(recipe: &Recipe) -> Result<Vec<Snapshot>> {
+/// The models of a recipe that come from the Hugging Face cache. A name that is found nowhere is none of them: the checks refused it,
+/// or the run has its own copy.
+pub fn snapshots(recipe: &Recipe) -> Vec<Snapshot> {
     let teacher = recipe.estimator.teacher.as_ref().map(|teacher| &teacher.path);
     let names = recipe.model.path.iter().chain(teacher);
-    let folders: Vec<PathBuf> = names.map(|name| hub::folder(name.as_ref())).collect::<Result<_>>()?;
-    Ok(folders.iter().filter_map(|folder| Snapshot::of(folder)).collect())
+    names.filter_map(|name| Snapshot::of(&hub::folder(name.as_ref()).ok()?)).collect()
 }
 
 /// One line for each model that is at another commit than in an earlier life of the run.

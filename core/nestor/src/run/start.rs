@@ -84,7 +84,7 @@ impl Run {
         };
         let before = std::mem::replace(&mut origin.state.plugins, checked.plugins().to_vec());
         warnings.extend(rebuilt(&before, &origin.state.plugins));
-        let earlier = std::mem::replace(&mut origin.state.models, snapshots(&recipe)?);
+        let earlier = std::mem::replace(&mut origin.state.models, snapshots(&recipe));
         warnings.extend(moved(&earlier, &origin.state.models));
         origin.teacher = load_teacher(&recipe, &ranks)?;
         origin.estimator =

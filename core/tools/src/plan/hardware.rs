@@ -11,7 +11,7 @@ use crate::run::speed::product_rate;
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Hardware {
     pub gpu: Gpu,
-    /// Memory in bytes; on a CPU most of the machine's free memory ([`without_clear`]), which its ranks share.
+    /// Memory in bytes; on a CPU the machine's free memory less what stays clear ([`host::usable`]), which its ranks share.
     pub memory: u64,
     /// FLOP/s of large matrix products.
     pub flops: f64,
@@ -33,12 +33,6 @@ pub struct Hardware {
 
 /// Rate of a whole pass as a share of the rate of matrix products. On a CPU small networks reached 25 to 59 % (`update/mfu`).
 pub const EFFICIENCY: f64 = 0.4;
-
-/// The part of a machine's free memory that a run may take: a tenth, at most 2 GB, stays clear for the system. A machine without
-/// any reads its programs from the disk again and again.
-fn without_clear(free: u64) -> u64 {
-    free - (free / 10).min(2_000_000_000)
-}
 
 impl Hardware {
     /// The rates of a device for a compute type. A CPU's cores and memory are all of this machine's; a product of some milliseconds
@@ -65,7 +59,7 @@ impl Hardware {
             Gpu::Cpu => Self {
                 gpu,
                 // This process gives its own back before a run.
-                memory: without_clear(host::available_bytes().unwrap_or(0) + host::own_bytes().unwrap_or(0)),
+                memory: host::usable(host::available_bytes().unwrap_or(0) + host::own_bytes().unwrap_or(0)),
                 flops: EFFICIENCY * product_rate(Device::Cpu, kind, 3),
                 memory_rate: 6e9,
                 link_rate: 1e9,

@@ -106,6 +106,14 @@ struct OutputLine {
     error: bool,
 }
 
+/// A free port of 127.0.0.1. It is below those that Linux assigns, which another program could get before rank 0 listens. The search
+/// begins at a place of this process alone, so that groups that start together find different ports.
+fn free_port() -> Option<u16> {
+    (0..16_384u32)
+        .map(|step| 16_384 + (std::process::id().wrapping_mul(97).wrapping_add(step) % 16_384) as u16)
+        .find(|&port| TcpListener::bind(("127.0.0.1", port)).is_ok())
+}
+
 /// The processes of one start.
 struct Processes {
     ranks: Vec<Process>,
@@ -120,9 +128,7 @@ struct Processes {
 
 impl Processes {
     fn start(options: &LaunchOptions, restart: u32) -> Result<Self> {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).context("looking for a free port")?;
-        let port = listener.local_addr().context("looking for a free port")?.port();
-        drop(listener);
+        let port = free_port().context("no port of 127.0.0.1 from 16384 to 32767 is free for the ranks")?;
         let secret = Secret::drawn();
         let (sender, lines) = channel();
         let mut ranks =

@@ -22,6 +22,7 @@ use crate::agent::{
     MOST_ROWS, MeasuredLengths, Rehearsal, Rehearsed, RehearsedPrompt, TaskCursor, count_eval_tasks, count_tasks,
     eval_plan, fill_slots, plan, without_long,
 };
+use crate::checkpoint::Source;
 use crate::error::InputError;
 use crate::input_error;
 use crate::model::Config;
@@ -66,6 +67,8 @@ pub struct Findings {
     pub tasks: Option<u64>,
     /// Number of tasks of an evaluation, and of its split.
     pub eval_tasks: Option<(u64, u64)>,
+    /// The model that the recipe names, or that a resumed run made when it began; none where the run makes one.
+    pub source: Option<Source>,
     pub config: Option<Config>,
     /// The teacher's configuration.
     pub teacher: Option<Config>,
@@ -84,6 +87,8 @@ pub struct Ready {
     pub estimator: Estimator,
     /// Number of training tasks.
     pub tasks: u64,
+    /// As [`Findings::source`].
+    pub source: Option<Source>,
     /// The tokenizer of a new model, trained for the rehearsal.
     pub tokenizer: Option<Tokenizer>,
     pub warnings: Vec<String>,
@@ -108,7 +113,7 @@ impl Findings {
 
     /// The opened parts, or one error for all problems.
     pub fn ready(self) -> Result<Ready> {
-        let Self { mut problems, warnings, plugins, shared_env, estimator, tasks, tokenizer, .. } = self;
+        let Self { mut problems, warnings, plugins, shared_env, estimator, tasks, source, tokenizer, .. } = self;
         // A stop, and a plugin that hangs or fails, are no faults of the recipe: one of them comes before its problems.
         if let Some(at) = problems.iter().position(is_failure) {
             return Err(problems.swap_remove(at));
@@ -122,6 +127,7 @@ impl Findings {
             shared_env: shared_env.with_context(incomplete)?,
             estimator: estimator.with_context(incomplete)?,
             tasks: tasks.with_context(incomplete)?,
+            source,
             tokenizer,
             warnings,
         })

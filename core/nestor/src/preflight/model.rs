@@ -19,14 +19,14 @@ const TOKENIZER_EPISODES: usize = 512;
 pub fn check(recipe: &Recipe, conditions: &Conditions, findings: &mut Findings) {
     match (conditions.elsewhere, conditions.made, &recipe.model.path) {
         (Some(config), ..) => findings.config = Some(config.clone()),
-        (None, Some(made), _) => check_source(recipe, &Source::Folder(made.into()), findings),
+        (None, Some(made), _) => findings.source = Some(Source::Folder(made.into())),
         (None, None, Some(name)) => {
-            let source = Source::of_recipe(name.as_ref()).context("recipe key `model.path`");
-            if let Some(source) = findings.take(source) {
-                check_source(recipe, &source, findings);
-            }
+            findings.source = findings.take(Source::of_recipe(name.as_ref()).context("recipe key `model.path`"));
         }
         (None, None, None) => to_be_made(recipe, conditions, findings),
+    }
+    if let Some(source) = findings.source.clone() {
+        check_source(recipe, &source, findings);
     }
     if let (Some(shared_env), Some(_)) = (findings.shared_env.clone(), &recipe.warm_start)
         && recipe.model.new.is_none()

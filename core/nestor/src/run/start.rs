@@ -10,7 +10,7 @@ use nestor_torch::fused;
 use tch::{Device, Kind};
 
 use super::alarms::Alarms;
-use super::check::{Checked, MODEL, check, files, made_model, needs_reference};
+use super::check::{Checked, MODEL, check, files, needs_reference};
 use super::columns::load_teacher;
 use super::divergence::of_warm_start;
 use super::ledger::{Ledger, SaveClock, State, UnderWay};
@@ -313,7 +313,7 @@ impl Run {
 /// The networks and the state of a checkpoint.
 fn restore(recipe: &Recipe, checked: &Checked, resumption: &Resumption, ranks: &Ranks) -> Result<Origin> {
     let (comm, checkpoint) = (&*ranks.comm, &*resumption.checkpoint);
-    let model_files = from_root(comm, || model_files(recipe, &checked.ready, &checked.dir, true))?;
+    let model_files = from_root(comm, || model_files(recipe, &checked.ready, &checked.dir))?;
     Checkpoints::check_model(checkpoint, &model_files)?;
     let (mut policy, start_model) = load_policy(recipe, &model_files, ranks)?;
     let under_way = UnderWay::of(from_root(comm, || Checkpoints::unfinished(checkpoint))?)?;
@@ -344,7 +344,7 @@ fn restore(recipe: &Recipe, checked: &Checked, resumption: &Resumption, ranks: &
 
 /// The networks and the state of a new run. The critic is made after the warm start.
 fn create(recipe: &Recipe, checked: &Checked, ranks: &Ranks) -> Result<Origin> {
-    let model_files = from_root(&*ranks.comm, || model_files(recipe, &checked.ready, &checked.dir, false))?;
+    let model_files = from_root(&*ranks.comm, || model_files(recipe, &checked.ready, &checked.dir))?;
     let (policy, start_model) = load_policy(recipe, &model_files, ranks)?;
     let state = State::new(TaskCursor::new(checked.ready.tasks, recipe.seed), start_model);
     let warm_start = ImitationState::new(TaskCursor::new(checked.ready.tasks, warm_start_seed(recipe)));
@@ -402,22 +402,17 @@ fn open_tracker(
 
 /// The Hugging Face folder of the policy. Makes a new model in the run directory where the recipe asks for one, and a copy there of
 /// the policy of another run.
-fn model_files(recipe: &Recipe, ready: &Ready, dir: &Path, resumed: bool) -> Result<PathBuf> {
-    if let (true, Some(made)) = (resumed, made_model(dir)) {
-        return Ok(made);
-    }
-    let source = recipe.model.path.as_ref().map(|path| Source::of_recipe(path.as_ref()));
-    let source = source.transpose().context("recipe key `model.path`")?;
-    if let Some(Source::Folder(folder)) = source {
-        return Ok(folder);
+fn model_files(recipe: &Recipe, ready: &Ready, dir: &Path) -> Result<PathBuf> {
+    if let Some(Source::Folder(folder)) = &ready.source {
+        return Ok(folder.clone());
     }
     let (folder, partial) = (dir.join(MODEL), dir.join("model.partial"));
     // An earlier start that was killed may have left these.
     for leftover in [&folder, &partial].into_iter().filter(|f| f.exists()) {
         std::fs::remove_dir_all(leftover).with_context(|| format!("removing {}", leftover.display()))?;
     }
-    if let Some(Source::Checkpoint(checkpoint)) = source {
-        in_new_folder(&folder, |staged| export(&checkpoint, staged, Output::Tokens, Kind::Float))?;
+    if let Some(Source::Checkpoint(checkpoint)) = &ready.source {
+        in_new_folder(&folder, |staged| export(checkpoint, staged, Output::Tokens, Kind::Float))?;
         return Ok(folder);
     }
     let model = recipe.model.new.as_ref().context("the recipe names no model")?;

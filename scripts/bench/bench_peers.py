@@ -8,6 +8,7 @@ usage: scripts/bench.sh ROW... | all [--repeat R] [--threads N] [--write FILE] [
     --write FILE   writes the table of all rows measured so far between the marks of a Markdown file
     --small        a rehearsal on a tiny model, whose figures mean nothing and are not kept
 rows: generate-0.5b generate-27m update-0.5b update-ragged-27m rollout-27m iteration-27m logprob-diff deterministic
+    deterministic-price
     of real models: generate-coder-0.5b update-coder-0.5b lora-coder-0.5b generate-smollm2 update-smollm2 lora-smollm2
     iteration-smollm2 logprob-diff-coder-0.5b logprob-diff-smollm2
 """
@@ -217,6 +218,22 @@ def same_twice(row, a):
                   [f"compared: {what}"])
 
 
+def deterministic_price(row, a):
+    recipe = "recipes/smoke/gigpo.yaml" if a.small else "recipes/real/smollm2.yaml"
+    sets = ["warm_start.steps=5"] if a.small else ["warm_start=null", "rollout.tasks=4", "iterations=2"]
+    if not a.small:
+        models.folder("smollm2-135m")  # says how to fetch it
+    seconds = deterministic.price(recipe, [*sets, "eval.tasks=none", "checkpoint.every=0"], a.repeat)
+    times = lambda one, other: {part: 1 / ratio(seconds[one][part], seconds[other][part]) for part in deterministic.PARTS}
+    shown = lambda of: ", ".join(f"{part} {value:.2f} ×" for part, value in of.items())
+    price, threads = times("deterministic", "plain"), times("one thread", "plain")
+    rest = times("deterministic", "one thread")
+    figures = [", ".join(f"{part} {spread(seconds[case][part])}" for part in deterministic.PARTS) for case in ("deterministic", "plain")]
+    note = f"without the mode, one thread in place of {a.threads} takes {shown(threads)}; the mode's other rules take {shown(rest)}"
+    return Result(row, "`deterministic: true`, an iteration of SmolLM2-135M on the number line", "the same without it", *figures, shown(price),
+                  "iteration at most 1.10 × the time", price["iteration"] <= 1.1, [note])
+
+
 ROWS = {
     "generate-0.5b": lambda row, a: generate(row, a, "0.5b", 16, 256, 64, target=1.8),
     "generate-27m": lambda row, a: generate(row, a, "27m", 32, 128, 48, target=2),
@@ -226,6 +243,7 @@ ROWS = {
     "iteration-27m": lambda row, a: iteration(row, a, target=4),
     "logprob-diff": lambda row, a: logprob_diff(row, a, target=1.2),
     "deterministic": same_twice,
+    "deterministic-price": deterministic_price,
     "generate-coder-0.5b": lambda row, a: generate(row, a, "qwen2.5-coder-0.5b", 16, 256, 64, target=2),
     "update-coder-0.5b": lambda row, a: update(row, a, "qwen2.5-coder-0.5b", 16, 256, 64, target=1.6),
     "lora-coder-0.5b": lambda row, a: update(row, a, "qwen2.5-coder-0.5b", 16, 256, 64, target=1.8, lora=16),

@@ -1,4 +1,4 @@
-"""Compares two runs of a recipe with `deterministic: true` that differ only in the threads of the environment pool."""
+"""Runs of a recipe with `deterministic: true`: two that differ only in the threads of the environment pool, and the price of the mode."""
 import json
 import sys
 import tempfile
@@ -12,8 +12,12 @@ from measured import MEASURED  # noqa: E402
 RECIPE = "recipes/smoke/gigpo.yaml"
 
 
-def train(folder, sets):
-    run([NESTOR, "train", RECIPE, "--run-dir", folder, *(word for key in sets for word in ("--set", key))])
+# The parts of an iteration whose price is measured.
+PARTS = ("rollout", "update", "iteration")
+
+
+def train(folder, sets, recipe=RECIPE, **environment):
+    run([NESTOR, "train", recipe, "--run-dir", folder, *(word for key in sets for word in ("--set", key))], **environment)
     return folder
 
 
@@ -42,3 +46,18 @@ def compare(*sets):
     size = sum(map(len, a.values())) / 2**20
     what = f"{len(rows)} rows of metrics, {len(a)} files of rollouts and the last checkpoint ({size:.1f} MiB)"
     return not differs, what, differs
+
+
+def price(recipe, sets, repeat):
+    """Returns the seconds of each part of an iteration in each of `repeat` runs: with the mode, without it, and without it on one
+    thread, which is one of the mode's rules."""
+    cases = {"deterministic": ("true", {}), "plain": ("false", {}), "one thread": ("false", {"OMP_NUM_THREADS": "1"})}
+    seconds = {case: {part: [] for part in PARTS} for case in cases}
+    for _ in range(repeat):
+        for case, (mode, environment) in cases.items():
+            with tempfile.TemporaryDirectory() as scratch:
+                folder = train(Path(scratch) / "run", [f"deterministic={mode}", *sets], recipe, **environment)
+                last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
+            for part in PARTS:
+                seconds[case][part].append(last[f"time/{part}_s"])
+    return seconds

@@ -11,6 +11,7 @@ import pytest
 import torch
 from chats import CHATS, chat
 from conftest import ROOT
+from peft import PeftModel
 from safetensors.torch import load_file
 from test_gradients import padded_stats, reference_loss, with_old_and_ref
 from test_model import largest, reference
@@ -165,3 +166,24 @@ def test_an_export_is_the_model(real, run, score, tmp_path):
     assert again(text)["input_ids"] == tokenizer(text)["input_ids"]
     assert again.chat_template == tokenizer.chat_template
     AutoModelForCausalLM.from_pretrained(tmp_path / "copy", dtype=torch.bfloat16)
+
+
+@pytest.mark.real
+@torch.no_grad()
+def test_runs_agree_and_peft_has_their_policy(real, run, run_json, score, tmp_path):
+    """Adapters trained twice, killed and resumed, and on two ranks; then peft's log-probs of the trained policy."""
+    folder, tokenizer = real
+    settings = [f"model={{path: {folder}, lora: {{rank: 8, alpha: 16}}}}", "dtype=float32", "rollout.tasks=2", "rollout.max_steps=4",
+                "warm_start=null", "update.mini_batch=8", "eval.tasks=none"]
+    report = run_json("verify", ROOT / "recipes/real/smollm2.yaml", "--out", tmp_path / "out", "--kill-at", "0.5", "--json",
+                      *(word for key in settings for word in ("--set", key)))
+    assert report["agrees"] and report["not_run"] == []
+    assert 0 < report["logprob_diff_max"] < 1e-4
+    trained = tmp_path / "out/first"
+    done = run("export", trained, tmp_path / "adapter", "--adapter")
+    assert done.returncode == 0, done.stderr
+    base = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model = PeftModel.from_pretrained(base, tmp_path / "adapter").get_base_model()
+    rows = make_rows(tokenizer, LENGTHS[2:])
+    assert largest(score(trained, rows), reference(model, rows)) <= 1e-4
+    assert largest(score(trained, rows), score(folder, rows)) > 1e-3

@@ -224,7 +224,7 @@ def deterministic_price(row, a):
     if not a.small:
         models.folder("smollm2-135m")  # says how to fetch it
     seconds = deterministic.price(recipe, [*sets, "eval.tasks=none", "checkpoint.every=0"], a.repeat)
-    times = lambda one, other: {part: 1 / ratio(seconds[one][part], seconds[other][part]) for part in deterministic.PARTS}
+    times = lambda one, other: {part: ratio(seconds[other][part], seconds[one][part]) for part in deterministic.PARTS}
     shown = lambda of: ", ".join(f"{part} {value:.2f} ×" for part, value in of.items())
     price, threads = times("deterministic", "plain"), times("one thread", "plain")
     rest = times("deterministic", "one thread")

@@ -350,3 +350,18 @@ fn forward(rank: usize, pipe: impl Read + Send + 'static, error: bool, lines: Se
         }
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_is_free_and_never_one_that_linux_assigns() {
+        let first = free_port().expect("a port");
+        let _taken = TcpListener::bind(("127.0.0.1", first)).expect("it is free");
+        let next = free_port().expect("another port");
+        assert_ne!(first, next);
+        // Linux assigns ports from 32768 on.
+        assert!(first.max(next) < 32_768, "{first} {next}");
+    }
+}

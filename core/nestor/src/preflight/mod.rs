@@ -67,7 +67,8 @@ pub struct Findings {
     pub tasks: Option<u64>,
     /// Number of tasks of an evaluation, and of its split.
     pub eval_tasks: Option<(u64, u64)>,
-    /// The model that the recipe names, or that a resumed run made when it began; none where the run makes one.
+    /// The model that the recipe names, or that a resumed run made when it began; none where the run makes one, or where
+    /// [`Conditions::elsewhere`] stands for it.
     pub source: Option<Source>,
     pub config: Option<Config>,
     /// The teacher's configuration.

@@ -43,13 +43,14 @@ def kernels(context):
             "missed": bool(all_there)}
 
 
-def greedy(context):
-    """Greedy tokens, in both forms of decoding: pass by pass, and as recorded passes (captured graphs on a GPU)."""
+def greedy(context, shape):
+    """Greedy tokens in float32, in both forms of decoding: pass by pass, and as recorded passes (captured graphs on a GPU)."""
     p = Program(context)
-    tokens = p.rows("tiny", [5, 40, 17, 90])
+    shape = p.big(shape)
+    tokens = p.rows(shape, [5, 40, 17, 90])
     runs = [(p.device, {"NESTOR_DECODE": "plain"}), (p.device, {"NESTOR_DECODE": "recorded", "NESTOR_OPS": "generic"}), ("cpu", {})]
     plain, recorded, want = (
-        p.nestor("generate", p.model("tiny", "float32"), "--tokens", tokens, "--max-new-tokens", 48, "--temperature", 0,
+        p.nestor("generate", p.model(shape, "float32"), "--tokens", tokens, "--max-new-tokens", 48, "--temperature", 0,
                  "--dtype", "float32", "--device", device, **variables)["tokens"] for device, variables in runs)
     same = [sum(a == b for x, y in zip(got, want) for a, b in zip(x, y)) for got in (plain, recorded)]
     figure = f"{same[0]} tokens, and {same[1]} of recorded passes, of {sum(map(len, want))} equal those of the CPU"
@@ -92,12 +93,12 @@ def gradient(context):
     return {"figure": figure, "good": off[worst] <= GRADIENT_LIMIT, "limit": f"{GRADIENT_LIMIT}"}
 
 
-def logprob_diff(context):
+def logprob_diff(context, shape):
     """The log-probs of engine and update on the same tokens, in every type."""
     p, figures, good = Program(context), [], True
     sizes = ["--batch", 16, "--prompt", 128, "--new", 48] if not p.rehearsal else ["--batch", 4, "--prompt", 16, "--new", 8]
     for dtype in ["float32", *HALVES]:
-        done = p.bench("logprob-diff", p.big("0.5b"), dtype, *sizes)["types"][dtype]
+        done = p.bench("logprob-diff", p.big(shape), dtype, *sizes)["types"][dtype]
         details(**{dtype: {"mean": done["mean"], "max": done["max"]}})
         figures.append(f"{dtype} {done['mean']:.1e} (largest {done['max']:.1e})")
         good &= done["mean"] <= DIFFERENCE_LIMIT[dtype]

@@ -70,6 +70,8 @@ SHAPES = {
     "1.5b": Shape(151_936, 1_536, 8_960, 28, 12, 2),
     "7b": Shape(152_064, 3_584, 18_944, 28, 28, 4, tied=False),
 }
+# Real widths with few blocks, for comparisons with the CPU.
+SHAPES.update({f"{size}, 2 blocks": replace(SHAPES[size], layers=2) for size in ("0.5b", "1.5b")})
 # The widths of 7B with as many blocks as one GPU can train with float32 master weights and moments.
 SHAPES["7b, 8 blocks"] = replace(SHAPES["7b"], layers=8)
 

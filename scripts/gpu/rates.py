@@ -22,7 +22,7 @@ def machine(context):
     query = text_of("nvidia-smi", "--query-gpu=name,driver_version,memory.total,clocks.max.sm", "--format=csv,noheader")
     name = torch.cuda.get_device_name(0) if d.cuda else "CPU (rehearsal)"
     nccl = ".".join(map(str, torch.cuda.nccl.version())) if d.cuda else "-"
-    libraries = [*Path(context.folder).glob("*.so"), Path(context.folder) / "nestor"]
+    libraries = [*Path(context.folder).glob("*.so"), Path(context.folder) / "nestor-torch"]
     missing = sorted({line.split()[0] for library in libraries for line in text_of("ldd", str(library)).splitlines()
                       if "not found" in line})
     where = f"{name}, torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}, NCCL {nccl}"

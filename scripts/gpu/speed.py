@@ -4,7 +4,7 @@ from statistics import median
 import ledger
 from limits import DECODE_TARGET, PLAN_TARGET, RAGGED_TARGET, RATES, SHAPES, UPDATE_TARGET, card_of, of_both
 from one import details
-from program import Program
+from program import HALVES, Program
 
 
 def result(p, figure, limit, targets):
@@ -128,3 +128,19 @@ def score(context, shape, dtype, sizes, small):
     if card := card_of(context.card):
         figure += f", {flops / done['seconds'] / RATES[card][0]:.0%} of the limit"
     return result(p, figure, of_both(lambda rate, _: f"{done['tokens'] * rate / flops:.0f} tokens/s"), [])
+
+
+def iteration(context, workload, turns):
+    """A whole iteration of a workload, with agentic rollouts: short turns and prompts that arrive while others decode."""
+    p = Program(context)
+    small = ["--model", p.model("tiny", "bfloat16"), "--envs", 8, "--turns", 2]
+    words = small if p.rehearsal else ["--turns", turns]
+    done = p.nestor("bench", "iteration", "--workload", workload, *words, "--dtype", HALVES[0], "--device", p.device,
+                    "--recompute", "auto", "--warm-up", 1, "--repeats", 1)
+    details(report=done)
+    phases = ", ".join(f"{name} {seconds:.2f}" for name, seconds in done["phases"].items())
+    rollout = done["phases"]["rollout"]
+    figure = (f"{done['seconds']:.2f} s ({phases}); {done['generated'] / rollout:.0f} tokens/s generated, "
+              f"{done['tokens_per_s']:.0f} trained; log-prob difference {done['logprob_diff_mean']:.1e}, "
+              f"peak {max(done['peak_bytes']) if isinstance(done['peak_bytes'], list) else done['peak_bytes']:.2e} B")
+    return {"figure": figure, "good": done["optimizer_steps"] > 0}

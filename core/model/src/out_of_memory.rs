@@ -34,7 +34,7 @@ impl OutOfMemory {
                 wanted: after(text, "Tried to allocate ").and_then(size),
                 free: after(text, " of which ").and_then(size),
                 capacity: after(text, " has a total capacity of ").and_then(size),
-                unused: after(text, " is allocated by PyTorch, and ").and_then(size),
+                unused: unused(text),
                 phase: None,
             });
         }
@@ -132,6 +132,13 @@ fn after<'a>(text: &'a str, mark: &str) -> Option<&'a str> {
     text.split_once(mark).map(|(_, rest)| rest)
 }
 
+/// The size that ends the part about memory without use: `…, and 1.25 GiB is reserved by PyTorch but unallocated`. Graphs
+/// add a size of their own before it.
+fn unused(text: &str) -> Option<u64> {
+    let (before, _) = text.split_once(" is reserved by PyTorch but unallocated")?;
+    before.rsplit_once(" and ").and_then(|(_, rest)| size(rest))
+}
+
 /// The whole number that begins a text.
 fn number(text: &str) -> Option<u64> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -180,6 +187,12 @@ mod tests {
                       libtorch's reserve in smaller pieces; lower `update.micro_batch_tokens`, or set `update.recompute` \
                       to all";
         assert_eq!(error.to_string(), wanted);
+        // With graphs the text has one size more.
+        let (graphs, one) = (
+            " is allocated by PyTorch, with 2.00 GiB allocated in private pools (e.g., CUDA Graphs), and ",
+            " is allocated by PyTorch, and ",
+        );
+        assert_eq!(failure(&CUDA.replace(one, graphs)), failure(CUDA));
         // tch's panic quotes the text.
         let panic = format!("called `Result::unwrap()` on an `Err` value: Torch({CUDA:?})");
         assert_eq!(failure(&panic), failure(CUDA));

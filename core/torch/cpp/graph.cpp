@@ -5,6 +5,7 @@
 
 #include <ATen/cuda/CUDAGraph.h>
 #include <ATen/ops/empty.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -63,6 +64,9 @@ extern "C" {
 int nestor_graph_pool_new(int64_t index, nestor_graph_pool** pool, char* message, size_t message_size) {
   return guarded(message, message_size, [&] {
     const c10::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(index));
+    // A recording allocates from its own pool alone, and while it records libtorch gives no cached memory back. So it
+    // does that now, as torch.cuda.graph does, and with it the pools of recordings that are gone.
+    if (auto* allocator = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(at::kCUDA))) allocator->emptyCache();
     *pool = new nestor_graph_pool{device, at::cuda::graph_pool_handle()};
   });
 }

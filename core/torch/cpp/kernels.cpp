@@ -8,12 +8,15 @@
 #include <cuda.h>
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdlib>
 #include <memory>
 #include <mutex>
+#include <sstream>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "guarded.h"
@@ -45,6 +48,33 @@ const std::vector<std::string> NAMES{
     KERNELS(NAME)
 #undef NAME
 };
+
+// The variable NESTOR_KERNELS: `none`, or kernels to leave out, each behind a minus sign, with commas between them.
+std::string chosen_kernels() {
+  const char* text = std::getenv("NESTOR_KERNELS");
+  return text ? text : "";
+}
+
+// True where the environment asks for public operations in all kernels' place.
+bool wants_none() {
+  static const bool none = chosen_kernels() == "none";
+  return none;
+}
+
+// The kernels that the environment leaves out.
+const std::unordered_set<std::string>& unwanted() {
+  static const std::unordered_set<std::string> unwanted = [] {
+    std::unordered_set<std::string> names;
+    std::istringstream chosen(wants_none() ? "" : chosen_kernels());
+    for (std::string word; std::getline(chosen, word, ',');) {
+      const bool known = word[0] == '-' && std::find(NAMES.begin(), NAMES.end(), word.substr(1)) != NAMES.end();
+      TORCH_CHECK(known, "NESTOR_KERNELS is `none`, or a list such as -sample_token_bf16,-adamw_f32; it has ", word);
+      names.insert(word.substr(1));
+    }
+    return names;
+  }();
+  return unwanted;
+}
 
 // ---- a GPU
 
@@ -120,7 +150,9 @@ struct Loaded {
       cuda.check(cuda.cuModuleLoadData(&module, fits->begin), "cuModuleLoadData");
       for (const auto& name : NAMES) {
         CUfunction function;
-        if (cuda.cuModuleGetFunction(&function, module, name.c_str()) == CUDA_SUCCESS) kernels[name].function = function;
+        if (cuda.cuModuleGetFunction(&function, module, name.c_str()) != CUDA_SUCCESS) continue;
+        kernels[name].function = function;
+        kernels[name].left_out = is_unwanted(name);
       }
     } catch (const c10::Error& error) {
       problem = error.what_without_backtrace();
@@ -130,7 +162,7 @@ struct Loaded {
   // The emulator's kernels.
   explicit Loaded(int (*emulates)(const char*)) : multiprocessors(4) {
     for (const auto& name : NAMES) {
-      if (emulates(name.c_str())) kernels[name];
+      if (emulates(name.c_str())) kernels[name].left_out = is_unwanted(name);
     }
   }
 };
@@ -166,14 +198,6 @@ std::unique_ptr<Emulator>& emulator() {
 
 // ---- both
 
-// True where the environment asks for public operations in all kernels' place.
-bool wants_none() {
-  static const bool none = [] {
-    const char* chosen = std::getenv("NESTOR_KERNELS");
-    return chosen && std::string(chosen) == "none";
-  }();
-  return none;
-}
 
 // Null where the device has no kernels.
 Loaded* loaded(const at::Device& device) {
@@ -214,6 +238,10 @@ bool has_kernel(const std::string& name, const at::Device& device) {
 
 void leave_out_kernel(const std::string& name, const at::Device& device) {
   if (Kernel* kernel = find(name, device)) kernel->left_out = true;
+}
+
+bool is_unwanted(const std::string& name) {
+  return unwanted().count(name) == 1;
 }
 
 bool has_kernels(const at::Device& device) {

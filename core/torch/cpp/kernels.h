@@ -30,6 +30,9 @@ void launch_kernel(const std::string& name, const at::Device& device, const Laun
   launch_kernel(name, device, launch, static_cast<void**>(list));
 }
 
+// True for a kernel that the variable NESTOR_KERNELS leaves out.
+bool is_unwanted(const std::string& name);
+
 // Takes a kernel away from tensors on this device.
 void leave_out_kernel(const std::string& name, const at::Device& device);
 

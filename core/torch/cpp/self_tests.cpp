@@ -4,6 +4,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/randn.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <iterator>
 
@@ -23,6 +24,20 @@ std::vector<SelfTest> all() {
     std::move(more.begin(), more.end(), std::back_inserter(tests));
   }
   return tests;
+}
+
+void wait_for(const at::Device& device) {
+  if (device.is_cuda()) c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).synchronizeDevice(device.index());
+}
+
+// After a fault of a kernel all calls of CUDA fail in this process, so no other kernel can take its place.
+void expect_no_fault(const std::string& kernel, const at::Device& device) {
+  try {
+    wait_for(device);
+  } catch (const c10::Error& error) {
+    TORCH_CHECK(false, "the CUDA kernel ", kernel, " failed, and this process can use the GPU no more; set NESTOR_KERNELS=-",
+                kernel, " to leave it out (", error.what_without_backtrace(), ")");
+  }
 }
 
 }  // namespace
@@ -69,12 +84,16 @@ int nestor_kernels_self_test(int64_t gpu, void (*report)(void* to, const char* k
     const auto missing = kernels_problem(device);
     for (const auto& test : all()) {
       std::string reason = missing.empty() ? "it does not load" : missing;
+      if (is_unwanted(test.kernel)) reason = "NESTOR_KERNELS leaves it out";
       if (has_kernel(test.kernel, device)) {
         try {
           reason = test.problem(device);
+          // A fault shows in any later call; here it is this kernel's.
+          wait_for(device);
         } catch (const c10::Error& error) {
           reason = error.what_without_backtrace();
         }
+        expect_no_fault(test.kernel, device);
       }
       if (reason.empty()) continue;
       leave_out_kernel(test.kernel, device);

@@ -3,6 +3,7 @@
 
 use std::ffi::{c_char, c_int};
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use anyhow::Result;
 use tch::{Device, Tensor};
@@ -95,12 +96,13 @@ impl CudaGraph {
         let (mut capture, mut handle) = (std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: the pool lives through the call; on success the handle is set.
         call(|message, size| unsafe { nestor_capture_begin(pool.handle, &mut capture, message, size) })?;
-        let done = work();
+        // tch panics where an operation fails. A recording that stays open would then fail every later call of CUDA.
+        let done = catch_unwind(AssertUnwindSafe(work));
         // SAFETY: the capture is from the call above and never used again; on success the graph is set.
         let ended = call(|message, size| unsafe { nestor_capture_end(capture, &mut handle, message, size) });
         // Owned before the first return, so that it is freed on every way out.
         let graph = Self { handle };
-        done.and(ended).map(|()| graph)
+        done.unwrap_or_else(|panic| resume_unwind(panic)).and(ended).map(|()| graph)
     }
 
     /// Enqueues the recorded work on the current stream.

@@ -43,7 +43,7 @@ pub trait Executor {
 #[derive(Debug)]
 pub struct Ahead {
     seed: u64,
-    /// Pages of the longest request.
+    /// Pages of the longest request that may come.
     pages: usize,
     slots: SlotTable,
     in_flight: Option<Started>,
@@ -98,7 +98,10 @@ impl Ahead {
         };
         if chunks.iter().all(|chunk| chunk.draws && chunk.tokens.len() == 1) {
             let truncates = next.iter().any(|next| next.sampling.truncates());
-            let shape = Shape { rows: bucket(chunks.len()), pages: self.pages, truncates };
+            // Attention cuts the context into pieces by this length, so it follows the requests that run.
+            let longest = chunks.iter().map(|chunk| chunk.pages.len()).max().unwrap_or(1);
+            let pages = longest.next_power_of_two().min(self.pages);
+            let shape = Shape { rows: bucket(chunks.len()), pages, truncates };
             self.slots.retain(|id| scheduler.request(id).is_some());
             let (uniforms, changed) = self.slots.places(&next);
             let mut rows = Vec::with_capacity(chunks.len());

@@ -53,7 +53,7 @@ const COLUMNS: usize = 7;
 pub struct Shape {
     /// Rows, a bucket.
     pub rows: usize,
-    /// Pages of the longest request.
+    /// Pages of a line of the page table, a power of two or those of the longest request that may come.
     pub pages: usize,
     /// Some row truncates its distribution, so that the pass takes one kernel more.
     pub truncates: bool,
@@ -174,29 +174,28 @@ impl SlotTable {
     }
 
     /// The places of these draws' uniform numbers. True if the table has changed: some request was new, or had used up its
-    /// numbers. All lines of the draws then start anew.
+    /// numbers. Only such lines are drawn: one joins in nearly every pass of an agent's rollout.
     ///
     /// # Panics
     /// When more requests decode than there are slots.
     pub fn places(&mut self, draws: &[NextDraw]) -> (Vec<UniformPlace>, bool) {
-        let has = |draw: &NextDraw| self.lines.get(&draw.id).is_some_and(|&(_, first)| draw.number < first + UNIFORMS);
-        let changed = !draws.iter().all(has);
-        if changed {
-            for draw in draws {
-                let slot = match self.lines.get(&draw.id) {
-                    Some(&(slot, _)) => slot,
-                    None => self.free.pop().expect("as many slots as requests that run"),
-                };
-                self.lines.insert(draw.id, (slot, draw.number));
-                let line = &mut self.numbers[slot * SLOT_NUMBERS..(slot + 1) * SLOT_NUMBERS];
-                for (place, number) in line[..UNIFORMS].iter_mut().zip(draw.number..) {
-                    *place = draw.key.uniform(self.seed, number as u32);
-                }
-                line[INVERSE_TEMPERATURE] = draw.sampling.inverse_temperature();
-                line[GREEDY] = f32::from(u8::from(draw.sampling.is_greedy()));
-                line[TOP_K] = draw.sampling.kept_tokens() as f32;
-                line[TOP_P] = draw.sampling.top_p as f32;
+        let mut changed = false;
+        for draw in draws {
+            let slot = match self.lines.get(&draw.id) {
+                Some(&(_, first)) if draw.number < first + UNIFORMS => continue,
+                Some(&(slot, _)) => slot,
+                None => self.free.pop().expect("as many slots as requests that run"),
+            };
+            changed = true;
+            self.lines.insert(draw.id, (slot, draw.number));
+            let line = &mut self.numbers[slot * SLOT_NUMBERS..(slot + 1) * SLOT_NUMBERS];
+            for (place, number) in line[..UNIFORMS].iter_mut().zip(draw.number..) {
+                *place = draw.key.uniform(self.seed, number as u32);
             }
+            line[INVERSE_TEMPERATURE] = draw.sampling.inverse_temperature();
+            line[GREEDY] = f32::from(u8::from(draw.sampling.is_greedy()));
+            line[TOP_K] = draw.sampling.kept_tokens() as f32;
+            line[TOP_P] = draw.sampling.top_p as f32;
         }
         let place = |draw: &NextDraw| {
             let (slot, first) = self.lines[&draw.id];

@@ -147,40 +147,45 @@ impl CacheView {
         Self { places, segments, ends, pages }
     }
 
-    /// The chunks as sequences of attention: for each the start of its rows, the start of its pages' tokens, and the number
-    /// of tokens that it sees; then the two ends.
-    pub fn sequences(&self) -> SequenceColumns {
-        let (page, last) = (PAGE as i64, self.segments.last());
-        let column = |f: &dyn Fn(&Segment) -> i64| -> Vec<i64> { self.segments.iter().map(f).collect() };
-        let mut queries = column(&|s| s.row);
-        queries.push(last.map_or(0, |s| s.row + s.rows));
-        let mut keys = column(&|s| s.pages * page);
-        keys.push(self.pages.len() as i64 * page);
-        SequenceColumns { queries, keys, used: column(&|s| s.position + s.rows) }
+    /// The chunks behind the first `decoding` rows as sequences of attention: for each the start of its rows and of its
+    /// pages' tokens, both counted from the first such chunk, and the number of tokens that it sees; then the two ends.
+    pub fn sequences(&self, decoding: usize) -> SequenceColumns {
+        let (page, segments) = (PAGE as i64, &self.segments[decoding..]);
+        let first = segments.first().map_or(self.pages.len(), |s| s.pages as usize);
+        let column = |f: &dyn Fn(&Segment) -> i64| -> Vec<i64> { segments.iter().map(f).collect() };
+        let mut queries = column(&|s| s.row - decoding as i64);
+        queries.push(segments.last().map_or(0, |s| s.row + s.rows - decoding as i64));
+        let mut keys = column(&|s| (s.pages - first as i64) * page);
+        keys.push((self.pages.len() - first) as i64 * page);
+        SequenceColumns { queries, keys, used: column(&|s| s.position + s.rows), pages: self.pages[first..].to_vec() }
     }
 }
 
 impl CacheView {
-    /// For a pass in which every chunk is one row: the pages of each row, filled up to those of the longest, then the
-    /// number of tokens that each row sees. None for other passes.
-    pub fn decoding(&self) -> Option<[Vec<i64>; 2]> {
-        if self.segments.len() != self.places.len() || self.segments.iter().any(|s| s.rows != 1) {
-            return None;
-        }
+    /// Number of chunks of one row at the beginning, where the scheduler puts those that decode.
+    pub fn decoding_rows(&self) -> usize {
+        self.segments.iter().take_while(|s| s.rows == 1).count()
+    }
+
+    /// For the first `rows` chunks, of one row each: the pages of each row, filled up to those of the longest, then the
+    /// number of tokens that each row sees.
+    pub fn page_table(&self, rows: usize) -> [Vec<i64>; 2] {
         let ends = self.segments.iter().skip(1).map(|s| s.pages).chain([self.pages.len() as i64]);
-        let own = || self.segments.iter().zip(ends.clone()).map(|(s, end)| &self.pages[s.pages as usize..end as usize]);
-        let most = own().map(<[i64]>::len).max()?;
+        let segments = &self.segments[..rows];
+        let own = || segments.iter().zip(ends.clone()).map(|(s, end)| &self.pages[s.pages as usize..end as usize]);
+        let most = own().map(<[i64]>::len).max().unwrap_or(0);
         let table = own().flat_map(|pages| pages.iter().copied().chain([FILLING].repeat(most - pages.len()))).collect();
-        Some([table, self.segments.iter().map(|s| s.position + 1).collect()])
+        [table, segments.iter().map(|s| s.position + 1).collect()]
     }
 }
 
-/// Starts of queries and keys of sequences with their ends, (n + 1) each, and the used keys (n).
+/// Starts of queries and keys of sequences with their ends, (n + 1) each, the used keys (n), and the sequences' pages.
 #[derive(Debug)]
 pub struct SequenceColumns {
     pub queries: Vec<i64>,
     pub keys: Vec<i64>,
     pub used: Vec<i64>,
+    pub pages: Vec<i64>,
 }
 
 impl SequenceColumns {
@@ -189,8 +194,14 @@ impl SequenceColumns {
         [&self.queries[..], &self.keys, &self.used].concat()
     }
 
-    /// The view of a pass on the device, where `numbers` are these columns.
-    pub fn on_device(&self, numbers: &Tensor, places: Tensor, pages: Tensor) -> DeviceView {
+    /// The view of a pass on the device, where `numbers` are these columns, for chunks behind the rows of `decoding`.
+    pub fn on_device(
+        &self,
+        numbers: &Tensor,
+        places: Tensor,
+        pages: Tensor,
+        decoding: Option<(Tensor, Tensor)>,
+    ) -> DeviceView {
         let lengths = [&self.queries, &self.keys, &self.used].map(|column| column.len() as i64);
         // Attention counts in int32.
         let columns = numbers.to_kind(Kind::Int).split_with_sizes(lengths, 0);
@@ -198,6 +209,7 @@ impl SequenceColumns {
         let rows = self.queries.windows(2).map(|ends| ends[1] - ends[0]);
         DeviceView {
             places,
+            decoding,
             pages,
             queries: Sequences { starts: queries, used: None, longest: rows.max().unwrap_or(0) },
             keys: Sequences { starts: keys, used: Some(used), longest: self.used.iter().copied().max().unwrap_or(0) },
@@ -210,6 +222,8 @@ impl SequenceColumns {
 pub struct DeviceView {
     /// Place of every row, (T).
     pub places: Tensor,
+    /// Pages (B, N) and lengths (B) of the first B rows, which decode, int32. The sequences are behind them.
+    pub decoding: Option<(Tensor, Tensor)>,
     /// Pages of the sequences, end to end.
     pub pages: Tensor,
     pub queries: Sequences,
@@ -231,8 +245,7 @@ impl Cache {
         attended.unwrap_or_else(|error| panic!("{error:#}"))
     }
 
-    /// The same in the plain layout: copies the pages that the pass sees once, at their K heads, and attends decoding rows
-    /// and prompts in one call.
+    /// The same in the plain layout. Rows that decode read the pages where they are. Prompts attend a copy of theirs.
     ///
     /// # Panics
     /// When the cache has pages.
@@ -241,7 +254,12 @@ impl Cache {
         let (heads, dim) = (k.size()[1], k.size()[2]);
         write_into_cache([k, v], cache, &view.places);
         let seen = cache.index_select(1, &view.pages).view([2, -1, heads, dim]);
-        varlen_attention([q, &seen.select(0, 0), &seen.select(0, 1)], &view.queries, &view.keys)
+        let sequences =
+            |q: &Tensor| varlen_attention([q, &seen.select(0, 0), &seen.select(0, 1)], &view.queries, &view.keys);
+        let Some((page_table, lengths)) = &view.decoding else { return sequences(q) };
+        let (rows, all) = (lengths.size()[0], q.size()[0]);
+        let decoded = decode_attention(&q.narrow(0, 0, rows), cache, page_table, lengths);
+        Tensor::cat(&[decoded, sequences(&q.narrow(0, rows, all - rows))], 0)
     }
 
     /// Returns true where rows that decode attend to the pages where they are, on any device.
@@ -293,20 +311,26 @@ mod tests {
         let _ = block.normal_(0.0, 1.0);
         let view = CacheView::new(&chunks, chunks.len());
         let (places, pages) = (Tensor::from_slice(&view.places), Tensor::from_slice(&view.pages));
-        let columns = view.sequences();
-        let plain = columns.on_device(&Tensor::from_slice(&columns.all()), places.shallow_clone(), pages);
+        let columns = view.sequences(0);
+        let plain = columns.on_device(&Tensor::from_slice(&columns.all()), places.shallow_clone(), pages, None);
         let half = Tensor::randn([rows, 1, dim / 2], options);
         let angles = Tensor::cat(&[&half, &half], 2);
         let rope = Rope { cos: angles.cos(), sin: angles.sin() };
         let [q, k] = Ops::Generic.rotate_qk(Tensor::cat(&qkv[..2], 1), [&rope.cos, &rope.sin], heads);
         let want = cache.attend_plain(0, &plain, [&q, &k, qkv[2]]);
 
-        let [page_table, lengths] =
-            view.decoding().expect("rows that decode").map(|n| Tensor::from_slice(&n).to_kind(Kind::Int));
+        assert_eq!(view.decoding_rows(), chunks.len());
+        let int = |numbers: &[i64]| Tensor::from_slice(numbers).to_kind(Kind::Int);
+        // The first two rows decode, and the third is the end of a prompt.
+        let columns = view.sequences(2);
+        let [table, seen] = view.page_table(2);
+        let decoding = Some((int(&table).view([2, -1]), int(&seen)));
+        let numbers = Tensor::from_slice(&columns.all());
+        let mixed = columns.on_device(&numbers, places.shallow_clone(), Tensor::from_slice(&columns.pages), decoding);
+        assert!(cache.attend_plain(0, &mixed, [&q, &k, qkv[2]]).allclose(&want, 1e-5, 1e-5, false));
+
+        let [page_table, lengths] = view.page_table(chunks.len()).map(|numbers| int(&numbers));
         let view = DecodeView { places: &places, page_table: &page_table.view([rows, -1]), lengths: &lengths };
         assert!(cache.attend_decoding(0, view, qkv, &rope).allclose(&want, 1e-5, 1e-5, false));
-
-        let filled = CacheView::new(&chunks, chunks.len() + 1);
-        assert!(filled.decoding().is_none(), "a row without a chunk does not decode");
     }
 }

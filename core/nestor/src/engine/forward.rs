@@ -127,15 +127,16 @@ pub fn forward(
         model.forward(WeightSource::Held { outer, blocks }, &input, |layer, q, k, v| attend(layer, [q, k, v]))
     };
     // Rows in fixed numbers keep to one attention: a kernel of their own would round in another way.
-    let decoding = view.decoding().filter(|_| model.ops == Ops::Generic && fixed.is_none() && cache.attends_pages());
-    let states = match (model.ops, decoding) {
-        (Ops::Fused, _) => {
+    let decoding = if fixed.is_none() && cache.attends_pages() { view.decoding_rows() } else { 0 };
+    let states = match model.ops {
+        Ops::Fused => {
             let [tokens, positions, last] = upload_all([&tokens, &positions, &last], device);
             run(&tokens, &rope_of(&positions), &last, false, &|layer, qkv| {
                 cache.attend_paged(layer, &view, qkv, layer + 1 == blocks.len())
             })?
         }
-        (Ops::Generic, Some([pages, lengths])) => {
+        Ops::Generic if decoding == tokens.len() => {
+            let [pages, lengths] = view.page_table(decoding);
             let [tokens, positions, last, places, pages, lengths] =
                 upload_all([&tokens, &positions, &last, &view.places, &pages, &lengths], device);
             // Attention counts in int32.
@@ -146,11 +147,15 @@ pub fn forward(
             let rope = rope_of(&positions);
             run(&tokens, &rope, &last, true, &|layer, qkv| cache.attend_decoding(layer, view, qkv, &rope))?
         }
-        (Ops::Generic, None) => {
-            let columns = view.sequences();
-            let [tokens, positions, last, places, pages, numbers] =
-                upload_all([&tokens, &positions, &last, &view.places, &view.pages, &columns.all()], device);
-            let view = columns.on_device(&numbers, places, pages);
+        Ops::Generic => {
+            let columns = view.sequences(decoding);
+            let [pages, lengths] = view.page_table(decoding);
+            let lists = [&tokens, &positions, &last, &view.places, &columns.pages, &columns.all(), &pages, &lengths];
+            let [tokens, positions, last, places, seen, numbers, pages, lengths] =
+                upload_all(lists.map(|list| &list[..]), device);
+            let [page_table, lengths] = [pages, lengths].map(|numbers| numbers.to_kind(Kind::Int));
+            let decoding = (decoding > 0).then(|| (page_table.view([decoding as i64, -1]), lengths));
+            let view = columns.on_device(&numbers, places, seen, decoding);
             let tokens = with_fed(tokens, feed);
             run(&tokens, &rope_of(&positions), &last, false, &|layer, qkv| cache.attend_plain(layer, &view, qkv))?
         }

@@ -23,13 +23,12 @@ BEGIN, END = "<!-- ledger: written by scripts/gpu/ledger.py --write -->", "<!-- 
 
 BYTES = {"BFloat16": 2, "Half": 2, "Float": 4, "Double": 8, "Long": 8, "Int": 4, "Bool": 1, "Byte": 1}
 
-# Shares of a card's rates that kernels of each kind reach. Estimates, not measurements: products of 19,200 rows from the rates
-# of cuBLAS on such cards; products of 128 rows read at 80 % of the memory rate after 4 us in which the multiprocessors fill and
-# drain (1.55 ms for the blocks of 1.5b, 0.2 ms for its head); attention from flash attention's published rates on an H100; the
-# others as a well-made kernel that reads and writes once. A GPU's figures replace them.
-PRODUCT, FEW_ROWS, FILL = 0.88, 0.80, 4e-6
-ATTENTION_FLOPS, ATTENTION_BYTES = 0.35, 0.81
-ELEMENTWISE = 0.85
+# Shares of a card's rates that kernels of each kind reached on an H200 (docs/gpu.md): products of 19,200 rows 93 to 98 %;
+# products of 128 rows read at 85 % of the memory rate after 4 us in which the multiprocessors fill and drain; flash attention
+# of sequences of 600 tokens 125 TFLOP/s; own attention of 128 rows and 1,030 tokens 69 %; silu(gate) * up 91 %.
+PRODUCT, FEW_ROWS, FILL = 0.95, 0.85, 4e-6
+ATTENTION_FLOPS, ATTENTION_BYTES = 0.16, 0.69
+ELEMENTWISE = 0.90
 GAP = 1e-6  # seconds between two kernels of a graph, or of a stream that the host keeps full
 
 # Kernels of an operation that has more than one on CUDA. Flash attention's backward pass: products of output and gradient, the

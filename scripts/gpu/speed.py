@@ -27,12 +27,12 @@ def variables(assignment):
     return {name: value} if name else {}
 
 
-def own_kernels(dearest, work, shape, batch, prompt, new, card):
+def own_kernels(dearest, work, shape, batch, prompt, new, card, passes=1):
     """Microseconds of each own operation among the dearest kernels, and those of the ledger on this card (else an H100)."""
     if work == "generate":
         listed = ledger.lists("decode", shape, ledger.Work(batch, prompt + new // 2))
     else:
-        listed = ledger.lists(ledger.UPDATES[0], shape, ledger.Work(batch * (prompt + new), prompt + new, batch * new))
+        listed = ledger.lists(ledger.UPDATES[0], shape, ledger.Work(batch * (prompt + new) // passes, prompt + new, batch * new // passes))
     # A block's own after the others, so that they count.
     all_of = [it for part in reversed(listed) for it in part if it.name.startswith("nestor::")]
     operations = {it.name.removeprefix("nestor::"): it for it in all_of}
@@ -55,7 +55,8 @@ def profile(context, work, shape, dtype, sizes, small):
     batch, prompt, new = small if p.rehearsal else sizes
     sizes = ["--batch", batch, "--prompt", prompt, "--new", new, "--repeats", 1]
     found = p.bench(work, shape, dtype, *sizes, "--profile")["profile"]
-    own = {} if p.rehearsal else own_kernels(found["dearest"], work, SHAPES[shape], batch, prompt, new, card_of(context.card))
+    passes = found["passes"] if work == "update" else 1  # micro-batches that the step was cut into
+    own = {} if p.rehearsal else own_kernels(found["dearest"], work, SHAPES[shape], batch, prompt, new, card_of(context.card), passes)
     details(profile=found, own_kernels=own)
     figure = (f"{found['launches_per_pass']:.0f} launches a pass, {found['launches_per_layer']:.1f} a layer, "
               f"{found['syncs_per_pass']:.1f} waits a pass; busy {found['busy_ms']:.0f} of {found['ms']:.0f} ms")

@@ -21,10 +21,10 @@ def rehearse(root, out, *args, plant=""):
 
 
 # One of each file of scripts/gpu that computes, and those whose details are looked at here.
-SIX = ["flash-decode", "rms-norm", "update-hundred", "profile-generate", "profile-update", "checkpoint"]
+SEVEN = ["flash-decode", "rms-norm", "update-hundred", "profile-generate", "profile-update", "checkpoint", "iteration"]
 
 
-@pytest.mark.parametrize("only", [SIX, pytest.param([], marks=pytest.mark.slow)], ids=["six", "all"])
+@pytest.mark.parametrize("only", [SEVEN, pytest.param([], marks=pytest.mark.slow)], ids=["seven", "all"])
 def test_rehearsal(only, root, tmp_path):
     done, lines, table = rehearse(root, tmp_path / "out", *(["--only", ",".join(only)] if only else []))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -46,7 +46,7 @@ def test_a_fault_of_one_check_leaves_the_others_whole(kind, verdict, root, tmp_p
     assert {line["name"]: line["verdict"] for line in lines} == {"score-float32": "ok", "greedy": verdict, "collective": "ok"}
     assert table.count("| ok |") == 2 and f"| {verdict} |" in table
     # The details from before the fault are kept, and the process that it started in a session of its own is gone.
-    kept = lines[1]["details"]
+    kept = next(line for line in lines if line["name"] == "greedy")["details"]
     assert kept["planted"] == kind and not Path(f"/proc/{kept['below']}").exists()
 
 
@@ -73,7 +73,7 @@ def test_the_limits_are_those_of_the_reference(root, monkeypatch):
 
 
 def test_measured_kernels_stand_beside_the_ledger(root, monkeypatch):
-    """Attention of 128 requests of 1,024 tokens reads 134 MB of keys and values of a block of 1.5b: 55 us at 81 % of 3.0 TB/s."""
+    """Attention of 128 requests of 1,024 tokens reads 134 MB of keys and values of a block of 1.5b: 65 us at 69 % of 3.0 TB/s."""
     monkeypatch.syspath_prepend(root / "scripts/gpu")
     import limits
     import speed
@@ -83,10 +83,10 @@ def test_measured_kernels_stand_beside_the_ledger(root, monkeypatch):
     measured = [kernel("paged_attention_128_bf16", 60), kernel("paged_attention_combine_bf16", 3), kernel("cublas", 9)]
     found = speed.own_kernels(measured, "generate", shape, 128, 896, 256, "H100")
     assert found.keys() == {"paged_attention"} and found["paged_attention"][0] == pytest.approx(63)
-    assert found["paged_attention"][1] == pytest.approx(55.2, rel=0.05)
+    assert found["paged_attention"][1] == pytest.approx(64.8, rel=0.05)
     found = speed.own_kernels([kernel("silu_mul_grad_bf16", 700)], "update", shape, 32, 512, 88, "H100")
     # 19,200 rows read 3 and write 2 times 8,960 numbers of two bytes.
-    assert found["silu_mul_backward"][1] == pytest.approx(19_200 * 5 * 8_960 * 2 / 0.85 / 3.0e12 * 1e6, rel=1e-3)
+    assert found["silu_mul_backward"][1] == pytest.approx(19_200 * 5 * 8_960 * 2 / 0.90 / 3.0e12 * 1e6, rel=1e-3)
 
 
 def test_the_pack_is_small(root):

@@ -23,7 +23,7 @@ def smoke(run, root, tmp_path_factory):
                 variables.setenv("NESTOR_EMULATOR_DAMAGE", damaged)
             done = train(run, root / "recipes/smoke/gigpo.yaml", run_dir, settings=SETTINGS)
         assert done.returncode == 0, done.stderr
-        warnings = [line for line in done.stderr.splitlines() if "failed their test" in line]
+        warnings = [line for line in done.stderr.splitlines() if "in place of these kernels" in line]
         last = sorted((run_dir / "checkpoints").glob("iteration-*"))[-1]
         steps = [json.loads(line) for line in (run_dir / "warm_start.jsonl").read_text().splitlines()]
         return warnings, (last / "policy.safetensors").read_bytes(), steps
@@ -56,6 +56,16 @@ def test_bench_kernels_names_those_of_a_device(tested, run):
     assert [one["kernel"] for one in damaged["left_out"]] == ["silu_mul_f16"] and "differs" in damaged["left_out"][0]["reason"]
     assert set(all_of["kernels"]) - set(damaged["kernels"]) == {"silu_mul_f16"}
     assert run("bench", "kernels", "--device", "cpu").stdout.startswith("0 kernels")
+
+
+def test_kernels_are_left_out_by_name(tested, run, monkeypatch):
+    monkeypatch.setenv("NESTOR_KERNELS", "-adamw_bf16,-paged_attention_64_f32")
+    left_out = {one["kernel"]: one["reason"] for one in tested()["left_out"]}
+    assert left_out == dict.fromkeys(["adamw_bf16", "paged_attention_64_f32"], "left out by NESTOR_KERNELS")
+    monkeypatch.setenv("NESTOR_KERNELS", "-adam_bf16")
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        tested()
+    assert "it has -adam_bf16" in failed.value.stderr
 
 
 def test_damaged_kernels_are_left_out(smoke, public, root):

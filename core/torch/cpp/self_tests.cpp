@@ -84,7 +84,7 @@ int nestor_kernels_self_test(int64_t gpu, void (*report)(void* to, const char* k
     const auto missing = kernels_problem(device);
     for (const auto& test : all()) {
       std::string reason = missing.empty() ? "it does not load" : missing;
-      if (is_unwanted(test.kernel)) reason = "NESTOR_KERNELS leaves it out";
+      if (is_unwanted(test.kernel)) reason = "left out by NESTOR_KERNELS";
       if (has_kernel(test.kernel, device)) {
         try {
           reason = test.problem(device);

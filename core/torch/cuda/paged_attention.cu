@@ -1,8 +1,12 @@
 // Attention of one query row per request to the keys and values of its pages. A block reads one piece of a request's context
 // once, for all query heads that share its key head; `paged_attention_combine` joins the pieces. The grid depends on the most
 // pieces alone, not on the lengths, so that a captured graph stays right.
+//
+// Types of two bytes are multiplied by tensor cores: with plain instructions a multiprocessor issues as many as it has
+// time for while it reads, and reached 40 % of an H200's bandwidth. Float32 takes plain instructions, which round less.
 
 #include "device.cuh"
+#include "matrix.cuh"
 #include "pages.cuh"
 
 constexpr int MOST_PIECE = 512;  // tokens of a block, at most
@@ -10,6 +14,7 @@ constexpr int GROUP = 8;    // query heads that share a reading
 constexpr int ATTENTION_THREADS = 128;
 constexpr int ATTENTION_WARPS = ATTENTION_THREADS / WARP;
 constexpr int ATTENTION_BLOCKS = 4;  // of a multiprocessor, at least: so the compiler may use 128 registers, and spills none
+constexpr int MATRIX_BLOCKS = 2;  // the same by matrices: 182 registers on sm_90; with 168 for three, sm_100 spills
 constexpr int AHEAD = 4;  // vectors that a thread asks for before it uses the first
 
 struct PagedAttention {
@@ -177,6 +182,171 @@ DEVICE void paged_attention(const T* q, const T* keys, const PagedAttention& a) 
   }
 }
 
+// The same by products of matrices. Each warp takes a page of 16 tokens at a time and needs no other warp until the end: it
+// keeps the largest score so far, and scales its sums where that grows.
+template <class T, int D>
+DEVICE void paged_attention_by_matrices(const T* q, const T* keys, const PagedAttention& a) {
+  constexpr int HALF = PAGE / 2;  // tokens of a product's scores
+  constexpr int KEYS = D / 32;    // vectors of a key that a lane reads; 4 lanes share a token
+  constexpr int VALUES = D / 64;  // vectors of a value that a lane reads; 8 lanes share a token
+  SHARED(int32_t, pages, MOST_PIECE / PAGE);
+  SHARED(float, largest_by_warp, ATTENTION_WARPS * GROUP);
+  SHARED(float, totals_by_warp, ATTENTION_WARPS * GROUP);
+  SHARED(float, sums, ATTENTION_WARPS * GROUP * D);
+
+  const int sharing = a.heads / a.kv_heads, groups = (sharing + GROUP - 1) / GROUP;
+  const int group = blockIdx.x % groups, kv_head = blockIdx.x / groups % a.kv_heads;
+  const int64_t row = blockIdx.x / (groups * a.kv_heads);
+  const int first = blockIdx.y * a.piece, length = a.lengths[row];
+  if (first >= length) return;
+  const int n = min(length - first, a.piece), count = min(sharing - group * GROUP, GROUP);
+  const int head = kv_head * sharing + group * GROUP;
+
+  const int thread = threadIdx.x, eighth = lane() / 4, fourth = lane() % 4;
+  if (thread * PAGE < n) pages[thread] = a.page_table[row * a.most_pages + first / PAGE + thread];
+  // The queries, one head for each row of the first half of a matrix. Missing heads repeat the last one.
+  Vector<T> query[KEYS];
+#pragma unroll
+  for (int j = 0; j < KEYS; ++j) {
+    query[j] = load_vector(q + row * a.query_stride + (head + min(eighth, count - 1)) * D + j * 32 + fourth * VECTOR<T>);
+  }
+  __syncthreads();
+
+  // For this lane's head: the largest score so far, and its own tokens' part of the sum of weights.
+  float largest = -INFINITY, total = 0;
+  float out[VALUES][VECTOR<T>][4] = {};
+  const T* values = keys + a.pages * PAGE * a.kv_heads * D;
+  for (int from = warp() * PAGE; from < n; from += ATTENTION_WARPS * PAGE) {
+    const int64_t page = pages[from / PAGE];
+    // Tokens beyond the length repeat the last one.
+    const auto part_of = [&](int t) { return head_of_token(page * PAGE + min(t, n - 1 - from), a.kv_heads, kv_head, D); };
+    Vector<T> key[2][KEYS], value[2][2][VALUES];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const T* own = keys + part_of(half * HALF + eighth) + fourth * VECTOR<T>;
+#pragma unroll
+      for (int j = 0; j < KEYS; ++j) key[half][j] = load_vector(own + j * 32);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int odd = 0; odd < 2; ++odd) {
+        const T* own = values + part_of(half * HALF + 2 * fourth + odd) + eighth * VECTOR<T>;
+#pragma unroll
+        for (int j = 0; j < VALUES; ++j) value[half][odd][j] = load_vector(own + j * 64);
+      }
+    }
+
+    // Scores of the lane's head with tokens 2 fourth and 2 fourth + 1 of each half.
+    float scores[2][2], most = -INFINITY;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float product[4] = {};
+#pragma unroll
+      for (int j = 0; j < KEYS; ++j) {
+#pragma unroll
+        for (int pair = 0; pair < 4; pair += 2) {
+          // The order of a head's elements is free, so each lane takes those of its vectors.
+          const uint32_t rows[4] = {two_of(query[j], pair), 0, two_of(query[j], pair + 1), 0};
+          const uint32_t columns[2] = {two_of(key[half][j], pair), two_of(key[half][j], pair + 1)};
+          add_product<T>(product, rows, columns);
+        }
+      }
+#pragma unroll
+      for (int odd = 0; odd < 2; ++odd) {
+        const bool seen = from + half * HALF + 2 * fourth + odd < n;
+        scores[half][odd] = seen ? product[odd] * a.scale : -INFINITY;
+        most = fmaxf(most, scores[half][odd]);
+      }
+    }
+#pragma unroll
+    for (int offset = 1; offset < 4; offset *= 2) most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, offset));
+    if (__any_sync(ALL_LANES, most > largest)) {
+      const float before = largest;
+      largest = fmaxf(largest, most);
+      const float factor = expf(before - largest);
+      total *= factor;
+#pragma unroll
+      for (int j = 0; j < VALUES; ++j) {
+#pragma unroll
+        for (int e = 0; e < VECTOR<T>; ++e) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) out[j][e][i] *= factor;
+        }
+      }
+    }
+
+    // The second half of the matrix has what the weights lose by rounding, so that none is lost.
+    uint32_t weights[4];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float low = expf(scores[half][0] - largest), high = expf(scores[half][1] - largest);
+      total += low + high;
+      const T rounded[2] = {from_float<T>(low), from_float<T>(high)};
+      weights[2 * half] = joined(rounded[0], rounded[1]);
+      weights[2 * half + 1] = joined(from_float<T>(low - to_float(rounded[0])), from_float<T>(high - to_float(rounded[1])));
+    }
+#pragma unroll
+    for (int j = 0; j < VALUES; ++j) {
+#pragma unroll
+      for (int e = 0; e < VECTOR<T>; ++e) {
+        uint32_t columns[2];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) columns[half] = joined(value[half][0][j].at[e], value[half][1][j].at[e]);
+        add_product<T>(out[j][e], weights, columns);
+      }
+    }
+  }
+
+#pragma unroll
+  for (int offset = 1; offset < 4; offset *= 2) total += __shfl_xor_sync(ALL_LANES, total, offset);
+  const int own = warp() * GROUP + eighth;
+  if (fourth == 0) {
+    largest_by_warp[own] = largest;
+    totals_by_warp[own] = total;
+  }
+#pragma unroll
+  for (int j = 0; j < VALUES; ++j) {
+#pragma unroll
+    for (int e = 0; e < VECTOR<T>; ++e) {
+#pragma unroll
+      for (int odd = 0; odd < 2; ++odd) {
+        sums[own * D + j * 64 + (2 * fourth + odd) * VECTOR<T> + e] = out[j][e][odd] + out[j][e][2 + odd];
+      }
+    }
+  }
+  __syncthreads();
+
+  float* partial = a.partial + ((row * a.heads + head) * gridDim.y + blockIdx.y) * (D + 2);
+  const int64_t by_head = static_cast<int64_t>(gridDim.y) * (D + 2);
+  // Warps without a token have the weight 0.
+  const auto largest_of = [&](int h) {
+    float most = -INFINITY;
+#pragma unroll
+    for (int w = 0; w < ATTENTION_WARPS; ++w) most = fmaxf(most, largest_by_warp[w * GROUP + h]);
+    return most;
+  };
+  for (int i = thread; i < count * D; i += ATTENTION_THREADS) {
+    const float most = largest_of(i / D);
+    float sum = 0;
+#pragma unroll
+    for (int w = 0; w < ATTENTION_WARPS; ++w) {
+      sum += expf(largest_by_warp[w * GROUP + i / D] - most) * sums[w * GROUP * D + i];
+    }
+    partial[i / D * by_head + i % D] = sum;
+  }
+  if (thread < count) {
+    const float most = largest_of(thread);
+    float sum = 0;
+#pragma unroll
+    for (int w = 0; w < ATTENTION_WARPS; ++w) {
+      sum += expf(largest_by_warp[w * GROUP + thread] - most) * totals_by_warp[w * GROUP + thread];
+    }
+    partial[thread * by_head + D] = most;
+    partial[thread * by_head + D + 1] = sum;
+  }
+}
+
 // out (R, H, D) from the pieces. Block x: query head; block y: request; a thread for each element. Length 0 gives zeros.
 template <class T>
 DEVICE void paged_attention_combine(const float* partial, const int32_t* lengths, T* out, int32_t most_pieces, int32_t piece) {
@@ -194,17 +364,21 @@ DEVICE void paged_attention_combine(const float* partial, const int32_t* lengths
   out[at * dim + d] = from_float<T>(pieces > 0 ? sum / total : 0.0f);
 }
 
-#define PAGED_ATTENTION(SUFFIX, T)                                                                          \
-  extern "C" __global__ void __launch_bounds__(ATTENTION_THREADS, ATTENTION_BLOCKS)                         \
-      paged_attention_64_##SUFFIX(const T* q, const T* keys, PagedAttention a) {                            \
-    paged_attention<T, 64>(q, keys, a);                                                                     \
-  }                                                                                                         \
-  extern "C" __global__ void __launch_bounds__(ATTENTION_THREADS, ATTENTION_BLOCKS)                         \
-      paged_attention_128_##SUFFIX(const T* q, const T* keys, PagedAttention a) {                           \
-    paged_attention<T, 128>(q, keys, a);                                                                    \
-  }                                                                                                         \
+#define ATTENTION_OF(NAME, BLOCKS, BODY, SUFFIX, T, D)                                                       \
+  extern "C" __global__ void __launch_bounds__(ATTENTION_THREADS, BLOCKS)                                   \
+      NAME##_##SUFFIX(const T* q, const T* keys, PagedAttention a) {                                        \
+    BODY<T, D>(q, keys, a);                                                                                 \
+  }
+ATTENTION_OF(paged_attention_64, ATTENTION_BLOCKS, paged_attention, f32, float, 64)
+ATTENTION_OF(paged_attention_128, ATTENTION_BLOCKS, paged_attention, f32, float, 128)
+ATTENTION_OF(paged_attention_64, MATRIX_BLOCKS, paged_attention_by_matrices, f16, f16, 64)
+ATTENTION_OF(paged_attention_128, MATRIX_BLOCKS, paged_attention_by_matrices, f16, f16, 128)
+ATTENTION_OF(paged_attention_64, MATRIX_BLOCKS, paged_attention_by_matrices, bf16, bf16, 64)
+ATTENTION_OF(paged_attention_128, MATRIX_BLOCKS, paged_attention_by_matrices, bf16, bf16, 128)
+
+#define COMBINE(SUFFIX, T)                                                                                  \
   extern "C" __global__ void paged_attention_combine_##SUFFIX(const float* partial, const int32_t* lengths, \
                                                               T* out, int32_t most_pieces, int32_t piece) { \
     paged_attention_combine<T>(partial, lengths, out, most_pieces, piece);                                  \
   }
-FOR_EACH_TYPE(PAGED_ATTENTION)
+FOR_EACH_TYPE(COMBINE)

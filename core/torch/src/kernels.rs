@@ -1,8 +1,9 @@
 //! Own CUDA kernels: `cuda/*.cu`, compiled by `build.rs` and embedded. Operations of [`crate::generic`] launch them where a
 //! tensor's device has them, and compute by libtorch's public operations elsewhere.
 //!
-//! A GPU has those that its architecture's cubin holds, or none where the variable `NESTOR_KERNELS` is `none`. A CPU has them where the library of the emulator is in place, which
-//! the variable `NESTOR_EMULATED_KERNELS` names.
+//! A GPU has those that its architecture's cubin holds. The variable `NESTOR_KERNELS` leaves out all (`none`) or some
+//! (`-adamw_f32,-sample_token_bf16`). A CPU has them where the library of the emulator is in place, which the variable
+//! `NESTOR_EMULATED_KERNELS` names.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::Path;

@@ -204,3 +204,29 @@ impl SlotTable {
         (draws.iter().map(place).collect(), changed)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_that_joins_leaves_the_lines_of_others() {
+        let mut table = SlotTable::new(2, 1);
+        let draw = |id: u64, number: usize| {
+            let key = NoiseKey { episode: id as u32, ..NoiseKey::default() };
+            NextDraw { id, key, number, sampling: Sampling::default() }
+        };
+        let at = |table: &mut SlotTable, draws: &[NextDraw]| {
+            let (places, changed) = table.places(draws);
+            for (place, draw) in places.iter().zip(draws) {
+                let own = table.numbers()[place.slot * SLOT_NUMBERS + place.at];
+                assert_eq!(own, draw.key.uniform(1, draw.number as u32));
+            }
+            (places.iter().map(|place| place.at).collect::<Vec<_>>(), changed)
+        };
+        assert_eq!(at(&mut table, &[draw(0, 0)]), (vec![0], true));
+        assert_eq!(at(&mut table, &[draw(0, 5), draw(1, 0)]), (vec![5, 0], true), "the first line stays");
+        assert_eq!(at(&mut table, &[draw(0, 6), draw(1, 1)]), (vec![6, 1], false));
+        assert_eq!(at(&mut table, &[draw(0, UNIFORMS), draw(1, 2)]), (vec![0, 2], true), "the first is used up");
+    }
+}

@@ -331,12 +331,10 @@ fn generation(setup: &IterationSetup, memory: &mut Memory) {
     // A GPU also copies the pages that a pass sees, one block's at a time.
     let seen = if update.cpu { 0 } else { longest * b * 2 * kv * dim };
     // A pass embeds the images among its rows, of which two may be there in part.
-    let patches = c
-        .vision
-        .as_ref()
-        .map_or(0, |vision| (pass_rows(slots as usize) as u64 + 2 * update.images.largest) * vision.merged() as u64);
+    let rows = pass_rows(slots as usize, !update.cpu) as u64;
+    let patches = c.vision.as_ref().map_or(0, |vision| (rows + 2 * update.images.largest) * vision.merged() as u64);
     memory.push("vision tower's pass", at(update.tower_pass(patches)));
-    memory.push("passes of generation", at(pass_rows(slots as usize) as u64 * row + slots * (of_row + seen)));
+    memory.push("passes of generation", at(rows * row + slots * (of_row + seen)));
     if !update.cpu {
         // Their memory is not returned between passes.
         let rows = recorded_rows(slots as usize) as u64;

@@ -41,6 +41,7 @@ struct Adapted {
 }
 
 fn main() -> Result<()> {
+    nestor_torch::cuda::load_where_useful()?;
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let (model, batch, out, device) = match &arguments[..] {
         [model, batch, out] => (model, batch, out, Device::Cpu),

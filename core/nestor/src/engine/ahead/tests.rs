@@ -244,7 +244,7 @@ impl Scenario {
         let rows = slots + if roomy { 50 * count } else { rng.random_range(1..=60) };
         let eos = if long { Vec::new() } else { vec![0] };
         let options = EngineOptions { slots, capacity: 150, eos: eos.clone(), seed, ..EngineOptions::default() };
-        let limits = Limits { slots, pages, rows, eos, ordered: false };
+        let limits = Limits { slots, pages, rows, eos, ordered: false, gathers: false };
         Self { seed, options, limits, roomy, arrivals }
     }
 

@@ -33,7 +33,7 @@ impl Scenario {
         // A whole conversation has up to 9 pages.
         let pages = rng.random_range(9..=24);
         let rows = slots + rng.random_range(1..=40);
-        let limits = Limits { slots, pages, rows, eos: vec![0], ordered };
+        let limits = Limits { slots, pages, rows, eos: vec![0], ordered, gathers: rng.random() };
         Self { seed, limits, transcript: rng.random(), steps }
     }
 
@@ -201,7 +201,7 @@ fn siblings_share_pages_up_to_an_image_that_differs() {
         let key = NoiseKey { episode, ..NoiseKey::default() };
         Request { key, prompt, images: vec![image(colour)], max_new_tokens: 4, sampling: Sampling::default() }
     };
-    let limits = Limits { slots: 4, pages: 40, rows: 500, eos: Vec::new(), ordered: false };
+    let limits = Limits { slots: 4, pages: 40, rows: 500, eos: Vec::new(), ordered: false, gathers: false };
     let mut scheduler = Scheduler::new(limits);
     // The same picture twice, and another one under the same tokens.
     for (episode, colour) in [(0, 1), (1, 1), (2, 2)] {
@@ -229,9 +229,31 @@ fn siblings_share_pages_up_to_an_image_that_differs() {
     assert_eq!(scheduler.plan()[0].rotary, [[56; 3]], "a drawn token continues the text");
 
     // A pass that ends inside a picture.
-    let mut scheduler = Scheduler::new(Limits { slots: 1, pages: 40, rows: 24, eos: Vec::new(), ordered: false });
+    let mut scheduler =
+        Scheduler::new(Limits { slots: 1, pages: 40, rows: 24, eos: Vec::new(), ordered: false, gathers: false });
     scheduler.submit(request(0, 1));
     assert_eq!(parts(&scheduler.plan()[0]), [(20, 0, 4)]);
     let next = scheduler.plan();
     assert_eq!((parts(&next[0]), rotary(&next[0], 24)), (vec![(0, 4, 8)], [20, 21, 20]));
+}
+
+#[test]
+fn requests_join_in_groups_beside_those_that_run() {
+    let limits = Limits { slots: 20, pages: 40, rows: 500, eos: Vec::new(), ordered: false, gathers: true };
+    let mut scheduler = Scheduler::new(limits);
+    let request = |episode: u32| {
+        let key = NoiseKey { episode, ..NoiseKey::default() };
+        Request { key, prompt: vec![episode], images: Vec::new(), max_new_tokens: 9, sampling: Sampling::default() }
+    };
+    let rows = |scheduler: &mut Scheduler| {
+        let chunks = scheduler.plan();
+        scheduler.record(&chunks, vec![(7, -1.0); chunks.len()]);
+        chunks.len()
+    };
+    (0..12).for_each(|episode| scheduler.submit(request(episode)));
+    assert_eq!(rows(&mut scheduler), 12, "nothing runs that they would disturb");
+    scheduler.submit(request(12));
+    assert_eq!(rows(&mut scheduler), 12, "one is less than an eighth of twelve");
+    scheduler.submit(request(13));
+    assert_eq!(rows(&mut scheduler), 14);
 }

@@ -59,6 +59,13 @@ pub fn names() -> Vec<String> {
     (0..).map_while(name).collect()
 }
 
+/// The first word of the variable `NESTOR_KERNELS` that leaves out no kernel, unless the variable is `none`.
+pub fn unknown_choice() -> Option<String> {
+    let chosen = std::env::var("NESTOR_KERNELS").ok().filter(|chosen| !chosen.is_empty() && chosen != "none")?;
+    let is_known = |word: &str| word.strip_prefix('-').is_some_and(|name| names().iter().any(|known| known == name));
+    chosen.split(',').find(|word| !is_known(word)).map(str::to_string)
+}
+
 /// The embedded machine code: architectures, and the bytes of a cubin each.
 pub fn cubins() -> Vec<(String, &'static [u8])> {
     let cubin = |i| {

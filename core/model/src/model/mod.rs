@@ -108,6 +108,12 @@ fn kernel_warning(left_out: &[LeftOut]) -> String {
 
 /// The same before the test of its kernels.
 pub fn untested_device(choice: DeviceChoice, local_rank: usize) -> Result<Device> {
+    if let Some(word) = kernels::unknown_choice() {
+        return Err(input_error!(
+            "NESTOR_KERNELS must be none, or a list such as -sample_token_bf16,-adamw_f32; it has {word:?}, which leaves out \
+             no kernel (`nestor bench kernels` names them)"
+        ));
+    }
     match (choice, tch::Cuda::is_available()) {
         (DeviceChoice::Cpu, _) | (DeviceChoice::Auto, false) => Ok(Device::Cpu),
         (DeviceChoice::Cuda | DeviceChoice::Auto, true) => {

@@ -15,6 +15,12 @@ def result(p, figure, limit, targets):
     return {"figure": figure, "limit": limit, "good": not missed, "missed": bool(missed)}
 
 
+def peak_of(done):
+    """The largest peak in bytes: of the GPUs, or of the process in a rehearsal."""
+    peak = done["peak_bytes"]
+    return max(peak) if isinstance(peak, list) else peak
+
+
 def drift(done):
     """How much the last of at least a hundred runs differ from the first ones, as a share, or None."""
     runs = done["seconds_all"]
@@ -27,17 +33,18 @@ def variables(assignment):
     return {name: value} if name else {}
 
 
-def own_kernels(dearest, work, shape, batch, prompt, new, card, passes=1):
-    """Microseconds of each own operation among the dearest kernels, and those of the ledger on this card (else an H100)."""
+def own_kernels(profile, work, shape, batch, prompt, new, card):
+    """Microseconds of each own operation among a profile's dearest kernels, and those of the ledger on this card (else an H100)."""
     if work == "generate":
         listed = ledger.lists("decode", shape, ledger.Work(batch, prompt + new // 2))
     else:
-        listed = ledger.lists(ledger.UPDATES[0], shape, ledger.Work(batch * (prompt + new) // passes, prompt + new, batch * new // passes))
+        micro_batches = profile["passes"]
+        listed = ledger.lists(ledger.UPDATES[0], shape, ledger.Work(batch * (prompt + new) // micro_batches, prompt + new, batch * new // micro_batches))
     # A block's own after the others, so that they count.
     all_of = [it for part in reversed(listed) for it in part if it.name.startswith("nestor::")]
     operations = {it.name.removeprefix("nestor::"): it for it in all_of}
     found = {}
-    for kernel in dearest:
+    for kernel in profile["dearest"]:
         # A kernel is named after its operation: paged_attention_combine_bf16, rms_norm_grad_bf16.
         called = kernel["name"].replace("_grad_", "_backward_")
         name = max((it for it in operations if called.startswith(it)), key=len, default=None)
@@ -55,8 +62,7 @@ def profile(context, work, shape, dtype, sizes, small):
     batch, prompt, new = small if p.rehearsal else sizes
     sizes = ["--batch", batch, "--prompt", prompt, "--new", new, "--repeats", 1]
     found = p.bench(work, shape, dtype, *sizes, "--profile")["profile"]
-    passes = found["passes"] if work == "update" else 1  # micro-batches that the step was cut into
-    own = {} if p.rehearsal else own_kernels(found["dearest"], work, SHAPES[shape], batch, prompt, new, card_of(context.card), passes)
+    own = {} if p.rehearsal else own_kernels(found, work, SHAPES[shape], batch, prompt, new, card_of(context.card))
     details(profile=found, own_kernels=own)
     figure = (f"{found['launches_per_pass']:.0f} launches a pass, {found['launches_per_layer']:.1f} a layer, "
               f"{found['syncs_per_pass']:.1f} waits a pass; busy {found['busy_ms']:.0f} of {found['ms']:.0f} ms")
@@ -98,7 +104,7 @@ def update(context, shape, dtype, recompute, sizes, small, ragged=False, short=F
     own, lengths, plan = SHAPES[shape], done.pop("lengths"), done.pop("plan")
     details(report=done, plan=plan)
     flops = own.update_flops(lengths)
-    peak = max(done["peak_bytes"]) if isinstance(done["peak_bytes"], list) else done["peak_bytes"]
+    peak = peak_of(done)
     figure = (f"warm-up {done['warm_up_s']:.1f} s, {done['tokens_per_s']:.0f} tokens/s, "
               f"{1e3 * done['seconds'] / done['passes']:.0f} ms a pass")
     limit = of_both(lambda rate, _: f"{done['tokens'] * rate / flops:.0f} tokens/s")
@@ -134,8 +140,7 @@ def score(context, shape, dtype, sizes, small):
 def iteration(context, workload, turns):
     """A whole iteration of a workload, with agentic rollouts: short turns and prompts that arrive while others decode."""
     p = Program(context)
-    small = ["--model", p.model("tiny", "bfloat16"), "--envs", 8, "--turns", 2]
-    words = small if p.rehearsal else ["--turns", turns]
+    words = ["--model", p.model("tiny", HALVES[0]), "--envs", 8, "--turns", 2] if p.rehearsal else ["--turns", turns]
     done = p.nestor("bench", "iteration", "--workload", workload, *words, "--dtype", HALVES[0], "--device", p.device,
                     "--recompute", "auto", "--warm-up", 1, "--repeats", 1)
     details(report=done)
@@ -143,5 +148,5 @@ def iteration(context, workload, turns):
     rollout = done["phases"]["rollout"]
     figure = (f"{done['seconds']:.2f} s ({phases}); {done['generated'] / rollout:.0f} tokens/s generated, "
               f"{done['tokens_per_s']:.0f} trained; log-prob difference {done['logprob_diff_mean']:.1e}, "
-              f"peak {max(done['peak_bytes']) if isinstance(done['peak_bytes'], list) else done['peak_bytes']:.2e} B")
+              f"peak {peak_of(done) / 1e9:.1f} GB")
     return {"figure": figure, "good": done["optimizer_steps"] > 0}

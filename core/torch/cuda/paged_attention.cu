@@ -28,6 +28,24 @@ struct PagedAttention {
   float scale;
 };
 
+// The part of a request's attention that a block computes. Block x: request, key head, group of query heads; block y: piece.
+struct Piece {
+  int64_t row;
+  int kv_head;
+  int head, heads;    // the first query head of the group, and how many it has
+  int first, tokens;  // the first token, and how many there are; 0 or less behind the request's end
+
+  __device__ __forceinline__ explicit Piece(const PagedAttention& a) {
+    const int sharing = a.heads / a.kv_heads, groups = (sharing + GROUP - 1) / GROUP, group = blockIdx.x % groups;
+    kv_head = blockIdx.x / groups % a.kv_heads;
+    row = blockIdx.x / (groups * a.kv_heads);
+    head = kv_head * sharing + group * GROUP;
+    heads = min(sharing - group * GROUP, GROUP);
+    first = blockIdx.y * a.piece;
+    tokens = min(a.lengths[row] - first, a.piece);
+  }
+};
+
 // Adds GROUP numbers over LANES neighbouring lanes, and returns the sum that the lane's place selects:
 // place / (LANES / GROUP). Lanes exchange halves of what is left, so 7 exchanges take the place of 8 for each halving.
 template <int LANES>
@@ -47,7 +65,7 @@ DEVICE float sum_scattered(float (&x)[GROUP], int place) {
   return x[0];
 }
 
-// q (R, H, D); keys, then values, (2, P, PAGE, K, D). Block x: request, key head, group of query heads; block y: piece.
+// q (R, H, D); keys, then values, (2, P, PAGE, K, D).
 template <class T, int D>
 DEVICE void paged_attention(const T* q, const T* keys, const PagedAttention& a) {
   constexpr int WIDTH = VECTOR<T>;
@@ -60,16 +78,13 @@ DEVICE void paged_attention(const T* q, const T* keys, const PagedAttention& a) 
   SHARED(float, totals_by_warp, ATTENTION_WARPS * GROUP);
   SHARED(float, sums, ATTENTION_WARPS * GROUP * D);
 
-  const int sharing = a.heads / a.kv_heads, groups = (sharing + GROUP - 1) / GROUP;
-  const int group = blockIdx.x % groups, kv_head = blockIdx.x / groups % a.kv_heads;
-  const int64_t row = blockIdx.x / (groups * a.kv_heads);
-  const int first = blockIdx.y * a.piece, length = a.lengths[row];
-  if (first >= length) return;
-  const int n = min(length - first, a.piece), count = min(sharing - group * GROUP, GROUP);
-  const int head = kv_head * sharing + group * GROUP;
+  const Piece piece(a);
+  const int n = piece.tokens, count = piece.heads, kv_head = piece.kv_head, head = piece.head;
+  const int64_t row = piece.row;
+  if (n <= 0) return;
 
   const int thread = threadIdx.x, place = lane() % LANES, part = place * WIDTH;
-  if (thread * PAGE < n) pages[thread] = a.page_table[row * a.most_pages + first / PAGE + thread];
+  if (thread * PAGE < n) pages[thread] = a.page_table[row * a.most_pages + piece.first / PAGE + thread];
   // The part of token t's key or value that this lane reads. Tokens beyond the length repeat the last one.
   const auto part_of = [&](int t) {
     const int seen = min(t, n - 1);
@@ -194,16 +209,13 @@ DEVICE void paged_attention_by_matrices(const T* q, const T* keys, const PagedAt
   SHARED(float, totals_by_warp, ATTENTION_WARPS * GROUP);
   SHARED(float, sums, ATTENTION_WARPS * GROUP * D);
 
-  const int sharing = a.heads / a.kv_heads, groups = (sharing + GROUP - 1) / GROUP;
-  const int group = blockIdx.x % groups, kv_head = blockIdx.x / groups % a.kv_heads;
-  const int64_t row = blockIdx.x / (groups * a.kv_heads);
-  const int first = blockIdx.y * a.piece, length = a.lengths[row];
-  if (first >= length) return;
-  const int n = min(length - first, a.piece), count = min(sharing - group * GROUP, GROUP);
-  const int head = kv_head * sharing + group * GROUP;
+  const Piece piece(a);
+  const int n = piece.tokens, count = piece.heads, kv_head = piece.kv_head, head = piece.head;
+  const int64_t row = piece.row;
+  if (n <= 0) return;
 
   const int thread = threadIdx.x, eighth = lane() / 4, fourth = lane() % 4;
-  if (thread * PAGE < n) pages[thread] = a.page_table[row * a.most_pages + first / PAGE + thread];
+  if (thread * PAGE < n) pages[thread] = a.page_table[row * a.most_pages + piece.first / PAGE + thread];
   // The queries, one head for each row of the first half of a matrix. Missing heads repeat the last one.
   Vector<T> query[KEYS];
 #pragma unroll

@@ -41,6 +41,8 @@ fn kernels_spill_nothing_and_load_128_bits() {
             let code = after("Function : ", '\n', &code).unwrap_or_else(|| panic!("no code of {name}"));
             let code = code.split("Function : ").next().unwrap_or_default();
             assert!(code.contains("LDG.E.128"), "{architecture} {name} loads no 128 bits");
+            let of_two_bytes = name.starts_with("paged_attention") && !name.ends_with("f32");
+            assert_eq!(code.contains("HMMA"), of_two_bytes, "{architecture} {name} and tensor cores");
         }
     }
 }

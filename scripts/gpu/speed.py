@@ -38,8 +38,8 @@ def own_kernels(profile, work, shape, batch, prompt, new, card):
     if work == "generate":
         listed = ledger.lists("decode", shape, ledger.Work(batch, prompt + new // 2))
     else:
-        micro_batches = profile["passes"]
-        listed = ledger.lists(ledger.UPDATES[0], shape, ledger.Work(batch * (prompt + new) // micro_batches, prompt + new, batch * new // micro_batches))
+        rows = batch // profile["passes"]  # of a micro-batch
+        listed = ledger.lists(ledger.UPDATES[0], shape, ledger.Work(rows * (prompt + new), prompt + new, rows * new))
     # A block's own after the others, so that they count.
     all_of = [it for part in reversed(listed) for it in part if it.name.startswith("nestor::")]
     operations = {it.name.removeprefix("nestor::"): it for it in all_of}

@@ -45,7 +45,8 @@ DEVICE void add_product(float (&sums)[4], const uint32_t (&rows)[4], const uint3
     for (int k = 0; k < 16; ++k) {
       const uint32_t a = lanes[row % 8 * 4 + k % 8 / 2].rows[row / 8 + k / 8 * 2];
       const uint32_t b = lanes[column * 4 + k % 8 / 2].columns[k / 8];
-      sums[i] += half_of(T{}, static_cast<uint16_t>(a >> k % 2 * 16)) * half_of(T{}, static_cast<uint16_t>(b >> k % 2 * 16));
+      const float left = half_of(T{}, static_cast<uint16_t>(a >> k % 2 * 16));
+      sums[i] += left * half_of(T{}, static_cast<uint16_t>(b >> k % 2 * 16));
     }
   }
 }
@@ -53,13 +54,13 @@ DEVICE void add_product(float (&sums)[4], const uint32_t (&rows)[4], const uint3
 template <class T>
 DEVICE void add_product(float (&sums)[4], const uint32_t (&rows)[4], const uint32_t (&columns)[2]);
 
-#define ADD_PRODUCT(T, TYPE)                                                                                       \
-  template <>                                                                                                      \
+#define ADD_PRODUCT(T, TYPE)                                                                                        \
+  template <>                                                                                                       \
   __device__ __forceinline__ void add_product<T>(float(&sums)[4], const uint32_t(&rows)[4], const uint32_t(&columns)[2]) { \
-    asm("mma.sync.aligned.m16n8k16.row.col.f32." TYPE "." TYPE ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "   \
-        "{%0, %1, %2, %3};"                                                                                          \
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])                                                 \
-        : "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]), "r"(columns[0]), "r"(columns[1]));                  \
+    asm("mma.sync.aligned.m16n8k16.row.col.f32." TYPE "." TYPE ".f32 "                                              \
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                                           \
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])                                                \
+        : "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]), "r"(columns[0]), "r"(columns[1]));                \
   }
 ADD_PRODUCT(f16, "f16")
 ADD_PRODUCT(bf16, "bf16")

@@ -332,5 +332,8 @@ mod tests {
         let [page_table, lengths] = view.page_table(chunks.len()).map(|numbers| int(&numbers));
         let view = DecodeView { places: &places, page_table: &page_table.view([rows, -1]), lengths: &lengths };
         assert!(cache.attend_decoding(0, view, qkv, &rope).allclose(&want, 1e-5, 1e-5, false));
+
+        let filled = CacheView::new(&chunks, chunks.len() + 1);
+        assert_eq!(filled.decoding_rows(), chunks.len(), "a row without a chunk does not decode");
     }
 }

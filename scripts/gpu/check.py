@@ -59,7 +59,7 @@ def main():
     # Models and runs are made outside OUT, which may be carried away.
     scratch = Path(tempfile.mkdtemp(prefix="gpu-check-"))
     context = {"folder": str(args.folder.resolve()), "device": args.device, "rehearsal": rehearsal, "scratch": str(scratch),
-               "card": ""}
+               "card": "", "earlier": {}}
     where, lines, plant = "CPU (rehearsal)" if rehearsal else "GPU", [], runner.Planted()
     try:
         with (out / "checks.jsonl").open("w") as record:
@@ -71,6 +71,7 @@ def main():
                 else:
                     line = runner.run(check, context, plant, min(plant.limit(check), left))
                 context["card"] = line["details"].get("device", context["card"])
+                context["earlier"][check.name] = {"report": line["details"].get("report", {})}
                 where = line["details"].get("where", where)
                 lines.append(line)
                 text = json.dumps(line)

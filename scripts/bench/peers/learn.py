@@ -13,12 +13,12 @@ MICRO_BATCH = 4
 
 
 class PlainUpdate:
-    """Policy gradient with AdamW (fused) and clipping, in micro-batches of four sequences; weights, gradients and moments
-    in the model's type. Sequences of different lengths are padded to the longest one of all."""
+    """Policy gradient with AdamW (fused) and clipping, on the model's device; weights, gradients and moments in the model's
+    type. Sequences of different lengths are padded to the longest one of all."""
 
-    def __init__(self, model, lengths, lora=None):
-        """`lengths` holds (prompt, response) of each sequence. With a rank `lora`, peft's adapters to all projections of the
-        blocks are trained alone."""
+    def __init__(self, model, lengths, lora=None, micro_batch=MICRO_BATCH):
+        """`lengths` holds (prompt, response) of each sequence; `micro_batch` sequences run together. With a rank `lora`, peft's
+        adapters to all projections of the blocks are trained alone."""
         if lora:
             from peft import LoraConfig, get_peft_model
             targets = [f"{name}_proj" for name in ("q", "k", "v", "o", "gate", "up", "down")]
@@ -27,19 +27,20 @@ class PlainUpdate:
         self.optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-6, fused=True)
         longest = max(prompt + response for prompt, response in lengths)
         self.keep = max(longest - prompt for prompt, _ in lengths)
-        self.rows = torch.randint(0, model.config.vocab_size, (len(lengths), longest))
-        position = torch.arange(longest)
-        prompts, ends = (torch.tensor(column)[:, None] for column in
+        self.micro_batch, device = micro_batch, model.device
+        self.rows = torch.randint(0, model.config.vocab_size, (len(lengths), longest), device=device)
+        position = torch.arange(longest, device=device)
+        prompts, ends = (torch.tensor(column, device=device)[:, None] for column in
                          ([p for p, _ in lengths], [p + r for p, r in lengths]))
         # Without padding there is no mask, which attention has a faster path for.
         self.attention = None if (ends == longest).all() else (position < ends).long()
         self.responses = ((position >= prompts) & (position < ends))[:, -self.keep:]
-        self.advantages = torch.randn(len(lengths), 1)
+        self.advantages = torch.randn(len(lengths), 1, device=device)
 
     def __call__(self):
         self.optimizer.zero_grad()
         tokens = self.responses.sum()
-        for part in torch.arange(len(self.rows)).split(MICRO_BATCH):
+        for part in torch.arange(len(self.rows), device=self.rows.device).split(self.micro_batch):
             rows, responses = self.rows[part], self.responses[part]
             attention = None if self.attention is None else self.attention[part]
             logits = self.model(rows, attention_mask=attention, use_cache=False, logits_to_keep=self.keep + 1).logits

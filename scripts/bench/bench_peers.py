@@ -184,7 +184,7 @@ def page_prompts(folder, count, length):
     return torch.stack([ids[i * step:][:length] for i in range(count)])
 
 
-def logprob_diff(row, a, target, shape="27m"):
+def logprob_diff(row, a, target, shape="27m", half=False):
     shape, batch, prompt, new = ("tiny", 4, 16, 8) if a.small else (shape, 16, 128, 48)
     real = shape not in models.SHAPES
     folder = models.folder(shape, sharp=not real)
@@ -194,7 +194,7 @@ def logprob_diff(row, a, target, shape="27m"):
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "prompts.json"
         file.write_text(json.dumps({"rows": prompts.tolist()}))
-        for dtype in ("bfloat16", "float32", *["float16"] * real):
+        for dtype in ("bfloat16", "float32", *["float16"] * half):
             model = models.load(folder, dtype)
             theirs = play.logprob_difference(model, prompts, new)
             std = models.logit_std(model)
@@ -251,7 +251,7 @@ ROWS = {
     "update-smollm2": lambda row, a: update(row, a, "smollm2-135m", 16, 256, 64, target=1.6),
     "lora-smollm2": lambda row, a: update(row, a, "smollm2-135m", 16, 256, 64, target=1.8, lora=16),
     "logprob-diff-coder-0.5b": lambda row, a: logprob_diff(row, a, 1.2, "qwen2.5-coder-0.5b"),
-    "logprob-diff-smollm2": lambda row, a: logprob_diff(row, a, 1.2, "smollm2-135m"),
+    "logprob-diff-smollm2": lambda row, a: logprob_diff(row, a, 1.2, "smollm2-135m", half=True),
     "iteration-smollm2": lambda row, a: iteration(row, a, 3, "smollm2-135m", "--envs", 8, "--group-size", 4, "--turns", 4),
 }
 

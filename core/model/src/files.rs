@@ -3,8 +3,10 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
+use std::thread::{self, JoinHandle};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use nestor_images::{KeyedImage, read_image};
 use nestor_plugin::files::{self, LARGE, SMALL};
 use serde::{Deserialize, Serialize};
@@ -171,34 +173,53 @@ pub fn hex(hasher: Sha256) -> String {
     hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A new file that computes its sum while it is written.
+/// A new file that computes its sum while it is written. A thread of its own does that, since it takes as long as writing.
 #[derive(Debug)]
 pub struct SummedFile {
     path: PathBuf,
     file: File,
-    hasher: Sha256,
     bytes: u64,
+    pieces: SyncSender<Vec<u8>>,
+    /// Pieces that are summed, to be filled again.
+    spare: Receiver<Vec<u8>>,
+    hasher: JoinHandle<Sha256>,
 }
 
 impl SummedFile {
     /// Creates or truncates the file.
     pub fn create(path: &Path) -> Result<Self> {
         let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(Self { path: path.into(), file, hasher: Sha256::new(), bytes: 0 })
+        let (pieces, taken) = sync_channel::<Vec<u8>>(1);
+        let (give_back, spare) = channel();
+        let hasher = thread::spawn(move || {
+            let mut hasher = Sha256::new();
+            for piece in taken {
+                hasher.update(&piece);
+                let _ = give_back.send(piece); // nobody may want it any more
+            }
+            hasher
+        });
+        Ok(Self { path: path.into(), file, bytes: 0, pieces, spare, hasher })
+    }
+
+    /// Room for the next piece.
+    pub fn room(&self) -> Vec<u8> {
+        self.spare.try_recv().unwrap_or_default()
     }
 
     /// Appends bytes.
-    pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        self.file.write_all(bytes).with_context(|| format!("cannot write {}", self.path.display()))?;
-        self.hasher.update(bytes);
+    pub fn write(&mut self, bytes: Vec<u8>) -> Result<()> {
+        self.file.write_all(&bytes).with_context(|| format!("cannot write {}", self.path.display()))?;
         self.bytes += bytes.len() as u64;
-        Ok(())
+        self.pieces.send(bytes).context("the thread that computes a file's sum has ended")
     }
 
     /// Flushes the file to disk and returns its sum.
     pub fn finish(self) -> Result<Sum> {
         self.file.sync_all().with_context(|| format!("flushing {}", self.path.display()))?;
-        Ok(Sum { bytes: self.bytes, sha256: hex(self.hasher) })
+        drop(self.pieces);
+        let hasher = self.hasher.join().map_err(|_| anyhow!("the thread that computes a file's sum has ended"))?;
+        Ok(Sum { bytes: self.bytes, sha256: hex(hasher) })
     }
 }
 
@@ -227,7 +248,7 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&file)?, "two");
 
         mkfifo(&fifo, Mode::S_IRWXU)?;
-        let reader = std::thread::spawn({
+        let reader = thread::spawn({
             let fifo = fifo.clone();
             move || std::fs::read_to_string(fifo)
         });

@@ -11,6 +11,7 @@ use anyhow::Result;
 use tch::{Device, Kind, Tensor};
 use torch_sys::C_tensor;
 
+use super::packed::PackedSequence;
 use super::{TensorPtr, call, host, made, must};
 
 unsafe extern "C" {
@@ -58,7 +59,9 @@ unsafe extern "C" {
         k: TensorPtr,
         v: TensorPtr,
         n: usize,
-        lengths: *const i64,
+        own: *const i64,
+        counts: *const i64,
+        pieces: *const i64,
         out: *mut *mut C_tensor,
         message: *mut c_char,
         message_size: usize,
@@ -143,20 +146,26 @@ pub fn product_library() -> Result<&'static str> {
 
 /// Causal attention over packed sequences, each over itself: queries (T, H, D), keys and values (T, K, D) to
 /// (T, H, D).
-pub fn attend(q: &Tensor, k: &Tensor, v: &Tensor, lengths: &[i64]) -> Tensor {
+pub fn attend(q: &Tensor, k: &Tensor, v: &Tensor, sequences: &[PackedSequence]) -> Tensor {
     let (tokens, wide, narrow) = (q.size()[0], q.size(), k.size());
     let fits = wide.len() == 3 && narrow.len() == 3 && narrow[1] > 0 && wide[1] % narrow[1] == 0 && v.size() == narrow;
     assert!(fits && wide[2] == narrow[2] && narrow[0] == tokens, "attention of {wide:?} to {narrow:?}");
-    assert!(lengths.iter().all(|&n| n > 0) && lengths.iter().sum::<i64>() == tokens, "lengths that do not add up");
+    let own: Vec<i64> = sequences.iter().map(|sequence| sequence.own).collect();
+    assert!(own.iter().all(|&n| n > 0) && own.iter().sum::<i64>() == tokens, "lengths that do not add up");
+    let counts: Vec<i64> = sequences.iter().map(|sequence| sequence.prefix.len() as i64).collect();
+    let pieces = sequences.iter().flat_map(|sequence| &sequence.prefix);
+    let pieces: Vec<[i64; 2]> = pieces.map(|piece| [piece.start, piece.end - piece.start]).collect();
     for x in [q, k, v] {
         assert!(
             takes(x) && x.kind() == q.kind() && has_products(x.device()),
             "attention needs CPU tensors of one type"
         );
     }
-    // SAFETY: as above.
+    // SAFETY: as above; `counts` has as many numbers as `own`, and `pieces` two for each piece that it counts. The operation
+    // checks that every piece is one of earlier tokens.
     let [out] = made(|out, message, size| unsafe {
-        nestor_attend(q.as_ptr(), k.as_ptr(), v.as_ptr(), lengths.len(), lengths.as_ptr(), out, message, size)
+        let (q, k, v, pieces) = (q.as_ptr(), k.as_ptr(), v.as_ptr(), pieces.as_flattened().as_ptr());
+        nestor_attend(q, k, v, own.len(), own.as_ptr(), counts.as_ptr(), pieces, out, message, size)
     });
     out
 }

@@ -13,6 +13,7 @@ pub mod head;
 pub mod host;
 pub mod kernels;
 pub mod ops;
+pub mod packed;
 mod profile;
 pub mod record;
 mod store;

@@ -2,8 +2,9 @@
 
 use tch::{Device, Kind, Tensor};
 
-use crate::generic::{self, Normed, RotatedQkv, Sequences};
-use crate::{fused, upload};
+use crate::fused;
+use crate::generic::{self, Normed, RotatedQkv};
+use crate::packed::PackedSequences;
 
 /// The form in which a network's operations are computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,26 +13,6 @@ pub enum Ops {
     Fused,
     /// libtorch's own operations: all that CUDA runs, and float16 on a CPU.
     Generic,
-}
-
-/// Sequences packed end to end, each of which attends to itself.
-#[derive(Debug)]
-pub struct PackedSequences {
-    lengths: Vec<i64>,
-    own: Sequences,
-}
-
-impl PackedSequences {
-    /// Sequences of these lengths, in this order.
-    pub fn new(lengths: &[i64], device: Device) -> Self {
-        let mut starts = vec![0i32];
-        starts.extend(lengths.iter().scan(0, |end, &n| {
-            *end += n as i32;
-            Some(*end)
-        }));
-        let longest = lengths.iter().copied().max().unwrap_or(0);
-        Self { lengths: lengths.to_vec(), own: Sequences { starts: upload(&starts, device), used: None, longest } }
-    }
 }
 
 impl Ops {
@@ -91,22 +72,16 @@ impl Ops {
         }
     }
 
-    /// Rows of x (T, E) by index, (N, E).
-    pub fn rows(self, x: &Tensor, index: &Tensor) -> Tensor {
-        match self {
-            // As an embedding, because the gradient of `index_select` adds row by row on a CPU; on CUDA that of an embedding
-            // sorts.
-            Self::Fused => Tensor::embedding(x, index, -1, false, false),
-            Self::Generic => x.index_select(0, index),
-        }
-    }
-
     /// Causal attention of each sequence over itself: queries (T, H, D), keys and values (T, K, D) to (T, H, D).
     pub fn attend(self, [q, k, v]: [&Tensor; 3], sequences: &PackedSequences) -> Tensor {
-        let PackedSequences { lengths, own } = sequences;
-        match self {
-            Self::Fused => fused::attend(q, k, v, lengths),
-            Self::Generic => generic::varlen_attention([q, k, v], own, own),
+        let PackedSequences { each, queries, keys } = sequences;
+        match (self, keys) {
+            (Self::Fused, _) => fused::attend(q, k, v, each),
+            (Self::Generic, None) => generic::varlen_attention([q, k, v], queries, queries),
+            (Self::Generic, Some((places, keys))) => {
+                let along = |x: &Tensor| rows(&x.flatten(1, 2), places).view([-1, x.size()[1], x.size()[2]]);
+                generic::varlen_attention([q, &along(k), &along(v)], queries, keys)
+            }
         }
     }
 
@@ -135,6 +110,12 @@ impl Ops {
             let _ = sum.g_add_(whole);
         }
     }
+}
+
+/// Rows of x (T, E) by index, (N, E). As an embedding: the gradient of `index_select` adds row by row on a CPU, and on CUDA in an
+/// order that changes from run to run.
+pub fn rows(x: &Tensor, index: &Tensor) -> Tensor {
+    Tensor::embedding(x, index, -1, false, false)
 }
 
 /// Cuts (T, N, D) into parts of these numbers of heads. One operation, so that the gradient is one too.

@@ -9,7 +9,7 @@ use std::cell::RefCell;
 
 use anyhow::Result;
 use nestor_torch::generic::{self, Normed, RotatedQkv};
-use nestor_torch::ops::{Ops, split};
+use nestor_torch::ops::{Ops, rows, split};
 use tch::{Device, Kind, Tensor};
 
 use super::arch::BlockParts;
@@ -361,7 +361,7 @@ impl Model {
 
     /// Embeds token ids (T) into (T, E).
     pub fn embed(&self, weights: &OuterWeights, tokens: &Tensor) -> Tensor {
-        self.ops.rows(&weights.embedding, tokens)
+        rows(&weights.embedding, tokens)
     }
 
     /// The unit that a forward pass needs after block `layer`: the next block, or the first unit for the head.
@@ -435,7 +435,7 @@ impl Model {
             }
         };
         let attended = attend(&q, &k, &v).reshape([-1, heads * dim]);
-        let keep = |x: &Tensor| read.map_or_else(|| x.shallow_clone(), |rows| ops.rows(x, rows));
+        let keep = |x: &Tensor| read.map_or_else(|| x.shallow_clone(), |read| rows(x, read));
         let (x, attended) = (keep(&x), keep(&attended));
         let attended = weights.o_proj.apply(&attended, tape);
 

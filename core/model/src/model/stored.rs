@@ -447,12 +447,12 @@ pub fn write_file(path: &Path, mut tensors: Vec<Outgoing>, kind: Kind) -> Result
     let header = header::write(&named, StoredType::of(kind)?.dtype);
     let header = header.map_err(|why| anyhow::anyhow!("cannot write {}: {why}", path.display()))?;
     let mut file = SummedFile::create(path)?;
-    file.write(&header)?;
-    let mut bytes = Vec::new();
+    file.write(header)?;
     for tensor in &tensors {
         tensor.slices(|slice| {
+            let mut bytes = file.room();
             to_bytes(slice, kind, &mut bytes);
-            file.write(&bytes)
+            file.write(bytes)
         })?;
     }
     file.finish()

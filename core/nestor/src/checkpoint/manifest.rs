@@ -79,7 +79,7 @@ impl Manifest {
     /// Writes the manifest and flushes it and its directory. The other files must be on disk already.
     pub fn write(&self, dir: &Path) -> Result<()> {
         let mut file = SummedFile::create(&dir.join(MANIFEST))?;
-        file.write(&self.text()?)?;
+        file.write(self.text()?)?;
         file.finish()?;
         flush(dir)
     }

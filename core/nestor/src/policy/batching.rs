@@ -1,5 +1,6 @@
 //! From the sequences of an iteration to micro-batches: mini-batches of a fixed number of steps, shared out to the ranks,
-//! and cut into micro-batches of at most a number of tokens.
+//! and cut into micro-batches of at most a number of tokens. Tokens that the sequences of a micro-batch have in common count
+//! once ([`prefix_tree`]), so those that begin alike stay together.
 
 use std::ops::Range;
 
@@ -7,6 +8,7 @@ use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
+use super::prefix_tree;
 use super::reweight::resample;
 use crate::data::{Batch, Sequence};
 use crate::ranks::balance;
@@ -56,7 +58,7 @@ pub fn mini_batches(batch: &Batch, sequences: &[usize], update: &Update, seed: u
     if update.shuffle {
         order.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
     }
-    cut(&order, update.mini_batch, |i| batch.sequences[i].rows.len())
+    cut(&order, update.mini_batch, |_, i| batch.sequences[i].rows.len())
 }
 
 /// This rank's micro-batches of some sequences. All ranks get the same number of entries; `None` fills up where this rank
@@ -70,12 +72,12 @@ pub fn balanced_micro_batches(
     indices: &[usize],
     budget: usize,
 ) -> Vec<Option<Vec<usize>>> {
-    let (world, tokens) = (ranks.world(), |&i: &usize| batch.sequences[i].tokens.len());
+    let world = ranks.world();
     let mut by_rank: Vec<Vec<Vec<usize>>> = if ranks.deterministic {
         let all = micro_batches(batch, indices, budget);
-        balance(&all, world, |micro| micro.iter().map(tokens).sum())
+        balance(&all, world, |micro| own_tokens(batch, micro).sum())
     } else {
-        balance(indices, world, tokens).iter().map(|own| micro_batches(batch, own, budget)).collect()
+        shares(batch, &in_tree_order(batch, indices), world).iter().map(|own| micro_batches(batch, own, budget)).collect()
     };
     let rounds = by_rank.iter().map(Vec::len).max().unwrap_or(0);
     let mut own: Vec<_> = by_rank.swap_remove(ranks.comm.rank()).into_iter().map(Some).collect();
@@ -85,7 +87,49 @@ pub fn balanced_micro_batches(
 
 /// Sequences of each micro-batch: as many as the token budget allows, at least one.
 pub fn micro_batches(batch: &Batch, indices: &[usize], budget: usize) -> Vec<Vec<usize>> {
-    cut(indices, budget, |i| batch.sequences[i].tokens.len())
+    cut(&in_tree_order(batch, indices), budget, |before, i| tokens_after(batch, before, i))
+}
+
+/// The share of a batch's tokens that passes over all of it compute.
+pub fn computed_share(batch: &Batch, budget: usize) -> f64 {
+    let all: Vec<usize> = (0..batch.sequences.len()).collect();
+    let tokens: usize = batch.sequences.iter().map(|sequence| sequence.tokens.len()).sum();
+    let computed: usize = micro_batches(batch, &all, budget).iter().flat_map(|micro| own_tokens(batch, micro)).sum();
+    computed as f64 / tokens.max(1) as f64
+}
+
+fn in_tree_order(batch: &Batch, indices: &[usize]) -> Vec<usize> {
+    let mut order = indices.to_vec();
+    if prefix_tree::is_on() {
+        order.sort_by(|&a, &b| prefix_tree::compare(&batch.sequences[a], &batch.sequences[b]));
+    }
+    order
+}
+
+/// Tokens of a sequence that a pass computes behind those of the one before it.
+fn tokens_after(batch: &Batch, before: Option<usize>, i: usize) -> usize {
+    let (sequence, before) = (&batch.sequences[i], before.filter(|_| prefix_tree::is_on()));
+    sequence.tokens.len() - before.map_or(0, |before| prefix_tree::common(&batch.sequences[before], sequence))
+}
+
+/// The tokens that a pass over these sequences computes for each.
+fn own_tokens<'a>(batch: &'a Batch, sequences: &'a [usize]) -> impl Iterator<Item = usize> + 'a {
+    let before = [None].into_iter().chain(sequences.iter().copied().map(Some));
+    sequences.iter().zip(before).map(|(&i, before)| tokens_after(batch, before, i))
+}
+
+/// Successive sequences for each rank, with about as many tokens to compute.
+fn shares(batch: &Batch, sequences: &[usize], world: usize) -> Vec<Vec<usize>> {
+    let total: usize = own_tokens(batch, sequences).sum();
+    let mut shares = vec![Vec::new(); world];
+    let mut done = 0;
+    for (&sequence, tokens) in sequences.iter().zip(own_tokens(batch, sequences)) {
+        // By the middle of its tokens.
+        let rank = (2 * done + tokens) * world / (2 * total).max(1);
+        shares[rank.min(world - 1)].push(sequence);
+        done += tokens;
+    }
+    shares
 }
 
 /// Reports a finished micro-batch to this rank's progress.
@@ -93,18 +137,22 @@ pub fn advance(ranks: &Ranks, sequences: &[&Sequence]) {
     ranks.progress.advance(sequences.len(), sequences.iter().map(|sequence| sequence.tokens.len()).sum());
 }
 
-/// Cuts a list where the next item would exceed the budget.
-fn cut(items: &[usize], budget: usize, size: impl Fn(usize) -> usize) -> Vec<Vec<usize>> {
+/// Cuts a list where the next item would exceed the budget. `size` gets the item before it in its part, if there is one.
+fn cut(items: &[usize], budget: usize, size: impl Fn(Option<usize>, usize) -> usize) -> Vec<Vec<usize>> {
     let mut lists: Vec<Vec<usize>> = Vec::new();
-    let mut used = usize::MAX;
+    let mut used = 0;
     for &item in items {
-        if used.saturating_add(size(item)) > budget {
-            lists.push(Vec::new());
-            used = 0;
-        }
-        used += size(item);
-        if let Some(list) = lists.last_mut() {
-            list.push(item);
+        let before = lists.last().and_then(|list| list.last()).copied();
+        let more = size(before, item);
+        match lists.last_mut() {
+            Some(list) if used + more <= budget => {
+                list.push(item);
+                used += more;
+            }
+            _ => {
+                lists.push(vec![item]);
+                used = size(None, item);
+            }
         }
     }
     lists

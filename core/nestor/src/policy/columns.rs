@@ -4,12 +4,14 @@
 //! of every run. This pass has the update's arithmetic, and `update.old_logprobs: recompute` makes it anyway.
 
 use anyhow::Result;
+use nestor_torch::ops::rows;
 use nestor_torch::upload;
 use tch::{Device, Kind, Tensor, no_grad};
 
 use super::lm_head::{TokenStats, stats_of_states, token_stats};
 use super::logprobs::shared_numbers;
 use super::packing::Packed;
+use super::prefix_tree::Path;
 use crate::data::{Batch, Rows, Sequence};
 use crate::model::Model;
 use crate::model::decoder::BlockInput;
@@ -88,13 +90,13 @@ pub fn policy_columns(
 fn stats_and_hidden(
     model: &Model,
     sequences: &[&Sequence],
-    rows: &Rows,
+    batch_rows: &Rows,
     packed: &Packed,
     temperature: f64,
     hidden: &[HiddenMean],
 ) -> Result<(TokenStats, Vec<Tensor>)> {
     let mut reader = model.reader();
-    let spans = Spans::of(sequences, rows);
+    let spans = Spans::of(sequences, batch_rows, &packed.paths);
     let mut means: Vec<Tensor> = hidden.iter().map(|_| Tensor::new()).collect();
     let states = no_grad(|| {
         let rope = model.rope(&packed.packing.positions);
@@ -113,33 +115,31 @@ fn stats_and_hidden(
                 *mean = spans.mean(&x, asked.tokens);
             }
         }
-        anyhow::Ok(model.ops.rows(&x, &packed.predictors))
+        anyhow::Ok(rows(&x, &packed.predictors))
     })?;
     Ok((stats_of_states(model, &mut reader, &states, packed, temperature)?, means))
 }
 
 /// Starts of the responses of packed sequences.
-struct Spans {
-    /// First token of the response's sequence, and first token of the response, on the packed axis.
-    starts: Vec<(usize, usize)>,
+struct Spans<'a> {
+    /// Each response's sequence, and its first token in that.
+    starts: Vec<(&'a Path, usize)>,
 }
 
-impl Spans {
-    fn of(sequences: &[&Sequence], rows: &Rows) -> Self {
-        let (mut starts, mut first) = (Vec::new(), 0);
-        for sequence in sequences {
-            starts.extend(sequence.rows.iter().map(|&row| (first, first + rows.span_start[row as usize] as usize)));
-            first += sequence.tokens.len();
-        }
-        Self { starts }
+impl<'a> Spans<'a> {
+    fn of(sequences: &[&Sequence], rows: &Rows, paths: &'a [Path]) -> Self {
+        let starts = sequences.iter().zip(paths).flat_map(|(sequence, path)| {
+            sequence.rows.iter().map(move |&row| (path, rows.span_start[row as usize] as usize))
+        });
+        Self { starts: starts.collect() }
     }
 
     /// Means of states (T, E) over the last tokens before each response, as far as its sequence has them: (rows, E).
     fn mean(&self, x: &Tensor, tokens: usize) -> Tensor {
         let (mut from, mut to, mut shares) = (Vec::new(), Vec::new(), Vec::new());
-        for (row, &(first, response)) in self.starts.iter().enumerate() {
-            let begin = response.saturating_sub(tokens).max(first);
-            from.extend((begin..response).map(|token| token as i64));
+        for (row, &(path, response)) in self.starts.iter().enumerate() {
+            let begin = response.saturating_sub(tokens);
+            from.extend((begin..response).map(|token| path.place(token) as i64));
             to.extend(std::iter::repeat_n(row as i64, response - begin));
             shares.extend(std::iter::repeat_n(1.0 / (response - begin) as f32, response - begin));
         }

@@ -58,7 +58,7 @@ impl CriticReport {
     }
 }
 
-/// A critic's values of the states (N), float32, without gradients.
+/// A critic's values of the computed states (U), float32, without gradients.
 fn values(critic: &Model, packed: &Packed) -> Result<Tensor> {
     let mut reader = critic.reader();
     let states = states(critic, packed, &mut reader)?;
@@ -83,7 +83,7 @@ fn value_gradients<M>(
 ) -> Result<M> {
     accumulate_gradients(critic, packed, options.recompute, sums, |HeadInputs { states, outer, sum }| {
         let (states, mut tape) = (states.detach().set_requires_grad(true), Tape::on());
-        let (loss, metrics) = loss(&value_head(critic, outer, &states, &mut tape));
+        let (loss, metrics) = loss(&packed.read(&value_head(critic, outer, &states, &mut tape)));
         let grad = loss.full_like(options.loss_factor);
         let (of_states, gradients) = tape.backward(loss, &grad, &states);
         if let Some(sum) = sum {
@@ -107,7 +107,7 @@ pub fn ragged_values(ranks: &Ranks, critic: &Model, batch: &Batch, micro_batch_t
     let size = batch.response_tokens() + batch.rows.len();
     shared_numbers(ranks, critic, batch, micro_batch_tokens, size, |sequences, column| {
         let packed = Packed::with_values(sequences, &batch.rows, critic)?;
-        packed.put(&values(critic, &packed)?, column);
+        packed.put(&packed.read(&values(critic, &packed)?), column);
         Ok(())
     })
 }

@@ -39,6 +39,13 @@ pub struct TokenStats {
     pub entropy: Tensor,
 }
 
+impl TokenStats {
+    /// Those of the response tokens, from those of the computed states.
+    fn read(&self, packed: &Packed) -> Self {
+        Self { logprobs: packed.read(&self.logprobs), entropy: packed.read(&self.entropy) }
+    }
+}
+
 /// Gradient of a loss with respect to the token statistics.
 #[derive(Debug)]
 pub struct TokenGrads {
@@ -49,6 +56,12 @@ pub struct TokenGrads {
 }
 
 impl TokenGrads {
+    /// With respect to those of the computed states.
+    fn read_backward(self, packed: &Packed) -> Self {
+        let sum = |grad: &Tensor| packed.read_backward(grad);
+        Self { logprobs: sum(&self.logprobs), entropy: self.entropy.as_ref().map(sum) }
+    }
+
     fn scale(self, factor: f64) -> Self {
         if factor == 1.0 {
             return self;
@@ -75,7 +88,7 @@ pub fn token_stats(model: &Model, packed: &Packed, temperature: f64) -> Result<T
     stats_of_states(model, &mut reader, &states, packed, temperature)
 }
 
-/// The same from the states that are read (N, E), before the final norm.
+/// The same from the computed states (U, E), before the final norm.
 pub fn stats_of_states(
     model: &Model,
     reader: &mut UnitReader,
@@ -86,7 +99,7 @@ pub fn stats_of_states(
     no_grad(|| {
         let outer = model.outer_weights(reader, false)?;
         let states = model.final_norm(&outer, states, &mut Tape::off());
-        Ok(LogitChunk::all(model, &outer, &states, &packed.targets, temperature).1)
+        Ok(LogitChunk::all(model, &outer, &states, &packed.targets, temperature).1.read(packed))
     })
 }
 
@@ -105,8 +118,8 @@ pub fn policy_gradients<M>(
         let normed = model.final_norm(outer, &states, &mut tape);
         let inputs = normed.detach();
         let (chunks, stats) = no_grad(|| LogitChunk::all(model, outer, &inputs, &packed.targets, options.temperature));
-        let (token_grads, metrics) = loss(&stats);
-        let token_grads = token_grads.scale(options.loss_factor);
+        let (token_grads, metrics) = loss(&stats.read(packed));
+        let token_grads = no_grad(|| token_grads.read_backward(packed).scale(options.loss_factor));
         let head = HeadBackward { outer, sum, ops: model.ops };
         let grad = no_grad(|| {
             // From the last chunk on, whose logits are still there.

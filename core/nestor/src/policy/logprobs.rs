@@ -11,7 +11,7 @@ use tch::Device;
 use super::backward::idle_forward;
 use super::batching::{advance, balanced_micro_batches};
 use super::lm_head::token_stats;
-use super::packing::{Packed, pack, packed_tokens};
+use super::packing::Packed;
 use crate::data::{Batch, Sequence};
 use crate::files::{TokenRow, read_tokens};
 use crate::model::Model;
@@ -104,25 +104,9 @@ fn one_pass<'a>(model: &Model, rows: &'a [TokenRow]) -> Result<Vec<Vec<f32>>> {
     let part = |row: &'a TokenRow| Ok((&row.tokens[..], place(&row.tokens, &row.images, &model.config)?));
     let scored: Vec<(&[u32], Vec<PlacedImage>)> =
         rows.iter().filter(|row| row.tokens.len() > 1).map(part).collect::<Result<_>>()?;
-    let (mut predictors, mut targets, mut start) = (Vec::new(), Vec::new(), 0);
-    for (row, _) in &scored {
-        predictors.extend((start..start + row.len() - 1).map(|t| t as i64));
-        targets.extend(row[1..].iter().map(|&id| i64::from(id)));
-        start += row.len();
-    }
     let mut values = Vec::new();
     if !scored.is_empty() {
-        let device = model.device();
-        let (images, packing) = pack(&scored, device);
-        let packed = Packed {
-            tokens: packed_tokens(scored.iter().map(|(row, _)| *row), device),
-            images,
-            packing,
-            predictors: upload(&predictors, device),
-            targets: upload(&targets, device),
-            token_index: Vec::new(),
-            lengths: Vec::new(),
-        };
+        let packed = Packed::predicting_all(&scored, model.device());
         values = Vec::<f32>::try_from(token_stats(model, &packed, 1.0)?.logprobs.to_device(Device::Cpu))?;
     }
     let mut values = values.into_iter();

@@ -13,6 +13,7 @@ mod vision;
 pub mod lm_head;
 pub mod backward;
 pub mod packing;
+pub mod prefix_tree;
 
 pub use lm_head::{PassOptions, TokenGrads, TokenStats, policy_gradients, token_stats};
 pub use network::Network;

@@ -36,8 +36,10 @@ pub struct UpdateSettings<'a> {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct UpdateReport {
     pub each: Vec<OptimizerStep>,
-    /// Tokens of all backward passes.
+    /// Tokens of all sequences that were trained on.
     pub tokens: u64,
+    /// Tokens of all backward passes: those that sequences have in common count once.
+    pub distinct_tokens: u64,
     /// Mean and largest |behaviour - update| log-prob before the first optimizer step.
     pub logprob_diff: Difference,
 }
@@ -117,6 +119,7 @@ pub fn run_remaining(
         }
         let StepReport { grad_norm, skipped, loss_scale } = policy.step(settings.lr, update.grad_clip)?;
         report.tokens += gradient.tokens;
+        report.distinct_tokens += gradient.distinct_tokens;
         report.each.push(OptimizerStep { losses: gradient.losses, grad_norm, skipped, loss_scale });
         policy.check_skipped(update.max_skipped).context("updating the policy")?;
     }
@@ -127,8 +130,10 @@ pub fn run_remaining(
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GradientReport {
     pub losses: LossMetrics,
-    /// Tokens of all backward passes.
+    /// Tokens of the mini-batch's sequences.
     pub tokens: u64,
+    /// Tokens of all backward passes.
+    pub distinct_tokens: u64,
     /// Mean and largest |behaviour - update| log-prob.
     pub logprob_diff: Difference,
 }
@@ -151,7 +156,7 @@ pub fn gradients(
     };
 
     policy.optimizer.zero_grad();
-    let mut tokens = 0;
+    let (mut tokens, mut distinct_tokens) = (0, 0);
     let (mut differences, mut losses_of_micro_batches) = (Vec::new(), Vec::new());
     let ranks = policy.ranks.clone();
     for micro in balanced_micro_batches(&ranks, batch, indices, update.micro_batch_tokens) {
@@ -171,11 +176,12 @@ pub fn gradients(
             })
         })?;
         losses_of_micro_batches.push(losses);
-        tokens += packed.packing.tokens() as u64;
+        tokens += packed.sequence_tokens() as u64;
+        distinct_tokens += packed.packing.tokens() as u64;
         advance(&ranks, &sequences);
         failpoint("mid-mini-batch");
     }
-    let own = MiniBatchStats::new(&losses_of_micro_batches, &differences, tokens);
+    let own = MiniBatchStats { tokens, distinct_tokens, ..MiniBatchStats::new(&losses_of_micro_batches, &differences) };
     Ok(MiniBatchStats::report(&exchange(&*ranks.comm, Ok(own))?))
 }
 
@@ -226,18 +232,19 @@ impl LossColumns {
 struct MiniBatchStats {
     losses: LossMetrics,
     tokens: u64,
+    distinct_tokens: u64,
     /// Sum, number and largest of |behaviour - update| log-probs.
     difference: (f64, u64, f64),
 }
 
 impl MiniBatchStats {
-    fn new(losses: &[MicroBatchMetrics], differences: &[Tensor], tokens: u64) -> Self {
+    fn new(losses: &[MicroBatchMetrics], differences: &[Tensor]) -> Self {
         let mut difference = (0.0, 0, 0.0);
         if !differences.is_empty() {
             let all = Tensor::cat(differences, 0);
             difference = (all.sum(Kind::Double).double_value(&[]), all.numel() as u64, all.max().double_value(&[]));
         }
-        Self { losses: LossMetrics::read(losses), tokens, difference }
+        Self { losses: LossMetrics::read(losses), tokens: 0, distinct_tokens: 0, difference }
     }
 
     /// Combines the shares of all ranks.
@@ -246,8 +253,8 @@ impl MiniBatchStats {
         let count: u64 = all.iter().map(|own| own.difference.1).sum();
         let mean = all.iter().map(|own| own.difference.0).sum::<f64>() / count as f64;
         let max = largest(all.iter().map(|own| own.difference.2));
-        let tokens = all.iter().map(|own| own.tokens).sum();
-        GradientReport { losses, tokens, logprob_diff: Difference { mean, max } }
+        let (tokens, distinct_tokens) = all.iter().fold((0, 0), |sum, own| (sum.0 + own.tokens, sum.1 + own.distinct_tokens));
+        GradientReport { losses, tokens, distinct_tokens, logprob_diff: Difference { mean, max } }
     }
 }
 

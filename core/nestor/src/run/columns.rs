@@ -9,6 +9,7 @@ use super::speed::{forward_flops, scoring_flops};
 use crate::data::Batch;
 use crate::model::{Model, hub, kind, weights};
 use crate::plugin::{Asked, Column, Values};
+use crate::policy::batching::computed_share;
 use crate::policy::columns::{HiddenMean, PolicyColumns, policy_columns};
 use crate::policy::critic::ragged_values;
 use crate::policy::kl_reward::subtract_kl;
@@ -36,13 +37,13 @@ impl Run {
             let _bar = ranks.progress.phase("teacher", "sequences");
             let logprobs = ragged_logprobs(ranks, teacher, batch, tokens, temperature)?;
             batch.rows.columns.insert(Column::TeacherLogprobs.to_string(), Values::F32(logprobs));
-            meter.speed.count(scoring_flops(&teacher.config, batch));
+            meter.speed.count(computed_share(batch, tokens) * scoring_flops(&teacher.config, batch));
         }
         if let Some(critic) = &learner.critic {
             meter.phases.start("values");
             let _bar = ranks.progress.phase("values", "sequences");
             batch.rows.values = Some(ragged_values(ranks, &critic.model, batch, tokens)?);
-            meter.speed.count(scoring_flops(&critic.model.config, batch));
+            meter.speed.count(computed_share(batch, tokens) * scoring_flops(&critic.model.config, batch));
         }
         if let (Some(section), Some(coefficient)) = (&update.kl_in_reward, &mut ledger.kl_coefficient) {
             let kl = subtract_kl(batch, section, *coefficient);
@@ -61,7 +62,7 @@ impl Run {
         meter.phases.start("reference");
         let _bar = ranks.progress.phase("reference", "sequences");
         batch.rows.ref_logprobs = Some(ragged_logprobs(ranks, reference, batch, tokens, temperature)?);
-        meter.speed.count(scoring_flops(&reference.config, batch));
+        meter.speed.count(computed_share(batch, tokens) * scoring_flops(&reference.config, batch));
         Ok(())
     }
 
@@ -92,7 +93,7 @@ impl Run {
             logprobs
         };
         batch.recomputed = recomputes.then_some(logprobs);
-        meter.speed.count(forward_flops(&model.config, batch));
+        meter.speed.count(computed_share(batch, tokens) * forward_flops(&model.config, batch));
         Ok(())
     }
 

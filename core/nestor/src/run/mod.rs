@@ -463,15 +463,17 @@ impl Meter {
     ) -> Result<bool> {
         self.phases.start("update");
         let _bar = policy.ranks.progress.phase("update", "sequences");
-        let before = report.tokens;
+        let before = report.distinct_tokens;
         let done = update::run_remaining(policy, batch, settings, report, || clock.is_due());
         let all: usize = batch.sequences.iter().map(|s| s.tokens.len()).sum();
         let each = training_flops(&policy.model, batch) / all.max(1) as f64;
         // Tokens before an interruption are in the row already.
-        self.speed.count(each * (report.tokens - before) as f64);
-        let (seconds, tokens) = (self.phases.seconds("update").max(1e-9), report.tokens as f64);
+        self.speed.count(each * (report.distinct_tokens - before) as f64);
+        let seconds = self.phases.seconds("update").max(1e-9);
+        let (tokens, distinct) = (report.tokens as f64, report.distinct_tokens as f64);
         self.metrics.set("update/tokens_per_s", tokens / seconds);
-        self.metrics.set("update/mfu", self.speed.share(each * tokens, seconds));
+        self.metrics.set("update/mfu", self.speed.share(each * distinct, seconds));
+        self.metrics.set("perf/tree_factor", tokens / distinct.max(1.0));
         self.metrics.set("lr", settings.lr);
         done
     }

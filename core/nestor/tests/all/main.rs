@@ -13,6 +13,7 @@ mod operations;
 mod play;
 mod player;
 mod plugins;
+mod prefix_tree;
 mod products;
 mod seeds;
 mod transcript;

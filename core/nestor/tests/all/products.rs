@@ -4,6 +4,7 @@
 use std::process::Command;
 
 use nestor_torch::fused;
+use nestor_torch::packed::PackedSequence;
 use tch::{Device, Kind, Tensor};
 
 fn random(shape: &[i64], kind: Kind) -> Tensor {
@@ -41,34 +42,50 @@ fn weight_gradients() {
     }
 }
 
-/// Lengths and head sizes that fill no block, and one of several pieces.
+/// Lengths and head sizes that fill no block, and one of several pieces; sequences of their own, and such that begin with tokens of
+/// the ones before.
 #[test]
 fn attention() {
     tch::manual_seed(2);
-    for (lengths, dim) in [([1, 77, 300], 80), ([33, 128, 1100], 64), ([2, 65, 31], 22)] {
+    let cases = [([1, 77, 300], 80), ([33, 128, 1100], 64), ([2, 65, 31], 22)];
+    for ((own, dim), shares) in cases.into_iter().flat_map(|case| [(case, false), (case, true)]) {
+        let [first, second, _] = own;
+        let prefixes = match shares {
+            false => [vec![], vec![], vec![]],
+            true => [vec![], vec![0..first], vec![0..first - first / 2, first + 3..first + second / 2]],
+        };
+        let sequences: Vec<_> = prefixes.into_iter().zip(own).map(|(prefix, own)| PackedSequence { prefix, own }).collect();
         for (kind, bound) in [(Kind::Float, 3e-6), (Kind::BFloat16, 1.6e-2)] {
-            let (heads, kv_heads, tokens) = (4, 2, lengths.iter().sum());
+            let (heads, kv_heads, tokens) = (4, 2, own.iter().sum());
             let inputs = [heads, kv_heads, kv_heads].map(|n| random(&[tokens, n, dim], kind));
             let [q, k, v] = &inputs;
-            let got = fused::attend(q, k, v, &lengths);
-            let starts = [0, lengths[0], lengths[0] + lengths[1]];
-            let parts = [0, 1, 2].map(|i| {
-                let part = |x: &Tensor| {
-                    let sharing = heads / x.size()[1];
-                    let x = x.to_kind(Kind::Float).narrow(0, starts[i], lengths[i]);
-                    x.repeat_interleave_self_int(sharing, 1, None).transpose(0, 1)
-                };
-                let scores = part(q).matmul(&part(k).transpose(1, 2)) / (dim as f64).sqrt();
-                let hidden = Tensor::ones([lengths[i]; 2], (Kind::Bool, Device::Cpu)).triu(1);
-                let weights = scores.masked_fill(&hidden, f64::NEG_INFINITY).softmax(-1, Kind::Float);
-                weights.matmul(&part(v)).transpose(0, 1)
-            });
-            let want = Tensor::cat(&parts, 0);
-            assert_close(&format!("{kind:?} {lengths:?}"), &got, &want, bound);
+            let got = fused::attend(q, k, v, &sequences);
+            let mut start = 0;
+            let parts: Vec<Tensor> = sequences
+                .iter()
+                .map(|sequence| {
+                    let own = start..start + sequence.own;
+                    start = own.end;
+                    let seen: Vec<i64> = sequence.prefix.iter().cloned().flatten().chain(own.clone()).collect();
+                    let part = |x: &Tensor, places: &[i64]| {
+                        let sharing = heads / x.size()[1];
+                        let x = x.to_kind(Kind::Float).index_select(0, &Tensor::from_slice(places));
+                        x.repeat_interleave_self_int(sharing, 1, None).transpose(0, 1)
+                    };
+                    let queries = part(q, &own.collect::<Vec<_>>());
+                    let scores = queries.matmul(&part(k, &seen).transpose(1, 2)) / (dim as f64).sqrt();
+                    let hidden = Tensor::ones([sequence.own, sequence.length()], (Kind::Bool, Device::Cpu));
+                    let hidden = hidden.triu(1 + sequence.length() - sequence.own);
+                    let weights = scores.masked_fill(&hidden, f64::NEG_INFINITY).softmax(-1, Kind::Float);
+                    weights.matmul(&part(v, &seen)).transpose(0, 1)
+                })
+                .collect();
+            let (want, case) = (Tensor::cat(&parts, 0), format!("{kind:?} {sequences:?}"));
+            assert_close(&case, &got, &want, bound);
             let by = random(&[tokens, heads, dim], Kind::Float).detach();
             let gradients = |y: &Tensor| Tensor::run_backward(&[(y * &by).sum(Kind::Float)], &[q, k, v], true, false);
             for (name, (got, want)) in ["q", "k", "v"].iter().zip(gradients(&got).iter().zip(gradients(&want))) {
-                assert_close(&format!("{kind:?} {lengths:?}: gradient of {name}"), got, &want, bound);
+                assert_close(&format!("{case}: gradient of {name}"), got, &want, bound);
             }
         }
     }

@@ -121,6 +121,7 @@ pub fn iteration(args: &IterationArgs) -> Result<Value> {
     let mut printed = describe(&script, &args.run)?;
     printed["work"] = "iteration".into();
     printed["tokens"] = report.tokens.into();
+    printed["tree_factor"] = (report.tokens as f64 / report.distinct_tokens.max(1) as f64).into();
     printed["generated"] = counters.generated.into();
     printed["prefilled"] = counters.prefilled.into();
     printed["shared"] = counters.shared.into();

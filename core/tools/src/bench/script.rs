@@ -2,9 +2,9 @@
 //! response and the end of every episode. The work is then independent of the sampled tokens, and a peer can repeat it
 //! exactly (`--script-out` writes the script as JSON).
 //!
-//! A window-history prompt is built as verl-agent does: the common instruction, the group's task, the last two turns
-//! (observation and action), the observation, and the admissible actions. All parts are random tokens; the episodes of a
-//! group share their first prompt. In a transcript a turn holds only the tokens that it adds to the conversation.
+//! A window-history prompt is built as verl-agent does: the common instruction, the group's task, the last turns (observation
+//! and action; two unless the workload says otherwise), the observation, and the admissible actions. All parts are random tokens;
+//! the episodes of a group share their first prompt. In a transcript a turn holds only the tokens that it adds to the conversation.
 
 use anyhow::Result;
 use nestor_args::ScriptArgs;
@@ -18,8 +18,6 @@ use crate::input_error;
 use crate::model::Config;
 use crate::recipe::HistoryMode;
 
-/// Past turns in a window-history prompt.
-const HISTORY: usize = 2;
 /// Reward of a won episode's last turn, as in verl-agent.
 const WON: f64 = 10.0;
 
@@ -139,6 +137,8 @@ struct Outline {
     group: u32,
     /// Instruction and task.
     preamble: Vec<u32>,
+    /// Past turns in a window-history prompt.
+    history: usize,
     parts: Vec<Part>,
 }
 
@@ -159,7 +159,7 @@ impl Outline {
 
     /// The turns that a window-history prompt repeats.
     fn past(&self, number: usize) -> &[Part] {
-        &self.parts[number.saturating_sub(HISTORY)..number]
+        &self.parts[number.saturating_sub(self.history)..number]
     }
 
     /// Tokens of a turn's window-history prompt without the admissible actions.
@@ -179,15 +179,21 @@ struct Draft<'a> {
 }
 
 impl Draft<'_> {
-    /// Draws the episodes of one group with the given numbers of turns. Only first turns get their admissible actions.
+    /// Draws the episodes of one group with the given numbers of turns. Only first turns get their admissible actions, unless
+    /// these depend on the state.
     fn group(&mut self, group: u32, counts: &[usize]) -> Vec<Outline> {
-        let PromptParts { instruction, task, observation, action, admissible, .. } = self.workload.prompt;
+        let PromptParts { instruction, task, observation, action, admissible, admissible_by_state, history, .. } =
+            self.workload.prompt;
         // All groups share the instruction, so it has its own generator.
         let mut preamble = tokens(&mut ChaCha8Rng::seed_from_u64(0), instruction, self.vocab_size);
         preamble.extend(self.tokens(task));
         // States recur within and across the episodes of a group, so that estimators find equal states.
         let states: Vec<Vec<u32>> = (0..self.workload.turns.most).map(|_| self.tokens_of(observation)).collect();
         let first = self.tokens_of(admissible);
+        let mut of_states = vec![first];
+        if admissible_by_state {
+            of_states.extend(states.iter().skip(1).map(|_| self.tokens_of(admissible)));
+        }
         let episode = |&count: &usize| {
             let won = below(&mut self.rng, 2) == 1;
             let part = |number: usize| {
@@ -198,18 +204,24 @@ impl Draft<'_> {
                 let length = between(&mut self.rng, action);
                 Part {
                     observation: states[state].clone(),
-                    admissible: if number == 0 { first.clone() } else { Vec::new() },
+                    admissible: match number == 0 || admissible_by_state {
+                        true => of_states[state].clone(),
+                        false => Vec::new(),
+                    },
                     action: tokens(&mut self.rng, length, self.vocab_size),
                     turn: ScriptedTurn { prompt: Vec::new(), response, state: state as u32, reward, env_ms },
                 }
             };
-            Outline { group, preamble: preamble.clone(), parts: (0..count).map(part).collect() }
+            Outline { group, preamble: preamble.clone(), history, parts: (0..count).map(part).collect() }
         };
         counts.iter().map(episode).collect()
     }
 
     /// Draws the admissible actions of all later turns; their lengths make the mean prompt exact.
     fn list_admissible(&mut self, episodes: &mut [Outline], turns: usize) {
+        if self.workload.prompt.admissible_by_state {
+            return;
+        }
         let later = turns - episodes.len();
         let first: usize = episodes.iter().map(|episode| episode.base(0) + episode.parts[0].admissible.len()).sum();
         let base: usize = episodes.iter().flat_map(|e| (1..e.parts.len()).map(|number| e.base(number))).sum();

@@ -55,9 +55,19 @@ pub struct PromptParts {
     pub action: Span,
     /// Admissible actions; later prompts do not repeat them.
     pub admissible: Span,
+    /// True if the admissible actions depend on the state alone.
+    #[serde(default)]
+    pub admissible_by_state: bool,
+    /// Past turns (observation and action) that a prompt repeats, in a window history.
+    #[serde(default = "two")]
+    pub history: usize,
     /// Mean length of a whole prompt (window history), made exact by the length of `admissible`.
     #[serde(default)]
     pub mean: Option<f64>,
+}
+
+fn two() -> usize {
+    2
 }
 
 /// Lengths from `least` to `most`.

@@ -1,0 +1,191 @@
+//! The prefix tree changes neither log-probs nor gradients: random batches against the same batches with every sequence in a
+//! micro-batch of its own, which has nothing in common with another.
+
+#![allow(clippy::unwrap_used)] // a panic fails the test
+
+use std::rc::Rc;
+
+use nestor::policy::Network;
+use nestor::policy::batching::computed_share;
+use nestor::policy::critic;
+use nestor::policy::logprobs::ragged_logprobs;
+use nestor::policy::update::{UpdateSettings, gradients};
+use nestor_model::data::{Batch, KeyedImage, Rows, Sequence, SequenceImage};
+use nestor_model::model::{Config, Model, new};
+use nestor_model::shard::{Ranks, UpdateRule, update_rule};
+use nestor_plugin::Image;
+use nestor_recipe::{Lora, Update};
+use nestor_torch::ops::Ops;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde_json::json;
+use tch::{Device, Kind, Tensor};
+
+const IMAGE: u32 = 59;
+/// Tokens of an image of 56 x 56 pixels.
+const IMAGE_TOKENS: usize = 4;
+
+fn config(shape: &str) -> Config {
+    let mut config = Config {
+        vocab_size: 61,
+        hidden_size: 32,
+        intermediate_size: 48,
+        num_hidden_layers: 2,
+        num_attention_heads: 4,
+        num_key_value_heads: 2,
+        initializer_range: 0.2,
+        ..Config::shape(shape).unwrap()
+    };
+    if let Some(vision) = &mut config.vision {
+        (vision.depth, vision.hidden_size, vision.intermediate_size, vision.num_heads) = (2, 32, 48, 2);
+        vision.fullatt_block_indexes = vec![1];
+        vision.image_token_id = i64::from(IMAGE);
+        // Half of a head of 8 elements.
+        vision.mrope_section = [2, 1, 1];
+    }
+    config
+}
+
+/// A batch whose sequences have much in common: groups that begin alike, rows that go on from another's middle, equal rows,
+/// and episodes with several responses. With `images` some of them show one of two.
+fn batch(rng: &mut ChaCha8Rng, images: bool) -> Batch {
+    let mut batch = Batch { rows: Rows { token_offsets: vec![0], ..Rows::default() }, ..Batch::default() };
+    let shades: Vec<KeyedImage> = [10, 200].map(|s| Image::new(56, 56, vec![s; 3 * 56 * 56]).unwrap().into()).into();
+    for _ in 0..rng.random_range(1..4) {
+        let mut known: Vec<Sequence> = vec![Sequence::default()];
+        for _ in 0..rng.random_range(1..=17) {
+            let base = known.choose(rng).unwrap().clone();
+            // Never through an image.
+            let cut = rng.random_range(0..=base.tokens.len());
+            let inside = |image: &&SequenceImage| (1..IMAGE_TOKENS).contains(&cut.wrapping_sub(image.start as usize));
+            let cut = base.images.iter().find(inside).map_or(cut, |image| image.start as usize);
+            let mut sequence = Sequence { tokens: base.tokens[..cut].to_vec(), ..Sequence::default() };
+            sequence.images = base.images.into_iter().filter(|image| (image.start as usize) < cut).collect();
+            if images && rng.random_bool(0.5) {
+                let start = sequence.tokens.len() as u32;
+                sequence.images.push(SequenceImage { start, image: shades.choose(rng).unwrap().clone() });
+                sequence.tokens.extend([IMAGE; IMAGE_TOKENS]);
+            }
+            sequence.tokens.extend((0..rng.random_range(2..8)).map(|_| rng.random_range(0..4)));
+            known.push(sequence);
+            if rng.random_bool(0.2) {
+                known.extend(known.last().cloned());
+            }
+        }
+        for mut sequence in known.into_iter().skip(1) {
+            let (mut end, mut spans) = (sequence.tokens.len(), Vec::new());
+            let after = sequence.images.last().map_or(1, |image| image.start as usize + IMAGE_TOKENS);
+            for _ in 0..rng.random_range(1..3) {
+                if end > after {
+                    let start = rng.random_range(after.max(end.saturating_sub(6))..end);
+                    spans.push(start..end);
+                    end = start.saturating_sub(1);
+                }
+            }
+            for span in spans.into_iter().rev() {
+                let rows = &mut batch.rows;
+                sequence.rows.push(rows.span_start.len() as u32);
+                rows.span_start.push(span.start as u32);
+                rows.token_offsets.push(rows.token_offsets.last().unwrap() + span.len() as u64);
+                let mut numbers = |scale: f32| -> Vec<f32> { span.clone().map(|_| scale * rng.random::<f32>()).collect() };
+                rows.logprobs.extend(numbers(-4.0));
+                rows.ref_logprobs.get_or_insert_default().extend(numbers(-4.0));
+                rows.advantages.extend(numbers(2.0));
+                rows.returns.extend(numbers(1.0));
+                rows.values.get_or_insert_default().extend(numbers(1.0));
+                rows.values.get_or_insert_default().push(0.5);
+                rows.token_rewards.extend(numbers(0.0));
+            }
+            batch.sequences.push(sequence);
+        }
+    }
+    batch
+}
+
+fn update(micro_batch_tokens: usize) -> Update {
+    serde_json::from_value(json!({
+        "mini_batch": 4, "lr": 1e-3, "kl": { "coef": 0.1 }, "entropy": 0.01, "clip_low": 10.0, "clip_high": 10.0,
+        "micro_batch_tokens": micro_batch_tokens,
+    }))
+    .unwrap()
+}
+
+fn settings(update: &Update) -> UpdateSettings<'_> {
+    UpdateSettings { update, lr: update.lr, temperature: 0.9, max_response_tokens: 16, seed: 5 }
+}
+
+fn rule() -> Rc<dyn UpdateRule> {
+    update_rule(&nestor_recipe::Optimizer::default())
+}
+
+/// Log-probs of a batch, and the gradients of a policy, of adapters and of a critic, tensor by tensor.
+fn numbers(model: &dyn Fn() -> Model, batch: &Batch, micro_batch_tokens: usize) -> Vec<Tensor> {
+    let (ranks, update) = (Ranks::solo(Device::Cpu), update(micro_batch_tokens));
+    let all: Vec<usize> = (0..batch.sequences.len()).collect();
+    let mut policy = Network::new(model(), rule(), &ranks).unwrap();
+    let logprobs = ragged_logprobs(&ranks, &policy.model, batch, micro_batch_tokens, 0.9).unwrap();
+    let mut found = vec![Tensor::from_slice(&logprobs)];
+    gradients(&mut policy, batch, &all, &settings(&update)).unwrap();
+    let of = |network: &Network| -> Vec<Tensor> {
+        let grads = network.trained().iter().zip(&network.optimizer.grads);
+        grads.flat_map(|(layout, grad)| layout.params.iter().map(|param| layout.view(grad, param).copy())).collect()
+    };
+    found.extend(of(&policy));
+    let mut critic = Network::critic_of(&policy).unwrap();
+    critic::gradients(&mut critic, batch, &all, 0.2, &settings(&update)).unwrap();
+    found.extend(of(&critic));
+    let adapters = (&Lora { rank: 3, alpha: 6.0 }, 7);
+    let mut adapted = Network::with_lora(model(), rule(), adapters, &ranks).unwrap();
+    // B is 0 at first, and with it A's gradient.
+    tch::no_grad(|| adapted.optimizer.master_weights.iter_mut().for_each(|weights| drop(weights.normal_(0.0, 0.2))));
+    tch::manual_seed(1);
+    adapted.refresh().unwrap();
+    gradients(&mut adapted, batch, &all, &settings(&update)).unwrap();
+    found.extend(of(&adapted));
+    found
+}
+
+/// Largest difference of a tensor, relative to the norm of its gradient.
+fn apart(a: &[Tensor], b: &[Tensor]) -> f64 {
+    let one = |(a, b): (&Tensor, &Tensor)| {
+        let norm = |x: &Tensor| x.to_kind(Kind::Double).norm().double_value(&[]);
+        norm(&(a - b)) / norm(b).max(1e-6)
+    };
+    a.iter().zip(b).map(one).fold(0.0, f64::max)
+}
+
+#[test]
+fn a_batch_has_the_log_probs_and_gradients_of_its_sequences_alone() {
+    let mut shares = Vec::new();
+    for (shape, ops, kind, rounds) in [
+        ("tiny", Ops::Fused, Kind::Float, 80),
+        ("tiny", Ops::Generic, Kind::Float, 40),
+        ("qwen3-tiny", Ops::Fused, Kind::Float, 20),
+        ("smollm2-135m", Ops::Fused, Kind::Float, 20),
+        ("qwen2.5-vl-3b", Ops::Fused, Kind::Float, 40),
+        ("tiny", Ops::Fused, Kind::BFloat16, 20),
+        ("tiny", Ops::Generic, Kind::BFloat16, 20),
+    ] {
+        let config = config(shape);
+        let model = || {
+            let Model { config, units, .. } = new::random(&config, 3, Kind::Float, Device::Cpu).unwrap();
+            let flats = units.held().iter().map(|flat| flat.to_kind(kind)).collect();
+            Model { ops, ..Model::new(config, flats) }
+        };
+        for round in 0..rounds {
+            let mut rng = ChaCha8Rng::seed_from_u64(round);
+            let batch = batch(&mut rng, config.vision.is_some());
+            shares.push(computed_share(&batch, 1 << 20));
+            let alone = numbers(&model, &batch, 1);
+            // All in one tree, and trees that a budget cuts.
+            for budget in [1 << 20, 40] {
+                let apart = apart(&numbers(&model, &batch, budget), &alone);
+                let most = if kind == Kind::Float { 1e-5 } else { 0.1 };
+                assert!(apart < most, "{shape}, {ops:?}, {kind:?}, batch {round}, budget {budget}: {apart:e}");
+            }
+        }
+    }
+    let mean = shares.iter().sum::<f64>() / shares.len() as f64;
+    assert!(mean < 0.6, "the batches have too little in common: {mean}");
+}

@@ -17,7 +17,7 @@ use nestor_plugin::Image;
 use nestor_recipe::{Lora, Update};
 use nestor_torch::ops::Ops;
 use rand::seq::IndexedRandom;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::json;
 use tch::{Device, Kind, Tensor};
@@ -40,7 +40,8 @@ fn config(shape: &str) -> Config {
     if let Some(vision) = &mut config.vision {
         (vision.depth, vision.hidden_size, vision.intermediate_size, vision.num_heads) = (2, 32, 48, 2);
         vision.fullatt_block_indexes = vec![1];
-        vision.image_token_id = i64::from(IMAGE);
+        (vision.image_token_id, vision.video_token_id) = (i64::from(IMAGE), 58);
+        (vision.vision_start_token_id, vision.vision_end_token_id) = (57, 60);
         // Half of a head of 8 elements.
         vision.mrope_section = [2, 1, 1];
     }
@@ -86,6 +87,7 @@ fn batch(rng: &mut ChaCha8Rng, images: bool) -> Batch {
             for span in spans.into_iter().rev() {
                 let rows = &mut batch.rows;
                 sequence.rows.push(rows.span_start.len() as u32);
+                rows.group.push(0);
                 rows.span_start.push(span.start as u32);
                 rows.token_offsets.push(rows.token_offsets.last().unwrap() + span.len() as u64);
                 let mut numbers = |scale: f32| -> Vec<f32> { span.clone().map(|_| scale * rng.random::<f32>()).collect() };
@@ -95,7 +97,7 @@ fn batch(rng: &mut ChaCha8Rng, images: bool) -> Batch {
                 rows.returns.extend(numbers(1.0));
                 rows.values.get_or_insert_default().extend(numbers(1.0));
                 rows.values.get_or_insert_default().push(0.5);
-                rows.token_rewards.extend(numbers(0.0));
+                rows.token_rewards.extend(span.clone().map(|_| 0.0));
             }
             batch.sequences.push(sequence);
         }
@@ -135,37 +137,40 @@ fn numbers(model: &dyn Fn() -> Model, batch: &Batch, micro_batch_tokens: usize) 
     let mut critic = Network::critic_of(&policy).unwrap();
     critic::gradients(&mut critic, batch, &all, 0.2, &settings(&update)).unwrap();
     found.extend(of(&critic));
+    if policy.model.config.vision.is_some() {
+        return found; // adapters ask for a frozen tower
+    }
     let adapters = (&Lora { rank: 3, alpha: 6.0 }, 7);
     let mut adapted = Network::with_lora(model(), rule(), adapters, &ranks).unwrap();
     // B is 0 at first, and with it A's gradient.
-    tch::no_grad(|| adapted.optimizer.master_weights.iter_mut().for_each(|weights| drop(weights.normal_(0.0, 0.2))));
     tch::manual_seed(1);
+    tch::no_grad(|| adapted.optimizer.master_weights.iter_mut().for_each(|weights| drop(weights.normal_(0.0, 0.2))));
     adapted.refresh().unwrap();
     gradients(&mut adapted, batch, &all, &settings(&update)).unwrap();
     found.extend(of(&adapted));
     found
 }
 
-/// Largest difference of a tensor, relative to the norm of its gradient.
-fn apart(a: &[Tensor], b: &[Tensor]) -> f64 {
+/// The tensor that differs most, with its difference relative to its norm.
+fn apart(a: &[Tensor], b: &[Tensor]) -> (usize, f64) {
     let one = |(a, b): (&Tensor, &Tensor)| {
         let norm = |x: &Tensor| x.to_kind(Kind::Double).norm().double_value(&[]);
         norm(&(a - b)) / norm(b).max(1e-6)
     };
-    a.iter().zip(b).map(one).fold(0.0, f64::max)
+    a.iter().zip(b).map(one).enumerate().max_by(|a, b| a.1.total_cmp(&b.1)).unwrap()
 }
 
 #[test]
 fn a_batch_has_the_log_probs_and_gradients_of_its_sequences_alone() {
     let mut shares = Vec::new();
     for (shape, ops, kind, rounds) in [
-        ("tiny", Ops::Fused, Kind::Float, 80),
+        ("tiny", Ops::Fused, Kind::Float, 60),
         ("tiny", Ops::Generic, Kind::Float, 40),
         ("qwen3-tiny", Ops::Fused, Kind::Float, 20),
         ("smollm2-135m", Ops::Fused, Kind::Float, 20),
-        ("qwen2.5-vl-3b", Ops::Fused, Kind::Float, 40),
+        ("qwen2.5-vl-3b", Ops::Fused, Kind::Float, 30),
         ("tiny", Ops::Fused, Kind::BFloat16, 20),
-        ("tiny", Ops::Generic, Kind::BFloat16, 20),
+        ("tiny", Ops::Generic, Kind::BFloat16, 10),
     ] {
         let config = config(shape);
         let model = || {
@@ -178,12 +183,12 @@ fn a_batch_has_the_log_probs_and_gradients_of_its_sequences_alone() {
             let batch = batch(&mut rng, config.vision.is_some());
             shares.push(computed_share(&batch, 1 << 20));
             let alone = numbers(&model, &batch, 1);
-            // All in one tree, and trees that a budget cuts.
-            for budget in [1 << 20, 40] {
-                let apart = apart(&numbers(&model, &batch, budget), &alone);
-                let most = if kind == Kind::Float { 1e-5 } else { 0.1 };
-                assert!(apart < most, "{shape}, {ops:?}, {kind:?}, batch {round}, budget {budget}: {apart:e}");
-            }
+            // All in one tree, or trees that a budget cuts.
+            let budget = if round % 3 > 0 { 1 << 20 } else { 40 };
+            let (tensor, apart) = apart(&numbers(&model, &batch, budget), &alone);
+            let most = if kind == Kind::Float { 1e-5 } else { 0.1 };
+            let case = format!("{shape}, {ops:?}, {kind:?}, batch {round}, budget {budget}, tensor {tensor}");
+            assert!(apart < most, "{case}: {apart:e}");
         }
     }
     let mean = shares.iter().sum::<f64>() / shares.len() as f64;

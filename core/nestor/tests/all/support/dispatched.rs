@@ -50,7 +50,8 @@ pub fn pass(model: Model, lengths: &[usize], recompute: Recompute) -> (Vec<Opera
         rows.span_start.push(length as u32 - 4);
         rows.token_offsets.push(4 * (i as u64 + 1));
         sequences.push(Sequence {
-            tokens: (0..length as u32).map(|t| t % 64).collect(),
+            // Sequences that begin with tokens of their own.
+            tokens: (0..length as u32).map(|t| (t + 5 * i as u32) % 64).collect(),
             rows: vec![i as u32],
             ..Sequence::default()
         });

@@ -77,7 +77,10 @@ pub fn balanced_micro_batches(
         let all = micro_batches(batch, indices, budget);
         balance(&all, world, |micro| own_tokens(batch, micro).sum())
     } else {
-        shares(batch, &in_tree_order(batch, indices), world).iter().map(|own| micro_batches(batch, own, budget)).collect()
+        shares(batch, &in_tree_order(batch, indices), world)
+            .iter()
+            .map(|own| micro_batches(batch, own, budget))
+            .collect()
     };
     let rounds = by_rank.iter().map(Vec::len).max().unwrap_or(0);
     let mut own: Vec<_> = by_rank.swap_remove(ranks.comm.rank()).into_iter().map(Some).collect();

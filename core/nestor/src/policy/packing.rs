@@ -51,9 +51,13 @@ impl Packed {
 
     /// The states before each response token and after the last: indices are those of the column `values`.
     pub fn with_values(sequences: &[&Sequence], rows: &Rows, model: &Model) -> Result<Self> {
-        Self::reading(sequences, rows, model, |_, _| None, |row| {
-            rows.token_offsets[row] as usize + row..rows.token_offsets[row + 1] as usize + row + 1
-        })
+        Self::reading(
+            sequences,
+            rows,
+            model,
+            |_, _| None,
+            |row| rows.token_offsets[row] as usize + row..rows.token_offsets[row + 1] as usize + row + 1,
+        )
     }
 
     /// Every state of these sequences but the last of each, with the token after it. None may be empty.

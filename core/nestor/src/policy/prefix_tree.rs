@@ -135,9 +135,9 @@ mod tests {
         }
         assert_eq!(paths[0], Path { prefix: vec![], common: 0, own: 0..2 });
         assert_eq!(paths.last().map(|path| path.common), Some(0));
-        // A prefix of one piece, and one that leaves out a branch.
-        assert_eq!(paths[2].prefix, [0..4]);
-        assert_eq!(paths[4].prefix, [0..3]);
+        let piece = |end| Range { start: 0, end };
+        // A prefix through two sequences in one piece, and one that leaves out a branch.
+        assert_eq!((&paths[2].prefix[..], &paths[4].prefix[..]), ([piece(4)].as_slice(), [piece(3)].as_slice()));
         assert_eq!(paths[5], Path { prefix: vec![0..3, 8..9], common: 4, own: 9..9 }, "an equal one has no own tokens");
     }
 }

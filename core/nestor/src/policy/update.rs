@@ -253,7 +253,8 @@ impl MiniBatchStats {
         let count: u64 = all.iter().map(|own| own.difference.1).sum();
         let mean = all.iter().map(|own| own.difference.0).sum::<f64>() / count as f64;
         let max = largest(all.iter().map(|own| own.difference.2));
-        let (tokens, distinct_tokens) = all.iter().fold((0, 0), |sum, own| (sum.0 + own.tokens, sum.1 + own.distinct_tokens));
+        let (tokens, distinct_tokens) =
+            all.iter().fold((0, 0), |sum, own| (sum.0 + own.tokens, sum.1 + own.distinct_tokens));
         GradientReport { losses, tokens, distinct_tokens, logprob_diff: Difference { mean, max } }
     }
 }

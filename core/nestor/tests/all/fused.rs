@@ -116,7 +116,13 @@ fn attention_over_sequences_end_to_end() {
             scores.masked_fill(&hidden, f64::NEG_INFINITY).softmax(-1, kind).matmul(&v).transpose(0, 1)
         });
         let composite = Tensor::cat(&parts, 0);
-        assert_same("attention", kind, &[&q, &k, &v], &[fused::attend(&q, &k, &v, &lengths.map(PackedSequence::whole))], &[composite]);
+        assert_same(
+            "attention",
+            kind,
+            &[&q, &k, &v],
+            &[fused::attend(&q, &k, &v, &lengths.map(PackedSequence::whole))],
+            &[composite],
+        );
     }
 }
 

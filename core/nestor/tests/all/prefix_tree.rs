@@ -90,7 +90,8 @@ fn batch(rng: &mut ChaCha8Rng, images: bool) -> Batch {
                 rows.group.push(0);
                 rows.span_start.push(span.start as u32);
                 rows.token_offsets.push(rows.token_offsets.last().unwrap() + span.len() as u64);
-                let mut numbers = |scale: f32| -> Vec<f32> { span.clone().map(|_| scale * rng.random::<f32>()).collect() };
+                let mut numbers =
+                    |scale: f32| -> Vec<f32> { span.clone().map(|_| scale * rng.random::<f32>()).collect() };
                 rows.logprobs.extend(numbers(-4.0));
                 rows.ref_logprobs.get_or_insert_default().extend(numbers(-4.0));
                 rows.advantages.extend(numbers(2.0));

@@ -54,7 +54,8 @@ fn attention() {
             false => [vec![], vec![], vec![]],
             true => [vec![], vec![0..first], vec![0..first - first / 2, first + 3..first + second / 2]],
         };
-        let sequences: Vec<_> = prefixes.into_iter().zip(own).map(|(prefix, own)| PackedSequence { prefix, own }).collect();
+        let sequences: Vec<_> =
+            prefixes.into_iter().zip(own).map(|(prefix, own)| PackedSequence { prefix, own }).collect();
         for (kind, bound) in [(Kind::Float, 3e-6), (Kind::BFloat16, 1.6e-2)] {
             let (heads, kv_heads, tokens) = (4, 2, own.iter().sum());
             let inputs = [heads, kv_heads, kv_heads].map(|n| random(&[tokens, n, dim], kind));

@@ -99,26 +99,3 @@ def generate(context, shape, sizes, small):
     details(seconds=seconds, tokens_per_s=tokens)
     return {"figure": f"{tokens:.0f} tokens/s" + beside(context, "generate", tokens), "good": True}
 
-
-def continuous(context, shape, sizes, small):
-    """transformers' generate_batch on the same requests: a paged cache, requests that join and leave, CUDA graphs. It has no
-    attention of its own for pages without the package flash-attn, and takes scaled_dot_product_attention."""
-    if done := missing():
-        return done
-    d = Device(context)
-    if not d.cuda:
-        return {"figure": "left out: it needs a GPU", "good": True}
-    from peers.play import settings
-    batch, prompt, new, _ = d.pick(sizes, small)
-    network, own = model(d, shape)
-    network.set_attn_implementation("paged|sdpa")
-    prompts = torch.randint(0, own.vocabulary, (batch, prompt)).tolist()
-    network.eval()
-    seconds = {}
-    for length in (WARM_UP, new):
-        seconds[length] = timed(d, lambda: network.generate_batch(prompts, generation_config=settings(length), progress_bar=False))
-        details(**{f"seconds_{length}": seconds[length]})
-    tokens = batch * new / seconds[new]
-    details(tokens_per_s=tokens)
-    return {"figure": f"{tokens:.0f} tokens/s, start included ({WARM_UP} tokens each took {seconds[WARM_UP]:.1f} s)"
-            + beside(context, "generate", tokens), "good": True}

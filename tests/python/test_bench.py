@@ -129,7 +129,7 @@ def test_the_logprob_difference_shows_what_half_the_bits_cost(run_json, tmp_path
     (["rollout", "--model", "MODEL", "--temperature", "nan"], ["--temperature"]),
     (["rollout", "--model", "MODEL", "--turns", 900, "--history", "transcript"], ["max_position_embeddings", "--turns"]),
     (["iteration", "--workload", "multi-turn"], ["--model"]),
-    (["iteration", "--workload", "nothing", "--model", "MODEL"], ["recipes/bench/nothing.yaml", "alfworld-1.5b, multi-turn"]),
+    (["iteration", "--workload", "nothing", "--model", "MODEL"], ["recipes/bench/nothing.yaml", "alfworld-1.5b, alfworld-no-history, multi-turn"]),
     (["rollout", "--workload", "./none.yaml", "--model", "MODEL"], ["--workload ./none.yaml", "path"]),
     (["iteration", "--workload", "multi-turn", "--model", "MODEL", "--mini-batch", 0], ["--mini-batch"]),
     (["iteration", "--workload", "multi-turn", "--model", "MODEL", "--kl=-1"], ["--kl"]),

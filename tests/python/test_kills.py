@@ -6,7 +6,7 @@ from test_resume import has_checkpoint
 
 # Everywhere inside a save, at either rank, in an update, in the warm start and in an evaluation.
 FAILPOINTS = ["mid-checkpoint:2@1", "between-files:3@0", "before-manifest:2", "before-rename:3", "after-rename:2",
-              "removing-old:1", "mid-mini-batch:7@1", "mid-mini-batch:7@1=term", "mid-warm-start:5@1=term",
+              "removing-old:1", "mid-mini-batch:3@1", "mid-mini-batch:3@1=term", "mid-warm-start:5@1=term",
               "mid-rollout:9@1=term"]  # the last one in the first evaluation
 
 

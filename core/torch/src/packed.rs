@@ -37,8 +37,8 @@ pub struct PackedSequences {
     pub each: Vec<PackedSequence>,
     /// Their own tokens.
     pub queries: Sequences,
-    /// Where a sequence has a prefix: the place of every token of every sequence on the axis, end to end (S) int64, and the
-    /// sequences of these.
+    /// The place of every token of every sequence on the axis, end to end (S) int64, and the sequences of these; none where no
+    /// sequence has a prefix.
     pub keys: Option<(Tensor, Sequences)>,
 }
 

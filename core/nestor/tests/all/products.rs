@@ -1,6 +1,7 @@
 //! Weight gradients and attention by every library of products, compared with libtorch's own operations in float32 on the same
 //! numbers. A process has one library, so each is tried in a process of its own.
 
+use std::iter;
 use std::process::Command;
 
 use nestor_torch::fused;
@@ -52,7 +53,7 @@ fn attention() {
         let [first, second, _] = own;
         let prefixes = match shares {
             false => [vec![], vec![], vec![]],
-            true => [vec![], vec![0..first], vec![0..first - first / 2, first + 3..first + second / 2]],
+            true => [vec![], iter::once(0..first).collect(), vec![0..first - first / 2, first + 3..first + second / 2]],
         };
         let sequences: Vec<_> =
             prefixes.into_iter().zip(own).map(|(prefix, own)| PackedSequence { prefix, own }).collect();

@@ -70,15 +70,18 @@ def read_safetensors(path):
 
 def gradient(context):
     p, draw, sequences = Program(context), random.Random(2), []
-    for turns in [[(20, 9)], [(64, 30), (5, 12)], [(7, 1)]]:
+    # The last three begin alike, two of them with the same prompt, so that attention gathers keys.
+    for turns in [[(20, 9)], [(64, 30), (5, 12)], [(7, 1)], [(40, 6)], [(40, 8)], [(40, 3)]]:
         sequences.append([{"prompt": [draw.randrange(512) for _ in range(prompt)],
                            "response": [draw.randrange(512) for _ in range(response)],
                            "old": [-6 + draw.random() for _ in range(response)],
                            "ref": [-6 + draw.random() for _ in range(response)], "advantage": draw.uniform(-2, 2)}
                           for prompt, response in turns])
+    common = sequences[3][0]["prompt"]
+    sequences[4][0]["prompt"], sequences[5][0]["prompt"] = common[:25] + sequences[4][0]["prompt"][25:], common
     batch = p.scratch / "batch.json"
     batch.write_text(json.dumps({"sequences": sequences, "temperature": 1.0,
-                                 "update": {"mini_batch": 3, "lr": 1e-3, "entropy": 0.01, "kl": {"coef": 0.05}}}))
+                                 "update": {"mini_batch": 6, "lr": 1e-3, "entropy": 0.01, "kl": {"coef": 0.05}}}))
     both = []
     for device in (p.device, "cpu"):
         out = p.scratch / f"gradients-{device}.safetensors"

@@ -55,14 +55,18 @@ def timed(d, work):
     return time.perf_counter() - begin
 
 
+def sized(context, name, sizes, small):
+    """The device, the network with its shape, and the sizes of the work."""
+    d = Device(context)
+    return d, *model(d, name), d.pick(sizes, small)
+
+
 def update(context, shape, sizes, small):
     """An optimizer step of a plain policy gradient: scaled_dot_product_attention, AdamW (fused), no recomputation."""
     if done := missing():
         return done
     from peers.learn import PlainUpdate
-    d = Device(context)
-    batch, prompt, new, repeats = d.pick(sizes, small)
-    network, own = model(d, shape)
+    d, network, own, (batch, prompt, new, repeats) = sized(context, shape, sizes, small)
     for micro_batch in MICRO_BATCHES:
         try:
             step = PlainUpdate(network, [(prompt, new)] * batch, micro_batch=micro_batch)
@@ -88,9 +92,7 @@ def generate(context, shape, sizes, small):
     if done := missing():
         return done
     from peers.play import generate as once
-    d = Device(context)
-    batch, prompt, new, _ = d.pick(sizes, small)
-    network, own = model(d, shape)
+    d, network, own, (batch, prompt, new, _) = sized(context, shape, sizes, small)
     prompts = torch.randint(0, own.vocabulary, (batch, prompt), device=d.name)
     network.eval()
     once(network, prompts, WARM_UP)

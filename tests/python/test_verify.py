@@ -27,8 +27,10 @@ def test_a_smoke_recipe_is_reproducible(verified):
     parts = ["weights", "state", "metrics", "episodes"]
     assert all(results[name, part] == "equal" for name in ("again", "resumed") for part in parts)
     assert len(results) == 12 and "different" not in results.values()
-    # The same weights, so the same episodes of iteration 1; then sums in another order, which later log-probs may show.
-    assert results["ranks", "metrics"] == "within rounding" and results["ranks", "episodes"] in ("equal", "within rounding")
+    # The same weights, so the same episodes of iteration 1. Sums in another order then show in later log-probs at most.
+    assert results["ranks", "metrics"] == "within rounding"
+    found = next((line for line in (out / "verify.md").read_text().splitlines() if line.startswith("- ranks, episodes: ")), "")
+    assert results["ranks", "episodes"] == "equal" or ("equal in iteration 1; later: " in found and ", log-prob of token " in found)
     assert runs["resumed"]["sha256"] == runs["first"]["sha256"]
     assert "killed" in runs["resumed"]["note"] and len(runs["resumed"]["commands"]) == 2
     assert 0 < report["logprob_diff_max"] < 1e-4

@@ -13,7 +13,7 @@ use super::{Optimizer, Recompute};
 pub struct Update {
     /// Environment steps per optimizer step, over all ranks.
     pub mini_batch: usize,
-    /// Tokens per forward and backward pass.
+    /// Tokens per forward and backward pass. Tokens that its sequences begin with in common count once.
     #[serde(default = "default_micro_batch_tokens")]
     pub micro_batch_tokens: usize,
     /// Number of passes over the iteration's steps.

@@ -59,6 +59,11 @@ impl PackedSequences {
         });
         Self { each, queries, keys }
     }
+
+    /// Rows of keys that the generic form gathers, and of values.
+    pub fn gathered(&self) -> i64 {
+        self.keys.as_ref().map_or(0, |(places, _)| places.size()[0])
+    }
 }
 
 /// Sequences of these lengths, end to end.

@@ -15,7 +15,7 @@ use nestor_torch::ops::Ops;
 use nestor_torch::{fused, host};
 use tch::{Device, Kind, Tensor, no_grad};
 
-use super::packing::Packed;
+use super::packing::{Packed, Packing};
 use super::vision::VisionPass;
 use crate::model::decoder::{BlockInput, BlockWeights, ForwardInput, OuterWeights, WeightSource};
 use crate::model::images::TowerSource;
@@ -95,7 +95,7 @@ pub fn accumulate_gradients<M>(
 ) -> Result<M> {
     let mut reader = model.reader();
     let rope = model.rope(&packed.packing.positions);
-    let again = blocks_to_recompute(model, packed.packing.tokens(), recompute);
+    let again = blocks_to_recompute(model, graph_bytes(model, &packed.packing), recompute);
     // The last block computes only the states that are read.
     let block = |layer: usize, weights: &BlockWeights, x: &Tensor, tape: &mut Tape| {
         let read = (layer + 1 == model.blocks()).then_some(&packed.predictors);
@@ -208,8 +208,17 @@ pub fn idle_backward(model: &Model, recompute: Recompute, mut sums: GradientSums
     sums.finish()
 }
 
-/// The number of first blocks that are computed again for a micro-batch of this many tokens.
-fn blocks_to_recompute(model: &Model, tokens: i64, recompute: Recompute) -> usize {
+/// Bytes that the graph of one block keeps for its backward pass. The generic form keeps the keys and values that it gathered
+/// for sequences with common beginnings, too.
+fn graph_bytes(model: &Model, packing: &Packing) -> u64 {
+    let (config, kind) = (&model.config, model.kind());
+    let gathered = if model.ops == Ops::Generic { packing.sequences.gathered() } else { 0 };
+    let of_keys = 2 * config.num_key_value_heads * config.head_dim() * kind.elt_size_in_bytes() as i64;
+    packing.tokens() as u64 * activation_bytes(config, kind, model.ops) + (gathered * of_keys) as u64
+}
+
+/// The number of first blocks that are computed again for a micro-batch, given the bytes that each block's graph keeps.
+fn blocks_to_recompute(model: &Model, each: u64, recompute: Recompute) -> usize {
     let blocks = model.blocks();
     match recompute {
         // A graph would keep the gathered weights of its block; and all ranks must gather the same.
@@ -221,7 +230,7 @@ fn blocks_to_recompute(model: &Model, tokens: i64, recompute: Recompute) -> usiz
             // Without a figure from the system, memory is taken to be scarce.
             let free = fused::free_bytes(model.device()).unwrap_or(0);
             let free = if model.device() == Device::Cpu { host::usable(free) } else { free };
-            blocks_without_room(blocks, tokens as u64 * activation_bytes(&model.config, model.kind(), model.ops), free)
+            blocks_without_room(blocks, each, free)
         }
     }
 }

@@ -103,16 +103,13 @@ pub fn computed_share(batch: &Batch, budget: usize) -> f64 {
 
 fn in_tree_order(batch: &Batch, indices: &[usize]) -> Vec<usize> {
     let mut order = indices.to_vec();
-    if prefix_tree::is_on() {
-        order.sort_by(|&a, &b| prefix_tree::compare(&batch.sequences[a], &batch.sequences[b]));
-    }
+    prefix_tree::sort(&mut order, &batch.sequences);
     order
 }
 
 /// Tokens of a sequence that a pass computes behind those of the one before it.
 fn tokens_after(batch: &Batch, before: Option<usize>, i: usize) -> usize {
-    let (sequence, before) = (&batch.sequences[i], before.filter(|_| prefix_tree::is_on()));
-    sequence.tokens.len() - before.map_or(0, |before| prefix_tree::common(&batch.sequences[before], sequence))
+    prefix_tree::own_tokens(before.map(|before| &batch.sequences[before]), &batch.sequences[i])
 }
 
 /// The tokens that a pass over these sequences computes for each.
@@ -159,4 +156,27 @@ fn cut(items: &[usize], budget: usize, size: impl Fn(Option<usize>, usize) -> us
         }
     }
     lists
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By hand: the sequences have 4, 1, 1, 0, 1, 4 and 4 tokens of their own.
+    #[test]
+    fn ranks_get_successive_sequences_with_about_as_many_tokens_of_their_own() {
+        let sequence = |tokens: &[u32]| Sequence { tokens: tokens.to_vec(), ..Sequence::default() };
+        let all = [&[1, 2, 3, 4][..], &[1, 2, 3, 5], &[1, 2, 3, 6], &[1, 2, 3, 6], &[1, 2, 3, 7], &[2; 4], &[3; 4]];
+        let batch = Batch { sequences: all.map(sequence).into(), ..Batch::default() };
+        let order = in_tree_order(&batch, &[6, 3, 1, 0, 5, 2, 4]);
+        assert_eq!(order, [0, 1, 3, 2, 4, 5, 6], "equal ones keep their places");
+        assert_eq!(own_tokens(&batch, &order).collect::<Vec<_>>(), [4, 1, 1, 0, 1, 4, 4]);
+        assert_eq!(shares(&batch, &order, 1), std::slice::from_ref(&order));
+        assert_eq!(shares(&batch, &order, 2), [vec![0, 1, 3, 2, 4], vec![5, 6]]);
+        assert_eq!(shares(&batch, &order[..1], 3).iter().map(Vec::len).sum::<usize>(), 1);
+        // A part begins with a whole sequence, whatever was before it.
+        assert_eq!(micro_batches(&batch, &order, 6), [vec![0, 1, 3, 2], vec![4], vec![5], vec![6]]);
+        assert_eq!(micro_batches(&batch, &order, 3).len(), 7, "each alone, since each is over the budget");
+        assert_eq!(computed_share(&batch, 100), 15.0 / 28.0);
+    }
 }

@@ -7,26 +7,35 @@
 
 use std::cmp::Ordering;
 use std::ops::Range;
+use std::sync::LazyLock;
 
 use crate::data::{ImageKey, Sequence};
 
-/// `NESTOR_PREFIX_TREE=off` computes every sequence whole, for comparison.
-const VARIABLE: &str = "NESTOR_PREFIX_TREE";
+/// `NESTOR_PREFIX_TREE=off` computes every sequence whole, for comparison. Read once: it is asked for every pair of sequences.
+static IS_ON: LazyLock<bool> =
+    LazyLock::new(|| std::env::var_os("NESTOR_PREFIX_TREE").is_none_or(|value| value != "off"));
 
-/// True unless the environment turns the tree off.
-pub fn is_on() -> bool {
-    std::env::var_os(VARIABLE).is_none_or(|value| value != "off")
+/// Puts sequences, given by their numbers, into the order of the tree.
+pub fn sort(numbers: &mut [usize], sequences: &[Sequence]) {
+    if *IS_ON {
+        numbers.sort_by(|&a, &b| compare(&sequences[a], &sequences[b]));
+    }
 }
 
 /// The order of sequences in the tree: that of their tokens, an image's content among them. Equal ones keep their places.
-pub fn compare(a: &Sequence, b: &Sequence) -> Ordering {
+fn compare(a: &Sequence, b: &Sequence) -> Ordering {
     let place = common(a, b);
     let symbol = |of: &Sequence| of.tokens.get(place).map(|&token| (token, image_at(of, place)));
     symbol(a).cmp(&symbol(b))
 }
 
+/// Number of tokens of a sequence that a pass computes behind those of the one before it.
+pub fn own_tokens(before: Option<&Sequence>, sequence: &Sequence) -> usize {
+    sequence.tokens.len() - before.filter(|_| *IS_ON).map_or(0, |before| common(before, sequence))
+}
+
 /// Number of first tokens that two sequences have in common, with the images among them.
-pub fn common(a: &Sequence, b: &Sequence) -> usize {
+fn common(a: &Sequence, b: &Sequence) -> usize {
     let tokens = a.tokens.iter().zip(&b.tokens).take_while(|(a, b)| a == b).count();
     let key = |of: &Sequence, number: usize| of.images.get(number).map(|shown| (shown.start, shown.image.key()));
     let images = a.images.len().max(b.images.len());
@@ -86,15 +95,15 @@ fn join(pieces: &mut Vec<Range<usize>>, next: Range<usize>) {
     }
 }
 
-/// The paths of sequences in this order. Those in the order of [`compare`] have the fewest own tokens.
+/// The paths of sequences in this order. In the order of [`sort`] they have the fewest own tokens.
 pub fn paths(sequences: &[&Sequence]) -> Vec<Path> {
     let mut paths: Vec<Path> = Vec::with_capacity(sequences.len());
     let mut start = 0;
     for (number, sequence) in sequences.iter().enumerate() {
-        let before = number.checked_sub(1).filter(|_| is_on()).map(|before| (sequences[before], &paths[before]));
-        let common = before.map_or(0, |(before, _)| common(before, sequence));
-        let prefix = before.map_or_else(Vec::new, |(_, path)| path.first(common));
-        let own = start..start + sequence.tokens.len() - common;
+        let before = number.checked_sub(1).map(|before| sequences[before]);
+        let own = start..start + own_tokens(before, sequence);
+        let common = sequence.tokens.len() - own.len();
+        let prefix = paths.last().map_or_else(Vec::new, |path| path.first(common));
         start = own.end;
         paths.push(Path { prefix, common, own });
     }

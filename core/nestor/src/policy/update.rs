@@ -181,7 +181,7 @@ pub fn gradients(
         advance(&ranks, &sequences);
         failpoint("mid-mini-batch");
     }
-    let own = MiniBatchStats { tokens, distinct_tokens, ..MiniBatchStats::new(&losses_of_micro_batches, &differences) };
+    let own = MiniBatchStats::new(&losses_of_micro_batches, &differences, [tokens, distinct_tokens]);
     Ok(MiniBatchStats::report(&exchange(&*ranks.comm, Ok(own))?))
 }
 
@@ -238,13 +238,13 @@ struct MiniBatchStats {
 }
 
 impl MiniBatchStats {
-    fn new(losses: &[MicroBatchMetrics], differences: &[Tensor]) -> Self {
+    fn new(losses: &[MicroBatchMetrics], differences: &[Tensor], [tokens, distinct_tokens]: [u64; 2]) -> Self {
         let mut difference = (0.0, 0, 0.0);
         if !differences.is_empty() {
             let all = Tensor::cat(differences, 0);
             difference = (all.sum(Kind::Double).double_value(&[]), all.numel() as u64, all.max().double_value(&[]));
         }
-        Self { losses: LossMetrics::read(losses), tokens: 0, distinct_tokens: 0, difference }
+        Self { losses: LossMetrics::read(losses), tokens, distinct_tokens, difference }
     }
 
     /// Combines the shares of all ranks.

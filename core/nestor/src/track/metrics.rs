@@ -94,7 +94,7 @@ pub const METRICS: &[Metric] = table! {
     "value/grad_skipped", "count", "optimizer steps of the critic skipped because a gradient was not finite", "";
     "lr", "", "learning rate", "";
     "update/tokens_per_s", "tokens/s", "trained tokens per second, including prompts, over all ranks", "tokens of sequences / time/update_s";
-    "update/mfu", "share", "model FLOPs utilization of the update (arXiv 2204.02311): FLOPs without recomputation, relative to the peak of the ranks' devices", "3 forward FLOPs / (time/update_s ranks peak)";
+    "update/mfu", "share", "model FLOPs utilization of the update (arXiv 2204.02311): FLOPs of distinct tokens without recomputation, relative to the peak of the ranks' devices", "3 forward FLOPs / (time/update_s ranks peak)";
     "perf/tree_factor", "", "tokens of the update's sequences relative to those that it computes: tokens that sequences of a micro-batch begin with in common count once", "tokens / distinct tokens";
     "perf/mfu", "share", "model FLOPs utilization of the iteration", "(generation + log-probs + 3 forward of trained tokens) / (time/iteration_s ranks peak)";
     "perf/peak_flops", "FLOP/s", "peak of one rank's device in the compute type: that of a known GPU's data sheet, else the best rate of a large matrix product, on a CPU measured again after each iteration; at least the rate that the run reaches", "2 n^3 / s";

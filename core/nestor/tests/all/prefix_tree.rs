@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)] // a panic fails the test
 
+use std::collections::HashSet;
 use std::rc::Rc;
 
 use nestor::policy::Network;
@@ -22,21 +23,14 @@ use rand_chacha::ChaCha8Rng;
 use serde_json::json;
 use tch::{Device, Kind, Tensor};
 
+use crate::support::small;
+
 const IMAGE: u32 = 59;
 /// Tokens of an image of 56 x 56 pixels.
 const IMAGE_TOKENS: usize = 4;
 
 fn config(shape: &str) -> Config {
-    let mut config = Config {
-        vocab_size: 61,
-        hidden_size: 32,
-        intermediate_size: 48,
-        num_hidden_layers: 2,
-        num_attention_heads: 4,
-        num_key_value_heads: 2,
-        initializer_range: 0.2,
-        ..Config::shape(shape).unwrap()
-    };
+    let mut config = small(shape);
     if let Some(vision) = &mut config.vision {
         (vision.depth, vision.hidden_size, vision.intermediate_size, vision.num_heads) = (2, 32, 48, 2);
         vision.fullatt_block_indexes = vec![1];
@@ -159,6 +153,27 @@ fn apart(a: &[Tensor], b: &[Tensor]) -> (usize, f64) {
         norm(&(a - b)) / norm(b).max(1e-6)
     };
     a.iter().zip(b).map(one).enumerate().max_by(|a, b| a.1.total_cmp(&b.1)).unwrap()
+}
+
+/// The nodes of the tree by their definition: the distinct beginnings of sequences.
+#[test]
+fn a_pass_computes_each_distinct_beginning_once() {
+    for round in 0..50 {
+        let batch = batch(&mut ChaCha8Rng::seed_from_u64(round), false);
+        let update = update(1 << 20);
+        let mut policy = Network::new(
+            new::random(&config("tiny"), 3, Kind::Float, Device::Cpu).unwrap(),
+            rule(),
+            &Ranks::solo(Device::Cpu),
+        )
+        .unwrap();
+        let all: Vec<usize> = (0..batch.sequences.len()).collect();
+        let report = gradients(&mut policy, &batch, &all, &settings(&update)).unwrap();
+        let tokens = batch.sequences.iter().map(|s| &s.tokens);
+        let beginnings: HashSet<&[u32]> = tokens.clone().flat_map(|t| (1..=t.len()).map(move |n| &t[..n])).collect();
+        let want = (tokens.map(Vec::len).sum::<usize>() as u64, beginnings.len() as u64);
+        assert_eq!((report.tokens, report.distinct_tokens), want, "batch {round}");
+    }
 }
 
 #[test]

@@ -15,24 +15,15 @@ use nestor_recipe::{Lora, Update};
 use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
 
+use crate::support::small;
+
 fn model_in(kind: Kind) -> Model {
     let Model { config, units, .. } = model();
     Model::new(config, units.held().iter().map(|flat| flat.to_kind(kind)).collect())
 }
 
 fn model() -> Model {
-    let config = Config {
-        vocab_size: 61,
-        hidden_size: 32,
-        intermediate_size: 48,
-        num_hidden_layers: 2,
-        num_attention_heads: 4,
-        num_key_value_heads: 2,
-        max_position_embeddings: 128,
-        rope_theta: 10_000.0,
-        initializer_range: 0.2,
-        ..Config::shape("tiny").unwrap()
-    };
+    let config = Config { max_position_embeddings: 128, rope_theta: 10_000.0, ..small("tiny") };
     new::random(&config, 3, Kind::Float, Device::Cpu).unwrap()
 }
 

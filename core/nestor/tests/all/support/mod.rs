@@ -12,6 +12,20 @@ use nestor_recipe::{Isolation, PluginChoice};
 use serde_json::json;
 use tch::{Device, Kind};
 
+/// A network of this known shape's architecture, small enough for a test.
+pub fn small(shape: &str) -> Config {
+    Config {
+        vocab_size: 61,
+        hidden_size: 32,
+        intermediate_size: 48,
+        num_hidden_layers: 2,
+        num_attention_heads: 4,
+        num_key_value_heads: 2,
+        initializer_range: 0.2,
+        ..Config::shape(shape).expect("a known shape")
+    }
+}
+
 /// A directory with the SDK's example plugins (`toy`, `faulty`).
 pub fn example_plugins() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();

@@ -2,7 +2,8 @@
 # Measures Nestor beside its peers, one row of docs/benchmarks.md at a time, or all. Makes .venv-bench (TRL) first.
 #   scripts/bench.sh ROW... | all [--repeat R] [--threads N] [--write docs/benchmarks.md] [--small]
 #   rows: generate-0.5b generate-27m update-0.5b update-ragged-27m rollout-27m iteration-27m logprob-diff deterministic
-#     deterministic-price, and those of real models: scripts/bench/bench_peers.py names them
+#     deterministic-price tree-textworld tree-alfworld-no-history tree-alfworld tree-none
+#     and those of real models: scripts/bench/bench_peers.py names them
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -8,7 +8,7 @@ usage: scripts/bench.sh ROW... | all [--repeat R] [--threads N] [--write FILE] [
     --write FILE   writes the table of all rows measured so far between the marks of a Markdown file
     --small        a rehearsal on a tiny model, whose figures mean nothing and are not kept
 rows: generate-0.5b generate-27m update-0.5b update-ragged-27m rollout-27m iteration-27m logprob-diff deterministic
-    deterministic-price
+    deterministic-price tree-textworld tree-alfworld-no-history tree-alfworld tree-none
     of real models: generate-coder-0.5b update-coder-0.5b lora-coder-0.5b generate-smollm2 update-smollm2 lora-smollm2
     iteration-smollm2 logprob-diff-coder-0.5b logprob-diff-smollm2
 """
@@ -234,6 +234,60 @@ def deterministic_price(row, a):
                   "iteration at most 1.10 × the time", price["iteration"] <= 1.1, [note])
 
 
+def prefix_tree(row, a, target, workload, *args, trl=False):
+    """A workload whose sequences begin alike, with and without the prefix tree, beside a plain update of the same lengths."""
+    shape = "tiny" if a.small else "27m"
+    folder, args = models.folder(shape), ["--workload", workload, *(["--envs", 8, "--turns", 3] if a.small else args)]
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / "script.json"
+        bench("rollout", folder, *args, "--script-out", file, "--repeats", 1, "--warm-up", 0)
+        script = json.loads(file.read_text())
+    turns = [turn for episode in script["episodes"] for turn in episode["turns"]]
+    plain = learn.PlainUpdate(models.load(folder, DTYPE), [(len(turn["prompt"]), turn["response"]) for turn in turns])
+    measured = {"on": [], "off": []}
+    plains, rounds = [], []
+
+    def measure():
+        for tree in ("on", "off") if len(rounds) % 2 == 0 else ("off", "on"):
+            os.environ["NESTOR_PREFIX_TREE"] = tree
+            measured[tree].append(bench("iteration", folder, *args, "--repeats", 1))
+        plains.append(timed(plain))
+        rounds.append({tree: each[-1]["phases"]["update"] for tree, each in measured.items()} | {"plain": plains[-1]})
+        print(f"  round {len(rounds)}: {rounds[-1]}", file=sys.stderr, flush=True)
+
+    notes = []
+    if trl:
+        theirs, _ = learn.iterations_of_trl(models.load(folder, DTYPE), script, a.repeat, measure)
+        notes.append(f"an iteration of TRL's GRPOTrainer, as one optimizer step, took {spread(theirs)}")
+    else:
+        for _ in range(a.repeat):
+            measure()
+    seconds = lambda tree, part: [m["phases"].get(part) or m["seconds"] for m in measured[tree]]
+    peak = lambda tree: statistics.median(m["peak_bytes"] for m in measured[tree]) / 1e9
+    on, off = (seconds(tree, "update") for tree in ("on", "off"))
+    iterations = [seconds(tree, "iteration") for tree in ("on", "off")]
+    notes += [
+        f"tree factor {measured['on'][0]['tree_factor']:.1f}; iteration {spread(iterations[0])} and {spread(iterations[1])}, "
+        f"{ratio(*iterations):.2f} ×; memory {peak('on'):.1f} and {peak('off'):.1f} GB",
+        f"a plain PyTorch update of these lengths, padded, took {spread(plains)}, {ratio(on, plains):.2f} × the tree's",
+    ]
+    work = f"update of {workload}, {named(shape)}, {len(turns)} turns, {measured['on'][0]['tokens']} tokens"
+    return compared(row, work, "Nestor without the prefix tree", target, (on, off), notes)
+
+
+def prefix_tree_none(row, a, target):
+    """An update of sequences that have nothing in common."""
+    folder = models.folder("tiny" if a.small else "27m")
+    sizes = ["--batch", 32, "--prompt", 256, "--new", 64, "--ragged", "--repeats", 3]
+    seconds = {"on": [], "off": []}
+    for number in range(a.repeat):
+        for tree in ("on", "off") if number % 2 == 0 else ("off", "on"):
+            os.environ["NESTOR_PREFIX_TREE"] = tree
+            seconds[tree].append(bench("update", folder, *sizes)["seconds"])
+    work = "update of 32 ragged sequences that have nothing in common, 27m shape"
+    return compared(row, work, "Nestor without the prefix tree", target, (seconds["on"], seconds["off"]))
+
+
 ROWS = {
     "generate-0.5b": lambda row, a: generate(row, a, "0.5b", 16, 256, 64, target=1.8),
     "generate-27m": lambda row, a: generate(row, a, "27m", 32, 128, 48, target=2),
@@ -242,6 +296,10 @@ ROWS = {
     "rollout-27m": lambda row, a: rollout(row, a, target=4),
     "iteration-27m": lambda row, a: iteration(row, a, target=4),
     "logprob-diff": lambda row, a: logprob_diff(row, a, target=1.2),
+    "tree-textworld": lambda row, a: prefix_tree(row, a, 5, "textworld", trl=True),
+    "tree-alfworld-no-history": lambda row, a: prefix_tree(row, a, 1.8, "alfworld-no-history", "--envs", 8),
+    "tree-alfworld": lambda row, a: prefix_tree(row, a, 1.2, "alfworld-1.5b", "--envs", 8, "--kl", 0),
+    "tree-none": lambda row, a: prefix_tree_none(row, a, 0.97),
     "deterministic": same_twice,
     "deterministic-price": deterministic_price,
     "generate-coder-0.5b": lambda row, a: generate(row, a, "qwen2.5-coder-0.5b", 16, 256, 64, target=2),

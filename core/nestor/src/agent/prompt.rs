@@ -77,6 +77,13 @@ pub struct PromptTokens {
 }
 
 impl PromptTokens {
+    /// Number of first tokens that two prompts have in common, up to the first image.
+    pub fn common(&self, other: &Self) -> usize {
+        let tokens = self.tokens.iter().zip(&other.tokens).take_while(|(a, b)| a == b).count();
+        let images = self.images.iter().chain(&other.images);
+        images.map(|image| image.start as usize).fold(tokens, usize::min)
+    }
+
     /// Gives each image as many tokens as the model reads of it, and cuts the prompt to the recipe's limit.
     pub fn new(
         tokens: Vec<u32>,

@@ -45,6 +45,8 @@ pub struct Rehearsed {
     pub prompts: Vec<usize>,
     /// Tokens of their second prompts; in a transcript of what the second step adds.
     pub later: Vec<usize>,
+    /// Tokens that the two prompts begin with in common; in a transcript the whole first one.
+    pub common: Vec<usize>,
     /// Tokens of the expert's responses, with their ends.
     pub responses: Vec<usize>,
     /// Number of episodes that their first step ended.
@@ -61,6 +63,8 @@ pub struct MeasuredLengths {
     pub first: f64,
     /// Tokens of a second prompt; none where no episode came to one.
     pub later: Option<f64>,
+    /// Tokens that the sequences of a group begin with in common, as far as first and second prompts show it.
+    pub common: f64,
     /// Tokens of the expert's response.
     pub response: Option<f64>,
     /// Each episode was over after one step.
@@ -70,10 +74,11 @@ pub struct MeasuredLengths {
 impl Rehearsed {
     /// Adds the episodes of another rehearsal.
     pub fn extend(&mut self, other: Self) {
-        let Self { first, prompts, later, responses, ended, failures } = other;
+        let Self { first, prompts, later, common, responses, ended, failures } = other;
         self.first = self.first.take().or(first);
         self.prompts.extend(prompts);
         self.later.extend(later);
+        self.common.extend(common);
         self.responses.extend(responses);
         self.ended += ended;
         self.failures.extend(failures);
@@ -89,7 +94,8 @@ impl Rehearsed {
         let mean = |all: &[usize]| (!all.is_empty()).then(|| all.iter().sum::<usize>() as f64 / all.len() as f64);
         let (episodes, first) = (self.prompts.len(), mean(&self.prompts)?);
         let (later, response, one_step) = (mean(&self.later), mean(&self.responses), self.has_one_step());
-        Some(MeasuredLengths { episodes, first, later, response, one_step })
+        let common = mean(&self.common).unwrap_or(if one_step { first } else { 0.0 });
+        Some(MeasuredLengths { episodes, first, later, common, response, one_step })
     }
 
     /// Judges the failures of steps: the warning that they deserve, if any.
@@ -243,6 +249,7 @@ impl Rehearsal<'_> {
         rehearsed.prompts.push(tokens.tokens.len());
         let prompt = RehearsedPrompt { task: plan.task, text: rendered, tokens: tokens.tokens.len() };
         rehearsed.first.get_or_insert(prompt);
+        let begun = tokens.clone();
 
         let response = match self.shared_env.has_expert() {
             true => match env.expert_action(&admissible).and_then(|action| env.expert_response(&action)) {
@@ -283,6 +290,10 @@ impl Rehearsal<'_> {
             None => self.tokenizer.chat(chat, true),
         })?;
         rehearsed.later.push(later.tokens.len());
+        rehearsed.common.push(match turns {
+            Some(_) => begun.tokens.len(),
+            None => begun.common(&later),
+        });
         Ok(true)
     }
 }

@@ -31,6 +31,7 @@ impl IterationRow<'_> {
         for (metric, label) in [("rollout/tokens_per_s", "rollout"), ("update/tokens_per_s", "update")] {
             parts.extend(metrics.get(metric).map(|rate| format!("{label} {rate:.0} tokens/s")));
         }
+        parts.extend(metrics.get(TREE_FACTOR).map(|factor| format!("tree {factor:.1} ×")));
         parts.extend(metrics.get("time/iteration_s").map(|seconds| format!("{seconds:.1} s")));
         parts.extend(to_go.map(|seconds| format!("{} to go", duration(seconds))));
         parts.join(" | ")
@@ -62,6 +63,7 @@ struct Column {
 const SKIPPED: &str = "grad/skipped";
 const ENV_ERRORS: &str = "env/errors";
 const KL: &str = "loss/kl";
+const TREE_FACTOR: &str = "perf/tree_factor";
 const TO_GO: &str = "";
 
 const fn column(metric: &'static str, label: &'static str, digits: usize, width: usize, order: usize) -> Column {
@@ -91,6 +93,7 @@ const REST: &[Column] = &[
     column(ENV_ERRORS, "env errors", 0, 10, 9),
     column("rollout/tokens_per_s", "rollout t/s", 0, 11, 11),
     column("update/tokens_per_s", "update t/s", 0, 10, 10),
+    column(TREE_FACTOR, "tree", 1, 4, 19),
     column("time/iteration_s", "seconds", 1, 7, 13),
     column(TO_GO, "to go", 0, 6, 5),
 ];

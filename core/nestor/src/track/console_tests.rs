@@ -33,6 +33,7 @@ fn rows() -> Vec<(u64, u64, Metrics, Option<f64>)> {
         "env/errors",
         "rollout/tokens_per_s",
         "update/tokens_per_s",
+        "perf/tree_factor",
         "time/iteration_s",
     ];
     assert!(all.iter().all(|name| find(name).is_some()));

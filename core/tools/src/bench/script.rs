@@ -188,7 +188,8 @@ impl Draft<'_> {
         let mut preamble = tokens(&mut ChaCha8Rng::seed_from_u64(0), instruction, self.vocab_size);
         preamble.extend(self.tokens(task));
         // States recur within and across the episodes of a group, so that estimators find equal states.
-        let states: Vec<Vec<u32>> = (0..self.workload.turns.most).map(|_| self.tokens_of(observation)).collect();
+        let count = self.workload.states.unwrap_or(self.workload.turns.most);
+        let states: Vec<Vec<u32>> = (0..count).map(|_| self.tokens_of(observation)).collect();
         let first = self.tokens_of(admissible);
         let mut of_states = vec![first];
         if admissible_by_state {

@@ -24,6 +24,9 @@ pub struct Workload {
     pub envs: usize,
     /// Turns of an episode.
     pub turns: Ragged,
+    /// Different states of a task; as many as the most turns if left out.
+    #[serde(default)]
+    pub states: Option<usize>,
     /// Parts of a prompt.
     pub prompt: PromptParts,
     /// Tokens of a response.

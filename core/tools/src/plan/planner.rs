@@ -85,7 +85,7 @@ impl Planner {
         let tokens = knobs.micro_batch_tokens.min(self.most_tokens(ranks));
         // The largest share of responses: each at its limit, after a prompt of the planned mean.
         let response = rollout.max_response_tokens as f64;
-        let share = response / (response + self.workload.prompt);
+        let share = response / (response + self.workload.prompt - self.workload.common.min(self.workload.prompt));
         // The largest share of images: prompts of the planned mean with short responses.
         let images = self.workload.images;
         let image_tokens = (tokens as f64 * images.tokens / self.workload.prompt.max(1.0)) as u64;

@@ -28,12 +28,13 @@ impl Display for Plan {
         writeln!(
             f,
             "One iteration: {} episodes of {:.0} steps, prompts of {:.0} and responses of {:.0} tokens on average \
-             (--steps, --prompt, --response), {} optimizer steps.\n",
+             (--steps, --prompt, --response), {} optimizer steps.{}\n",
             w.tasks * w.group_size,
             w.steps,
             w.prompt,
             w.response,
-            w.mini_batches()
+            w.mini_batches(),
+            self.prefix_tree()
         )?;
         communication(f, &self.iteration)?;
         self.large(f)?;
@@ -53,8 +54,8 @@ impl Display for Plan {
         }
         write!(
             f,
-            "  a full cache of keys and values, responses at their limit, units in slices of {} MiB of float32, prompts \
-             without shared prefixes",
+            "  a full cache of keys and values, responses at their limit, units in slices of {} MiB of float32, a \
+             rollout whose prompts share no prefixes",
             SLICE_BYTES >> 20
         )
     }
@@ -100,6 +101,18 @@ fn communication(f: &mut Formatter, iteration: &Iteration) -> fmt::Result {
 }
 
 impl Plan {
+    /// A sentence of what the update gains where sequences begin alike.
+    fn prefix_tree(&self) -> String {
+        match self.workload.common {
+            0.0 => String::new(),
+            common => format!(
+                " Steps of a group begin with at least {common:.0} tokens in common, as rehearsed, which a micro-batch \
+                 computes once: perf/tree_factor is at least {:.2}.",
+                self.iteration.tree_factor
+            ),
+        }
+    }
+
     /// Writes the answer first: the run, if it fits, and the time it takes.
     fn verdict(&self, f: &mut Formatter) -> fmt::Result {
         let Plan { model, cluster, here, whole, .. } = self;

@@ -316,6 +316,8 @@ fn communication_hides_where_the_rates_say() {
         prompt: 20.0,
         response: 1.0,
         transcript: false,
+        common: 0.0,
+        siblings: 1.0,
         mini_batch: 256,
         epochs: 1,
         micro_batch_tokens: 16_384,

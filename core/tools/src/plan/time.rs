@@ -41,8 +41,10 @@ pub struct Iteration {
     pub phases: Vec<PlannedPhase>,
     /// Ranks that play at least one group.
     pub playing: u64,
-    /// Tokens of the busiest rank's micro-batch.
+    /// Tokens that the busiest rank's micro-batch computes.
     pub micro_batch_tokens: f64,
+    /// Tokens of its sequences by those, at least.
+    pub tree_factor: f64,
     /// Fewest tokens of a micro-batch with which a block's computation hides its communication.
     pub hidden_from: f64,
     /// The same for collectives without latency.
@@ -200,7 +202,8 @@ impl TimeSetup<'_> {
             collectives: self.collectives(micro, sequences),
             phases,
             playing: ranks.min(w.tasks),
-            micro_batch_tokens: sequences * w.sequence_tokens(),
+            micro_batch_tokens: w.distinct_tokens(sequences),
+            tree_factor: w.tree_factor(sequences),
             hidden_from: self.hidden_from(sequences),
             hidden_from_without_latency: Self { hardware: Hardware { latency: [0.0; 3], ..self.hardware }, ..*self }
                 .hidden_from(sequences),
@@ -225,7 +228,7 @@ impl TimeSetup<'_> {
     /// Tokens of a micro-batch whose arithmetic takes as long as what a block sends, forward and backward.
     fn hidden_from(&self, sequences: f64) -> f64 {
         let costs = self.costs(self.update.config, sequences);
-        let per_token = costs.block / (sequences * self.workload.sequence_tokens());
+        let per_token = costs.block / self.workload.distinct_tokens(sequences);
         let ([_, gather], [_, reduce]) = (costs.gather, costs.reduce);
         let backward = if self.recomputed > 0 { (gather + reduce) / 3.0 } else { reduce / 2.0 };
         gather.max(backward) / per_token
@@ -235,7 +238,7 @@ impl TimeSetup<'_> {
     fn costs(&self, c: &Config, sequences: f64) -> Costs {
         let w = &self.workload;
         let units = UnitSizes::new(c, self.cluster.ranks);
-        let tokens = sequences * w.sequence_tokens();
+        let tokens = w.distinct_tokens(sequences);
         let responses = sequences * w.sequence_steps() * w.response;
         let head = head_flops(c) * responses;
         let gather = |numel: u64| match self.update.gathers() {

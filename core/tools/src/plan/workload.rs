@@ -23,6 +23,10 @@ pub struct PlannedWork {
     pub response: f64,
     /// True if an episode is one sequence.
     pub transcript: bool,
+    /// Tokens that the sequences of a group begin with in common, at least; an update computes them once a micro-batch.
+    pub common: f64,
+    /// Sequences of a group in a mini-batch.
+    pub siblings: f64,
     /// Steps per optimizer step.
     pub mini_batch: u64,
     /// Passes over the steps.
@@ -59,6 +63,25 @@ impl PlannedWork {
         self.sequence_steps() * (self.prompt + self.response)
     }
 
+    /// Tokens that a pass computes for this many sequences.
+    pub fn distinct_tokens(&self, sequences: f64) -> f64 {
+        let own = self.sequence_tokens() - self.common;
+        sequences * own + (sequences / self.siblings).max(1.0) * self.common
+    }
+
+    /// Tokens of this many sequences by those that a pass computes.
+    pub fn tree_factor(&self, sequences: f64) -> f64 {
+        sequences * self.sequence_tokens() / self.distinct_tokens(sequences)
+    }
+
+    /// The most sequences of a micro-batch.
+    fn most_sequences(&self) -> f64 {
+        let (budget, own) = (self.micro_batch_tokens as f64, self.sequence_tokens() - self.common);
+        let of_a_group = (budget - self.common) / own;
+        let most = if of_a_group <= self.siblings { of_a_group } else { budget / (own + self.common / self.siblings) };
+        most.floor().max(1.0)
+    }
+
     /// Tokens of a request in the middle of an episode, before its response.
     pub fn context(&self) -> f64 {
         if self.transcript { self.sequence_tokens() / 2.0 } else { self.prompt }
@@ -82,8 +105,7 @@ impl PlannedWork {
     /// The busiest rank's micro-batches of a mini-batch of `sequences`, and the sequences of each.
     pub fn micro_batches(&self, sequences: f64, ranks: u64) -> (f64, f64) {
         let sequences = (sequences / ranks as f64).ceil();
-        let most = (self.micro_batch_tokens as f64 / self.sequence_tokens()).floor().max(1.0);
-        let count = (sequences / most).ceil();
+        let count = (sequences / self.most_sequences()).ceil();
         (count, sequences / count)
     }
 
@@ -165,6 +187,8 @@ pub fn planned_work(recipe: &Recipe, config: &Config, means: &Means, asks_policy
         prompt,
         response: mean("--response", means.response, usual_response, r.max_response_tokens as f64)?,
         transcript: r.is_transcript(),
+        common: 0.0,
+        siblings: 1.0,
         mini_batch: u.mini_batch as u64,
         epochs: u64::from(u.epochs),
         micro_batch_tokens: u.micro_batch_tokens as u64,
@@ -181,6 +205,12 @@ pub fn planned_work(recipe: &Recipe, config: &Config, means: &Means, asks_policy
         let room = r.max_tokens() as f64 / (workload.prompt + workload.response);
         workload.steps = workload.steps.min(room.max(1.0));
     }
+    let common = means.measured.map_or(0.0, |measured| measured.common);
+    workload.common =
+        common.min(if workload.transcript { workload.sequence_tokens() - workload.response } else { prompt });
+    let of_a_group = workload.group_size as f64 * workload.steps / workload.sequence_steps();
+    let shuffled = workload.sequences() / workload.tasks as f64;
+    workload.siblings = (if u.shuffle { shuffled } else { of_a_group.min(workload.sequences()) }).max(1.0);
     Ok(workload)
 }
 

@@ -173,6 +173,24 @@ def update_row(name, work_name):
     return row
 
 
+# The published iteration of GiGPO on ALFWorld: turns, and tokens of a prompt and of a response.
+TURNS, PROMPT, RESPONSE = 4322, 521, 81
+# Tokens of all sequences by distinct ones: without a prefix tree, in the words of that paper, and without past turns in the prompt
+# (measured on rollouts, docs/rollout.md).
+TREE_FACTORS = {"no prefix tree": 1.0, "published words": 1.3, "no history in the prompt": 2.3}
+
+
+def iteration_rows():
+    """Seconds of the update and of the reference's log-probs of that iteration, with 1.5b on an H100."""
+    shape = SHAPES["1.5b"]
+    block, rest = lists(UPDATES[0], shape, UPDATE)
+    a_token = seconds(shape, block, rest, RATES["H100"]) / UPDATE.rows
+    for name, factor in TREE_FACTORS.items():
+        update = TURNS * (PROMPT + RESPONSE) / factor * a_token
+        # A forward pass has a third of the products.
+        yield f"| {name} | {factor} | {update:.1f} | {update / 3:.1f} | {update * 4 / 3:.1f} |"
+
+
 def table(head, rows):
     lines = [head, "|" + "---|" * (head.count("|") - 1), *rows]
     return "\n".join(lines)
@@ -196,6 +214,9 @@ def page():
         table(f"| model | kernels a block | GB a pass | multiple | {cards} |", decode),
         "Update, a micro-batch of 32 sequences of 600 tokens, 14 % of them responses. The share is MFU:",
         table(f"| model | | kernels a block | GB | TFLOP | {cards} |", update),
+        f"Update and reference of the published iteration on ALFWorld ({TURNS:,} turns, prompts of {PROMPT} and responses of {RESPONSE} "
+        "tokens), 1.5b on one H100, nothing recomputed, without AdamW's step. Computed tokens are those of all sequences by the tree factor:",
+        table("| | tree factor | update, s | reference, s | both |", iteration_rows()),
         "A block of 1.5b in decoding, on an H100:",
         table("| operation | kernels | MB read | MB written | GFLOP | µs |", block),
     ])

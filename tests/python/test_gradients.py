@@ -40,12 +40,16 @@ def make_model(architecture, tied, directory):
 SINGLE = [[(5, 1)], [(40, 7)], [(17, 12)], [(33, 1)], [(8, 20)], [(40, 3)], [(90, 9)]]
 # Turns of (new tokens, response tokens); responses of one token, and follow-ups of one token between two responses.
 CONVERSATIONS = [[(5, 1), (4, 3), (1, 1)], [(40, 7)], [(17, 12), (8, 20)], [(6, 1), (1, 5), (30, 2), (3, 9)], [(20, 4)]]
+# The third number says how many tokens a sequence begins with in common with the first one: its prompt, a part, all of it.
+ALIKE = [[(40, 9)], [(40, 7, 40)], [(40, 7, 44)], [(40, 9, 49)], [(60, 5, 49)], [(12, 3, 9)], [(30, 4)], [(40, 2, 40), (3, 2)]]
 
 
 def make_sequences(shapes):
-    g = torch.Generator().manual_seed(2)
-    def turn(prompt, response):
+    g, first = torch.Generator().manual_seed(2), []
+    def turn(prompt, response, common=0):
         ids = torch.randint(0, 300, (prompt + response,), generator=g).tolist()
+        first.extend([] if first else ids)
+        ids[:common] = first[:common]
         return {"prompt": ids[:prompt], "response": ids[prompt:], "advantage": float(torch.randn((), generator=g)) * 2}
     return [[turn(*shape) for shape in turns] for turns in shapes]
 
@@ -157,14 +161,15 @@ def compare_with_autograd(architecture, shapes, tied, recompute, tmp_path, drive
     *(("qwen2", SINGLE, tied, recompute) for tied in (True, False) for recompute in ("all", "none", 2)),
     ("qwen2", CONVERSATIONS, True, "all"), ("qwen2", CONVERSATIONS, False, "none"),
     ("qwen3", SINGLE, True, "all"), ("qwen3", CONVERSATIONS, False, 2),
+    ("qwen2", ALIKE, True, "all"), ("qwen3", ALIKE, False, "none"),
 ])
 def test_gradients_equal_autograd(architecture, shapes, tied, recompute, tmp_path, driver, ops):
     compare_with_autograd(architecture, shapes, tied, recompute, tmp_path, driver)
 
 
-@pytest.mark.parametrize("architecture, tied", [("qwen2", True), ("qwen3", False)])
-def test_own_kernels(architecture, tied, tmp_path, driver, own_kernels, monkeypatch):
-    gradients = compare_with_autograd(architecture, CONVERSATIONS, tied, 2, tmp_path, driver)
+@pytest.mark.parametrize("architecture, shapes, tied", [("qwen2", CONVERSATIONS, True), ("qwen3", ALIKE, False)])
+def test_own_kernels(architecture, shapes, tied, tmp_path, driver, own_kernels, monkeypatch):
+    gradients = compare_with_autograd(architecture, shapes, tied, 2, tmp_path, driver)
     if architecture == "qwen3":
         return  # the same kernels
     sums, want = gradients()
@@ -174,6 +179,12 @@ def test_own_kernels(architecture, tied, tmp_path, driver, own_kernels, monkeypa
         monkeypatch.setenv("NESTOR_EMULATOR_DAMAGE", f"{kernel}_f32")
         damaged_sums, got = gradients()
         assert damaged_sums != sums or any((got[name] != want[name]).any() for name in want), kernel
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_ranks_share_sequences_that_begin_alike(world, tmp_path):
+    on_ranks = lambda name, *args: run_ranks(world, [ROOT / "target/release" / name, *args])
+    compare_with_autograd("qwen2", ALIKE, True, "all", tmp_path, on_ranks)
 
 
 LONGEST = 16  # rollout.max_response_tokens in the driver

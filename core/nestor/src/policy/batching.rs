@@ -72,16 +72,22 @@ pub fn balanced_micro_batches(
     indices: &[usize],
     budget: usize,
 ) -> Vec<Option<Vec<usize>>> {
-    let world = ranks.world();
-    let mut by_rank: Vec<Vec<Vec<usize>>> = if ranks.deterministic {
+    let by_rank = micro_batches_by_rank(ranks, batch, indices, budget);
+    own_micro_batches(ranks, by_rank)
+}
+
+/// The micro-batches of each rank.
+fn micro_batches_by_rank(ranks: &Ranks, batch: &Batch, indices: &[usize], budget: usize) -> Vec<Vec<Vec<usize>>> {
+    if ranks.deterministic {
         let all = micro_batches(batch, indices, budget);
-        balance(&all, world, |micro| own_tokens(batch, micro).sum())
-    } else {
-        shares(batch, &in_tree_order(batch, indices), world)
-            .iter()
-            .map(|own| micro_batches(batch, own, budget))
-            .collect()
-    };
+        return balance(&all, ranks.world(), |micro| own_tokens(batch, micro).sum());
+    }
+    let shares = shares(batch, &in_tree_order(batch, indices), ranks.world());
+    shares.iter().map(|own| micro_batches(batch, own, budget)).collect()
+}
+
+/// Those of this rank, as many as the rank with the most has.
+fn own_micro_batches(ranks: &Ranks, mut by_rank: Vec<Vec<Vec<usize>>>) -> Vec<Option<Vec<usize>>> {
     let rounds = by_rank.iter().map(Vec::len).max().unwrap_or(0);
     let mut own: Vec<_> = by_rank.swap_remove(ranks.comm.rank()).into_iter().map(Some).collect();
     own.resize(rounds, None);
@@ -93,12 +99,27 @@ pub fn micro_batches(batch: &Batch, indices: &[usize], budget: usize) -> Vec<Vec
     cut(&in_tree_order(batch, indices), budget, |before, i| tokens_after(batch, before, i))
 }
 
-/// The share of a batch's tokens that passes over all of it compute.
-pub fn computed_share(batch: &Batch, budget: usize) -> f64 {
-    let all: Vec<usize> = (0..batch.sequences.len()).collect();
-    let tokens: usize = batch.sequences.iter().map(|sequence| sequence.tokens.len()).sum();
-    let computed: usize = micro_batches(batch, &all, budget).iter().flat_map(|micro| own_tokens(batch, micro)).sum();
-    computed as f64 / tokens.max(1) as f64
+/// The passes over a whole batch without gradients: of policy, reference, teacher and critic. They share its micro-batches.
+#[derive(Debug)]
+pub struct ScoringPasses {
+    /// This rank's, as [`balanced_micro_batches`] gives them.
+    pub micro_batches: Vec<Option<Vec<usize>>>,
+    /// The share of the batch's tokens that all ranks compute in such a pass.
+    pub computed_share: f64,
+}
+
+impl ScoringPasses {
+    /// Passes with micro-batches of at most `budget` computed tokens.
+    pub fn new(ranks: &Ranks, batch: &Batch, budget: usize) -> Self {
+        let all: Vec<usize> = (0..batch.sequences.len()).collect();
+        let by_rank = micro_batches_by_rank(ranks, batch, &all, budget);
+        let computed: usize = by_rank.iter().flatten().flat_map(|micro| own_tokens(batch, micro)).sum();
+        let tokens: usize = batch.sequences.iter().map(|sequence| sequence.tokens.len()).sum();
+        Self {
+            micro_batches: own_micro_batches(ranks, by_rank),
+            computed_share: computed as f64 / tokens.max(1) as f64,
+        }
+    }
 }
 
 fn in_tree_order(batch: &Batch, indices: &[usize]) -> Vec<usize> {
@@ -177,6 +198,6 @@ mod tests {
         // A part begins with a whole sequence, whatever was before it.
         assert_eq!(micro_batches(&batch, &order, 6), [vec![0, 1, 3, 2], vec![4], vec![5], vec![6]]);
         assert_eq!(micro_batches(&batch, &order, 3).len(), 7, "each alone, since each is over the budget");
-        assert_eq!(computed_share(&batch, 100), 15.0 / 28.0);
+        assert_eq!(ScoringPasses::new(&Ranks::solo(tch::Device::Cpu), &batch, 100).computed_share, 15.0 / 28.0);
     }
 }

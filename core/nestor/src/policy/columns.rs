@@ -8,6 +8,7 @@ use nestor_torch::ops::rows;
 use nestor_torch::upload;
 use tch::{Device, Kind, Tensor, no_grad};
 
+use super::batching::ScoringPasses;
 use super::lm_head::{TokenStats, stats_of_states, token_stats};
 use super::logprobs::shared_numbers;
 use super::packing::Packed;
@@ -55,13 +56,13 @@ pub fn policy_columns(
     ranks: &Ranks,
     model: &Model,
     batch: &Batch,
-    micro_batch_tokens: usize,
+    passes: &ScoringPasses,
     temperature: f64,
     hidden: &[HiddenMean],
 ) -> Result<PolicyColumns> {
     let (tokens, states) = (batch.response_tokens(), batch.rows.len() * model.config.hidden_size as usize);
     let size = 2 * tokens + hidden.len() * states;
-    let mut numbers = shared_numbers(ranks, model, batch, micro_batch_tokens, size, |sequences, numbers| {
+    let mut numbers = shared_numbers(ranks, model, batch, passes, size, |sequences, numbers| {
         let packed = Packed::new(sequences, &batch.rows, model)?;
         let (logprobs, rest) = numbers.split_at_mut(tokens);
         let (entropy, rest) = rest.split_at_mut(tokens);

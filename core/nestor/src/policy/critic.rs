@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor, no_grad};
 
 use super::backward::{HeadInputs, accumulate_gradients, states};
-use super::batching::{advance, balanced_micro_batches, remaining_mini_batches};
+use super::batching::{ScoringPasses, advance, balanced_micro_batches, remaining_mini_batches};
 use super::logprobs::shared_numbers;
 use super::losses::{TokenWeights, ValueInputs, value_loss};
 use super::network::Network;
@@ -103,9 +103,9 @@ fn value_head(critic: &Model, outer: &OuterWeights, states: &Tensor, tape: &mut 
 }
 
 /// A critic's values of every state of a batch, as the column `values` of [`Rows`]; the ranks share the work.
-pub fn ragged_values(ranks: &Ranks, critic: &Model, batch: &Batch, micro_batch_tokens: usize) -> Result<Vec<f32>> {
+pub fn ragged_values(ranks: &Ranks, critic: &Model, batch: &Batch, passes: &ScoringPasses) -> Result<Vec<f32>> {
     let size = batch.response_tokens() + batch.rows.len();
-    shared_numbers(ranks, critic, batch, micro_batch_tokens, size, |sequences, column| {
+    shared_numbers(ranks, critic, batch, passes, size, |sequences, column| {
         let packed = Packed::with_values(sequences, &batch.rows, critic)?;
         packed.put(&packed.read(&values(critic, &packed)?), column);
         Ok(())

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tch::Device;
 
 use super::backward::idle_forward;
-use super::batching::{advance, balanced_micro_batches};
+use super::batching::{ScoringPasses, advance};
 use super::lm_head::token_stats;
 use super::packing::Packed;
 use crate::data::{Batch, Sequence};
@@ -27,10 +27,10 @@ pub fn ragged_logprobs(
     ranks: &Ranks,
     model: &Model,
     batch: &Batch,
-    micro_batch_tokens: usize,
+    passes: &ScoringPasses,
     temperature: f64,
 ) -> Result<Vec<f32>> {
-    shared_numbers(ranks, model, batch, micro_batch_tokens, batch.response_tokens(), |sequences, column| {
+    shared_numbers(ranks, model, batch, passes, batch.response_tokens(), |sequences, column| {
         let packed = Packed::new(sequences, &batch.rows, model)?;
         packed.put(&token_stats(model, &packed, temperature)?.logprobs, column);
         Ok(())
@@ -43,15 +43,13 @@ pub fn shared_numbers(
     ranks: &Ranks,
     model: &Model,
     batch: &Batch,
-    micro_batch_tokens: usize,
+    passes: &ScoringPasses,
     size: usize,
     fill: impl Fn(&[&Sequence], &mut [f32]) -> Result<()>,
 ) -> Result<Vec<f32>> {
     let mut column = vec![0f32; size];
-    let all: Vec<usize> = (0..batch.sequences.len()).collect();
-    let micro_batches = balanced_micro_batches(ranks, batch, &all, micro_batch_tokens);
-    ranks.progress.set_total(micro_batches.iter().flatten().map(Vec::len).sum());
-    for micro in micro_batches {
+    ranks.progress.set_total(passes.micro_batches.iter().flatten().map(Vec::len).sum());
+    for micro in &passes.micro_batches {
         ranks.check_stop()?;
         let Some(micro) = micro else {
             idle_forward(model)?;

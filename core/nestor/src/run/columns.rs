@@ -9,7 +9,7 @@ use super::speed::{forward_flops, scoring_flops};
 use crate::data::Batch;
 use crate::model::{Model, hub, kind, weights};
 use crate::plugin::{Asked, Column, Values};
-use crate::policy::batching::computed_share;
+use crate::policy::batching::ScoringPasses;
 use crate::policy::columns::{HiddenMean, PolicyColumns, policy_columns};
 use crate::policy::critic::ragged_values;
 use crate::policy::kl_reward::subtract_kl;
@@ -27,23 +27,23 @@ impl Run {
         if batch.rows.is_empty() {
             return Ok(());
         }
-        self.policy_columns(batch)?;
-        self.reference_logprobs(batch)?;
+        let passes = ScoringPasses::new(&self.ranks, batch, self.recipe.update.micro_batch_tokens);
+        self.policy_columns(batch, &passes)?;
+        self.reference_logprobs(batch, &passes)?;
         let Self { recipe, ranks, learner, meter, ledger, .. } = self;
         let update = &recipe.update;
-        let (tokens, temperature) = (update.micro_batch_tokens, recipe.rollout.temperature);
         if let Some(teacher) = &learner.teacher {
             meter.phases.start("teacher");
             let _bar = ranks.progress.phase("teacher", "sequences");
-            let logprobs = ragged_logprobs(ranks, teacher, batch, tokens, temperature)?;
+            let logprobs = ragged_logprobs(ranks, teacher, batch, &passes, recipe.rollout.temperature)?;
             batch.rows.columns.insert(Column::TeacherLogprobs.to_string(), Values::F32(logprobs));
-            meter.speed.count(computed_share(batch, tokens) * scoring_flops(&teacher.config, batch));
+            meter.speed.count(passes.computed_share * scoring_flops(&teacher.config, batch));
         }
         if let Some(critic) = &learner.critic {
             meter.phases.start("values");
             let _bar = ranks.progress.phase("values", "sequences");
-            batch.rows.values = Some(ragged_values(ranks, &critic.model, batch, tokens)?);
-            meter.speed.count(computed_share(batch, tokens) * scoring_flops(&critic.model.config, batch));
+            batch.rows.values = Some(ragged_values(ranks, &critic.model, batch, &passes)?);
+            meter.speed.count(passes.computed_share * scoring_flops(&critic.model.config, batch));
         }
         if let (Some(section), Some(coefficient)) = (&update.kl_in_reward, &mut ledger.kl_coefficient) {
             let kl = subtract_kl(batch, section, *coefficient);
@@ -55,19 +55,19 @@ impl Run {
     }
 
     /// Adds the log-probs of the frozen reference, where the run has one.
-    pub(super) fn reference_logprobs(&mut self, batch: &mut Batch) -> Result<()> {
+    pub(super) fn reference_logprobs(&mut self, batch: &mut Batch, passes: &ScoringPasses) -> Result<()> {
         let Self { recipe, ranks, learner, meter, .. } = self;
         let Some(reference) = &learner.reference else { return Ok(()) };
-        let (tokens, temperature) = (recipe.update.micro_batch_tokens, recipe.rollout.temperature);
+        let temperature = recipe.rollout.temperature;
         meter.phases.start("reference");
         let _bar = ranks.progress.phase("reference", "sequences");
-        batch.rows.ref_logprobs = Some(ragged_logprobs(ranks, reference, batch, tokens, temperature)?);
-        meter.speed.count(computed_share(batch, tokens) * scoring_flops(&reference.config, batch));
+        batch.rows.ref_logprobs = Some(ragged_logprobs(ranks, reference, batch, passes, temperature)?);
+        meter.speed.count(passes.computed_share * scoring_flops(&reference.config, batch));
         Ok(())
     }
 
     /// One pass of the policy for recomputed log-probs and the columns that need one. None where nobody asks.
-    pub(super) fn policy_columns(&mut self, batch: &mut Batch) -> Result<()> {
+    pub(super) fn policy_columns(&mut self, batch: &mut Batch, passes: &ScoringPasses) -> Result<()> {
         let Self { recipe, ranks, learner, meter, estimator, .. } = self;
         let model = &learner.policy.model;
         let recomputes = recipe.update.old_logprobs == OldLogprobs::Recompute;
@@ -78,13 +78,13 @@ impl Run {
         let (phase, title) = if recomputes { ("old_logprobs", "old log-probs") } else { ("columns", "columns") };
         meter.phases.start(phase);
         let _bar = ranks.progress.phase(title, "sequences");
-        let (tokens, temperature) = (recipe.update.micro_batch_tokens, recipe.rollout.temperature);
+        let temperature = recipe.rollout.temperature;
         let logprobs = if asked.is_empty() {
-            ragged_logprobs(ranks, model, batch, tokens, temperature)?
+            ragged_logprobs(ranks, model, batch, passes, temperature)?
         } else {
             let means: Vec<HiddenMean> = asked.hidden.iter().map(|(_, mean)| *mean).collect();
             let PolicyColumns { logprobs, entropy, hidden } =
-                policy_columns(ranks, model, batch, tokens, temperature, &means)?;
+                policy_columns(ranks, model, batch, passes, temperature, &means)?;
             let columns = &mut batch.rows.columns;
             if asked.entropy {
                 columns.insert(Column::Entropy.to_string(), Values::F32(entropy));
@@ -93,7 +93,7 @@ impl Run {
             logprobs
         };
         batch.recomputed = recomputes.then_some(logprobs);
-        meter.speed.count(computed_share(batch, tokens) * forward_flops(&model.config, batch));
+        meter.speed.count(passes.computed_share * forward_flops(&model.config, batch));
         Ok(())
     }
 

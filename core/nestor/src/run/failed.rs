@@ -21,6 +21,7 @@ use anyhow::Result;
 use super::Run;
 use crate::agent::pack_failed;
 use crate::data::{Batch, Episode, Rows};
+use crate::policy::batching::ScoringPasses;
 use crate::recipe::OldLogprobs;
 
 /// Share of a step's blame for a failure that the step before it has.
@@ -33,10 +34,11 @@ impl Run {
         if failed.rows.is_empty() || batch.rows.is_empty() {
             return Ok(Batch::default());
         }
+        let passes = ScoringPasses::new(&self.ranks, &failed, self.recipe.update.micro_batch_tokens);
         if self.recipe.update.old_logprobs == OldLogprobs::Recompute {
-            self.policy_columns(&mut failed)?;
+            self.policy_columns(&mut failed, &passes)?;
         }
-        self.reference_logprobs(&mut failed)?;
+        self.reference_logprobs(&mut failed, &passes)?;
         blame(&mut failed.rows, &batch.rows);
         Ok(failed)
     }

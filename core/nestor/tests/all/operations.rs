@@ -10,7 +10,7 @@ use nestor_torch::ops::Ops;
 use nestor_torch::record::Operation;
 use tch::Kind;
 
-use crate::dispatched::{DIM, HEADS, decode, model, pass};
+use crate::dispatched::{DIM, HEADS, KV_HEADS, decode, model, pass, pass_alike};
 
 fn counts(operations: &[Operation]) -> BTreeMap<String, i64> {
     let mut counts = BTreeMap::new();
@@ -37,6 +37,28 @@ fn a_block_dispatches_as_many_operations_as_the_docs_say() {
         let again = difference(&update(3, Recompute::All), &update(2, Recompute::All));
         let sums = [&decoding, &kept, &again].map(|counts| counts.values().sum::<i64>());
         assert_eq!(sums, [decoded, updated, recomputed], "{decoding:#?} {kept:#?} {again:#?}");
+    }
+}
+
+/// Sequences that begin alike add two gathers and their two sums to a block, none larger than the keys of all sequences.
+#[test]
+fn a_common_beginning_gathers_keys_and_values_once_a_block() {
+    let lengths = [60, 50, 45];
+    let of = |blocks, common| pass_alike(model("tiny", blocks, Ops::Generic), &lengths, common, Recompute::None).0;
+    let block = |common| difference(&of(3, common), &of(2, common));
+    let (alike, apart) = (block(40), block(0));
+    let more: BTreeMap<&str, i64> = alike
+        .iter()
+        .map(|(name, n)| (name.as_str(), n - apart.get(name).copied().unwrap_or(0)))
+        .filter(|(name, n)| *n != 0 && *name != "aten::flatten") // a view
+        .collect();
+    // Each sum begins with zeros; it adds without another dispatch.
+    assert_eq!(more, BTreeMap::from([("aten::index_select", 2), ("aten::zero_", 2)]), "{alike:#?}");
+    let keys = lengths.iter().sum::<usize>() as i64 * KV_HEADS * DIM;
+    for Operation { name, tensors, .. } in of(2, 40).iter().filter(|it| it.name == "aten::index_select") {
+        let written = tensors.split(';').find_map(|tensor| tensor.trim().strip_prefix("w ")).expect("a result");
+        let elements: i64 = written.split(' ').filter_map(|size| size.parse::<i64>().ok()).product();
+        assert!(elements <= keys, "{name} writes {written}; all keys have {keys} elements");
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use crate::support::toy;
 use nestor::agent::{EpisodePlan, PlaySettings, Player, PlayerOptions, Scored, pack, plan, texts};
 use nestor::engine::{Completion, Engine, EngineOptions, NoiseKey, Request, Weights};
+use nestor::policy::batching::ScoringPasses;
 use nestor::policy::logprobs::{logprobs, ragged_logprobs};
 use nestor_host::Parts;
 use nestor_model::data::{Batch, Episode};
@@ -211,7 +212,8 @@ fn log_probs_of_the_engine_are_those_of_one_pass_over_the_conversation() {
         let count = (rows.token_offsets[r + 1] - rows.token_offsets[r]) as usize;
         scored[rows.sequence[r] as usize][first..first + count].to_vec()
     });
-    let update = ragged_logprobs(&Ranks::solo(model.device()), &model, &batch, 1000, 1.0).unwrap();
+    let ranks = Ranks::solo(model.device());
+    let update = ragged_logprobs(&ranks, &model, &batch, &ScoringPasses::new(&ranks, &batch, 1000), 1.0).unwrap();
     let (mut largest, mut range) = (0f32, 0f32);
     for ((engine, one_pass), update) in rows.logprobs.iter().zip(one_pass).zip(update) {
         largest = largest.max((engine - one_pass).abs()).max((engine - update).abs());

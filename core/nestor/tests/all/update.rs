@@ -5,7 +5,7 @@
 use std::rc::Rc;
 
 use nestor::policy::Network;
-use nestor::policy::batching::all_mini_batches;
+use nestor::policy::batching::{ScoringPasses, all_mini_batches};
 use nestor::policy::logprobs::ragged_logprobs;
 use nestor::policy::update::{UpdateReport, UpdateSettings, gradients, update as update_policy};
 use nestor_model::data::{Batch, Rows, Sequence};
@@ -136,7 +136,8 @@ fn adapters_start_as_the_base_and_train_only_projections() {
         let mut policy =
             Network::with_lora(model_in(kind), adamw(), (&Lora { rank: 4, alpha: 8.0 }, 1), &solo()).unwrap();
         policy.refresh().unwrap();
-        let logprobs = |model: &Model| ragged_logprobs(&solo(), model, &batch, 20, 1.0).unwrap();
+        let passes = ScoringPasses::new(&solo(), &batch, 20);
+        let logprobs = |model: &Model| ragged_logprobs(&solo(), model, &batch, &passes, 1.0).unwrap();
         assert_eq!(logprobs(&policy.model), logprobs(&base));
         train(&mut policy, &batch, &section(json!({ "epochs": 3 }))).unwrap();
         assert_ne!(logprobs(&policy.model), logprobs(&base));

@@ -19,6 +19,7 @@ use crate::input_error;
 use crate::model::{Config, Model, device, hub, kind, new, weights};
 use crate::plugin::Plugins;
 use crate::policy::Network;
+use crate::policy::batching::ScoringPasses;
 use crate::policy::logprobs::ragged_logprobs;
 use crate::policy::update::{UpdateSettings, update as update_policy};
 use crate::recipe::{Rollout, Update};
@@ -93,7 +94,8 @@ pub fn iteration(args: &IterationArgs) -> Result<Value> {
         let mut batch = clock.time("pack", || Ok(pack(&played.episodes, &rollout)))?;
         if let Some(reference) = &reference {
             batch.rows.ref_logprobs = clock.time("reference", || {
-                ragged_logprobs(&policy.ranks, reference, &batch, micro_batch_tokens, 1.0).map(Some)
+                let passes = ScoringPasses::new(&policy.ranks, &batch, micro_batch_tokens);
+                ragged_logprobs(&policy.ranks, reference, &batch, &passes, 1.0).map(Some)
             })?;
         }
         clock.time("advantage", || estimator.score(&mut batch.rows))?;

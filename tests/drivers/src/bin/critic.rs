@@ -10,6 +10,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use nestor::policy::Network;
+use nestor::policy::batching::ScoringPasses;
 use nestor::policy::critic::{gradients, ragged_values};
 use nestor::policy::update::UpdateSettings;
 use nestor_model::data::{Batch, Rows, Sequence};
@@ -57,7 +58,8 @@ fn main() -> Result<()> {
         no_grad(|| parameter.shallow_clone().copy_(&value));
     }
     let batch = pack(input.sequences);
-    let values = ragged_values(&critic.ranks, &critic.model, &batch, input.update.micro_batch_tokens)?;
+    let passes = ScoringPasses::new(&critic.ranks, &batch, input.update.micro_batch_tokens);
+    let values = ragged_values(&critic.ranks, &critic.model, &batch, &passes)?;
     let settings = UpdateSettings { update: &input.update, lr: 0.0, temperature: 1.0, max_response_tokens: 1, seed: 0 };
     let all: Vec<usize> = (0..batch.sequences.len()).collect();
     let (loss, clip_fraction) = gradients(&mut critic, &batch, &all, input.clip, &settings)?;

@@ -44,14 +44,18 @@ pub fn of_config(config: Config, ops: Ops) -> Model {
 
 /// Operations of a forward and backward pass over sequences of these lengths, and the bytes that are live between the two.
 pub fn pass(model: Model, lengths: &[usize], recompute: Recompute) -> (Vec<Operation>, i64) {
+    pass_alike(model, lengths, 0, recompute)
+}
+
+/// The same of sequences that have their first `common` tokens in common.
+pub fn pass_alike(model: Model, lengths: &[usize], common: u32, recompute: Recompute) -> (Vec<Operation>, i64) {
     let mut rows = Rows { token_offsets: vec![0], ..Rows::default() };
     let mut sequences = Vec::new();
     for (i, &length) in lengths.iter().enumerate() {
         rows.span_start.push(length as u32 - 4);
         rows.token_offsets.push(4 * (i as u64 + 1));
         sequences.push(Sequence {
-            // Sequences that begin with tokens of their own.
-            tokens: (0..length as u32).map(|t| (t + 5 * i as u32) % 64).collect(),
+            tokens: (0..length as u32).map(|t| if t < common { t } else { t + 5 * i as u32 } % 64).collect(),
             rows: vec![i as u32],
             ..Sequence::default()
         });

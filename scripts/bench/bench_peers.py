@@ -53,8 +53,8 @@ def timed(work):
     return time.perf_counter() - begin
 
 
-def bench(what, folder, *args, dtype=DTYPE):
-    return nestor("bench", what, "--model", folder, "--dtype", dtype, "--device", "cpu", *args)
+def bench(what, folder, *args, dtype=DTYPE, tree="on"):
+    return nestor("bench", what, "--model", folder, "--dtype", dtype, "--device", "cpu", *args, NESTOR_PREFIX_TREE=tree)
 
 
 def compared(row, work, peer, target, seconds, notes=(), sound=True):
@@ -249,8 +249,7 @@ def prefix_tree(row, a, target, workload, *args, trl=False):
 
     def measure():
         for tree in ("on", "off") if len(rounds) % 2 == 0 else ("off", "on"):
-            os.environ["NESTOR_PREFIX_TREE"] = tree
-            measured[tree].append(bench("iteration", folder, *args, "--repeats", 1))
+            measured[tree].append(bench("iteration", folder, *args, "--repeats", 1, tree=tree))
         plains.append(timed(plain))
         rounds.append({tree: each[-1]["phases"]["update"] for tree, each in measured.items()} | {"plain": plains[-1]})
         print(f"  round {len(rounds)}: {rounds[-1]}", file=sys.stderr, flush=True)
@@ -282,8 +281,7 @@ def prefix_tree_none(row, a, target):
     seconds = {"on": [], "off": []}
     for number in range(a.repeat):
         for tree in ("on", "off") if number % 2 == 0 else ("off", "on"):
-            os.environ["NESTOR_PREFIX_TREE"] = tree
-            seconds[tree].append(bench("update", folder, *sizes)["seconds"])
+            seconds[tree].append(bench("update", folder, *sizes, tree=tree)["seconds"])
     work = "update of 32 ragged sequences that have nothing in common, 27m shape"
     return compared(row, work, "Nestor without the prefix tree", target, (seconds["on"], seconds["off"]))
 

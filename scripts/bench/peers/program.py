@@ -12,9 +12,9 @@ class Failed(Exception):
     """A row cannot be measured; the message says why."""
 
 
-def nestor(*args):
+def nestor(*args, **environment):
     """Returns the JSON that `nestor ARGS --json` prints. It computes on the CPU, in as many threads as this process."""
-    return json.loads(run([NESTOR, *args, "--json"]))
+    return json.loads(run([NESTOR, *args, "--json"], **environment))
 
 
 def run(command, **environment):

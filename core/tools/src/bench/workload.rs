@@ -135,6 +135,7 @@ impl Workload {
         };
         None.or_else(|| count("envs", self.envs, 1, MOST_ENVS))
             .or_else(|| ragged("turns", self.turns))
+            .or_else(|| self.states.and_then(|states| count("states", states, 1, MOST_LENGTH)))
             .or_else(|| count("prompt.instruction", p.instruction, 0, MOST_LENGTH))
             .or_else(|| count("prompt.task", p.task, 0, MOST_LENGTH))
             .or_else(|| span("prompt.observation", p.observation))

@@ -106,8 +106,8 @@ impl Plan {
         match self.workload.common {
             0.0 => String::new(),
             common => format!(
-                " Steps of a group begin with at least {common:.0} tokens in common, as rehearsed, which a micro-batch \
-                 computes once: perf/tree_factor is at least {:.2}.",
+                " Sequences of a group begin with {common:.0} tokens in common, as rehearsed, which a micro-batch computes \
+                 once: perf/tree_factor is about {:.2}, or more where states recur.",
                 self.iteration.tree_factor
             ),
         }

@@ -304,12 +304,25 @@ fn a_plan_of_images_says_what_it_assumes() {
     assert!(error.expect_err("no tower").to_string().contains("has no vision tower"));
 }
 
-/// Two peers over links of 450 GB/s hide the gathers of a block from F (W - 1) / W / 450e9 tokens a micro-batch on,
-/// whatever the model: 620 of 8 ranks at 40 % of 798 TFLOP/s. Latency comes on top.
+/// By hand: 60 tokens in common of 100. Eight siblings own 8 x 40 and share 60, and 1,000 tokens are 2.6 such groups: 21 sequences.
 #[test]
-fn communication_hides_where_the_rates_say() {
-    let config = Config::shape("7b").expect("shape");
-    let workload = PlannedWork {
+fn a_micro_batch_has_as_many_sequences_as_its_distinct_tokens_allow() {
+    let work =
+        PlannedWork { micro_batch_tokens: 1000, common: 60.0, siblings: 8.0, prompt: 90.0, response: 10.0, ..work() };
+    assert_eq!(work.distinct_tokens(8.0), 380.0);
+    assert_eq!(work.tree_factor(8.0), 800.0 / 380.0);
+    assert_eq!(work.micro_batches(42.0, 1), (2.0, 21.0));
+    assert_eq!(work.micro_batches(43.0, 1).0, 3.0);
+    // One group alone, larger than its micro-batch: 60 + 23 x 40 tokens.
+    assert_eq!(PlannedWork { siblings: 100.0, ..work }.micro_batches(46.0, 1), (2.0, 23.0));
+    // Nothing in common.
+    assert_eq!(PlannedWork { common: 0.0, ..work }.micro_batches(20.0, 1), (2.0, 10.0));
+    assert_eq!(PlannedWork { common: 0.0, ..work }.tree_factor(10.0), 1.0);
+}
+
+/// A small workload, to be changed.
+fn work() -> PlannedWork {
+    PlannedWork {
         tasks: 16,
         group_size: 8,
         steps: 33.0,
@@ -327,7 +340,15 @@ fn communication_hides_where_the_rates_say() {
         logprob_passes: 1,
         critic: false,
         images: Images::NONE,
-    };
+    }
+}
+
+/// Two peers over links of 450 GB/s hide the gathers of a block from F (W - 1) / W / 450e9 tokens a micro-batch on,
+/// whatever the model: 620 of 8 ranks at 40 % of 798 TFLOP/s. Latency comes on top.
+#[test]
+fn communication_hides_where_the_rates_say() {
+    let config = Config::shape("7b").expect("shape");
+    let workload = work();
     let on = |ranks, latency| {
         let hardware = Hardware { latency, ..Hardware::of(Gpu::H100, Kind::BFloat16) };
         let update = update(&config, ranks, Sharding::Full);

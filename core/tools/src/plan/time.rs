@@ -43,7 +43,7 @@ pub struct Iteration {
     pub playing: u64,
     /// Tokens that the busiest rank's micro-batch computes.
     pub micro_batch_tokens: f64,
-    /// Tokens of its sequences by those, at least.
+    /// Tokens of its sequences by those, without states that recur.
     pub tree_factor: f64,
     /// Fewest tokens of a micro-batch with which a block's computation hides its communication.
     pub hidden_from: f64,

@@ -23,7 +23,7 @@ pub struct PlannedWork {
     pub response: f64,
     /// True if an episode is one sequence.
     pub transcript: bool,
-    /// Tokens that the sequences of a group begin with in common, at least; an update computes them once a micro-batch.
+    /// Tokens that the sequences of a group begin with in common, states that recur left out. A micro-batch computes them once.
     pub common: f64,
     /// Sequences of a group in a mini-batch.
     pub siblings: f64,

@@ -10,7 +10,6 @@ use tch::Kind;
 use crate::agent::{Player, TaskCursor, pack, plan};
 use crate::data::{Batch, Episode};
 use crate::failpoint::failpoint;
-use crate::policy::batching::balanced_micro_batches;
 use crate::policy::update::differentiate;
 use crate::policy::{Network, Packed, PassOptions, policy_gradients};
 use crate::ranks::{Comm, exchange};
@@ -135,7 +134,7 @@ impl Imitation<'_> {
         let ranks = policy.ranks.clone();
         policy.optimizer.zero_grad();
         let mut total = 0.0;
-        for micro in balanced_micro_batches(&ranks, batch, &all, self.update.micro_batch_tokens) {
+        for micro in policy.micro_batching(self.update.micro_batch_tokens).own(batch, &all) {
             let Some(micro) = micro else {
                 policy.idle(self.update.recompute)?;
                 continue;

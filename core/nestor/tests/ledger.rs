@@ -1,8 +1,10 @@
 //! The lists of operations that the ledger of docs/performance.md computes from, with own kernels in the emulator. A
 //! program of its own, since a process that has kernels uses them everywhere.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Once;
 
 use nestor::engine::Decode;
 use nestor_model::model::Config;
@@ -15,16 +17,23 @@ use nestor_torch::record::Operation;
 #[allow(dead_code)] // the other tests of operations use the rest
 mod dispatched;
 
-use dispatched::{config, decode, of_config, pass};
+use dispatched::{DIM, HEADS, KV_HEADS, config, decode, model, of_config, pass, pass_alike};
+
+fn emulate() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/emulator.sh");
+        let built = Command::new(script).output().expect("bash");
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        kernels::emulate(Some(Path::new(String::from_utf8_lossy(&built.stdout).trim()))).expect("the emulator");
+    });
+}
 
 /// The lists that `scripts/gpu/ledger.py` computes from: a block, and all else, the last block included. Every size of this network is another number, so that the ledger reads
 /// the meaning of each tensor's sizes off them.
 #[test]
 fn the_ledgers_lists_are_those_of_the_program() {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/emulator.sh");
-    let built = Command::new(script).output().expect("bash");
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    kernels::emulate(Some(Path::new(String::from_utf8_lossy(&built.stdout).trim()))).expect("the emulator");
+    emulate();
     let of = |blocks| {
         let sizes = config("tiny", blocks);
         let heads = Config { num_attention_heads: 6, num_key_value_heads: 2, head_dim: Some(64), ..sizes };
@@ -52,6 +61,37 @@ fn the_ledgers_lists_are_those_of_the_program() {
     }
     let kept = std::fs::read_to_string(path).expect("the ledger's lists");
     assert!(kept == text, "{path} is stale: run NESTOR_WRITE_DOCS=1 cargo test --release --workspace --test ledger");
+}
+
+/// Sequences that begin alike launch the same operations for a block, and copy no keys beyond a row for each of their tokens.
+#[test]
+fn a_common_beginning_launches_nothing_more() {
+    emulate();
+    let lengths = [60, 50, 45];
+    for shape in ["tiny", "qwen3-tiny"] {
+        for recompute in [Recompute::None, Recompute::All] {
+            let block = |common| {
+                let [fewer, more] =
+                    [2, 3].map(|blocks| pass_alike(model(shape, blocks, Ops::Generic), &lengths, common, recompute).0);
+                beyond(&more, &fewer)
+            };
+            let names = |list: &[Operation]| {
+                let mut counts = BTreeMap::new();
+                list.iter().for_each(|operation| *counts.entry(operation.name.clone()).or_insert(0) += 1);
+                counts
+            };
+            let (alike, apart) = (block(40), block(0));
+            assert_eq!(names(&alike), names(&apart), "{shape}, {recompute:?}");
+            // Queries of the distinct tokens, then keys and values of all.
+            let [own, all] = [40 + lengths.iter().map(|n| n - 40).sum::<usize>(), lengths.iter().sum()];
+            let size = |rows: usize, heads: i64| format!("w BFloat16 {rows} {heads} {DIM}");
+            let want = [size(own, HEADS), size(all, KV_HEADS), size(all, KV_HEADS)];
+            for rotation in alike.iter().filter(|it| it.name == "nestor::rotate") {
+                let written: Vec<&str> = rotation.tensors.split(';').filter(|it| it.starts_with('w')).collect();
+                assert_eq!(written, want, "{shape}, {recompute:?}");
+            }
+        }
+    }
 }
 
 /// The operations that are not among `others`, each of which counts once.

@@ -10,6 +10,7 @@
 #include "paged_attention.cu"
 #include "rms_norm.cu"
 #include "rotate.cu"
+#include "rotate_gather.cu"
 #include "rotate_grad.cu"
 #include "rotate_into_cache.cu"
 #include "sample.cu"

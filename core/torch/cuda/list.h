@@ -7,8 +7,9 @@
 #define RMS_NORM_KERNELS(X) EACH_TYPE(X, rms_norm) EACH_TYPE(X, add_norm) EACH_TYPE(X, rms_norm_grad)
 
 #define UPDATE_KERNELS(X)                                                                                     \
-  EACH_TYPE(X, rotate) EACH_TYPE(X, rotate_grad) EACH_TYPE(X, silu_mul) EACH_TYPE(X, silu_mul_grad)           \
-  EACH_TYPE(X, head_statistics) EACH_TYPE(X, head_gradient) EACH_TYPE(X, adamw) X(column_sums_f32)
+  EACH_TYPE(X, rotate) EACH_TYPE(X, rotate_gather) EACH_TYPE(X, rotate_grad)                                  \
+  EACH_TYPE(X, silu_mul) EACH_TYPE(X, silu_mul_grad) EACH_TYPE(X, head_statistics)                            \
+  EACH_TYPE(X, head_gradient) EACH_TYPE(X, adamw) X(column_sums_f32)
 
 #define DECODE_KERNELS(X)                                                             \
   EACH_TYPE(X, paged_attention_64) EACH_TYPE(X, paged_attention_128)                  \

@@ -3,7 +3,7 @@
 // x (T, N, D) has tokens `token_stride` and heads `head_stride` elements apart. cos and sin have rows of D, `table_stride`
 // apart, whose halves are equal. One block for each token. `sign` -1 rotates back, which is the gradient.
 
-#include "floats.cuh"
+#include "rotary.cuh"
 
 template <class T>
 DEVICE void rotate(T* x, const T* cos, const T* sin, int64_t token_stride, int64_t head_stride, int64_t table_stride,
@@ -18,13 +18,7 @@ DEVICE void rotate(T* x, const T* cos, const T* sin, int64_t token_stride, int64
       const int head = item / each, i = item % each * VECTOR<T>;
       T* to = x + head * head_stride + i;
       Floats<T> a = load_floats(to), b = load_floats(to + half);
-      const Floats<T> c = load_floats(cos + i), s = load_floats(sin + i);
-#pragma unroll
-      for (int j = 0; j < VECTOR<T>; ++j) {
-        const float first = a.at[j], second = b.at[j], by = sign * s.at[j];
-        a.at[j] = first * c.at[j] - second * by;
-        b.at[j] = second * c.at[j] + first * by;
-      }
+      turn(a, b, load_floats(cos + i), load_floats(sin + i), sign);
       store_floats(to, a);
       store_floats(to + half, b);
     }

@@ -1,27 +1,35 @@
-// The gradient of rotated queries, keys and values: each pair (i, i + half) of queries and keys is rotated back, values are
-// copied, and all go into one tensor. Columns of the result are summed on the way, which is the gradient of a bias.
+// The gradient of rotated queries, keys and values: each pair (i, i + half) of queries and keys is rotated back, and values are
+// copied. Those of a token that several sequences have are summed. Columns of the result are summed on the way, which is the
+// gradient of a bias.
 
-#include "floats.cuh"
-
-// Strides in elements, all multiples of VECTOR<T>; heads have 2 * half elements.
-struct RotatedHeads {
-  int64_t token, head;
-};
+#include "rotary.cuh"
 
 struct RotateGrad {
-  // `values` are the heads of v.
+  // `values` are the heads of v. `half` is a multiple of VECTOR<T>.
   int tokens, heads, kv_heads, values, half;
   int64_t table_stride;
   RotatedHeads q, k, v;
+  // Elements between tokens of the results.
+  int64_t x_stride, x_v_stride;
 };
 
-// q (T, H, D), k (T, K, D) and v (T, values, D) to `grad` (T, H + K + values, D), by tables as of `rotate`; all aligned, and
-// `half` is a multiple of VECTOR<T>. A thread has a vector of values or two of a pair, in every gridDim.x'th token, and leaves
-// their sums in `parts` (gridDim.x, (H + K + values) D), where that is not null.
+// The sum of a vector over rows, in their order.
+template <class T>
+DEVICE void add_floats(Floats<T>& sum, const T* x) {
+  const Floats<T> more = load_floats(x);
+#pragma unroll
+  for (int j = 0; j < VECTOR<T>; ++j) sum.at[j] += more.at[j];
+}
+
+// q (T, H, D), k (S, K, D) and v (S, values, D) to `x` (T, H + K, D) and `x_v` (T, values, D), by tables as of `rotate`; all
+// aligned. The rows of k and v of token t are rows[starts[t]] to rows[starts[t + 1] - 1]; where `starts` is null, row t alone.
+// A thread has a vector of values or two of a pair, in every gridDim.x'th token, and leaves their sums in `parts`
+// (gridDim.x, (H + K + values) D), where that is not null.
 template <class T>
 DEVICE void rotate_grad(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v,
-                        const T* __restrict__ cos, const T* __restrict__ sin, T* __restrict__ grad,
-                        float* __restrict__ parts, const RotateGrad& of) {
+                        const T* __restrict__ cos, const T* __restrict__ sin, const int* __restrict__ starts,
+                        const int* __restrict__ rows, T* __restrict__ x, T* __restrict__ x_v, float* __restrict__ parts,
+                        const RotateGrad& of) {
   const int each = of.half / VECTOR<T>, rotated = of.heads + of.kv_heads, dim = 2 * of.half;
   const int item = blockIdx.y * blockDim.x + threadIdx.x, value = item - rotated * each;
   const bool pair = value < 0;
@@ -29,30 +37,34 @@ DEVICE void rotate_grad(const T* __restrict__ q, const T* __restrict__ k, const 
   const int i = (pair ? item % each : value % (2 * each)) * VECTOR<T>;
   const int64_t width = static_cast<int64_t>(rotated + of.values) * dim, at = head * dim + i;
   if (at >= width) return;
-  const T* from = head < of.heads ? q + head * of.q.head
-                  : pair          ? k + (head - of.heads) * of.k.head
-                                  : v + (head - rotated) * of.v.head;
-  const int64_t stride = head < of.heads ? of.q.token : pair ? of.k.token : of.v.token;
+  const bool query = head < of.heads, gathered = starts != nullptr && !query;
+  const T* from = query ? q + head * of.q.head : pair ? k + (head - of.heads) * of.k.head : v + (head - rotated) * of.v.head;
+  const int64_t stride = query ? of.q.token : pair ? of.k.token : of.v.token;
+  T* to = pair ? x + at : x_v + at - rotated * dim;
+  const int64_t to_stride = pair ? of.x_stride : of.x_v_stride;
   Floats<T> sums[2] = {};
   for (int token = blockIdx.x; token < of.tokens; token += gridDim.x) {
-    const T* x = from + token * stride + i;
-    T* to = grad + token * width + at;
-    Floats<T> a = load_floats(x);
+    Floats<T> a = {}, b = {};
+    const auto add = [&](int64_t row) {
+      const T* at_row = from + row * stride + i;
+      add_floats(a, at_row);
+      if (pair) add_floats(b, at_row + of.half);
+    };
+    if (gathered) {
+#pragma unroll 1
+      for (int n = starts[token], end = starts[token + 1]; n < end; ++n) add(rows[n]);
+    } else {
+      add(token);
+    }
     if (pair) {
-      Floats<T> b = load_floats(x + of.half);
-      const Floats<T> c = load_floats(cos + token * of.table_stride + i), s = load_floats(sin + token * of.table_stride + i);
+      turn(a, b, load_floats(cos + token * of.table_stride + i), load_floats(sin + token * of.table_stride + i), -1);
 #pragma unroll
-      for (int j = 0; j < VECTOR<T>; ++j) {
-        const float first = a.at[j], second = b.at[j];
-        a.at[j] = first * c.at[j] + second * s.at[j];
-        b.at[j] = second * c.at[j] - first * s.at[j];
-        sums[1].at[j] += b.at[j];
-      }
-      store_floats(to + of.half, b);
+      for (int j = 0; j < VECTOR<T>; ++j) sums[1].at[j] += b.at[j];
+      store_floats(to + token * to_stride + of.half, b);
     }
 #pragma unroll
     for (int j = 0; j < VECTOR<T>; ++j) sums[0].at[j] += a.at[j];
-    store_floats(to, a);
+    store_floats(to + token * to_stride, a);
   }
   if (!parts) return;
   float* part = parts + blockIdx.x * width + at;
@@ -66,10 +78,12 @@ DEVICE void rotate_grad(const T* __restrict__ q, const T* __restrict__ k, const 
   }
 }
 
-#define DEFINE(suffix, T)                                                                                          \
-  extern "C" __global__ void __launch_bounds__(MOST_THREADS) rotate_grad_##suffix(                                 \
-      const T* q, const T* k, const T* v, const T* cos, const T* sin, T* grad, float* parts, RotateGrad of) {      \
-    rotate_grad<T>(q, k, v, cos, sin, grad, parts, of);                                                            \
+// One block at least: the registers of two would not hold all sums.
+#define DEFINE(suffix, T)                                                                                              \
+  extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1) rotate_grad_##suffix(                                     \
+      const T* q, const T* k, const T* v, const T* cos, const T* sin, const int* starts, const int* rows, T* x, T* x_v, \
+      float* parts, RotateGrad of) {                                                                                   \
+    rotate_grad<T>(q, k, v, cos, sin, starts, rows, x, x_v, parts, of);                                                \
   }
 FOR_EACH_TYPE(DEFINE)
 #undef DEFINE

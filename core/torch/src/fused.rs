@@ -94,16 +94,16 @@ pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Tensor {
 
 /// Applies the rotary embedding, cos and sin (T, 1, D), to queries and keys in one tensor (T, H + K, D): queries (T, H, D)
 /// and keys (T, K, D).
-pub fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor, heads: i64) -> [Tensor; 2] {
-    rotated(x, cos, sin, heads, x.size()[1] - heads)
+pub fn rotate(x: &Tensor, tables: [&Tensor; 2], heads: i64) -> [Tensor; 2] {
+    rotated(x, tables, heads, x.size()[1] - heads)
 }
 
 /// The same for queries, keys and values in one tensor (T, H + 2K, D); values are copied unchanged.
-pub fn rotate_qkv(x: &Tensor, cos: &Tensor, sin: &Tensor, heads: i64) -> [Tensor; 3] {
-    rotated(x, cos, sin, heads, (x.size()[1] - heads) / 2)
+pub fn rotate_qkv(x: &Tensor, tables: [&Tensor; 2], heads: i64) -> [Tensor; 3] {
+    rotated(x, tables, heads, (x.size()[1] - heads) / 2)
 }
 
-fn rotated<const N: usize>(x: &Tensor, cos: &Tensor, sin: &Tensor, heads: i64, kv_heads: i64) -> [Tensor; N] {
+fn rotated<const N: usize>(x: &Tensor, [cos, sin]: [&Tensor; 2], heads: i64, kv_heads: i64) -> [Tensor; N] {
     let size = x.size();
     let &[t, n, dim] = &size[..] else { panic!("rotate needs (T, N, D), got {size:?}") };
     assert!(takes(x) && heads > 0 && kv_heads > 0, "rotate needs heads on a CPU");

@@ -11,6 +11,7 @@ use std::ffi::{c_char, c_int};
 use tch::{Kind, Tensor};
 use torch_sys::C_tensor;
 
+use super::packed::Keys;
 use super::{TensorPtr, made, must};
 
 unsafe extern "C" {
@@ -25,10 +26,14 @@ unsafe extern "C" {
     ) -> c_int;
     fn nestor_generic_rotate(
         x: TensorPtr,
+        apart: TensorPtr,
         cos: TensorPtr,
         sin: TensorPtr,
         heads: i64,
         kv_heads: i64,
+        row_tokens: TensorPtr,
+        row_starts: TensorPtr,
+        token_rows: TensorPtr,
         qkv: *mut *mut C_tensor,
         parts: *mut *mut C_tensor,
         message: *mut c_char,
@@ -103,7 +108,7 @@ pub struct Normed {
     pub weight: Tensor,
 }
 
-/// Queries (T, H, D), keys (T, K, D) and values (T, K, D) of one tensor, the first two rotated.
+/// Rotated queries (T, H, D) and keys (S, K, D), and values (S, K, D): of S rows as [`Keys`] has them, or of the T tokens.
 #[derive(Debug)]
 pub struct RotatedQkv {
     pub q: Tensor,
@@ -129,36 +134,51 @@ pub fn norm(x: &Tensor, y: Option<&Tensor>, weight: &Tensor, eps: f64) -> Normed
 
 /// Applies the rotary embedding, cos and sin (T, 1, D), to queries and keys of one tensor (T, H + K, D): (T, H, D) and (T, K, D).
 /// Takes x by value, because the results may be in its memory: no other tensor of that memory may be read afterwards.
-pub fn rotate(x: Tensor, cos: &Tensor, sin: &Tensor, heads: i64) -> [Tensor; 2] {
+pub fn rotate(x: Tensor, tables: [&Tensor; 2], heads: i64) -> [Tensor; 2] {
     let kv_heads = x.size()[1] - heads;
-    rotated(x, [cos, sin], heads, kv_heads).0
+    rotated(x, None, tables, [heads, kv_heads], None).0
 }
 
-/// The same for queries, keys and values of one tensor (T, H + 2K, D); values stay as they are.
-pub fn rotate_qkv(x: Tensor, cos: &Tensor, sin: &Tensor, heads: i64) -> RotatedQkv {
+/// The same for queries, keys and values of one tensor (T, H + 2K, D). Values stay as they are. Keys and values are given for
+/// each row of `keys`, where there are some.
+pub fn rotate_qkv(x: Tensor, tables: [&Tensor; 2], heads: i64, keys: Option<&Keys>) -> RotatedQkv {
     let kv_heads = (x.size()[1] - heads) / 2;
-    let ([q, k, v], bias) = rotated(x, [cos, sin], heads, kv_heads);
+    let ([q, k, v], bias) = rotated(x, None, tables, [heads, kv_heads], keys);
     RotatedQkv { q, k, v, bias }
+}
+
+/// The same for queries and keys of one tensor (T, H + K, D), and values of another (T, K, D). There is no bias.
+pub fn rotate_qk(x: Tensor, v: &Tensor, tables: [&Tensor; 2], heads: i64, keys: Option<&Keys>) -> RotatedQkv {
+    let kv_heads = x.size()[1] - heads;
+    let ([q, k, v], _) = rotated(x, Some(v), tables, [heads, kv_heads], keys);
+    RotatedQkv { q, k, v, bias: None }
 }
 
 fn rotated<const N: usize>(
     x: Tensor,
+    v: Option<&Tensor>,
     [cos, sin]: [&Tensor; 2],
-    heads: i64,
-    kv_heads: i64,
+    [heads, kv_heads]: [i64; 2],
+    keys: Option<&Keys>,
 ) -> ([Tensor; N], Option<Tensor>) {
     let size = x.size();
     let &[t, n, dim] = &size[..] else { panic!("rotate needs (T, N, D), got {size:?}") };
-    let fits = heads > 0 && kv_heads > 0 && n == heads + (N as i64 - 1) * kv_heads && dim % 2 == 0;
+    let inside = N as i64 - 1 - i64::from(v.is_some());
+    let fits = heads > 0 && kv_heads > 0 && n == heads + inside * kv_heads && dim % 2 == 0;
     assert!(fits, "{heads} and {kv_heads} heads of {size:?} cannot be rotated");
+    assert!(v.is_none_or(|v| v.size() == [t, kv_heads, dim] && v.kind() == x.kind()), "values of {t} tokens");
     for table in [cos, sin] {
         assert!(table.size() == [t, 1, dim] && table.device() == x.device(), "a table for {t} tokens of {dim}");
     }
+    let of_rows = |of: fn(&Keys) -> &Tensor| keys.map_or(std::ptr::null(), |keys| of(keys).as_ptr());
+    let v = v.map_or(std::ptr::null(), |v| v.as_ptr());
     let mut bias = std::ptr::null_mut();
-    // SAFETY: the tensors live through the call; by the check of `n` there are N results.
+    // SAFETY: the tensors live through the call; by the check of `n` there are N results. `Keys` are made for these tokens by the
+    // caller, as tch's `embedding` trusts its indices on CUDA.
     let qkv = made(|qkv, message, size| unsafe {
         let (x, cos, sin) = (x.as_ptr(), cos.as_ptr(), sin.as_ptr());
-        nestor_generic_rotate(x, cos, sin, heads, kv_heads, qkv, &mut bias, message, size)
+        let [tokens, starts, rows] = [of_rows(|it| &it.tokens), of_rows(|it| &it.starts), of_rows(|it| &it.of_tokens)];
+        nestor_generic_rotate(x, v, cos, sin, heads, kv_heads, tokens, starts, rows, qkv, &mut bias, message, size)
     });
     // SAFETY: on success it is null, or a tensor made with `new`.
     (qkv, (!bias.is_null()).then(|| unsafe { Tensor::from_ptr(bias) }))

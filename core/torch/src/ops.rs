@@ -4,7 +4,7 @@ use tch::{Device, Kind, Tensor};
 
 use crate::fused;
 use crate::generic::{self, Normed, RotatedQkv};
-use crate::packed::PackedSequences;
+use crate::packed::{Keys, PackedSequences};
 
 /// The form in which a network's operations are computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,22 +45,26 @@ impl Ops {
     }
 
     /// Applies the rotary embedding, cos and sin (T, 1, D), to queries and keys of one tensor (T, H + 2K, D), which also has
-    /// the values. The results may be in the memory of x, which no other tensor may read afterwards.
-    pub fn rotate_qkv(self, x: Tensor, [cos, sin]: [&Tensor; 2], heads: i64) -> RotatedQkv {
+    /// the values. The results may be in the memory of x, which no other tensor may read afterwards. The generic form gives keys
+    /// and values for each row of `keys`, where there are some.
+    pub fn rotate_qkv(self, x: Tensor, tables: [&Tensor; 2], heads: i64, keys: Option<&Keys>) -> RotatedQkv {
         match self {
             Self::Fused => {
-                let [q, k, v] = fused::rotate_qkv(&x, cos, sin, heads);
+                let [q, k, v] = fused::rotate_qkv(&x, tables, heads);
                 RotatedQkv { q, k, v, bias: None }
             }
-            Self::Generic => generic::rotate_qkv(x, cos, sin, heads),
+            Self::Generic => generic::rotate_qkv(x, tables, heads, keys),
         }
     }
 
-    /// The same for queries and keys alone, (T, H + K, D): (T, H, D) and (T, K, D).
-    pub fn rotate_qk(self, x: Tensor, [cos, sin]: [&Tensor; 2], heads: i64) -> [Tensor; 2] {
+    /// The same for queries and keys alone, (T, H + K, D), with values elsewhere (T, K, D).
+    pub fn rotate_qk(self, x: Tensor, v: &Tensor, tables: [&Tensor; 2], heads: i64, keys: Option<&Keys>) -> RotatedQkv {
         match self {
-            Self::Fused => fused::rotate(&x, cos, sin, heads),
-            Self::Generic => generic::rotate(x, cos, sin, heads),
+            Self::Fused => {
+                let [q, k] = fused::rotate(&x, tables, heads);
+                RotatedQkv { q, k, v: v.shallow_clone(), bias: None }
+            }
+            Self::Generic => generic::rotate_qk(x, v, tables, heads, keys),
         }
     }
 
@@ -72,15 +76,14 @@ impl Ops {
         }
     }
 
-    /// Causal attention of each sequence over itself: queries (T, H, D), keys and values (T, K, D) to (T, H, D).
+    /// Causal attention of each sequence over itself: queries (T, H, D), and keys and values as the rotation gave them, to
+    /// (T, H, D).
     pub fn attend(self, [q, k, v]: [&Tensor; 3], sequences: &PackedSequences) -> Tensor {
         let PackedSequences { each, queries, keys } = sequences;
-        match (self, keys) {
-            (Self::Fused, _) => fused::attend(q, k, v, each),
-            (Self::Generic, None) => generic::varlen_attention([q, k, v], queries, queries),
-            (Self::Generic, Some((places, keys))) => {
-                let along = |x: &Tensor| rows(&x.flatten(1, 2), places).view([-1, x.size()[1], x.size()[2]]);
-                generic::varlen_attention([q, &along(k), &along(v)], queries, keys)
+        match self {
+            Self::Fused => fused::attend(q, k, v, each),
+            Self::Generic => {
+                generic::varlen_attention([q, k, v], queries, keys.as_ref().map_or(queries, |keys| &keys.sequences))
             }
         }
     }

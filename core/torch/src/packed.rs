@@ -37,9 +37,50 @@ pub struct PackedSequences {
     pub each: Vec<PackedSequence>,
     /// Their own tokens.
     pub queries: Sequences,
-    /// The place of every token of every sequence on the axis, end to end (S) int64, and the sequences of these; none where no
-    /// sequence has a prefix.
-    pub keys: Option<(Tensor, Sequences)>,
+    /// Their keys in the generic form; none where no sequence has a prefix, and the keys are those of the own tokens.
+    pub keys: Option<Keys>,
+}
+
+/// A row for every token of every sequence, end to end.
+#[derive(Debug)]
+pub struct Keys {
+    /// The place of each row's token on the axis: (S) int64.
+    pub tokens: Tensor,
+    /// The rows of each token of the axis in their order: (S) int32.
+    pub of_tokens: Tensor,
+    /// The first of these for each token, and the end: (T + 1) int32.
+    pub starts: Tensor,
+    /// The sequences of the rows.
+    pub sequences: Sequences,
+}
+
+impl Keys {
+    fn new(each: &[PackedSequence], device: Device) -> Self {
+        let (mut tokens, mut axis) = (Vec::new(), 0);
+        for PackedSequence { prefix, own } in each {
+            tokens.extend(prefix.iter().cloned().flatten());
+            tokens.extend(axis..axis + own);
+            axis += own;
+        }
+        let mut starts = vec![0; axis as usize + 1];
+        tokens.iter().for_each(|&token| starts[token as usize + 1] += 1);
+        starts.iter_mut().fold(0, |end, start: &mut i32| {
+            *start += end;
+            *start
+        });
+        let (mut of_tokens, mut next) = (vec![0; tokens.len()], starts.clone());
+        for (row, &token) in (0i32..).zip(&tokens) {
+            let place = &mut next[token as usize];
+            of_tokens[*place as usize] = row;
+            *place += 1;
+        }
+        Self {
+            tokens: upload(&tokens, device),
+            of_tokens: upload(&of_tokens, device),
+            starts: upload(&starts, device),
+            sequences: sequences(each.iter().map(PackedSequence::length), device),
+        }
+    }
 }
 
 impl PackedSequences {
@@ -48,21 +89,13 @@ impl PackedSequences {
         each.retain(|sequence| sequence.own > 0);
         let queries = sequences(each.iter().map(|sequence| sequence.own), device);
         let shares = each.iter().any(|sequence| !sequence.prefix.is_empty());
-        let keys = shares.then(|| {
-            let (mut places, mut start) = (Vec::new(), 0);
-            for PackedSequence { prefix, own } in &each {
-                places.extend(prefix.iter().cloned().flatten());
-                places.extend(start..start + own);
-                start += own;
-            }
-            (upload(&places, device), sequences(each.iter().map(PackedSequence::length), device))
-        });
+        let keys = shares.then(|| Keys::new(&each, device));
         Self { each, queries, keys }
     }
 
     /// Rows of keys that the generic form gathers, and of values.
     pub fn gathered(&self) -> i64 {
-        self.keys.as_ref().map_or(0, |(places, _)| places.size()[0])
+        self.keys.as_ref().map_or(0, |keys| keys.tokens.size()[0])
     }
 }
 

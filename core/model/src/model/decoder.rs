@@ -10,6 +10,7 @@ use std::cell::RefCell;
 use anyhow::Result;
 use nestor_torch::generic::{self, Normed, RotatedQkv};
 use nestor_torch::ops::{Ops, rows, split};
+use nestor_torch::packed::Keys;
 use tch::{Device, Kind, Tensor};
 
 use super::arch::BlockParts;
@@ -53,6 +54,8 @@ pub struct BlockInput<'a> {
     pub rope: &'a Rope,
     /// A pass of rows that decode, without gradients: `attend` rotates queries and keys on their way to the cache.
     pub decodes: bool,
+    /// Rows that keys and values are given for, where they are not the tokens.
+    pub keys: Option<&'a Keys>,
     /// Rows that are computed after attention, (N) int64; all where absent.
     pub read: Option<&'a Tensor>,
 }
@@ -96,6 +99,8 @@ pub struct ForwardInput<'a> {
     pub rope: &'a Rope,
     /// A pass of rows that decode, without gradients: `attend` rotates queries and keys on their way to the cache.
     pub decodes: bool,
+    /// Rows that keys and values are given for, where they are not the tokens.
+    pub keys: Option<&'a Keys>,
     /// Rows whose states are read after the last block, (N) int64; all where absent.
     pub read: Option<&'a Tensor>,
 }
@@ -370,7 +375,7 @@ impl Model {
     }
 
     /// The states after the last block, (N, E) where only N rows are read and (T, E) elsewhere. `attend` gets the block's
-    /// number, rotated queries (T, H, D), and rotated keys and values (T, K, D), and returns (T, H, D).
+    /// number, rotated queries (T, H, D), and rotated keys and values (S, K, D), and returns (T, H, D).
     pub fn forward(
         &self,
         mut weights: WeightSource,
@@ -386,8 +391,8 @@ impl Model {
         }
         for layer in 0..self.blocks() {
             let read = input.read.filter(|_| layer + 1 == self.blocks());
-            let &ForwardInput { rope, decodes, .. } = input;
-            let input = BlockInput { x: &x, rope, decodes, read };
+            let &ForwardInput { rope, decodes, keys, .. } = input;
+            let input = BlockInput { x: &x, rope, decodes, keys, read };
             let attend = |q: &Tensor, k: &Tensor, v: &Tensor| attend(layer, q, k, v);
             x = match &mut weights {
                 WeightSource::Read(reader) => {
@@ -402,11 +407,11 @@ impl Model {
     }
 
     /// One block: (T, E) to (T, E), or (N, E) where only N rows are read. `attend` gets rotated queries (T, H, D), rotated
-    /// keys and values (T, K, D), and returns (T, H, D). The tape records norms and linear layers.
+    /// keys and values (S, K, D), and returns (T, H, D). The tape records norms and linear layers.
     pub fn block(
         &self,
         weights: &BlockWeights,
-        BlockInput { x, rope, decodes, read }: BlockInput,
+        BlockInput { x, rope, decodes, keys, read }: BlockInput,
         tape: &mut Tape,
         attend: impl FnOnce(&Tensor, &Tensor, &Tensor) -> Tensor,
     ) -> Tensor {
@@ -420,7 +425,7 @@ impl Model {
         let [q, k, v] = match &weights.qk_norm {
             None if decodes => split(&h, [heads, kv_heads, kv_heads]),
             None => {
-                let RotatedQkv { q, k, v, bias } = ops.rotate_qkv(h, tables, heads);
+                let RotatedQkv { q, k, v, bias } = ops.rotate_qkv(h, tables, heads, keys);
                 tape.bias(bias.filter(|_| weights.qkv.bias.is_some()));
                 [q, k, v]
             }
@@ -430,8 +435,13 @@ impl Model {
                 let scales = [q_norm.expand([heads, dim], false), k_norm.expand([kv_heads, dim], false)];
                 let [qk, v] = split(&h, [heads + kv_heads, kv_heads]);
                 let qk = ops.rms_norm(&qk, &Tensor::cat(&scales, 0), c.rms_norm_eps);
-                let [q, k] = if decodes { split(&qk, [heads, kv_heads]) } else { ops.rotate_qk(qk, tables, heads) };
-                [q, k, v]
+                if decodes {
+                    let [q, k] = split(&qk, [heads, kv_heads]);
+                    [q, k, v]
+                } else {
+                    let RotatedQkv { q, k, v, .. } = ops.rotate_qk(qk, &v, tables, heads, keys);
+                    [q, k, v]
+                }
             }
         };
         let attended = attend(&q, &k, &v).reshape([-1, heads * dim]);

@@ -281,6 +281,7 @@ impl Cache {
 mod tests {
     use super::*;
     use crate::engine::pages::PageId;
+    use nestor_torch::generic;
 
     #[test]
     fn decoding_rows_see_what_the_plain_attention_shows_them() {
@@ -316,7 +317,7 @@ mod tests {
         let half = Tensor::randn([rows, 1, dim / 2], options);
         let angles = Tensor::cat(&[&half, &half], 2);
         let rope = Rope { cos: angles.cos(), sin: angles.sin() };
-        let [q, k] = Ops::Generic.rotate_qk(Tensor::cat(&qkv[..2], 1), [&rope.cos, &rope.sin], heads);
+        let [q, k] = generic::rotate(Tensor::cat(&qkv[..2], 1), [&rope.cos, &rope.sin], heads);
         let want = cache.attend_plain(0, &plain, [&q, &k, qkv[2]]);
 
         assert_eq!(view.decoding_rows(), chunks.len());

@@ -123,7 +123,7 @@ pub fn forward(
     };
     // The head reads only the rows whose next token is drawn.
     let run = |tokens: &Tensor, rope: &Rope, last: &Tensor, decodes: bool, attend: &Attend| {
-        let input = ForwardInput { tokens, images, rope, decodes, read: Some(last) };
+        let input = ForwardInput { tokens, images, rope, decodes, keys: None, read: Some(last) };
         model.forward(WeightSource::Held { outer, blocks }, &input, |layer, q, k, v| attend(layer, [q, k, v]))
     };
     // Rows in fixed numbers keep to one attention: a kernel of their own would round in another way.

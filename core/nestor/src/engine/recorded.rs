@@ -214,7 +214,7 @@ impl DecodePass {
         let [page_table, lengths] = [&self.page_table, &self.lengths].map(|numbers| numbers.to_kind(Kind::Int));
         let view = DecodeView { places: &self.places, page_table: &page_table, lengths: &lengths };
         let rope = self.rope.rows(&self.positions);
-        let input = ForwardInput { tokens: &tokens, images: None, rope: &rope, decodes: true, read: None };
+        let input = ForwardInput { tokens: &tokens, images: None, rope: &rope, decodes: true, keys: None, read: None };
         let attend =
             |layer: usize, q: &Tensor, k: &Tensor, v: &Tensor| view.attend(&self.cache[layer], [q, k, v], &rope);
         let states = model.forward(WeightSource::Held { outer, blocks }, &input, attend)?;

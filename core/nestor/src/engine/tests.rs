@@ -50,6 +50,7 @@ fn full_pass(model: &Model, tokens: &[u32], temperature: f64) -> Tensor {
             images: None,
             rope: &model.rope(&positions),
             decodes: false,
+            keys: None,
             read: None,
         };
         let attend = |_, q: &Tensor, k: &Tensor, v: &Tensor| {

@@ -69,7 +69,14 @@ pub fn states(model: &Model, packed: &Packed, reader: &mut UnitReader) -> Result
     let embeddings = model.joined_embeddings(packed.shown(), TowerSource::Read(reader))?;
     let rope = model.rope(&packed.packing.positions);
     let (images, read) = (packed.images.as_ref().zip(embeddings.as_ref()), Some(&packed.predictors));
-    let input = ForwardInput { tokens: &packed.tokens, images, rope: &rope, decodes: false, read };
+    let input = ForwardInput {
+        tokens: &packed.tokens,
+        images,
+        rope: &rope,
+        decodes: false,
+        keys: packed.packing.sequences.keys.as_ref(),
+        read,
+    };
     let attend = |_, q: &Tensor, k: &Tensor, v: &Tensor| model.ops.attend([q, k, v], &packed.packing.sequences);
     no_grad(|| model.forward(WeightSource::Read(reader), &input, attend))
 }
@@ -99,7 +106,7 @@ pub fn accumulate_gradients<M>(
     // The last block computes only the states that are read.
     let block = |layer: usize, weights: &BlockWeights, x: &Tensor, tape: &mut Tape| {
         let read = (layer + 1 == model.blocks()).then_some(&packed.predictors);
-        let input = BlockInput { x, rope: &rope, decodes: false, read };
+        let input = BlockInput { x, rope: &rope, decodes: false, keys: packed.packing.sequences.keys.as_ref(), read };
         model.block(weights, input, tape, |q, k, v| model.ops.attend([q, k, v], &packed.packing.sequences))
     };
     let graph = |layer: usize, weights: BlockWeights, x: &Tensor, mut tape: Tape| {

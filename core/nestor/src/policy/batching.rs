@@ -11,6 +11,8 @@ use rand_chacha::ChaCha8Rng;
 use super::prefix_tree;
 use super::reweight::resample;
 use crate::data::{Batch, Sequence};
+use crate::model::Config;
+use crate::model::flops::block_matrices;
 use crate::ranks::balance;
 use crate::recipe::Update;
 use crate::shard::Ranks;
@@ -39,15 +41,18 @@ fn spread(scored: Vec<usize>, failed: Range<usize>) -> Vec<usize> {
 
 /// The mini-batches that remain after the first `done`. Also sets this rank's progress total.
 pub fn remaining_mini_batches(
-    ranks: &Ranks,
+    batching: MicroBatching,
     batch: &Batch,
     update: &Update,
     seed: u64,
     done: usize,
 ) -> Vec<Vec<usize>> {
     let left: Vec<_> = all_mini_batches(batch, update, seed).into_iter().skip(done).collect();
-    let own = |indices| balanced_micro_batches(ranks, batch, indices, update.micro_batch_tokens);
-    ranks.progress.set_total(left.iter().flat_map(|indices| own(indices)).flatten().map(|micro| micro.len()).sum());
+    let own = |indices| batching.own(batch, indices);
+    batching
+        .ranks
+        .progress
+        .set_total(left.iter().flat_map(|indices| own(indices)).flatten().map(|micro| micro.len()).sum());
     left
 }
 
@@ -61,29 +66,59 @@ pub fn mini_batches(batch: &Batch, sequences: &[usize], update: &Update, seed: u
     cut(&order, update.mini_batch, |_, i| batch.sequences[i].rows.len())
 }
 
-/// This rank's micro-batches of some sequences. All ranks get the same number of entries; `None` fills up where this rank
-/// has fewer micro-batches than another.
-///
-/// Sequences are assigned to ranks first, and each rank cuts its own into micro-batches. In deterministic runs they are
-/// cut first and assigned as micro-batches, because the last bits of a product depend on its number of rows.
-pub fn balanced_micro_batches(
-    ranks: &Ranks,
-    batch: &Batch,
-    indices: &[usize],
-    budget: usize,
-) -> Vec<Option<Vec<usize>>> {
-    let by_rank = micro_batches_by_rank(ranks, batch, indices, budget);
-    own_micro_batches(ranks, by_rank)
+/// The sharing of a network's passes among ranks.
+#[derive(Debug, Clone, Copy)]
+pub struct MicroBatching<'a> {
+    pub ranks: &'a Ranks,
+    pub config: &'a Config,
+    /// Most computed tokens of a micro-batch.
+    pub budget: usize,
 }
 
-/// The micro-batches of each rank.
-fn micro_batches_by_rank(ranks: &Ranks, batch: &Batch, indices: &[usize], budget: usize) -> Vec<Vec<Vec<usize>>> {
-    if ranks.deterministic {
-        let all = micro_batches(batch, indices, budget);
-        return balance(&all, ranks.world(), |micro| own_tokens(batch, micro).sum());
+impl MicroBatching<'_> {
+    /// This rank's micro-batches of some sequences. All ranks get the same number of entries; `None` fills up where this rank
+    /// has fewer micro-batches than another.
+    ///
+    /// Sequences are assigned to ranks first, and each rank cuts its own into micro-batches. In deterministic runs they are
+    /// cut first and assigned as micro-batches, because the last bits of a product depend on its number of rows.
+    pub fn own(self, batch: &Batch, indices: &[usize]) -> Vec<Option<Vec<usize>>> {
+        own_micro_batches(self.ranks, self.by_rank(batch, indices))
     }
-    let shares = shares(batch, &in_tree_order(batch, indices), ranks.world());
-    shares.iter().map(|own| micro_batches(batch, own, budget)).collect()
+
+    /// The micro-batches of each rank, with about as much work.
+    fn by_rank(self, batch: &Batch, indices: &[usize]) -> Vec<Vec<Vec<usize>>> {
+        let (world, work) = (self.ranks.world(), Work::of(self.config));
+        if self.ranks.deterministic {
+            let all = micro_batches(batch, indices, self.budget);
+            return balance(&all, world, |micro| work.of_each(batch, micro).sum());
+        }
+        let shares = shares(batch, &in_tree_order(batch, indices), world, work);
+        shares.iter().map(|own| micro_batches(batch, own, self.budget)).collect()
+    }
+}
+
+/// The work of a block's forward pass, in multiplications.
+#[derive(Debug, Clone, Copy)]
+struct Work {
+    /// For each computed token.
+    token: usize,
+    /// For each pair of a computed token and one that it attends to.
+    pair: usize,
+}
+
+impl Work {
+    fn of(config: &Config) -> Self {
+        let pair = 2 * config.num_attention_heads * config.head_dim();
+        Self { token: block_matrices(config) as usize, pair: pair as usize }
+    }
+
+    /// The work of each sequence of a pass over these.
+    fn of_each<'a>(self, batch: &'a Batch, sequences: &'a [usize]) -> impl Iterator<Item = usize> + 'a {
+        sequences.iter().zip(own_tokens(batch, sequences)).map(move |(&i, own)| {
+            let common = batch.sequences[i].tokens.len() - own;
+            own * self.token + (own * common + own * (own + 1) / 2) * self.pair
+        })
+    }
 }
 
 /// Those of this rank, as many as the rank with the most has.
@@ -102,21 +137,20 @@ pub fn micro_batches(batch: &Batch, indices: &[usize], budget: usize) -> Vec<Vec
 /// The passes over a whole batch without gradients: of policy, reference, teacher and critic. They share its micro-batches.
 #[derive(Debug)]
 pub struct ScoringPasses {
-    /// This rank's, as [`balanced_micro_batches`] gives them.
+    /// This rank's, as [`MicroBatching::own`] gives them.
     pub micro_batches: Vec<Option<Vec<usize>>>,
     /// The share of the batch's tokens that all ranks compute in such a pass.
     pub computed_share: f64,
 }
 
 impl ScoringPasses {
-    /// Passes with micro-batches of at most `budget` computed tokens.
-    pub fn new(ranks: &Ranks, batch: &Batch, budget: usize) -> Self {
+    pub fn new(batching: MicroBatching, batch: &Batch) -> Self {
         let all: Vec<usize> = (0..batch.sequences.len()).collect();
-        let by_rank = micro_batches_by_rank(ranks, batch, &all, budget);
+        let by_rank = batching.by_rank(batch, &all);
         let computed: usize = by_rank.iter().flatten().flat_map(|micro| own_tokens(batch, micro)).sum();
         let tokens: usize = batch.sequences.iter().map(|sequence| sequence.tokens.len()).sum();
         Self {
-            micro_batches: own_micro_batches(ranks, by_rank),
+            micro_batches: own_micro_batches(batching.ranks, by_rank),
             computed_share: computed as f64 / tokens.max(1) as f64,
         }
     }
@@ -139,16 +173,17 @@ fn own_tokens<'a>(batch: &'a Batch, sequences: &'a [usize]) -> impl Iterator<Ite
     sequences.iter().zip(before).map(|(&i, before)| tokens_after(batch, before, i))
 }
 
-/// Successive sequences for each rank, with about as many tokens to compute.
-fn shares(batch: &Batch, sequences: &[usize], world: usize) -> Vec<Vec<usize>> {
-    let total: usize = own_tokens(batch, sequences).sum();
+/// Successive sequences for each rank, with about as much work.
+fn shares(batch: &Batch, sequences: &[usize], world: usize, work: Work) -> Vec<Vec<usize>> {
+    let each: Vec<usize> = work.of_each(batch, sequences).collect();
+    let total: usize = each.iter().sum();
     let mut shares = vec![Vec::new(); world];
     let mut done = 0;
-    for (&sequence, tokens) in sequences.iter().zip(own_tokens(batch, sequences)) {
-        // By the middle of its tokens.
-        let rank = (2 * done + tokens) * world / (2 * total).max(1);
+    for (&sequence, work) in sequences.iter().zip(each) {
+        // By the middle of its work.
+        let rank = (2 * done + work) * world / (2 * total).max(1);
         shares[rank.min(world - 1)].push(sequence);
-        done += tokens;
+        done += work;
     }
     shares
 }
@@ -185,19 +220,24 @@ mod tests {
 
     /// By hand: the sequences have 4, 1, 1, 0, 1, 4 and 4 tokens of their own.
     #[test]
-    fn ranks_get_successive_sequences_with_about_as_many_tokens_of_their_own() {
+    fn ranks_get_successive_sequences_with_about_as_much_work() {
         let sequence = |tokens: &[u32]| Sequence { tokens: tokens.to_vec(), ..Sequence::default() };
         let all = [&[1, 2, 3, 4][..], &[1, 2, 3, 5], &[1, 2, 3, 6], &[1, 2, 3, 6], &[1, 2, 3, 7], &[2; 4], &[3; 4]];
         let batch = Batch { sequences: all.map(sequence).into(), ..Batch::default() };
         let order = in_tree_order(&batch, &[6, 3, 1, 0, 5, 2, 4]);
         assert_eq!(order, [0, 1, 3, 2, 4, 5, 6], "equal ones keep their places");
         assert_eq!(own_tokens(&batch, &order).collect::<Vec<_>>(), [4, 1, 1, 0, 1, 4, 4]);
-        assert_eq!(shares(&batch, &order, 1), std::slice::from_ref(&order));
-        assert_eq!(shares(&batch, &order, 2), [vec![0, 1, 3, 2, 4], vec![5, 6]]);
-        assert_eq!(shares(&batch, &order[..1], 3).iter().map(Vec::len).sum::<usize>(), 1);
+        let [tokens, pairs] = [Work { token: 1, pair: 0 }, Work { token: 0, pair: 1 }];
+        assert_eq!(shares(&batch, &order, 1, tokens), std::slice::from_ref(&order));
+        assert_eq!(shares(&batch, &order, 2, tokens), [vec![0, 1, 3, 2, 4], vec![5, 6]]);
+        assert_eq!(shares(&batch, &order[..1], 3, tokens).iter().map(Vec::len).sum::<usize>(), 1);
+        // A short end of a long sequence has many pairs: 10, 4, 4, 0, 4, 10 and 10.
+        assert_eq!(pairs.of_each(&batch, &order).collect::<Vec<_>>(), [10, 4, 4, 0, 4, 10, 10]);
         // A part begins with a whole sequence, whatever was before it.
         assert_eq!(micro_batches(&batch, &order, 6), [vec![0, 1, 3, 2], vec![4], vec![5], vec![6]]);
         assert_eq!(micro_batches(&batch, &order, 3).len(), 7, "each alone, since each is over the budget");
-        assert_eq!(ScoringPasses::new(&Ranks::solo(tch::Device::Cpu), &batch, 100).computed_share, 15.0 / 28.0);
+        let (ranks, config) = (Ranks::solo(tch::Device::Cpu), Config::shape("tiny").expect("a shape"));
+        let batching = MicroBatching { ranks: &ranks, config: &config, budget: 100 };
+        assert_eq!(ScoringPasses::new(batching, &batch).computed_share, 15.0 / 28.0);
     }
 }

@@ -109,7 +109,13 @@ fn stats_and_hidden(
         for block in 0..model.blocks() {
             let weights = model.block_weights(&mut reader, block, false)?;
             reader.prefetch(model.unit_after(block))?;
-            let input = BlockInput { x: &x, rope: &rope, decodes: false, read: None };
+            let input = BlockInput {
+                x: &x,
+                rope: &rope,
+                decodes: false,
+                keys: packed.packing.sequences.keys.as_ref(),
+                read: None,
+            };
             let attend = |q: &Tensor, k: &Tensor, v: &Tensor| model.ops.attend([q, k, v], &packed.packing.sequences);
             x = model.block(&weights, input, &mut Tape::off(), attend);
             for (mean, asked) in means.iter_mut().zip(hidden).filter(|(_, asked)| asked.block == block) {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor, no_grad};
 
 use super::backward::{HeadInputs, accumulate_gradients, states};
-use super::batching::{ScoringPasses, advance, balanced_micro_batches, remaining_mini_batches};
+use super::batching::{ScoringPasses, advance, remaining_mini_batches};
 use super::logprobs::shared_numbers;
 use super::losses::{TokenWeights, ValueInputs, value_loss};
 use super::network::Network;
@@ -123,7 +123,8 @@ pub fn run_remaining(
     pause: impl Fn() -> bool,
 ) -> Result<bool> {
     let done = report.each.len();
-    for indices in remaining_mini_batches(&critic.ranks, batch, settings.update, settings.seed, done) {
+    let batching = critic.micro_batching(settings.update.micro_batch_tokens);
+    for indices in remaining_mini_batches(batching, batch, settings.update, settings.seed, done) {
         if critic.ranks.check_stop_or(report.each.len() > done && pause())? {
             return Ok(false);
         }
@@ -152,7 +153,7 @@ pub fn gradients(
     let options = ValuePass { recompute: settings.update.recompute, loss_factor: critic.optimizer.loss_factor() };
     let mut sums = (0.0, 0.0);
     let ranks = critic.ranks.clone();
-    for micro in balanced_micro_batches(&ranks, batch, indices, settings.update.micro_batch_tokens) {
+    for micro in critic.micro_batching(settings.update.micro_batch_tokens).own(batch, indices) {
         let Some(micro) = micro else {
             critic.idle(settings.update.recompute)?;
             continue;

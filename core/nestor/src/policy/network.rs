@@ -7,6 +7,7 @@ use anyhow::{Result, bail};
 use tch::{Kind, Tensor, no_grad};
 
 use super::backward;
+use super::batching::MicroBatching;
 use crate::error::Diverged;
 use crate::model::config::Output;
 use crate::model::decoder::layouts;
@@ -124,6 +125,11 @@ impl Network {
     /// This rank's shards of the compute weights, one flat tensor per unit.
     pub fn shards(&self) -> Vec<Tensor> {
         shards(&self.model, &self.ranks)
+    }
+
+    /// Its passes, shared among ranks, with micro-batches of at most `budget` computed tokens.
+    pub fn micro_batching(&self, budget: usize) -> MicroBatching<'_> {
+        MicroBatching { ranks: &self.ranks, config: &self.model.config, budget }
     }
 
     /// Layouts of the optimizer's units: all weights, or the adapters.

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
-use super::batching::{advance, balanced_micro_batches, remaining_mini_batches};
+use super::batching::{advance, remaining_mini_batches};
 use super::lm_head::{PassOptions, TokenGrads, TokenStats, policy_gradients};
 use super::losses::{LossInputs, LossMetrics, MicroBatchMetrics, TokenWeights, policy_loss};
 use super::network::Network;
@@ -108,7 +108,8 @@ pub fn run_remaining(
         report.logprob_diff = difference(&batch.rows.logprobs, recomputed);
     }
     let done = report.each.len();
-    for indices in remaining_mini_batches(&policy.ranks, batch, update, settings.seed, done) {
+    let batching = policy.micro_batching(update.micro_batch_tokens);
+    for indices in remaining_mini_batches(batching, batch, update, settings.seed, done) {
         // At least one step between two pauses.
         if policy.ranks.check_stop_or(report.each.len() > done && pause())? {
             return Ok(false);
@@ -159,7 +160,7 @@ pub fn gradients(
     let (mut tokens, mut distinct_tokens) = (0, 0);
     let (mut differences, mut losses_of_micro_batches) = (Vec::new(), Vec::new());
     let ranks = policy.ranks.clone();
-    for micro in balanced_micro_batches(&ranks, batch, indices, update.micro_batch_tokens) {
+    for micro in policy.micro_batching(update.micro_batch_tokens).own(batch, indices) {
         let Some(micro) = micro else {
             policy.idle(update.recompute)?;
             continue;

@@ -27,7 +27,8 @@ impl Run {
         if batch.rows.is_empty() {
             return Ok(());
         }
-        let passes = ScoringPasses::new(&self.ranks, batch, self.recipe.update.micro_batch_tokens);
+        let passes =
+            ScoringPasses::new(self.learner.policy.micro_batching(self.recipe.update.micro_batch_tokens), batch);
         self.policy_columns(batch, &passes)?;
         self.reference_logprobs(batch, &passes)?;
         let Self { recipe, ranks, learner, meter, ledger, .. } = self;

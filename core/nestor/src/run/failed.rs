@@ -34,7 +34,8 @@ impl Run {
         if failed.rows.is_empty() || batch.rows.is_empty() {
             return Ok(Batch::default());
         }
-        let passes = ScoringPasses::new(&self.ranks, &failed, self.recipe.update.micro_batch_tokens);
+        let passes =
+            ScoringPasses::new(self.learner.policy.micro_batching(self.recipe.update.micro_batch_tokens), &failed);
         if self.recipe.update.old_logprobs == OldLogprobs::Recompute {
             self.policy_columns(&mut failed, &passes)?;
         }

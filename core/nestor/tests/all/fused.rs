@@ -75,9 +75,9 @@ fn rotary_embedding() {
         };
         let [q, k] = composite();
         let with_values = [q, k, x.narrow(1, heads + kv_heads, kv_heads)];
-        assert_same("rotate", kind, &[&x], &fused::rotate_qkv(&x, &cos, &sin, heads), &with_values);
+        assert_same("rotate", kind, &[&x], &fused::rotate_qkv(&x, [&cos, &sin], heads), &with_values);
         let qk = x.narrow(1, 0, heads + kv_heads);
-        assert_same("rotate", kind, &[&x], &fused::rotate(&qk, &cos, &sin, heads), &composite());
+        assert_same("rotate", kind, &[&x], &fused::rotate(&qk, [&cos, &sin], heads), &composite());
     }
 }
 

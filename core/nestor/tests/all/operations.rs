@@ -40,7 +40,8 @@ fn a_block_dispatches_as_many_operations_as_the_docs_say() {
     }
 }
 
-/// Sequences that begin alike add two gathers and their two sums to a block, none larger than the keys of all sequences.
+/// Without own kernels, sequences that begin alike add two gathers and their two sums to a block, none larger than the keys of
+/// all sequences. With them nothing is added (tests/ledger.rs).
 #[test]
 fn a_common_beginning_gathers_keys_and_values_once_a_block() {
     let lengths = [60, 50, 45];

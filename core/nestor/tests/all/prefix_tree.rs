@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::rc::Rc;
 
 use nestor::policy::Network;
-use nestor::policy::batching::ScoringPasses;
+use nestor::policy::batching::{MicroBatching, ScoringPasses};
 use nestor::policy::critic;
 use nestor::policy::logprobs::ragged_logprobs;
 use nestor::policy::update::{UpdateSettings, gradients};
@@ -120,8 +120,8 @@ fn rule() -> Rc<dyn UpdateRule> {
 fn numbers(model: &dyn Fn() -> Model, batch: &Batch, micro_batch_tokens: usize) -> Vec<Tensor> {
     let (ranks, update) = (Ranks::solo(Device::Cpu), update(micro_batch_tokens));
     let all: Vec<usize> = (0..batch.sequences.len()).collect();
-    let passes = ScoringPasses::new(&ranks, batch, micro_batch_tokens);
     let mut policy = Network::new(model(), rule(), &ranks).unwrap();
+    let passes = ScoringPasses::new(policy.micro_batching(micro_batch_tokens), batch);
     let logprobs = ragged_logprobs(&ranks, &policy.model, batch, &passes, 0.9).unwrap();
     let mut found = vec![Tensor::from_slice(&logprobs)];
     gradients(&mut policy, batch, &all, &settings(&update)).unwrap();
@@ -198,7 +198,8 @@ fn a_batch_has_the_log_probs_and_gradients_of_its_sequences_alone() {
         for round in 0..rounds {
             let mut rng = ChaCha8Rng::seed_from_u64(round);
             let batch = batch(&mut rng, config.vision.is_some());
-            shares.push(ScoringPasses::new(&Ranks::solo(Device::Cpu), &batch, 1 << 20).computed_share);
+            let batching = MicroBatching { ranks: &Ranks::solo(Device::Cpu), config: &config, budget: 1 << 20 };
+            shares.push(ScoringPasses::new(batching, &batch).computed_share);
             let alone = numbers(&model, &batch, 1);
             // All in one tree, or trees that a budget cuts.
             let budget = if round % 3 > 0 { 1 << 20 } else { 40 };

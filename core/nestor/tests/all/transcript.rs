@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::support::toy;
 use nestor::agent::{EpisodePlan, PlaySettings, Player, PlayerOptions, Scored, pack, plan, texts};
 use nestor::engine::{Completion, Engine, EngineOptions, NoiseKey, Request, Weights};
-use nestor::policy::batching::ScoringPasses;
+use nestor::policy::batching::{MicroBatching, ScoringPasses};
 use nestor::policy::logprobs::{logprobs, ragged_logprobs};
 use nestor_host::Parts;
 use nestor_model::data::{Batch, Episode};
@@ -213,7 +213,8 @@ fn log_probs_of_the_engine_are_those_of_one_pass_over_the_conversation() {
         scored[rows.sequence[r] as usize][first..first + count].to_vec()
     });
     let ranks = Ranks::solo(model.device());
-    let update = ragged_logprobs(&ranks, &model, &batch, &ScoringPasses::new(&ranks, &batch, 1000), 1.0).unwrap();
+    let batching = MicroBatching { ranks: &ranks, config: &model.config, budget: 1000 };
+    let update = ragged_logprobs(&ranks, &model, &batch, &ScoringPasses::new(batching, &batch), 1.0).unwrap();
     let (mut largest, mut range) = (0f32, 0f32);
     for ((engine, one_pass), update) in rows.logprobs.iter().zip(one_pass).zip(update) {
         largest = largest.max((engine - one_pass).abs()).max((engine - update).abs());

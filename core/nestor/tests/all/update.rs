@@ -136,7 +136,7 @@ fn adapters_start_as_the_base_and_train_only_projections() {
         let mut policy =
             Network::with_lora(model_in(kind), adamw(), (&Lora { rank: 4, alpha: 8.0 }, 1), &solo()).unwrap();
         policy.refresh().unwrap();
-        let passes = ScoringPasses::new(&solo(), &batch, 20);
+        let passes = ScoringPasses::new(policy.micro_batching(20), &batch);
         let logprobs = |model: &Model| ragged_logprobs(&solo(), model, &batch, &passes, 1.0).unwrap();
         assert_eq!(logprobs(&policy.model), logprobs(&base));
         train(&mut policy, &batch, &section(json!({ "epochs": 3 }))).unwrap();

@@ -94,7 +94,7 @@ pub fn iteration(args: &IterationArgs) -> Result<Value> {
         let mut batch = clock.time("pack", || Ok(pack(&played.episodes, &rollout)))?;
         if let Some(reference) = &reference {
             batch.rows.ref_logprobs = clock.time("reference", || {
-                let passes = ScoringPasses::new(&policy.ranks, &batch, micro_batch_tokens);
+                let passes = ScoringPasses::new(policy.micro_batching(micro_batch_tokens), &batch);
                 ragged_logprobs(&policy.ranks, reference, &batch, &passes, 1.0).map(Some)
             })?;
         }

@@ -35,7 +35,7 @@ use crate::files::TokenRow;
 use crate::input_error;
 use crate::model::{Model, StoredType, hub, rank_device, weights};
 use crate::plan::{Hardware, Images, UpdateSetup, update_memory};
-use crate::policy::batching::{all_mini_batches, balanced_micro_batches};
+use crate::policy::batching::{MicroBatching, all_mini_batches};
 use crate::policy::update::{UpdateSettings, update as update_policy};
 use crate::policy::{Network, logprobs};
 use crate::process_memory::peak_bytes;
@@ -110,6 +110,8 @@ pub fn update(options: &BenchOptions) -> Result<Value> {
     };
     let settings =
         UpdateSettings { update: &update, lr: update.lr, temperature: 1.0, max_response_tokens: options.new, seed: 0 };
+    let config = policy.model.config.clone();
+    let batching = MicroBatching { ranks: &ranks, config: &config, budget: update.micro_batch_tokens };
     let mut step = |run: usize| {
         let batch = batch_of(run);
         seconds(|| update_policy(&mut policy, &batch, &settings).map(drop))
@@ -118,7 +120,7 @@ pub fn update(options: &BenchOptions) -> Result<Value> {
     let times = times.inspect_err(|error| ranks.comm.abort(&message(error)))?;
     let passes = |run: usize| {
         let batch = batch_of(run);
-        let own = |indices: &Vec<usize>| balanced_micro_batches(&ranks, &batch, indices, update.micro_batch_tokens);
+        let own = |indices: &Vec<usize>| batching.own(&batch, indices);
         all_mini_batches(&batch, &update, settings.seed).iter().flat_map(own).flatten().count()
     };
     let tokens = first.iter().map(|(prompt, new)| prompt + new).sum::<usize>();

@@ -7,6 +7,7 @@
 use nestor_torch::autograd::{GradientEdge, gradients};
 use nestor_torch::generic::RotatedQkv;
 use nestor_torch::head::HeadStatistics;
+use nestor_torch::packed::{Keys, PackedSequence, PackedSequences};
 use nestor_torch::{AdamW, AdamWState, adamw, generic, kernels};
 use tch::{Device, Kind, Tensor};
 
@@ -77,11 +78,11 @@ fn tables(noise: &mut Random, tokens: i64, dim: i64, kind: Kind) -> [Tensor; 2] 
 }
 
 /// Queries, keys and perhaps values of one tensor after their rotation, and the leaf that stands for a bias.
-fn rotated(x: Tensor, [cos, sin]: [&Tensor; 2], heads: i64, values: bool) -> (Vec<Tensor>, Option<Tensor>) {
+fn rotated(x: Tensor, tables: [&Tensor; 2], heads: i64, values: bool) -> (Vec<Tensor>, Option<Tensor>) {
     if !values {
-        return (generic::rotate(x, cos, sin, heads).into(), None);
+        return (generic::rotate(x, tables, heads).into(), None);
     }
-    let RotatedQkv { q, k, v, bias } = generic::rotate_qkv(x, cos, sin, heads);
+    let RotatedQkv { q, k, v, bias } = generic::rotate_qkv(x, tables, heads, None);
     (vec![q, k, v], bias)
 }
 
@@ -149,6 +150,56 @@ fn the_gradient_of_a_rotation_is_rounded_once() {
         if let Some(parts) = got.get(1) {
             let over_tokens = |x: &Tensor| x.sum_dim_intlist([0i64].as_slice(), false, Kind::Double).flatten(0, -1);
             assert_rounded("bias", &over_tokens(&f64_of(parts)), &over_tokens(&want), &over_tokens(&terms), 4.0);
+        }
+    });
+}
+
+/// Keys and values of sequences that begin alike, and the sums of their gradients, beside rotated tokens that are gathered in
+/// float64. Values are in the same tensor or in another.
+#[test]
+fn rows_of_rotated_keys_are_rounded_once() {
+    cases("rotate_gather", &KINDS, |noise, kind| {
+        let (heads, kv_heads, apart) = (1 + noise.below(4), 1 + noise.below(2), noise.one_in(2));
+        let dim = 16 * (1 + noise.below(8));
+        let mut each = vec![PackedSequence::whole(1 + noise.below(9))];
+        let mut tokens = each[0].own;
+        for _ in 0..noise.below(4) {
+            let (common, own) = (noise.below(each[0].own + 1), noise.below(5));
+            each.push(PackedSequence { prefix: std::iter::repeat_n(0..common, (common > 0).into()).collect(), own });
+            tokens += own;
+        }
+        let keys = PackedSequences::new(each, Device::Cpu).keys;
+        let [cos, sin] = tables(noise, tokens, dim, kind).map(|table| table.copy());
+        let inside = heads + kv_heads * if apart { 1 } else { 2 };
+        let leaf = |noise: &mut Random, n| noise.scaled(&[tokens, n, dim], 1.0, kind).set_requires_grad(true);
+        let (x, v) = (leaf(noise, inside), leaf(noise, kv_heads));
+        let rotate = |x: &Tensor, v: &Tensor, cos: &Tensor, sin: &Tensor, keys: Option<&Keys>| {
+            let RotatedQkv { q, k, v, .. } = match apart {
+                true => generic::rotate_qk(x * 1.0, &(v * 1.0), [cos, sin], heads, keys),
+                false => generic::rotate_qkv(x * 1.0, [cos, sin], heads, keys),
+            };
+            [q, k, v]
+        };
+        let got = rotate(&x, &v, &cos, &sin, keys.as_ref());
+        let wide = |x: &Tensor| f64_of(&x.detach()).set_requires_grad(true);
+        let (wide_x, wide_v) = (wide(&x), wide(&v));
+        let want = rotate(&wide_x, &wide_v, &f64_of(&cos), &f64_of(&sin), None);
+        let along =
+            |x: &Tensor| keys.as_ref().map_or_else(|| x.shallow_clone(), |keys| x.index_select(0, &keys.tokens));
+        let want = [want[0].shallow_clone(), along(&want[1]), along(&want[2])];
+        let given = want.each_ref().map(|x| noise.scaled(&x.size(), 1.0, kind));
+        let gradients = |parts: &[Tensor; 3], leaves: &[&Tensor]| {
+            let losses: Vec<Tensor> = parts.iter().zip(&given).map(|(x, grad)| (x * grad).sum(Kind::Double)).collect();
+            Tensor::run_backward(&[Tensor::stack(&losses, 0).sum(Kind::Double)], leaves, false, false)
+        };
+        for (got, want) in got.iter().zip(&want) {
+            let terms = want.detach().ones_like() * 8.0;
+            assert_rounded("rows", got, &want.detach(), &terms, 2.0);
+        }
+        let leaves = |x, v| if apart { vec![x, v] } else { vec![x] };
+        let (got, want) = (gradients(&got, &leaves(&x, &v)), gradients(&want, &leaves(&wide_x, &wide_v)));
+        for (got, want) in got.iter().zip(&want) {
+            assert_rounded("gradient", got, want, &(want.ones_like() * 16.0), 2.0);
         }
     });
 }

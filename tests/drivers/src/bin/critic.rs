@@ -58,7 +58,7 @@ fn main() -> Result<()> {
         no_grad(|| parameter.shallow_clone().copy_(&value));
     }
     let batch = pack(input.sequences);
-    let passes = ScoringPasses::new(&critic.ranks, &batch, input.update.micro_batch_tokens);
+    let passes = ScoringPasses::new(critic.micro_batching(input.update.micro_batch_tokens), &batch);
     let values = ragged_values(&critic.ranks, &critic.model, &batch, &passes)?;
     let settings = UpdateSettings { update: &input.update, lr: 0.0, temperature: 1.0, max_response_tokens: 1, seed: 0 };
     let all: Vec<usize> = (0..batch.sequences.len()).collect();

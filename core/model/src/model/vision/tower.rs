@@ -192,7 +192,7 @@ pub fn block(
     let Normed { sum: x, norm: h, weight } = ops.add_norm(x, None, &weights.norm1, EPS);
     tape.norm(&weight);
     let h = weights.qkv.apply(&h, tape).view([-1, 3 * heads, dim]);
-    let RotatedQkv { q, k, v, bias } = ops.rotate_qkv(h, [&input.rope.cos, &input.rope.sin], heads);
+    let RotatedQkv { q, k, v, bias } = ops.rotate_qkv(h, [&input.rope.cos, &input.rope.sin], heads, None);
     tape.bias(bias);
     let segments = if c.attends_fully(number) { &input.images } else { &input.windows };
     let attended = weights.proj.apply(&segments.attend([&q, &k, &v]).reshape([-1, heads * dim]), tape);

@@ -1,5 +1,6 @@
 """The checks in their order, each with the seconds it is expected to take on a GPU: the card's rates, correctness, the speed of
-the product, and last the ceilings of libtorch's public operations. Together they fit into ten minutes."""
+the product, and last the ceilings of libtorch's public operations. Together they fit into ten minutes, without those that are
+apart, which calls.py asks for."""
 from program import HALVES
 from runner import Check
 
@@ -56,6 +57,11 @@ def checks(rehearsal):
         Check("rms-norm", 6, "products.rms_norm"),
         Check("sdp-choice", 10, "attention.choice"),
         *[Check(f"smoke-{recipe}", 3, "whole.smoke", {"recipe": recipe}) for recipe in ("grpo", "rloo", "reinforce_pp")],
+        Check("rollouts", 60, "whole.rollouts", apart=True),
+        Check("memcheck", 40, "sanitizer.run", {"tool": "memcheck"}, apart=True),
+        Check("synccheck", 40, "sanitizer.run", {"tool": "synccheck"}, apart=True),
+        # Of attention alone, since it is slow and few other kernels have shared memory.
+        Check("racecheck", 60, "sanitizer.run", {"tool": "racecheck", "only": "paged_attention"}, apart=True),
     ]
     if rehearsal:
         for check in listed:

@@ -16,11 +16,17 @@ class Program:
         self.context, self.device = context, context.device
         self.folder, self.scratch = Path(context.folder), Path(context.scratch)
         self.rehearsal = context.rehearsal
+        self.left_out = self.folder / "left-out"
+
+    def leave_out(self, kernels):
+        """All later calls, of other checks too, do without these kernels."""
+        self.left_out.write_text(",".join(f"-{kernel}" for kernel in kernels))
 
     def call(self, name, *words, **variables):
         """Runs a program with these variables and returns its output. Its first error line is the failure's text."""
         command = [str(word) for word in (self.folder / name, *words)]
-        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **variables})
+        without = {"NESTOR_KERNELS": self.left_out.read_text()} if self.left_out.exists() else {}
+        done = subprocess.run(command, capture_output=True, text=True, env={**without, **os.environ, **variables})
         if done.returncode != 0:
             said = [line for line in done.stderr.splitlines() if line.lower().startswith("error")]
             raise SystemExit(said[0] if said else f"{name} ended with {done.returncode}: {done.stderr.strip()[-500:]}")

@@ -22,6 +22,7 @@ class Check:
     seconds: float  # expected; a check starts only while as many are left
     work: str  # module.function, called with the context and `args`
     args: dict = field(default_factory=dict)
+    apart: bool = False  # runs only where it is named
 
     @property
     def limit(self):

@@ -39,6 +39,28 @@ def sharded(context):
     return {"figure": f"launched with one rank, sharded: {figure}", "good": good}
 
 
+def rollouts(context):
+    """Forty short rollouts whose decoding is recorded: the graphs of each leave memory that libtorch keeps (a pool apart), so that it
+    would grow from one to the next."""
+    p = Program(context)
+    run_dir = p.scratch / "run-rollouts"
+    sets = ["iterations=4" if p.rehearsal else "iterations=40", "eval.every=1000", "checkpoint.every=1000"]
+    # Heads of 64, whose decoding the own kernels do.
+    sets += [] if p.rehearsal else [f"model.new.{size}" for size in ("hidden_size=512", "heads=8", "kv_heads=2", "layers=4")]
+    p.call("nestor", "train", *p.train("gigpo", run_dir, *sets))
+    rows = metrics(run_dir)
+    reserved = [row["memory/device_peak_reserved_bytes"] / 1e9 for row in rows if "memory/device_peak_reserved_bytes" in row]
+    retries = sum(row.get("memory/device_retries", 0) for row in rows)
+    details(reserved_gb=reserved, retries=retries)
+    figure = f"{len(rows)} rollouts, {retries:.0f} retries of the allocator"
+    if not reserved:
+        return {"figure": figure, "good": p.rehearsal}
+    # The first ones meet new sizes.
+    settled = reserved[len(reserved) // 4:]
+    figure += f"; reserved {reserved[0]:.2f} GB, then {min(settled):.2f} to {max(settled):.2f} GB"
+    return {"figure": figure, "limit": "5 % more than at first", "good": settled[-1] <= 1.05 * settled[0] and retries == 0}
+
+
 def checkpoint(context):
     """Saves and loads a checkpoint of a network of 122 million parameters: weights and both moments in float32, hashed."""
     p = Program(context)

@@ -1,4 +1,4 @@
-"""What a first half hour on a GPU found, as tables for docs/gpu.md and constants for the ledger.
+"""The findings of a first half hour on a GPU, as tables for docs/gpu.md and constants for the ledger.
 
     report.py DIR    DIR/1, DIR/2, …: what the calls of first_run.sh wrote, or DIR/checks.jsonl
 
@@ -112,7 +112,7 @@ def peers(lines):
 
 
 def constants(lines):
-    """What scripts/gpu/ledger.py and limits.py assume about a card, as this one measured it."""
+    """The rates that scripts/gpu/limits.py and ledger.py assume of a card, as this one reached them."""
     details = lines.get("rates", {}).get("details", {})
     found = {"card": details.get("device"), "flops": details.get("flops"), "bytes_per_s": details.get("bytes_per_s"),
              "microseconds": details.get("microseconds")}

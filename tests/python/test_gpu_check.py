@@ -69,7 +69,8 @@ def test_the_limits_are_those_of_the_reference(root, monkeypatch):
     assert 798e12 / own.update_flops([(0, 1)]) == pytest.approx(86_200, rel=2e-3)
     assert limits.card_of("NVIDIA H200") == "H200" and limits.card_of("NVIDIA A100") is None
     checks = order.checks(rehearsal=False)
-    assert len({check.name for check in checks}) == len(checks) and sum(check.seconds for check in checks) <= 540
+    assert len({check.name for check in checks}) == len(checks)
+    assert sum(check.seconds for check in checks if not check.apart) <= 540
 
 
 def test_measured_kernels_stand_beside_the_ledger(root, monkeypatch):

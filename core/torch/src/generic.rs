@@ -11,7 +11,7 @@ use std::ffi::{c_char, c_int};
 use tch::{Kind, Tensor};
 use torch_sys::C_tensor;
 
-use super::packed::Keys;
+use super::packed::{Keys, Sequences};
 use super::{TensorPtr, made, must};
 
 unsafe extern "C" {
@@ -85,17 +85,6 @@ unsafe extern "C" {
         message: *mut c_char,
         message_size: usize,
     ) -> c_int;
-}
-
-/// Sequences that lie end to end on one axis.
-#[derive(Debug)]
-pub struct Sequences {
-    /// First row of each sequence, and the end of the last: (n + 1) int32.
-    pub starts: Tensor,
-    /// Rows of each sequence that are used, where not all are: (n) int32.
-    pub used: Option<Tensor>,
-    /// Most used rows of a sequence.
-    pub longest: i64,
 }
 
 /// A sum and its norm.

@@ -7,8 +7,18 @@ use std::ops::Range;
 
 use tch::{Device, Tensor};
 
-use crate::generic::Sequences;
 use crate::upload;
+
+/// Sequences that lie end to end on one axis.
+#[derive(Debug)]
+pub struct Sequences {
+    /// First row of each sequence, and the end of the last: (n + 1) int32.
+    pub starts: Tensor,
+    /// Rows of each sequence that are used, where not all are: (n) int32.
+    pub used: Option<Tensor>,
+    /// Most used rows of a sequence.
+    pub longest: i64,
+}
 
 /// One sequence of a packed axis.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,8 +1,9 @@
 //! Keys and values of all blocks, page by page. The module `pages` assigns pages to requests.
 
 use nestor_torch::decoding::{attends_pages, rotate_into_cache, write_into_cache};
-use nestor_torch::generic::{Sequences, decode_attention, varlen_attention};
+use nestor_torch::generic::{decode_attention, varlen_attention};
 use nestor_torch::ops::Ops;
+use nestor_torch::packed::Sequences;
 use nestor_torch::{PagedCache, Segment};
 use tch::{Device, Kind, Tensor};
 

@@ -13,7 +13,7 @@ struct RotateGrad {
   int64_t x_stride, x_v_stride;
 };
 
-// The sum of a vector over rows, in their order.
+// Adds a vector in memory to a sum.
 template <class T>
 DEVICE void add_floats(Floats<T>& sum, const T* x) {
   const Floats<T> more = load_floats(x);

@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 
 use anyhow::Result;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 use tch::{Device, Kind, Tensor};
 
 use super::*;
@@ -31,10 +33,12 @@ fn of_parts(kv_heads: i64, tied: bool, block: BlockParts) -> Model {
         tie_word_embeddings: tied,
         ..Config::shape("tiny").expect("a shape")
     };
-    tch::manual_seed(11);
     let model = Model::empty(config, Kind::Float, Device::Cpu);
+    // libtorch's generator belongs to all tests of the process at once, so two networks drawn from it would differ.
+    let mut rng = ChaCha8Rng::seed_from_u64(11);
     for flat in model.units.held() {
-        let _ = flat.shallow_clone().normal_(0.0, 0.3);
+        let numbers: Vec<f32> = (0..flat.numel()).map(|_| rng.random_range(-0.52..0.52)).collect();
+        flat.shallow_clone().copy_(&Tensor::from_slice(&numbers).view_as(flat));
     }
     model
 }

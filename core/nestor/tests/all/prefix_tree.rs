@@ -23,7 +23,7 @@ use rand_chacha::ChaCha8Rng;
 use serde_json::json;
 use tch::{Device, Kind, Tensor};
 
-use crate::support::small;
+use crate::support::{draw, small};
 
 const IMAGE: u32 = 59;
 /// Tokens of an image of 56 x 56 pixels.
@@ -139,8 +139,8 @@ fn numbers(model: &dyn Fn() -> Model, batch: &Batch, micro_batch_tokens: usize) 
     let adapters = (&Lora { rank: 3, alpha: 6.0 }, 7);
     let mut adapted = Network::with_lora(model(), rule(), adapters, &ranks).unwrap();
     // B is 0 at first, and with it A's gradient.
-    tch::manual_seed(1);
-    tch::no_grad(|| adapted.optimizer.master_weights.iter_mut().for_each(|weights| drop(weights.normal_(0.0, 0.2))));
+    let mut rng = ChaCha8Rng::seed_from_u64(1);
+    tch::no_grad(|| adapted.optimizer.master_weights.iter().for_each(|weights| draw(weights, 0.2, &mut rng)));
     adapted.refresh().unwrap();
     gradients(&mut adapted, batch, &all, &settings(&update)).unwrap();
     found.extend(of(&adapted));

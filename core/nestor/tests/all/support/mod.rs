@@ -9,8 +9,10 @@ use std::sync::OnceLock;
 use nestor_host::{Plugins, SharedEnv};
 use nestor_model::model::{Config, Model};
 use nestor_recipe::{Isolation, PluginChoice};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 use serde_json::json;
-use tch::{Device, Kind};
+use tch::{Device, Kind, Tensor};
 
 /// A network of this known shape's architecture, small enough for a test.
 pub fn small(shape: &str) -> Config {
@@ -113,8 +115,16 @@ pub fn model(vocab_size: usize) -> Model {
         rope_theta: 10_000.0,
         ..Config::shape("tiny").expect("a shape")
     };
-    tch::manual_seed(1);
     let model = Model::empty(config, Kind::Float, Device::Cpu);
-    model.units.held().iter().for_each(|flat| drop(flat.shallow_clone().normal_(0.0, 0.2)));
+    let mut rng = ChaCha8Rng::seed_from_u64(1);
+    model.units.held().iter().for_each(|flat| draw(flat, 0.2, &mut rng));
     model
+}
+
+/// Fills a tensor with random numbers of this standard deviation. libtorch's generator belongs to all tests of the process at
+/// once, so two networks drawn from it would differ.
+pub fn draw(flat: &Tensor, std: f32, rng: &mut ChaCha8Rng) {
+    let most = std * 3f32.sqrt();
+    let numbers: Vec<f32> = (0..flat.numel()).map(|_| rng.random_range(-most..most)).collect();
+    flat.shallow_clone().copy_(&Tensor::from_slice(&numbers).view_as(flat));
 }

@@ -211,9 +211,12 @@ def test_gradients(real, driver, tmp_path):
             square = lambda x: x.double().square().sum().item()
             mine[name], other[name], size[name] = square(ours.get_tensor(name) - want), square(autograd - want), square(want)
         assert set(ours.keys()) == set(mine)
-    # In float32 some gradients of 0.5B are sums whose terms cancel: autograd itself is off by 1.6e-4 there.
+    # In float32 some gradients are sums whose terms cancel: autograd itself is off by 1.6e-4 in a tensor of 0.5B, and by 6.6e-4 in
+    # the embedding of 1.5B.
     assert all(mine[name] <= max(1e-8 * size[name], 1.5**2 * other[name]) for name in mine)
-    assert sum(mine.values()) <= 1.5**2 * sum(other.values()) < 1e-8 * sum(size.values())
+    assert sum(mine.values()) <= max(1e-8 * sum(size.values()), 1.5**2 * sum(other.values()))
+    print(f"relative error {(sum(mine.values()) / sum(size.values()))**0.5:.1e}, in float32 autograd "
+          f"{(sum(other.values()) / sum(size.values()))**0.5:.1e}")
 
 
 def test_an_export_is_the_model(real, run, score, tmp_path):

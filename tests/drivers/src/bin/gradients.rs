@@ -79,11 +79,18 @@ fn main() -> Result<()> {
     let whole = |layouts: &[Layout], shards: &[Tensor]| {
         layouts.iter().zip(shards).map(|(layout, shard)| ranks.whole_of(layout, shard)).collect::<Result<Vec<_>>>()
     };
-    let mut tensors = named("", policy.trained(), &whole(policy.trained(), &policy.optimizer.grads)?);
-    if input.lora.is_some() {
+    let layouts = policy.trained().to_vec();
+    let grads = whole(&layouts, &policy.optimizer.grads)?;
+    let tensors = if input.lora.is_some() {
+        let mut tensors = named("", &layouts, &grads);
         policy.step(input.update.lr, input.update.grad_clip)?;
-        tensors.extend(named("after.", policy.trained(), &whole(policy.trained(), &policy.optimizer.master_weights)?));
-    }
+        tensors.extend(named("after.", &layouts, &whole(&layouts, &policy.optimizer.master_weights)?));
+        tensors
+    } else {
+        // A large model finds no room beside copies of its gradients.
+        drop(policy);
+        named("", &layouts, &grads)
+    };
     if ranks.comm.rank() > 0 {
         return Ok(());
     }

@@ -37,11 +37,13 @@ def kernels(context):
     p.left_out.unlink(missing_ok=True)
     while True:
         try:
-            done = p.nestor("bench", "kernels", "--device", p.device, **({"CUDA_LAUNCH_BLOCKING": "1"} if faulty else {}))
+            done = p.nestor("bench", "kernels", "--device", p.device, "--verbose", silence=10 if p.rehearsal else 30,
+                            **({"CUDA_LAUNCH_BLOCKING": "1"} if faulty else {}))
             break
         except SystemExit as error:
-            # A fault ends every process that meets it. The program names the kernel; all that follows does without it.
-            named = re.search(r"NESTOR_KERNELS=-(\w+)", str(error))
+            # A fault ends every process that meets it, and the program names the kernel. A hang is ended here, at the kernel that
+            # the program named last. All that follows does without the two.
+            named = re.search(r"NESTOR_KERNELS=-(\w+)", str(error)) or re.search(r"testing (\w+)", getattr(error, "last", ""))
             if not named or named[1] in faulty or len(faulty) == 5:
                 raise
             faulty.append(named[1])
@@ -50,7 +52,7 @@ def kernels(context):
     details(kernels=done["kernels"], left_out=done["left_out"], ms=done["ms"])
     figure = f"{len(done['kernels'])} kernels, tested in {done['ms']:.0f} ms"
     if faulty:
-        figure += f"; faulty, and left out by all later checks: {', '.join(faulty)}"
+        figure += f"; faulty or hung, and left out by all later checks: {', '.join(faulty)}"
     if done["left_out"]:
         figure += "; left out: " + ", ".join(f"{one['kernel']} ({one['reason']})" for one in done["left_out"])
     # A CPU has none, unless they are emulated.

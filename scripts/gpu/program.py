@@ -3,12 +3,21 @@ import json
 import os
 import random
 import subprocess
+import tempfile
 from pathlib import Path
 
 from limits import SHAPES
 
 # Types of 16 bits that the program computes in.
 HALVES = ["bfloat16", "float16"]
+
+
+class Hung(SystemExit):
+    """A call that wrote no error line for too long. `last` is the one before."""
+
+    def __init__(self, name, last):
+        super().__init__(f"{name} hangs after {last!r}")
+        self.last = last
 
 
 class Program:
@@ -22,15 +31,31 @@ class Program:
         """All later calls, of other checks too, do without these kernels."""
         self.left_out.write_text(",".join(f"-{kernel}" for kernel in kernels))
 
-    def call(self, name, *words, **variables):
-        """Runs a program with these variables and returns its output. Its first error line is the failure's text."""
+    def call(self, name, *words, silence=None, **variables):
+        """Runs a program with these variables and returns its output. Its first error line is the failure's text. With `silence`
+        it may write nothing to standard error for that number of seconds at most."""
         command = [str(word) for word in (self.folder / name, *words)]
         without = {"NESTOR_KERNELS": self.left_out.read_text()} if self.left_out.exists() else {}
-        done = subprocess.run(command, capture_output=True, text=True, env={**without, **os.environ, **variables})
-        if done.returncode != 0:
-            said = [line for line in done.stderr.splitlines() if line.lower().startswith("error")]
-            raise SystemExit(said[0] if said else f"{name} ended with {done.returncode}: {done.stderr.strip()[-500:]}")
-        return done.stdout
+        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+            process = subprocess.Popen(command, stdout=out, stderr=err, env={**without, **os.environ, **variables})
+            written = 0
+            while True:
+                try:
+                    process.wait(silence)
+                    break
+                except subprocess.TimeoutExpired:
+                    before, written = written, os.fstat(err.fileno()).st_size
+                    if written == before:
+                        process.kill()
+                        process.wait()
+                        err.seek(0)
+                        raise Hung(name, (err.read().splitlines() or [""])[-1])
+            out.seek(0), err.seek(0)
+            stdout, stderr = out.read(), err.read()
+        if process.returncode != 0:
+            said = [line for line in stderr.splitlines() if line.lower().startswith("error")]
+            raise SystemExit(said[0] if said else f"{name} ended with {process.returncode}: {stderr.strip()[-500:]}")
+        return stdout
 
     def nestor(self, *words, **variables):
         return json.loads(self.call("nestor", *words, "--json", **variables))

@@ -1,6 +1,5 @@
 """The first half hour on a GPU (scripts/gpu/first_run.sh), rehearsed on a CPU with planted faults: the report names each and keeps the
 rest. A model in pieces is the model."""
-import json
 import os
 import shutil
 import subprocess
@@ -56,25 +55,21 @@ def test_a_report_of_a_half_hour_with_faults(root, tmp_path, own_kernels):
     assert "| memcheck | needs a GPU | ok |" in done.stdout and '"flops"' in done.stdout
 
 
-def test_a_kernel_that_faults_is_left_out_by_all_that_follows(gpu, tmp_path, monkeypatch):
+def test_kernels_that_fault_or_hang_are_left_out_by_all_that_follows(gpu, root, tmp_path, own_kernels, monkeypatch):
     import correct
     import program
-    left = []
-
-    def run(command, env, **_):
-        left.append(env.get("NESTOR_KERNELS"))
-        if len(left) == 1:
-            return SimpleNamespace(returncode=1, stdout="", stderr="Error: the CUDA kernel adamw_f16 failed; set "
-                                   "NESTOR_KERNELS=-adamw_f16 to leave it out")
-        return SimpleNamespace(returncode=0, stdout=json.dumps({"kernels": ["rotate_f32"], "left_out": [], "ms": 9.0}), stderr="")
-
-    monkeypatch.setattr(program.subprocess, "run", run)
+    monkeypatch.setenv("NESTOR_EMULATOR_FAULT", "adamw_f16")
+    monkeypatch.setenv("NESTOR_EMULATOR_HANG", "silu_mul_bf16")
     monkeypatch.setattr(correct, "details", lambda **_: None)
-    context = SimpleNamespace(folder=tmp_path, scratch=tmp_path, device="cuda", rehearsal=False)
+    (tmp_path / "nestor").symlink_to(root / "target/release/nestor")
+    context = SimpleNamespace(folder=tmp_path, scratch=tmp_path, device="cpu", rehearsal=True)
     found = correct.kernels(context)
-    assert not found["good"] and "faulty, and left out by all later checks: adamw_f16" in found["figure"]
-    program.Program(context).call("nestor", "train")
-    assert left == [None, "-adamw_f16", "-adamw_f16"]
+    assert not found["good"]
+    _, _, named = found["figure"].partition("left out by all later checks: ")
+    assert set(named.partition(";")[0].split(", ")) == {"adamw_f16", "silu_mul_bf16"}
+    p = program.Program(context)
+    kernels = p.nestor("bench", "kernels", "--device", "cpu")["kernels"]
+    assert "adamw_bf16" in kernels and not {"adamw_f16", "silu_mul_bf16"} & set(kernels)
 
 
 def test_a_model_in_pieces(root, gpu, tmp_path, monkeypatch):

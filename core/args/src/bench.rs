@@ -42,6 +42,9 @@ pub enum BenchCommand {
         /// The device that has them
         #[arg(long, value_enum, default_value = "auto")]
         device: DeviceChoice,
+        /// Name each kernel on standard error before its test, which shows the one that hangs
+        #[arg(long)]
+        verbose: bool,
         /// Print JSON
         #[arg(long)]
         json: bool,

@@ -27,6 +27,10 @@ pub enum Event<'a> {
         /// The library of products on a CPU, such as `onednn`.
         #[serde(skip_serializing_if = "Option::is_none")]
         products: Option<&'static str>,
+        /// The code of Nestor's kernels that a GPU runs, such as `sm_90a`; `compute_80` is PTX, which the driver compiles, and
+        /// `none` is libtorch alone.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        kernels: Option<String>,
         /// Plugin id of the environment.
         environment: &'a str,
         /// Plugin id of the estimator.
@@ -88,6 +92,7 @@ impl Event<'_> {
                 dtype,
                 device,
                 products,
+                kernels,
                 environment,
                 estimator,
                 plugins,
@@ -95,9 +100,10 @@ impl Event<'_> {
             } => {
                 let adapters = adapters.map_or(String::new(), |n| format!(" ({n} of adapters)"));
                 let products = products.map_or(String::new(), |library| format!(" (products: {library})"));
+                let kernels = kernels.as_ref().map_or(String::new(), |code| format!(" (kernels: {code})"));
                 let dir = run_dir.display();
                 format!(
-                    "{parameters} parameters{adapters} in {dtype} on {device}{products}, environment {environment}, \
+                    "{parameters} parameters{adapters} in {dtype} on {device}{products}{kernels}, environment {environment}, \
                      estimator {estimator}, run directory {dir}{}",
                     foreign(plugins)
                 )

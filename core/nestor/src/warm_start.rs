@@ -10,6 +10,7 @@ use tch::Kind;
 use crate::agent::{Player, TaskCursor, pack, plan};
 use crate::data::{Batch, Episode};
 use crate::failpoint::failpoint;
+use crate::policy::recompute::agreed;
 use crate::policy::update::differentiate;
 use crate::policy::{Network, Packed, PassOptions, policy_gradients};
 use crate::ranks::{Comm, exchange};
@@ -125,18 +126,16 @@ impl Imitation<'_> {
     /// Takes one optimizer step of maximum likelihood. Returns the mean negative log-likelihood per token.
     fn imitate(&self, policy: &mut Network, batch: &Batch) -> Result<(f64, StepReport)> {
         let tokens = batch.rows.token_offsets.last().copied().unwrap_or(0);
-        let options = PassOptions {
-            temperature: 1.0,
-            recompute: self.update.recompute,
-            loss_factor: policy.optimizer.loss_factor(),
-        };
         let all: Vec<usize> = (0..batch.sequences.len()).collect();
+        let micro_batches = policy.micro_batching(self.update.micro_batch_tokens).own(batch, &all);
+        let recompute = agreed((&policy.model, &policy.ranks), batch, &micro_batches, self.update.recompute)?;
+        let options = PassOptions { temperature: 1.0, recompute, loss_factor: policy.optimizer.loss_factor() };
         let ranks = policy.ranks.clone();
         policy.optimizer.zero_grad();
         let mut total = 0.0;
-        for micro in policy.micro_batching(self.update.micro_batch_tokens).own(batch, &all) {
+        for micro in micro_batches {
             let Some(micro) = micro else {
-                policy.idle(self.update.recompute)?;
+                policy.idle(recompute)?;
                 continue;
             };
             let sequences: Vec<_> = micro.iter().map(|&i| &batch.sequences[i]).collect();

@@ -5,9 +5,10 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Architectures: Ampere and Ada, Hopper, and the Blackwell of data centres. A cubin runs on GPUs of its major version;
-/// one with `a` on that very version.
-const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90a", "sm_100"];
+/// Architectures: Ampere (A100, then RTX 30), Ada, Hopper, Blackwell (data centres, then RTX 50). A cubin runs on GPUs of its
+/// major version and of its minor version or a later one; one with `a` on that very version. PTX (`compute_`) is for all
+/// others: the driver compiles it at the start.
+const ARCHITECTURES: [&str; 7] = ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120", "compute_80"];
 
 /// NVRTC's library in `nvidia/cu13/lib`, and the one beside it that it loads by name.
 const LIBRARIES: [&str; 2] = ["libnvrtc-builtins.so.13.0", "libnvrtc.so.13"];
@@ -39,6 +40,8 @@ struct Nvrtc {
     log: unsafe extern "C" fn(Program, *mut c_char) -> Status,
     cubin_size: unsafe extern "C" fn(Program, *mut usize) -> Status,
     cubin: unsafe extern "C" fn(Program, *mut c_char) -> Status,
+    ptx_size: unsafe extern "C" fn(Program, *mut usize) -> Status,
+    ptx: unsafe extern "C" fn(Program, *mut c_char) -> Status,
     destroy: unsafe extern "C" fn(*mut Program) -> Status,
 }
 
@@ -73,13 +76,15 @@ impl Nvrtc {
                 log: std::mem::transmute(function("nvrtcGetProgramLog")),
                 cubin_size: std::mem::transmute(function("nvrtcGetCUBINSize")),
                 cubin: std::mem::transmute(function("nvrtcGetCUBIN")),
+                ptx_size: std::mem::transmute(function("nvrtcGetPTXSize")),
+                ptx: std::mem::transmute(function("nvrtcGetPTX")),
                 destroy: std::mem::transmute(function("nvrtcDestroyProgram")),
             }
         }
     }
 
-    /// The cubin of a source file for one architecture.
-    fn cubin(self, file: &Path, architecture: &str) -> Vec<u8> {
+    /// The code of a source file for one architecture: a cubin, or PTX with a zero at its end.
+    fn code(self, file: &Path, architecture: &str) -> Vec<u8> {
         let source = fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
         let (source, name) = (text(&source), text(&file.to_string_lossy()));
         let folder = file.parent().unwrap_or(Path::new(".")).display();
@@ -99,12 +104,14 @@ impl Nvrtc {
                 (self.log)(program, log.as_mut_ptr().cast());
                 panic!("NVRTC for {architecture}:\n{}", String::from_utf8_lossy(&log).trim_end_matches('\0'));
             }
+            let is_ptx = architecture.starts_with("compute_");
+            let (size_of, get) = if is_ptx { (self.ptx_size, self.ptx) } else { (self.cubin_size, self.cubin) };
             let mut size = 0;
-            assert_eq!((self.cubin_size)(program, &mut size), 0, "NVRTC made no cubin for {architecture}");
-            let mut cubin = vec![0u8; size];
-            assert_eq!((self.cubin)(program, cubin.as_mut_ptr().cast()), 0, "NVRTC gives no cubin for {architecture}");
+            assert_eq!(size_of(program, &mut size), 0, "NVRTC made no code for {architecture}");
+            let mut code = vec![0u8; size];
+            assert_eq!(get(program, code.as_mut_ptr().cast()), 0, "NVRTC gives no code for {architecture}");
             (self.destroy)(&mut program);
-            cubin
+            code
         }
     }
 }
@@ -117,14 +124,14 @@ fn text(s: &str) -> CString {
 /// the symbols `nestor_cubin_ARCH` and `nestor_cubin_ARCH_end`.
 pub fn compile(kernels: &Path, nvrtc: &Path, out: &Path) -> PathBuf {
     let nvrtc = Nvrtc::load(nvrtc);
-    let cubins = std::thread::scope(|scope| {
-        let started = ARCHITECTURES.map(|architecture| scope.spawn(move || nvrtc.cubin(kernels, architecture)));
+    let codes = std::thread::scope(|scope| {
+        let started = ARCHITECTURES.map(|architecture| scope.spawn(move || nvrtc.code(kernels, architecture)));
         started.map(|thread| thread.join().expect("the kernels compile"))
     });
     let mut assembly = ".section .rodata\n".to_string();
-    for (architecture, cubin) in ARCHITECTURES.into_iter().zip(cubins) {
-        let file = out.join(format!("{architecture}.cubin"));
-        fs::write(&file, cubin).expect("the output folder takes a cubin");
+    for (architecture, code) in ARCHITECTURES.into_iter().zip(codes) {
+        let file = out.join(format!("{architecture}.code"));
+        fs::write(&file, code).expect("the output folder takes a file");
         let symbol = format!("nestor_cubin_{architecture}");
         assembly += &format!(
             ".global {symbol}\n.global {symbol}_end\n.hidden {symbol}\n.hidden {symbol}_end\n.balign 64\n{symbol}:\n\

@@ -1,4 +1,4 @@
-// Loads the embedded cubins with the driver's API and launches their kernels. The driver's library is opened at run time, so
+// Loads the embedded code with the driver's API and launches their kernels. The driver's library is opened at run time, so
 // that the program starts where there is none.
 
 #include "kernels.h"
@@ -8,12 +8,15 @@
 #include <cuda.h>
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdlib>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "guarded.h"
@@ -21,24 +24,52 @@
 
 #define CUBIN(name) extern "C" const unsigned char nestor_cubin_##name[], nestor_cubin_##name##_end[];
 CUBIN(sm_80)
+CUBIN(sm_86)
+CUBIN(sm_89)
 CUBIN(sm_90a)
 CUBIN(sm_100)
+CUBIN(sm_120)
+CUBIN(compute_80)
 #undef CUBIN
 
 namespace {
 
+// Machine code, or PTX, which the driver compiles.
 struct Cubin {
   const char* architecture;
-  // It runs on GPUs of this major version, and of this minor version unless that is negative.
+  // It runs on GPUs of this major version from this minor version on.
   int major, minor;
+  // No later one: it uses instructions of that very GPU.
+  bool exact;
   const unsigned char *begin, *end;
+
+  bool is_ptx() const { return std::string(architecture).rfind("compute_", 0) == 0; }
 };
 
-const std::array<Cubin, 3> CUBINS{{
-    {"sm_80", 8, -1, nestor_cubin_sm_80, nestor_cubin_sm_80_end},
-    {"sm_90a", 9, 0, nestor_cubin_sm_90a, nestor_cubin_sm_90a_end},
-    {"sm_100", 10, -1, nestor_cubin_sm_100, nestor_cubin_sm_100_end},
+#define CODE(name) nestor_cubin_##name, nestor_cubin_##name##_end
+const std::array<Cubin, 7> CUBINS{{
+    {"sm_80", 8, 0, false, CODE(sm_80)},
+    {"sm_86", 8, 6, false, CODE(sm_86)},
+    {"sm_89", 8, 9, false, CODE(sm_89)},
+    {"sm_90a", 9, 0, true, CODE(sm_90a)},
+    {"sm_100", 10, 0, false, CODE(sm_100)},
+    {"sm_120", 12, 0, false, CODE(sm_120)},
+    {"compute_80", 8, 0, false, CODE(compute_80)},
 }};
+#undef CODE
+
+// The code for a GPU of this compute capability: machine code of the nearest one before it, else PTX. Null for older GPUs.
+const Cubin* code_for(int major, int minor) {
+  const Cubin *fits = nullptr, *ptx = nullptr;
+  for (const auto& cubin : CUBINS) {
+    if (cubin.is_ptx()) {
+      if (std::pair(major, minor) >= std::pair(cubin.major, cubin.minor)) ptx = &cubin;
+    } else if (cubin.major == major && (cubin.exact ? cubin.minor == minor : cubin.minor <= minor)) {
+      fits = &cubin;
+    }
+  }
+  return fits ? fits : ptx;
+}
 
 const std::vector<std::string> NAMES{
 #define NAME(name) #name,
@@ -106,9 +137,11 @@ struct Loaded {
   CUcontext context = nullptr;
   int multiprocessors = 0;
   std::atomic<bool> tested = false;
+  // The name of its code; empty in the emulator, and where there is none.
+  std::string architecture;
   std::string problem;
 
-  // Loads the cubin for a GPU.
+  // Loads the code for a GPU.
   explicit Loaded(int index) {
     try {
       const auto& cuda = driver();
@@ -118,11 +151,9 @@ struct Loaded {
       cuda.cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
       cuda.cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device);
       cuda.cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
-      const Cubin* fits = nullptr;
-      for (const auto& cubin : CUBINS) {
-        if (cubin.major == major && (cubin.minor < 0 || cubin.minor == minor)) fits = &cubin;
-      }
-      TORCH_CHECK(fits, "there are none for GPUs of compute capability ", major, ".", minor);
+      const Cubin* fits = code_for(major, minor);
+      TORCH_CHECK(fits, "they need compute capability 8.0 or newer, and this GPU has ", major, ".", minor);
+      architecture = fits->architecture;
       // libtorch computes in the primary context too.
       cuda.check(cuda.cuDevicePrimaryCtxRetain(&context, device), "cuDevicePrimaryCtxRetain");
       cuda.check(cuda.cuCtxSetCurrent(context), "cuCtxSetCurrent");
@@ -153,11 +184,13 @@ struct Emulator {
   int (*emulates)(const char* name);
   int (*emulate)(const char* name, const unsigned* grid, unsigned threads, unsigned shared, void** args, char* message,
                  size_t message_size);
+  int (*wait)();
   Loaded loaded;
 
   explicit Emulator(void* library)
       : emulates(reinterpret_cast<decltype(emulates)>(dlsym(library, "nestor_emulates"))),
         emulate(reinterpret_cast<decltype(emulate)>(dlsym(library, "nestor_emulate"))),
+        wait(reinterpret_cast<decltype(wait)>(dlsym(library, "nestor_emulator_wait"))),
         loaded(emulates) {}
 };
 
@@ -176,8 +209,44 @@ std::unique_ptr<Emulator>& emulator() {
   return opened;
 }
 
-// ---- both
+// Launches in the emulator, where a test asks for them. Autograd launches from threads of its own.
+class Launches {
+ public:
+  struct Entry {
+    std::string name;
+    Launch launch;
+    // Bytes of each argument.
+    std::vector<size_t> sizes;
+  };
 
+  void record(bool on) {
+    const std::lock_guard lock(mutex_);
+    on_ = on;
+    entries_.clear();
+  }
+
+  void add(Entry entry) {
+    const std::lock_guard lock(mutex_);
+    if (on_) entries_.push_back(std::move(entry));
+  }
+
+  const Entry* at(size_t i) {
+    const std::lock_guard lock(mutex_);
+    return i < entries_.size() ? &entries_[i] : nullptr;
+  }
+
+ private:
+  std::mutex mutex_;
+  bool on_ = false;
+  std::deque<Entry> entries_;
+};
+
+Launches& launches() {
+  static Launches all;
+  return all;
+}
+
+// ---- both
 
 // Null where the device has no kernels.
 Loaded* loaded(const at::Device& device) {
@@ -243,11 +312,13 @@ std::string kernels_problem(const at::Device& device) {
   return all ? all->problem : "there is no GPU";
 }
 
-void launch_kernel(const std::string& name, const at::Device& device, const Launch& launch, void** args) {
+void launch_kernel(const std::string& name, const at::Device& device, const Launch& launch, void** args,
+                   std::initializer_list<size_t> sizes) {
   const Kernel* kernel = find(name, device);
   TORCH_CHECK(kernel, "there is no kernel ", name);
   if (launch.grid_x == 0 || launch.grid_y == 0) return;
   if (device.is_cpu()) {
+    launches().add({name, launch, sizes});
     char message[512] = "";
     const unsigned grid[] = {launch.grid_x, launch.grid_y, 1};
     const int failed = emulator()->emulate(name.c_str(), grid, launch.block, launch.shared, args, message, sizeof(message));
@@ -275,12 +346,38 @@ void launch_kernel(const std::string& name, const at::Device& device, const Laun
   cuda.check(result, name.c_str());
 }
 
+void wait_for_kernels(const at::Device& device) {
+  if (device.is_cuda()) {
+    c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).synchronizeDevice(device.index());
+  } else if (emulator()) {
+    TORCH_CHECK(emulator()->wait() == 0, "the emulator of kernels: a launch failed");
+  }
+}
+
 extern "C" {
 
 // Puts the emulator's library in place of a GPU for tensors on the CPU, or takes it away where the path is null. No
 // operation may run meanwhile.
 int nestor_kernels_emulate(const char* path, char* message, size_t message_size) {
   return guarded(message, message_size, [&] { emulator() = path ? open_emulator(path) : nullptr; });
+}
+
+// Drops the recorded launches, and records those of the emulator from here on, or no more.
+void nestor_launches_record(int on) {
+  launches().record(on);
+}
+
+// Recorded launch number `i`: its kernel, grid and block, dynamic shared memory, and the bytes of its arguments. Null behind
+// the last. No operation may run meanwhile.
+const char* nestor_launch(size_t i, unsigned shape[4], const size_t** sizes, size_t* count) {
+  const auto* entry = launches().at(i);
+  if (!entry) return nullptr;
+  const auto& launch = entry->launch;
+  const unsigned own[] = {launch.grid_x, launch.grid_y, launch.block, launch.shared};
+  std::copy(std::begin(own), std::end(own), shape);
+  *sizes = entry->sizes.data();
+  *count = entry->sizes.size();
+  return entry->name.c_str();
 }
 
 // The name of kernel number `i`, or null behind the last.
@@ -294,7 +391,19 @@ int nestor_has_kernel(const char* name, int64_t gpu) {
   return has_kernel(name, device) ? 1 : 0;
 }
 
-// The architecture and bytes of cubin number `i`; null behind the last.
+// The name of the code that a GPU of this compute capability runs; null where there is none.
+const char* nestor_code_for(int major, int minor) {
+  const Cubin* fits = code_for(major, minor);
+  return fits ? fits->architecture : nullptr;
+}
+
+// The name of the code that this GPU runs; null where there is none.
+const char* nestor_code_of(int64_t gpu) {
+  const Loaded* all = loaded(at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(gpu)));
+  return all && !all->architecture.empty() ? all->architecture.c_str() : nullptr;
+}
+
+// The architecture and bytes of code number `i`; null behind the last.
 const char* nestor_cubin(size_t i, const unsigned char** bytes, size_t* size) {
   if (i >= CUBINS.size()) return nullptr;
   *bytes = CUBINS[i].begin;

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <initializer_list>
 #include <string>
 
 // Blocks and threads of a launch, and the bytes of its dynamic shared memory.
@@ -21,14 +22,19 @@ std::string kernel_name(const char* operation, at::ScalarType type);
 // left it out.
 bool has_kernel(const std::string& name, const at::Device& device);
 
-// Starts a kernel on the current stream. `args` points at each argument, in the types of the kernel's parameters.
-void launch_kernel(const std::string& name, const at::Device& device, const Launch& launch, void** args);
+// Starts a kernel on the current stream. `args` points at each argument, of the bytes that `sizes` says.
+void launch_kernel(const std::string& name, const at::Device& device, const Launch& launch, void** args,
+                   std::initializer_list<size_t> sizes);
 
+// The same with the arguments themselves, in the types of the kernel's parameters.
 template <class... A>
 void launch_kernel(const std::string& name, const at::Device& device, const Launch& launch, A... args) {
   void* list[] = {&args...};
-  launch_kernel(name, device, launch, static_cast<void**>(list));
+  launch_kernel(name, device, launch, list, {sizeof(A)...});
 }
+
+// Waits for all launches on this device; an error of libtorch's after a fault.
+void wait_for_kernels(const at::Device& device);
 
 // True for a kernel that the variable NESTOR_KERNELS leaves out.
 bool is_unwanted(const std::string& name);

@@ -4,7 +4,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/randn.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <iterator>
 
@@ -28,9 +27,8 @@ std::vector<SelfTest> all() {
 
 // After a fault of a kernel all calls of CUDA fail in this process, so that nothing can take its place.
 void expect_no_fault(const std::string& kernel, const at::Device& device) {
-  if (!device.is_cuda()) return;
   try {
-    c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).synchronizeDevice(device.index());
+    wait_for_kernels(device);
   } catch (const c10::Error& error) {
     TORCH_CHECK(false, "the CUDA kernel ", kernel, " failed, and this process can use the GPU no more; set NESTOR_KERNELS=-",
                 kernel, " to leave it out (", error.what_without_backtrace(), ")");
@@ -71,7 +69,7 @@ std::string difference(const at::Tensor& got, const at::Tensor& want) {
 extern "C" {
 
 // Tests all kernels of this GPU, or with -1 the emulated ones for the CPU, unless an earlier call did. Leaves out those that
-// differ or do not load, and reports each of these.
+// differ or do not load, and reports each of these. Reports each kernel without a reason before its test.
 int nestor_kernels_self_test(int64_t gpu, void (*report)(void* to, const char* kernel, const char* reason), void* to,
                              char* message, size_t message_size) {
   return guarded(message, message_size, [&] {
@@ -80,6 +78,7 @@ int nestor_kernels_self_test(int64_t gpu, void (*report)(void* to, const char* k
     const at::NoGradGuard no_grad;
     const auto missing = kernels_problem(device);
     for (const auto& test : all()) {
+      report(to, test.kernel.c_str(), nullptr);
       std::string reason = missing.empty() ? "it does not load" : missing;
       if (is_unwanted(test.kernel)) reason = "left out by NESTOR_KERNELS";
       if (has_kernel(test.kernel, device)) {

@@ -65,7 +65,15 @@ fn judge(driver: Option<Driver>, cuda: &Cuda, has_device: bool) -> Vec<Check> {
             format!("{shown}; libtorch (CUDA {wheel}) sees none of them"),
             "look at CUDA_VISIBLE_DEVICES and at `nvidia-smi`; in a container: docker run --gpus all",
         ),
-        (Some(wheel), ..) => Check::ok("GPU", format!("{shown}; libtorch's CUDA {wheel}")),
+        (Some(wheel), ..) if cuda.kernels.iter().any(|code| code == "none") => Check::warn(
+            "GPU",
+            format!("{shown}; libtorch's CUDA {wheel}; no kernels of Nestor for it"),
+            "it works with libtorch's operations, several times as slowly; the kernels need compute capability 8.0 (A100, \
+             RTX 30) or newer",
+        ),
+        (Some(wheel), ..) => {
+            Check::ok("GPU", format!("{shown}; libtorch's CUDA {wheel}; kernels: {}", cuda.kernels.join(", ")))
+        }
     };
     let nccl = match &cuda.nccl {
         Some(version) => Check::ok("NCCL", format!("{version}, for several GPUs")),
@@ -87,11 +95,19 @@ mod tests {
     #[test]
     fn driver_and_libtorch_must_fit() {
         let driver = |version: &str| Driver { version: version.into(), gpus: vec![("H100".into(), 80_000_000_000)] };
-        let cuda = |wheel: Option<&str>, devices| Cuda { wheel: wheel.map(Into::into), devices, nccl: None };
+        let cuda = |wheel: Option<&str>, devices| Cuda {
+            wheel: wheel.map(Into::into),
+            devices,
+            kernels: vec!["sm_90a".into()],
+            nccl: None,
+        };
+        let old = Cuda { kernels: vec!["none".into()], ..cuda(Some("13.0"), Some(1)) };
         for (driver, cuda, has_device, wanted, part) in [
             (None, cuda(Some("13.0"), Some(0)), false, Verdict::Ok, "CPU"),
             (None, cuda(Some("13.0"), Some(0)), true, Verdict::Fail, "NVML"),
             (Some(driver("580.65.06")), cuda(Some("13.0"), Some(1)), true, Verdict::Ok, "H100 80 GB"),
+            (Some(driver("580.65.06")), cuda(Some("13.0"), Some(1)), true, Verdict::Ok, "kernels: sm_90a"),
+            (Some(driver("580.65.06")), old, true, Verdict::Warn, "no kernels"),
             (Some(driver("570.86.10")), cuda(Some("13.0"), Some(0)), true, Verdict::Fail, "needs driver 580"),
             (Some(driver("570.86.10")), cuda(Some("12.8"), Some(1)), true, Verdict::Ok, "CUDA 12.8"),
             (Some(driver("580.65.06")), cuda(Some("13.0"), Some(0)), true, Verdict::Fail, "sees none"),

@@ -23,6 +23,9 @@ pub struct Cuda {
     pub wheel: Option<String>,
     /// The GPUs that libtorch sees; none if it could not be asked.
     pub devices: Option<u64>,
+    /// The code of Nestor's kernels that these run, such as `sm_90a`, without repetitions; `none` for a GPU that they do not
+    /// serve.
+    pub kernels: Vec<String>,
     /// The version of NCCL in the wheel's environment.
     pub nccl: Option<String>,
 }
@@ -41,6 +44,7 @@ pub fn checks() -> (Vec<Check>, Option<Cuda>) {
     let cuda = Cuda {
         wheel: wheel.as_ref().and_then(|wheel| wheel.cuda.clone()),
         devices: None,
+        kernels: Vec::new(),
         nccl: folder.as_deref().and_then(nccl),
     };
     let missing = libtorch::missing(&program);
@@ -63,7 +67,11 @@ pub fn checks() -> (Vec<Check>, Option<Cuda>) {
             } else {
                 Check::ok("libtorch", found)
             };
-            (vec![check], Some(Cuda { devices: answer["cuda_devices"].as_u64(), ..cuda }))
+            let codes = answer["kernels"].as_array().into_iter().flatten();
+            let mut kernels: Vec<_> = codes.map(|code| code.as_str().unwrap_or("none").to_string()).collect();
+            kernels.sort();
+            kernels.dedup();
+            (vec![check], Some(Cuda { devices: answer["cuda_devices"].as_u64(), kernels, ..cuda }))
         }
         Err(error) => {
             let found = format!("{version} in {place}, but {PROGRAM} does not start: {error:#}");

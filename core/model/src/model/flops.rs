@@ -3,7 +3,7 @@
 use super::Config;
 use super::VisionConfig;
 use super::config::Output;
-use super::decoder::layouts;
+use super::unit_weights::layouts;
 
 /// Elements of a block's matrices.
 pub fn block_matrices(c: &Config) -> u64 {

@@ -15,6 +15,7 @@ pub mod new_folder;
 pub mod rope;
 pub mod rope_scaling;
 pub mod stored;
+pub mod unit_weights;
 mod views;
 pub mod vision;
 mod vision_config;
@@ -91,17 +92,20 @@ pub fn device(choice: DeviceChoice) -> Result<Device> {
 /// The device's kernels are tested here too. Those that fail are left out, with a warning.
 pub fn rank_device(choice: DeviceChoice, local_rank: usize) -> Result<Device> {
     let device = untested_device(choice, local_rank)?;
-    let left_out = kernels::self_test(device)?;
+    let left_out = kernels::self_test(device, |_| ())?;
     if !left_out.is_empty() {
-        terminal::warn(&kernel_warning(&left_out));
+        terminal::warn(&kernel_warning(&left_out, kernels::names().len()));
     }
     Ok(device)
 }
 
-/// One line for all kernels that are left out.
-fn kernel_warning(left_out: &[LeftOut]) -> String {
+/// One line for all kernels that are left out, of `all` that there are.
+fn kernel_warning(left_out: &[LeftOut], all: usize) -> String {
     let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     left_out.iter().for_each(|one| by_reason.entry(&one.reason).or_default().push(&one.kernel));
+    if let (1, Some(reason)) = (by_reason.len(), by_reason.keys().next().filter(|_| left_out.len() == all)) {
+        return format!("warning: libtorch computes in place of Nestor's kernels, which is slower: {reason}");
+    }
     let reasons: Vec<_> = by_reason.iter().map(|(reason, names)| format!("{} ({reason})", names.join(", "))).collect();
     format!("warning: libtorch computes in place of these kernels: {}", reasons.join("; "))
 }

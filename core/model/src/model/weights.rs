@@ -9,9 +9,9 @@ use tch::{Device, Kind, Tensor};
 
 use super::VisionConfig;
 use super::config_json::PROCESSOR;
-use super::decoder::layouts;
 use super::new_folder::in_new_folder;
 use super::stored::{Expected, Outgoing, TensorFiles, of_files, of_model, to_bytes, write_file};
+use super::unit_weights::layouts;
 use super::weight_files::{INDEX, ONE_FILE, open_files};
 use super::{Config, Model};
 use crate::files::{hex, read_object, write_json, write_whole};

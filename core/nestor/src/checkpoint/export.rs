@@ -15,7 +15,7 @@ use crate::files::{read_object, write_json};
 use crate::input_error;
 use crate::model::config::Output;
 use crate::model::stored::{Expected, TensorFiles, of_files, write_file};
-use crate::model::{Config, Model, decoder, kind, weights};
+use crate::model::{Config, Model, kind, unit_weights, weights};
 use crate::ranks::Solo;
 use crate::recipe::Lora;
 use crate::shard::{Adapters, Layout, projections};
@@ -64,7 +64,7 @@ impl Stored {
             None if manifest.set(checkpoint, master_weights).is_empty() => {
                 return Err(input_error!("{} holds no critic: export its policy", checkpoint.display()));
             }
-            None => (open(&manifest, checkpoint, master_weights, &decoder::layouts(&config))?, None),
+            None => (open(&manifest, checkpoint, master_weights, &unit_weights::layouts(&config))?, None),
         };
         let adapters = match output {
             Output::Tokens => adapters(&manifest, checkpoint, &config, device)?,
@@ -80,7 +80,7 @@ fn adapters(manifest: &Manifest, checkpoint: &Path, config: &Config, device: Dev
         return Ok(None);
     }
     let settings = lora(checkpoint)?;
-    let layouts = Adapters::layouts_of(&decoder::block_layouts(config), settings.rank);
+    let layouts = Adapters::layouts_of(&unit_weights::block_layouts(config), settings.rank);
     let whole: Vec<Tensor> = layouts.iter().map(|l| Tensor::zeros([l.numel()], (Kind::Float, device))).collect();
     open(manifest, checkpoint, ADAPTER, &layouts)?.fill(&layouts, &Solo { device }, &whole)?;
     Ok(Some(Adapters::of(layouts, whole, &settings)))
@@ -116,7 +116,7 @@ pub fn export(checkpoint: &Path, dir: &Path, output: Output, kind: Kind) -> Resu
             checkpoint.display()
         ));
     }
-    let layouts = decoder::layouts(&config);
+    let layouts = unit_weights::layouts(&config);
     let mut tensors = of_files(&weights, &layouts);
     if let Some(kind) = frozen {
         tensors = tensors.into_iter().map(|tensor| tensor.rounded(kind)).collect();
@@ -143,7 +143,7 @@ pub fn export_adapter(checkpoint: &Path, dir: &Path) -> Result<()> {
         ));
     }
     let config = Config::load(checkpoint)?;
-    let mut layouts = Adapters::layouts_of(&decoder::block_layouts(&config), lora(checkpoint)?.rank);
+    let mut layouts = Adapters::layouts_of(&unit_weights::block_layouts(&config), lora(checkpoint)?.rank);
     let mut files = open(&manifest, checkpoint, ADAPTER, &layouts)?;
     let mut settings = read_object(&checkpoint.join(ADAPTER_CONFIG))?.unwrap_or_default();
     if config.vision.is_some() {

@@ -12,8 +12,8 @@ use super::manifest::verify;
 use super::*;
 use crate::error::message;
 use crate::model::config::Output;
-use crate::model::decoder;
 use crate::model::stored::to_bytes;
+use crate::model::unit_weights;
 use crate::ranks::{C10d, Rendezvous, Secret, Solo};
 use crate::recipe::Dist;
 use crate::recipe::Lora;
@@ -76,8 +76,8 @@ fn config() -> Config {
 
 /// The sets of a checkpoint with adapters, with their layouts.
 fn layouts() -> Vec<(&'static str, Vec<Layout>)> {
-    let all = decoder::layouts(&config());
-    let critic = decoder::layouts(&Config { output: Output::Value, ..config() });
+    let all = unit_weights::layouts(&config());
+    let critic = unit_weights::layouts(&Config { output: Output::Value, ..config() });
     let adapters = Adapters::layouts_of(&all[1..], 3);
     let sets = [
         (POLICY.master_weights, all),

@@ -80,6 +80,11 @@ impl Ahead {
         Ok(scheduler.record(&pass.chunks, drawn.tokens.into_iter().zip(drawn.logprobs)))
     }
 
+    /// The chunks of the pass that the last call started, if it started one.
+    pub fn started(&self) -> &[Chunk] {
+        self.in_flight.as_ref().map_or(&[], |pass| &pass.chunks)
+    }
+
     fn start(&mut self, scheduler: &Scheduler, chunks: Vec<Chunk>, executor: &mut impl Executor) -> Result<Started> {
         let run = |chunk: &Chunk| -> &RunningRequest {
             scheduler.request(chunk.id).unwrap_or_else(|| unreachable!("a planned request runs"))

@@ -163,11 +163,6 @@ impl CacheView {
 }
 
 impl CacheView {
-    /// Number of chunks of one row at the beginning, where the scheduler puts those that decode.
-    pub fn decoding_rows(&self) -> usize {
-        self.segments.iter().take_while(|s| s.rows == 1).count()
-    }
-
     /// For the first `rows` chunks, of one row each: the pages of each row, filled up to those of the longest, then the
     /// number of tokens that each row sees.
     pub fn page_table(&self, rows: usize) -> [Vec<i64>; 2] {
@@ -268,6 +263,12 @@ impl Cache {
         matches!(self.blocks.first(), Some(BlockCache::Plain(cache)) if attends_pages(cache))
     }
 
+    /// Number of first rows of a pass that attend to the pages where they are. These are chunks of one row; the scheduler
+    /// puts those that decode first.
+    pub fn paged_rows(&self, chunks: &[Chunk]) -> usize {
+        if self.attends_pages() { chunks.iter().take_while(|chunk| chunk.tokens.len() == 1).count() } else { 0 }
+    }
+
     /// As `attend_plain`, for a pass of rows that decode: reads the pages where they are.
     ///
     /// # Panics
@@ -283,6 +284,8 @@ mod tests {
     use super::*;
     use crate::engine::pages::PageId;
     use nestor_torch::generic;
+    use rand::{RngExt, SeedableRng};
+    use rand_chacha::ChaCha8Rng;
 
     #[test]
     fn decoding_rows_see_what_the_plain_attention_shows_them() {
@@ -321,7 +324,6 @@ mod tests {
         let [q, k] = generic::rotate(Tensor::cat(&qkv[..2], 1), [&rope.cos, &rope.sin], heads);
         let want = cache.attend_plain(0, &plain, [&q, &k, qkv[2]]);
 
-        assert_eq!(view.decoding_rows(), chunks.len());
         let int = |numbers: &[i64]| Tensor::from_slice(numbers).to_kind(Kind::Int);
         // The first two rows decode, and the third is the end of a prompt.
         let columns = view.sequences(2);
@@ -334,8 +336,74 @@ mod tests {
         let [page_table, lengths] = view.page_table(chunks.len()).map(|numbers| int(&numbers));
         let view = DecodeView { places: &places, page_table: &page_table.view([rows, -1]), lengths: &lengths };
         assert!(cache.attend_decoding(0, view, qkv, &rope).allclose(&want, 1e-5, 1e-5, false));
+    }
 
-        let filled = CacheView::new(&chunks, chunks.len() + 1);
-        assert_eq!(filled.decoding_rows(), chunks.len(), "a row without a chunk does not decode");
+    /// A random pass: rows that decode, then chunks of prompts; each with pages of its own.
+    fn schedule(rng: &mut ChaCha8Rng) -> (Vec<Chunk>, usize) {
+        let decoding = rng.random_range(0..=4);
+        let prompts = rng.random_range(1..=3);
+        let mut page = 0;
+        let chunks = (0..decoding + prompts).map(|i| {
+            let position = rng.random_range(0..3 * PAGE);
+            let rows = if i < decoding { 1 } else { rng.random_range(2..=PAGE + 4) };
+            let first = page;
+            page += (position + rows).div_ceil(PAGE) as PageId;
+            Chunk {
+                id: i as u64,
+                fed: false,
+                tokens: vec![1; rows],
+                position,
+                rotary: Vec::new(),
+                images: Vec::new(),
+                pages: (first..page).rev().collect(),
+                draws: true,
+            }
+        });
+        (chunks.collect(), decoding)
+    }
+
+    /// Prompts of a pass do not change a bit of the rows that decode, nor these a bit of the prompts.
+    #[test]
+    fn a_pass_with_prompts_gives_the_bits_of_its_parts() {
+        let options = (Kind::Float, Device::Cpu);
+        let (heads, kv_heads, dim) = (4, 2, 16);
+        let pages = 7 * 5 + 1;
+        let numbers = |list: &[i64]| Tensor::from_slice(list);
+        let cached = Tensor::randn([2, pages, PAGE as i64, kv_heads, dim], options);
+        let view_of = |chunks: &[Chunk], decoding: usize| {
+            let view = CacheView::new(chunks, chunks.iter().map(|chunk| chunk.tokens.len()).sum());
+            let columns = view.sequences(decoding);
+            let [table, seen] = view.page_table(decoding).map(|list| numbers(&list).to_kind(Kind::Int));
+            let table = (decoding > 0).then(|| (table.view([decoding as i64, -1]), seen));
+            columns.on_device(&numbers(&columns.all()), numbers(&view.places), numbers(&columns.pages), table)
+        };
+        let mut rng = ChaCha8Rng::seed_from_u64(5);
+        for case in 0..10_000 {
+            let (chunks, decoding) = schedule(&mut rng);
+            let rows: i64 = chunks.iter().map(|chunk| chunk.tokens.len() as i64).sum();
+            let qkv = [heads, kv_heads, kv_heads].map(|n| Tensor::randn([rows, n, dim], options));
+            let attend = |chunks: &[Chunk], decoding: usize, from: i64, count: i64| {
+                let cache = Cache { blocks: vec![BlockCache::Plain(cached.copy())], pages };
+                let own = [0, 1, 2].map(|i| qkv[i].narrow(0, from, count));
+                cache.attend_plain(0, &view_of(chunks, decoding), [&own[0], &own[1], &own[2]])
+            };
+            let (split, mixed) = (decoding as i64, attend(&chunks, decoding, 0, rows));
+            if decoding > 0 {
+                let (alone, prompts) = chunks.split_at(decoding);
+                let table = view_of(alone, decoding);
+                let (page_table, lengths) = table.decoding.as_ref().expect("rows that decode");
+                let cache = cached.copy();
+                let own = [0, 1, 2].map(|i| qkv[i].narrow(0, 0, split));
+                write_into_cache([&own[1], &own[2]], &cache, &table.places);
+                let decoded = decode_attention(&own[0], &cache, page_table, lengths);
+                assert!(mixed.narrow(0, 0, split).equal(&decoded), "case {case}");
+                let of_prompts = attend(prompts, 0, split, rows - split);
+                assert!(mixed.narrow(0, split, rows - split).equal(&of_prompts), "case {case}");
+            }
+            if case % 10 == 0 {
+                // One attention for all, as without the kernel.
+                assert!(mixed.allclose(&attend(&chunks, 0, 0, rows), 1e-5, 1e-5, false), "case {case}");
+            }
+        }
     }
 }

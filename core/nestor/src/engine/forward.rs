@@ -10,8 +10,9 @@ use tch::{Device, Kind, Tensor};
 
 use super::cache::{Cache, CacheView, DecodeView};
 use super::scheduler::Chunk;
-use crate::model::decoder::{BlockWeights, ForwardInput, OuterWeights, WeightSource};
+use crate::model::decoder::{ForwardInput, WeightSource};
 use crate::model::images::TowerSource;
+use crate::model::unit_weights::{BlockWeights, OuterWeights};
 use crate::model::vision::tower::TowerWeights;
 use crate::model::vision::{ImagePart, ImageRows};
 use crate::model::{Model, Rope};
@@ -127,7 +128,7 @@ pub fn forward(
         model.forward(WeightSource::Held { outer, blocks }, &input, |layer, q, k, v| attend(layer, [q, k, v]))
     };
     // Rows in fixed numbers keep to one attention: a kernel of their own would round in another way.
-    let decoding = if fixed.is_none() && cache.attends_pages() { view.decoding_rows() } else { 0 };
+    let decoding = if fixed.is_none() { cache.paged_rows(chunks) } else { 0 };
     let states = match model.ops {
         Ops::Fused => {
             let [tokens, positions, last] = upload_all([&tokens, &positions, &last], device);

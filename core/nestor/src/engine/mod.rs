@@ -135,6 +135,10 @@ pub struct Counters {
     pub decoded: u64,
     /// Prompt tokens found in the cache instead.
     pub shared: u64,
+    /// Rows alone in their chunk: those that decode, and last tokens of prompts.
+    pub alone: u64,
+    /// Rows among them that attended to the cache's pages where they are.
+    pub paged: u64,
     pub passes: u64,
 }
 
@@ -257,6 +261,9 @@ impl Engine {
             .options
             .deterministic
             .then(|| FixedRows { rows: rows(slots + FIXED_PROMPT_ROWS), logits: rows(slots) });
+        if fixed.is_none() {
+            self.scheduler.count_paged(self.cache.paged_rows(&chunks));
+        }
         let drawn = tch::no_grad(|| {
             let logits = forward(weights, &self.cache, &chunks, fixed, None)?;
             self.draw(model.ops, &logits, &chunks)
@@ -285,7 +292,9 @@ impl Engine {
     fn step_ahead(&mut self, weights: &Weights) -> Result<Vec<Completion>> {
         self.scheduler.set_passes(pass_rows(self.options.slots, true), true);
         let mut bound = self.recorder.bind(weights, &self.cache, &self.options)?;
-        self.ahead.step(&mut self.scheduler, &mut bound)
+        let done = self.ahead.step(&mut self.scheduler, &mut bound)?;
+        self.scheduler.count_paged(self.cache.paged_rows(self.ahead.started()));
+        Ok(done)
     }
 
     /// Draws a token for each chunk that draws; further rows of logits are filling.

@@ -236,6 +236,11 @@ impl Scheduler {
         std::mem::take(&mut self.counters)
     }
 
+    /// Counts rows of a pass that attend to the cache's pages where they are.
+    pub fn count_paged(&mut self, rows: usize) {
+        self.counters.paged += rows as u64;
+    }
+
     /// Drops all requests and the contents of the cache.
     pub fn clear(&mut self) {
         self.waiting.clear();
@@ -352,6 +357,7 @@ impl Scheduler {
         let of_prompt = run.prompt.saturating_sub(position).min(count);
         self.counters.prefilled += of_prompt as u64;
         self.counters.decoded += (count - of_prompt) as u64;
+        self.counters.alone += u64::from(count == 1);
         let fed = run.pending > 0;
         let draws = run.missing() == 0;
         run.pending += usize::from(draws);

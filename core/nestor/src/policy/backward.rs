@@ -11,21 +11,18 @@
 //! ([`idle_forward`], [`idle_backward`]).
 
 use anyhow::Result;
-use nestor_torch::ops::Ops;
-use nestor_torch::{fused, host};
-use tch::{Device, Kind, Tensor, no_grad};
+use tch::{Kind, Tensor, no_grad};
 
-use super::packing::{Packed, Packing};
+use super::packing::Packed;
+use super::recompute::blocks_to_recompute;
 use super::vision::VisionPass;
-use crate::model::decoder::{BlockInput, BlockWeights, ForwardInput, OuterWeights, WeightSource};
+use crate::model::Model;
+use crate::model::decoder::{BlockInput, ForwardInput, WeightSource};
 use crate::model::images::TowerSource;
 use crate::model::linear::Tape;
-use crate::model::{Config, Model};
+use crate::model::unit_weights::{BlockWeights, OuterWeights};
 use crate::recipe::Recompute;
-use crate::shard::{GradientSums, HeldUnits, UnitReader};
-
-/// Share of a device's free memory that kept activations may take; the rest is for logits, gradients and other needs.
-const ACTIVATION_SHARE: f64 = 0.5;
+use crate::shard::{GradientSums, UnitReader};
 
 /// One block between its forward and its backward pass.
 enum SavedBlock {
@@ -102,7 +99,7 @@ pub fn accumulate_gradients<M>(
 ) -> Result<M> {
     let mut reader = model.reader();
     let rope = model.rope(&packed.packing.positions);
-    let again = blocks_to_recompute(model, graph_bytes(model, &packed.packing), recompute);
+    let again = blocks_to_recompute(model, Some(packed), recompute);
     // The last block computes only the states that are read.
     let block = |layer: usize, weights: &BlockWeights, x: &Tensor, tape: &mut Tape| {
         let read = (layer + 1 == model.blocks()).then_some(&packed.predictors);
@@ -150,7 +147,12 @@ pub fn accumulate_gradients<M>(
 
     for (layer, saved) in saved.into_iter().enumerate().rev() {
         let graph = match saved {
-            SavedBlock::Graph(graph) => *graph,
+            SavedBlock::Graph(graph) => {
+                if layer == again && again > 0 {
+                    reader.prefetch(again)?; // the unit of the first block that is computed again
+                }
+                *graph
+            }
             SavedBlock::Input(x) => {
                 let weights = model.block_weights(&mut reader, layer, trains_norms)?;
                 if layer > 0 {
@@ -198,86 +200,19 @@ pub fn idle_backward(model: &Model, recompute: Recompute, mut sums: GradientSums
     let mut reader = model.reader();
     let vision = VisionPass::forward(model, &[], &mut reader, recompute)?;
     read_all(model, &mut reader)?;
-    let again = blocks_to_recompute(model, 0, recompute);
+    let again = blocks_to_recompute(model, None, recompute);
     if again == model.blocks() {
         reader.prefetch(again)?;
     }
     for layer in (0..model.blocks()).rev() {
         if layer < again {
             drop(reader.unit(1 + layer)?);
-            if layer > 0 {
-                reader.prefetch(layer)?;
-            }
+        }
+        if (1..=again).contains(&layer) {
+            reader.prefetch(layer)?;
         }
         sums.add_nothing(1 + layer)?;
     }
     vision.backward(model, None, &mut reader, &mut sums)?;
     sums.finish()
-}
-
-/// Bytes that the graph of one block keeps for its backward pass. The generic form keeps the keys and values that it gathered
-/// for sequences with common beginnings, too.
-fn graph_bytes(model: &Model, packing: &Packing) -> u64 {
-    let (config, kind) = (&model.config, model.kind());
-    let gathered = if model.ops == Ops::Generic { packing.sequences.gathered() } else { 0 };
-    let of_keys = 2 * config.num_key_value_heads * config.head_dim() * kind.elt_size_in_bytes() as i64;
-    packing.tokens() as u64 * activation_bytes(config, kind, model.ops) + (gathered * of_keys) as u64
-}
-
-/// The number of first blocks that are computed again for a micro-batch, given the bytes that each block's graph keeps.
-fn blocks_to_recompute(model: &Model, each: u64, recompute: Recompute) -> usize {
-    let blocks = model.blocks();
-    match recompute {
-        // A graph would keep the gathered weights of its block; and all ranks must gather the same.
-        Recompute::Auto if matches!(model.units, HeldUnits::Sharded { .. }) => blocks,
-        Recompute::All => blocks,
-        Recompute::None => 0,
-        Recompute::Blocks(n) => n.min(blocks),
-        Recompute::Auto => {
-            // Without a figure from the system, memory is taken to be scarce.
-            let free = fused::free_bytes(model.device()).unwrap_or(0);
-            let free = if model.device() == Device::Cpu { host::usable(free) } else { free };
-            blocks_without_room(blocks, each, free)
-        }
-    }
-}
-
-/// Bytes for each token that the graph of one block keeps for its backward pass.
-///
-/// These are the tensors that the operations of [`Model::block`] save, and the inputs of its linear layers: the block's
-/// input and its norm, queries, keys and values after the rotation, the attention's output, the sum with it and its norm,
-/// gate and up, and their product. Scales of norms and log-sums of attention are float32.
-pub fn activation_bytes(c: &Config, kind: Kind, ops: Ops) -> u64 {
-    let (q, kv) = (c.num_attention_heads * c.head_dim(), c.num_key_value_heads * c.head_dim());
-    let attention = (q + 2 * kv) + q;
-    // The norms of heads keep their inputs too, and with them the values before the rotation. Generic operations also keep the
-    // normed heads before their weights, and read the values where they are.
-    let heads = c.num_attention_heads + c.num_key_value_heads;
-    let (head_norms, scales) = match (c.block.head_norms, ops) {
-        (false, _) => (0, 0),
-        (true, Ops::Fused) => (q + 2 * kv, heads),
-        (true, Ops::Generic) => (2 * q + 2 * kv, heads),
-    };
-    let elements = 4 * c.hidden_size + attention + head_norms + 3 * c.intermediate_size;
-    let float32 = 2 + c.num_attention_heads + scales;
-    elements as u64 * kind.elt_size_in_bytes() as u64 + 4 * float32 as u64
-}
-
-/// Number of `blocks` whose activations, `each` bytes, do not fit into their share of `free` bytes.
-pub fn blocks_without_room(blocks: usize, each: u64, free: u64) -> usize {
-    let room = (free as f64 * ACTIVATION_SHARE / each.max(1) as f64) as usize;
-    blocks.saturating_sub(room)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn as_many_blocks_are_computed_again_as_have_no_room() {
-        assert_eq!(blocks_without_room(24, 100, 4800), 0);
-        assert_eq!(blocks_without_room(24, 100, 4799), 1);
-        assert_eq!(blocks_without_room(24, 100, 450), 22);
-        assert_eq!(blocks_without_room(24, 100, 0), 24);
-    }
 }

@@ -12,6 +12,7 @@ use super::prefix_tree;
 use super::reweight::resample;
 use crate::data::{Batch, Sequence};
 use crate::model::Config;
+use crate::model::config::Output;
 use crate::model::flops::block_matrices;
 use crate::ranks::balance;
 use crate::recipe::Update;
@@ -97,26 +98,32 @@ impl MicroBatching<'_> {
     }
 }
 
-/// The work of a block's forward pass, in multiplications.
+/// The work of a block's forward pass, and of the head by the number of blocks, in multiplications.
 #[derive(Debug, Clone, Copy)]
 struct Work {
     /// For each computed token.
     token: usize,
     /// For each pair of a computed token and one that it attends to.
     pair: usize,
+    /// For each state that the head reads.
+    state: usize,
 }
 
 impl Work {
     fn of(config: &Config) -> Self {
         let pair = 2 * config.num_attention_heads * config.head_dim();
-        Self { token: block_matrices(config) as usize, pair: pair as usize }
+        let outputs = if config.output == Output::Value { 1 } else { config.vocab_size };
+        let state = outputs * config.hidden_size / config.num_hidden_layers.max(1);
+        Self { token: block_matrices(config) as usize, pair: pair as usize, state: state as usize }
     }
 
     /// The work of each sequence of a pass over these.
     fn of_each<'a>(self, batch: &'a Batch, sequences: &'a [usize]) -> impl Iterator<Item = usize> + 'a {
         sequences.iter().zip(own_tokens(batch, sequences)).map(move |(&i, own)| {
-            let common = batch.sequences[i].tokens.len() - own;
-            own * self.token + (own * common + own * (own + 1) / 2) * self.pair
+            let Sequence { tokens, rows, .. } = &batch.sequences[i];
+            let common = tokens.len() - own;
+            let states: usize = rows.iter().map(|&row| batch.rows.response(row).len()).sum();
+            own * self.token + (own * common + own * (own + 1) / 2) * self.pair + states * self.state
         })
     }
 }
@@ -168,7 +175,7 @@ fn tokens_after(batch: &Batch, before: Option<usize>, i: usize) -> usize {
 }
 
 /// The tokens that a pass over these sequences computes for each.
-fn own_tokens<'a>(batch: &'a Batch, sequences: &'a [usize]) -> impl Iterator<Item = usize> + 'a {
+pub fn own_tokens<'a>(batch: &'a Batch, sequences: &'a [usize]) -> impl Iterator<Item = usize> + 'a {
     let before = [None].into_iter().chain(sequences.iter().copied().map(Some));
     sequences.iter().zip(before).map(|(&i, before)| tokens_after(batch, before, i))
 }
@@ -227,12 +234,20 @@ mod tests {
         let order = in_tree_order(&batch, &[6, 3, 1, 0, 5, 2, 4]);
         assert_eq!(order, [0, 1, 3, 2, 4, 5, 6], "equal ones keep their places");
         assert_eq!(own_tokens(&batch, &order).collect::<Vec<_>>(), [4, 1, 1, 0, 1, 4, 4]);
-        let [tokens, pairs] = [Work { token: 1, pair: 0 }, Work { token: 0, pair: 1 }];
+        let none = Work { token: 0, pair: 0, state: 0 };
+        let [tokens, pairs] = [Work { token: 1, ..none }, Work { pair: 1, ..none }];
         assert_eq!(shares(&batch, &order, 1, tokens), std::slice::from_ref(&order));
         assert_eq!(shares(&batch, &order, 2, tokens), [vec![0, 1, 3, 2, 4], vec![5, 6]]);
         assert_eq!(shares(&batch, &order[..1], 3, tokens).iter().map(Vec::len).sum::<usize>(), 1);
         // A short end of a long sequence has many pairs: 10, 4, 4, 0, 4, 10 and 10.
         assert_eq!(pairs.of_each(&batch, &order).collect::<Vec<_>>(), [10, 4, 4, 0, 4, 10, 10]);
+        // Answers of two tokens and of one.
+        let mut answers = batch.clone();
+        answers.rows.token_offsets = vec![0, 2, 3];
+        answers.sequences[0].rows = vec![0, 1];
+        answers.sequences[5].rows = vec![1];
+        let states = Work { state: 5, ..none };
+        assert_eq!(states.of_each(&answers, &order).collect::<Vec<_>>(), [15, 0, 0, 0, 0, 5, 0]);
         // A part begins with a whole sequence, whatever was before it.
         assert_eq!(micro_batches(&batch, &order, 6), [vec![0, 1, 3, 2], vec![4], vec![5], vec![6]]);
         assert_eq!(micro_batches(&batch, &order, 3).len(), 7, "each alone, since each is over the budget");

@@ -12,11 +12,12 @@ use super::logprobs::shared_numbers;
 use super::losses::{TokenWeights, ValueInputs, value_loss};
 use super::network::Network;
 use super::packing::Packed;
+use super::recompute::agreed;
 use super::update::UpdateSettings;
 use crate::data::{Batch, Rows};
 use crate::model::Model;
-use crate::model::decoder::OuterWeights;
 use crate::model::linear::{Linear, Tape};
+use crate::model::unit_weights::OuterWeights;
 use crate::ranks::exchange;
 use crate::recipe::{Critic, Recompute};
 use crate::shard::{GradientSums, Ranks};
@@ -150,12 +151,14 @@ pub fn gradients(
     let lengths = indices.iter().flat_map(|&i| &batch.sequences[i].rows).map(|&row| batch.rows.response(row).len() + 1);
     let token_weights = TokenWeights::new(settings.update, lengths, settings.max_response_tokens);
     critic.optimizer.zero_grad();
-    let options = ValuePass { recompute: settings.update.recompute, loss_factor: critic.optimizer.loss_factor() };
+    let micro_batches = critic.micro_batching(settings.update.micro_batch_tokens).own(batch, indices);
+    let recompute = agreed((&critic.model, &critic.ranks), batch, &micro_batches, settings.update.recompute)?;
+    let options = ValuePass { recompute, loss_factor: critic.optimizer.loss_factor() };
     let mut sums = (0.0, 0.0);
     let ranks = critic.ranks.clone();
-    for micro in critic.micro_batching(settings.update.micro_batch_tokens).own(batch, indices) {
+    for micro in micro_batches {
         let Some(micro) = micro else {
-            critic.idle(settings.update.recompute)?;
+            critic.idle(recompute)?;
             continue;
         };
         let sequences: Vec<_> = micro.iter().map(|&i| &batch.sequences[i]).collect();

@@ -17,18 +17,12 @@ use tch::{Kind, Tensor, no_grad};
 
 use super::backward::{HeadInputs, accumulate_gradients, states};
 use super::packing::Packed;
+use super::recompute::{CHUNK_BYTES, PIECE_ELEMENTS};
 use crate::model::Model;
-use crate::model::decoder::OuterWeights;
 use crate::model::linear::Tape;
+use crate::model::unit_weights::OuterWeights;
 use crate::recipe::Recompute;
 use crate::shard::{GradientSums, UnitReader};
-
-/// Bytes of the logits in memory at once. If those of all states fit they are computed once, and stay until the loss's
-/// gradient overwrites them; else the backward pass computes each chunk again.
-pub const CHUNK_BYTES: i64 = 512 << 20;
-
-/// Logit entries that are computed in float32 at once where no fused operation does it: 128 MiB a copy.
-pub const PIECE_ELEMENTS: i64 = 1 << 25;
 
 /// Log-prob and entropy of the response tokens, float32 (R) each.
 #[derive(Debug)]

@@ -12,6 +12,7 @@ pub mod batching;
 mod vision;
 pub mod lm_head;
 pub mod backward;
+pub mod recompute;
 pub mod packing;
 pub mod prefix_tree;
 

@@ -10,7 +10,7 @@ use super::backward;
 use super::batching::MicroBatching;
 use crate::error::Diverged;
 use crate::model::config::Output;
-use crate::model::decoder::layouts;
+use crate::model::unit_weights::layouts;
 use crate::model::{Config, Model};
 use crate::recipe::{self, LOSS_SCALE, Recompute};
 use crate::shard::{Adapters, GradientSums, HeldUnits, Layout, LossScale, Optimizer, Ranks, StepReport, UpdateRule};

@@ -11,6 +11,7 @@ use super::lm_head::{PassOptions, TokenGrads, TokenStats, policy_gradients};
 use super::losses::{LossInputs, LossMetrics, MicroBatchMetrics, TokenWeights, policy_loss};
 use super::network::Network;
 use super::packing::Packed;
+use super::recompute::agreed;
 use crate::data::Batch;
 use crate::failpoint::failpoint;
 use crate::ranks::exchange;
@@ -150,19 +151,18 @@ pub fn gradients(
     let update = settings.update;
     let lengths = indices.iter().flat_map(|&i| &batch.sequences[i].rows).map(|&row| batch.rows.response(row).len());
     let token_weights = TokenWeights::new(update, lengths, settings.max_response_tokens);
-    let options = PassOptions {
-        temperature: settings.temperature,
-        recompute: update.recompute,
-        loss_factor: policy.optimizer.loss_factor(),
-    };
+    let micro_batches = policy.micro_batching(update.micro_batch_tokens).own(batch, indices);
+    let recompute = agreed((&policy.model, &policy.ranks), batch, &micro_batches, update.recompute)?;
+    let options =
+        PassOptions { temperature: settings.temperature, recompute, loss_factor: policy.optimizer.loss_factor() };
 
     policy.optimizer.zero_grad();
     let (mut tokens, mut distinct_tokens) = (0, 0);
     let (mut differences, mut losses_of_micro_batches) = (Vec::new(), Vec::new());
     let ranks = policy.ranks.clone();
-    for micro in policy.micro_batching(update.micro_batch_tokens).own(batch, indices) {
+    for micro in micro_batches {
         let Some(micro) = micro else {
-            policy.idle(update.recompute)?;
+            policy.idle(recompute)?;
             continue;
         };
         let sequences: Vec<_> = micro.iter().map(|&i| &batch.sequences[i]).collect();

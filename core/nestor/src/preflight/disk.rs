@@ -7,7 +7,7 @@ use nix::sys::statvfs::statvfs;
 use serde::Serialize;
 
 use crate::input_error;
-use crate::model::{Config, decoder, kind};
+use crate::model::{Config, kind, unit_weights};
 use crate::recipe::{Recipe, VisionTrain};
 use crate::shard::{Adapters, Layout, update_rule};
 
@@ -28,7 +28,7 @@ pub struct Space {
 impl Space {
     /// The room that a run of this network takes in a directory that need not exist yet.
     pub fn of(recipe: &Recipe, config: &Config, dir: &Path) -> Self {
-        let layouts = decoder::layouts(config);
+        let layouts = unit_weights::layouts(config);
         let sum = |layouts: &[Layout]| layouts.iter().map(|layout| layout.numel() as u64).sum::<u64>();
         let all = sum(&layouts);
         let rule = update_rule(&recipe.update.optimizer);
@@ -37,7 +37,7 @@ impl Space {
         let trained = state(&layouts[..trained_units(&layouts, config, recipe.model.vision_train())]);
         let policy = match &recipe.model.lora {
             Some(lora) => {
-                let adapters = Adapters::layouts_of(&decoder::block_layouts(config), lora.rank);
+                let adapters = Adapters::layouts_of(&unit_weights::block_layouts(config), lora.rank);
                 FLOAT * sum(&adapters) + state(&adapters)
             }
             None => FLOAT * all + trained,

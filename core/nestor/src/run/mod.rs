@@ -26,6 +26,7 @@ mod verdict;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use nestor_torch::ops::Ops;
 use rand_chacha::rand_core::Rng;
 use serde::{Deserialize, Serialize};
 
@@ -243,10 +244,10 @@ impl Run {
     /// Counts the tokens that all ranks generated, their FLOPs, and the time of the rollout's parts at this rank.
     fn count_generation(&mut self, batch: &Batch) -> Result<()> {
         report::play_time(&mut self.meter.metrics, self.player.take_time());
-        let Generated { prefilled, generated, shared, .. } = self.player.take_counters();
-        let all = exchange(&*self.ranks.comm, Ok([prefilled, generated, shared]))?;
-        let [prefilled, generated, shared] =
-            [0, 1, 2].map(|column| all.iter().map(|counts| counts[column]).sum::<u64>());
+        let Generated { prefilled, generated, shared, alone, paged, .. } = self.player.take_counters();
+        let all = exchange(&*self.ranks.comm, Ok([prefilled, generated, shared, alone, paged]))?;
+        let [prefilled, generated, shared, alone, paged] =
+            [0, 1, 2, 3, 4].map(|column| all.iter().map(|counts| counts[column]).sum::<u64>());
         self.count_images(["rollout/images_encoded", "rollout/images_reused"])?;
         let config = &self.learner.policy.model.config;
         let [tower, _] = image_flops(config, batch);
@@ -254,6 +255,9 @@ impl Run {
         let seconds = self.meter.phases.seconds("rollout").max(1e-9);
         self.meter.metrics.set("rollout/tokens_per_s", generated as f64 / seconds);
         self.meter.metrics.set("rollout/prompt_cached", shared as f64 / (shared + prefilled).max(1) as f64);
+        if self.learner.policy.model.ops == Ops::Generic && alone > 0 {
+            self.meter.metrics.set("engine/paged_share", paged as f64 / alone as f64);
+        }
         self.ledger.totals.tokens = self.ledger.state.totals.tokens + generated;
         report::totals(&mut self.meter.metrics, self.ledger.totals);
         Ok(())

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use nestor_torch::fused;
+use nestor_torch::{fused, kernels};
 use tch::{Device, Kind};
 
 use super::alarms::Alarms;
@@ -215,6 +215,7 @@ impl Run {
             dtype: StoredType::of(policy.model.kind())?.name,
             device: device_name(device),
             products: fused::has_products(device).then(fused::product_library).transpose()?,
+            kernels: device.is_cuda().then(|| kernels::code_of(device).unwrap_or_else(|| "none".into())),
             environment: &self.recipe.env.plugin,
             estimator: &self.recipe.estimator.plugin,
             plugins: &self.ledger.state.plugins,

@@ -161,6 +161,7 @@ fn events_are_json_objects() {
         dtype: "float32",
         device: "cuda:1".into(),
         products: Some("onednn"),
+        kernels: Some("sm_90a".into()),
         environment: "maze",
         estimator: "stars",
         plugins: &[PluginFile { id: "maze".into(), path: "m.so".into(), sha256: "ab".into(), border: "1.1".into() }],
@@ -173,7 +174,7 @@ fn events_are_json_objects() {
             start,
             json!({
                 "event": "start", "run_dir": run_dir, "parameters": 3, "dtype": "float32", "device": "cuda:1",
-                "products": "onednn", "environment": "maze", "estimator": "stars", "iterations": 2, "world": 1,
+                "products": "onednn", "kernels": "sm_90a", "environment": "maze", "estimator": "stars", "iterations": 2, "world": 1,
                 "plugins": [{ "id": "maze", "path": "m.so", "sha256": "ab", "border": "1.1" }],
             }),
         ),

@@ -60,6 +60,7 @@ pub const METRICS: &[Metric] = table! {
     "rollout/success", "share", "won episodes among all played, including dropped groups; only with dynamic sampling", "won / episodes played";
     "rollout/tokens_per_s", "tokens/s", "generated tokens per second, over all ranks", "response tokens / time/rollout_s";
     "rollout/prompt_cached", "share", "prompt tokens that the engine found in its cache instead of computing them, over all ranks", "tokens found / tokens of prompts";
+    "engine/paged_share", "share", "GPU only: rows of the engine's passes that attended to the cache's pages where they are, among those that decode; over all ranks. Others attended to a copy, which is several times as slow", "rows in place / rows alone in their chunk";
     "rollout/images_encoded", "count", "images that passes of the vision tower embedded, over all ranks; only with a tower", "";
     "rollout/images_reused", "count", "images of passes whose embeddings were in the cache instead, over all ranks; only with a tower", "";
     "update/images_encoded", "count", "images embedded without gradients since the rollout, for log-probs or with a frozen tower, over all ranks; only with a tower", "";

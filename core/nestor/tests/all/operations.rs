@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use nestor::engine::Decode;
-use nestor::policy::backward::activation_bytes;
+use nestor::policy::recompute::activation_bytes;
 use nestor_recipe::Recompute;
 use nestor_torch::ops::Ops;
 use nestor_torch::record::Operation;

@@ -15,8 +15,7 @@ use crate::engine::{pass_rows, recorded_rows};
 use crate::model::Config;
 use crate::model::config::Output;
 use crate::model::flops::block_matrices;
-use crate::policy::backward::{activation_bytes, blocks_without_room};
-use crate::policy::lm_head::{CHUNK_BYTES, PIECE_ELEMENTS};
+use crate::policy::recompute::{PassBytes, PassSize};
 use crate::recipe::{Lora, Optimizer, Recompute, Sharding};
 use crate::shard::update_rule;
 
@@ -111,9 +110,13 @@ impl UpdateSetup<'_> {
         self.ranks > 1 && self.sharding == Sharding::Full
     }
 
+    fn device(&self) -> Device {
+        if self.cpu { Device::Cpu } else { Device::Cuda(0) }
+    }
+
     /// The form of the network's operations there.
     fn ops(&self) -> Ops {
-        Ops::of(self.kind, if self.cpu { Device::Cpu } else { Device::Cuda(0) })
+        Ops::of(self.kind, self.device())
     }
 
     fn bytes(&self) -> u64 {
@@ -177,10 +180,9 @@ pub fn update_memory(setup: &UpdateSetup) -> Memory {
 /// with one block.
 fn passes(setup: &UpdateSetup, memory: &mut Memory) -> u64 {
     let c = setup.config;
-    let (b, tokens, responses) = (setup.bytes(), setup.micro_batch_tokens, setup.response_tokens);
+    let (b, tokens) = (setup.bytes(), setup.micro_batch_tokens);
     let units = UnitSizes::new(c, setup.ranks);
     let (outer, block, blocks) = (units.outer(), units.block(), c.num_hidden_layers as u64);
-    let (hidden, ffn, vocabulary) = (c.hidden_size as u64, c.intermediate_size as u64, c.vocab_size as u64);
     let before = memory.moments.len() - 2;
     let at = |head: u64, blocks: u64| [vec![0; before], vec![head, blocks]].concat();
 
@@ -195,23 +197,13 @@ fn passes(setup: &UpdateSetup, memory: &mut Memory) -> u64 {
         (_, Some(_)) => (0, 8 * reduced),
     };
 
-    // Logits of one chunk; without a fused operation also pieces of them in float32.
-    let logits = (responses * vocabulary * b).min(CHUNK_BYTES as u64);
-    // Log-probs and probabilities.
-    let pieces = if setup.cpu { 0 } else { 2 * 4 * (PIECE_ELEMENTS as u64).min(logits / b) };
-    let states = 3 * responses * hidden * b;
-
-    let graph = tokens * activation_bytes(c, setup.kind, setup.ops());
-    // Gradients: those of each linear layer's output, those between the layers, and the embedding's in float32.
-    let (q, kv) = ((c.num_attention_heads * c.head_dim()) as u64, (c.num_key_value_heads * c.head_dim()) as u64);
-    let flowing = tokens * b * (3 * ffn + q + 2 * kv + 3 * hidden) + 4 * tokens * hidden;
-    // Gradients of images' embeddings.
-    let flowing = flowing + setup.image_tokens * hidden * b;
+    let size = PassSize { tokens, states: setup.response_tokens, image_tokens: setup.image_tokens };
+    let pass = PassBytes::new(c, setup.kind, setup.ops(), size);
     let gathered = |units: u64| if setup.gathers() { b * units } else { 0 };
-    let auto = |room: u64| blocks_without_room(blocks as usize, graph + gathered(block), room) as u64;
+    let kept = if setup.gathers() { pass.with_weights(setup.kind, block) } else { pass };
+    let auto = |free: u64| kept.blocks_without_room(blocks as usize, free, setup.device()) as u64;
     let again = match setup.recompute {
         Recompute::All => blocks,
-        Recompute::Auto if setup.gathers() => blocks,
         Recompute::Auto => auto(setup.memory.saturating_sub(memory.totals()[before])),
         Recompute::None => 0,
         Recompute::Blocks(n) => (n as u64).min(blocks),
@@ -224,18 +216,18 @@ fn passes(setup: &UpdateSetup, memory: &mut Memory) -> u64 {
         at(gathered(outer + block + kept * block), gathered(2 * block + kept.saturating_sub(1) * block)),
     );
     memory.push("gradient buffers", at(outer_buffer, outer_buffer + block_buffers));
-    memory.push("checkpointed inputs", at(again * tokens * hidden * b, again * tokens * hidden * b));
-    memory.push("graphs of blocks", at(kept * graph, kept.max(1) * graph));
-    memory.push("gradients of activations", at(0, flowing));
-    memory.push("logits and states of the head", at(logits + pieces + states, 0));
+    memory.push("checkpointed inputs", at(again * pass.input, again * pass.input));
+    memory.push("graphs of blocks", at(kept * pass.graph, kept.max(1) * pass.graph));
+    memory.push("gradients of activations", at(0, pass.gradients));
+    memory.push("logits and states of the head", at(pass.head, 0));
     memory.push("vision tower's activations", at(tower.kept, tower.kept));
     // It passes before the language model and after it.
-    let others = again * tokens * hidden * b + kept.max(1) * graph + flowing;
+    let others = again * pass.input + kept.max(1) * pass.graph + pass.gradients;
     memory.push("vision tower's passes", at(0, tower.pass.saturating_sub(others)));
     if setup.cpu && setup.ranks > 1 {
         memory.push("slices in flight", at(2 * SLICE_BYTES, 2 * SLICE_BYTES));
     }
-    graph + flowing + logits + states
+    pass.graph + pass.gradients + pass.head
 }
 
 /// Inputs of a whole iteration's memory.

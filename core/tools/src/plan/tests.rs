@@ -344,7 +344,7 @@ fn work() -> PlannedWork {
 }
 
 /// Two peers over links of 450 GB/s hide the gathers of a block from F (W - 1) / W / 450e9 tokens a micro-batch on,
-/// whatever the model: 620 of 8 ranks at 40 % of 798 TFLOP/s. Latency comes on top.
+/// whatever the model: 1,009 of 8 ranks at 65 % of 798 TFLOP/s. Latency comes on top.
 #[test]
 fn communication_hides_where_the_rates_say() {
     let config = Config::shape("7b").expect("shape");
@@ -355,9 +355,9 @@ fn communication_hides_where_the_rates_say() {
         let cluster = Cluster { ranks, per_node: 8 };
         TimeSetup { update, teacher: None, recomputed: 28, reference: true, workload, hardware, cluster }.iteration()
     };
-    assert!((on(8, [0.0; 3]).hidden_from / 620.0 - 1.0).abs() < 0.01, "{}", on(8, [0.0; 3]).hidden_from);
+    assert!((on(8, [0.0; 3]).hidden_from / 1009.0 - 1.0).abs() < 0.01, "{}", on(8, [0.0; 3]).hidden_from);
     let slower = on(8, [8.4e-6, 3.4e-6, 14e-6]);
-    assert!(slower.hidden_from > 620.0);
+    assert!(slower.hidden_from > 1009.0);
     assert_eq!(slower.hidden_from_without_latency, on(8, [0.0; 3]).hidden_from);
     for point in [slower, on(1024, [8.4e-6, 3.4e-6, 14e-6])] {
         assert!(

@@ -1,6 +1,6 @@
 //! Sizes of a network's units and of its adapters, in elements: the parts that ranks gather, reduce and store.
 
-use crate::model::{Config, decoder};
+use crate::model::{Config, unit_weights};
 use crate::recipe::{Lora, VisionTrain};
 use crate::shard::{Adapters, Layout, UpdateRule};
 
@@ -16,7 +16,7 @@ pub struct UnitSizes {
 
 /// A network's outer unit, one of its blocks, which are all alike, and the units of a vision tower.
 fn outer_and_block(config: &Config) -> Vec<Layout> {
-    decoder::layouts(&Config { num_hidden_layers: 1, ..config.clone() })
+    unit_weights::layouts(&Config { num_hidden_layers: 1, ..config.clone() })
 }
 
 impl UnitSizes {

@@ -15,7 +15,7 @@ use nestor_args::{
     self as args, BenchCommand, EmbedArgs, Evaluate, Generate, Launch, LogprobDiff, ModelCommand, ProfiledBench,
     Prompt, TorchCommand as Command, Train,
 };
-use nestor_torch::{Backend, cuda};
+use nestor_torch::{Backend, cuda, kernels};
 use serde_json::Value;
 
 use crate::agent::play::play;
@@ -212,8 +212,8 @@ fn run(command: Command) -> Result<ExitCode> {
             let measured = bench::logprob_diff(&logprob_diff_options(args)?)?;
             print(json, &measured, || differences(&measured))?;
         }
-        Command::Bench(BenchCommand::Kernels { device, json }) => {
-            let tested = bench::kernels(device)?;
+        Command::Bench(BenchCommand::Kernels { device, verbose, json }) => {
+            let tested = bench::kernels(device, verbose)?;
             print(json, &tested, || kernels_line(&tested))?;
         }
         Command::Bench(BenchCommand::Collective { backend, mib, repeats, timeout, silence, json }) => {
@@ -233,7 +233,13 @@ fn torch_report() -> Value {
         Err(error) => format!("cannot be loaded: {error:#}"),
     };
     let devices = tch::Cuda::device_count();
-    serde_json::json!({ "cuda_devices": devices, "cuda_half": half, "threads": tch::get_num_threads() })
+    let kernels: Vec<_> = (0..devices as usize).map(|gpu| kernels::code_of(tch::Device::Cuda(gpu))).collect();
+    serde_json::json!({
+        "cuda_devices": devices,
+        "cuda_half": half,
+        "kernels": kernels,
+        "threads": tch::get_num_threads(),
+    })
 }
 
 /// Checks a recipe for some ranks without running it.

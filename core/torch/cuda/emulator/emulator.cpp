@@ -1,8 +1,9 @@
 // The kernels of ../kernels.cu on a CPU: launches by name, as cuLaunchKernel does on a GPU. emulator.h says what it checks.
 // Built as a library by a test; no part of the product.
 //
-// NESTOR_EMULATOR_SEED seeds the order of threads and blocks. NESTOR_EMULATOR_DAMAGE=kernel,… or =all makes launches of these
-// kernels write wrong results.
+// NESTOR_EMULATOR_SEED seeds the order of threads and blocks. Three more variables list kernels, or `all`, whose launches fail:
+// NESTOR_EMULATOR_DAMAGE, they write wrong results; NESTOR_EMULATOR_FAULT, every later wait for the device fails, as after an
+// illegal access on a GPU; NESTOR_EMULATOR_HANG, they never end.
 
 #include "fibres.h"
 
@@ -13,9 +14,12 @@
 #include "../kernels.cu"
 #endif
 
+#include <atomic>
+#include <chrono>
 #include <functional>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <utility>
 
@@ -65,11 +69,13 @@ const std::unordered_map<std::string, Kernel>& kernels() {
 }
 
 // True where the variable, a list with commas or `all`, names the kernel.
-bool is_damaged(const std::string& name) {
-  const char* damaged = std::getenv("NESTOR_EMULATOR_DAMAGE");
-  if (damaged && std::string(damaged) == "all") return true;
-  return damaged && ("," + std::string(damaged) + ",").find("," + name + ",") != std::string::npos;
+bool names(const char* variable, const std::string& name) {
+  const char* list = std::getenv(variable);
+  if (list && std::string(list) == "all") return true;
+  return list && ("," + std::string(list) + ",").find("," + name + ",") != std::string::npos;
 }
+
+std::atomic<bool> faulted = false;
 
 }  // namespace
 
@@ -91,10 +97,17 @@ __attribute__((visibility("default"))) int nestor_emulate(const char* name, cons
   std::string problem = "there is no such kernel";
   if (found != kernels().end()) {
     problem = emulator::run({grid[0], grid[1], grid[2]}, threads, shared, [&] { found->second.body(args); });
-    if (problem.empty() && is_damaged(name)) found->second.damage(args);
+    if (problem.empty() && names("NESTOR_EMULATOR_DAMAGE", name)) found->second.damage(args);
+    while (names("NESTOR_EMULATOR_HANG", name)) std::this_thread::sleep_for(std::chrono::seconds(1));
+    if (names("NESTOR_EMULATOR_FAULT", name)) faulted = true;
   }
   if (problem.empty()) return 0;
   std::snprintf(message, message_size, "%s: %s", name, problem.c_str());
   return 1;
+}
+
+// Waits for all launches. Returns 1 after a fault, else 0.
+__attribute__((visibility("default"))) int nestor_emulator_wait() {
+  return faulted ? 1 : 0;
 }
 }

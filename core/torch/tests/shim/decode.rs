@@ -241,5 +241,5 @@ fn every_draw_is_the_token_of_the_cpus_sampler() {
 #[test]
 fn no_kernel_is_left_out() {
     put_in_place();
-    assert_eq!(kernels::self_test(Device::Cpu).expect("tested"), []);
+    assert_eq!(kernels::self_test(Device::Cpu, |_| ()).expect("tested"), []);
 }

@@ -4,6 +4,7 @@ mod cubins;
 mod decode;
 mod draw;
 mod emulator;
+mod facts;
 mod norm;
 mod random;
 mod train;

@@ -33,7 +33,7 @@ fn norms_and_gradients_equal_public_operations() {
             assert!(kernels::has(&format!("{operation}_{suffix}"), Device::Cpu), "{operation}_{suffix}");
         }
     }
-    assert_eq!(kernels::self_test(Device::Cpu).expect("tests"), []);
+    assert_eq!(kernels::self_test(Device::Cpu, |_| ()).expect("tests"), []);
     for seed in 0..setting("NESTOR_KERNEL_CASES", 40) {
         tch::manual_seed(seed as i64);
         // Less than `n`.

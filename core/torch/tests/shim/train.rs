@@ -366,5 +366,5 @@ fn the_emulator_has_every_kernel_and_all_pass_their_self_test() {
     for name in kernels::names() {
         assert!(kernels::has(&name, Device::Cpu), "{name}");
     }
-    assert_eq!(kernels::self_test(Device::Cpu).expect("tested"), []);
+    assert_eq!(kernels::self_test(Device::Cpu, |_| ()).expect("tested"), []);
 }

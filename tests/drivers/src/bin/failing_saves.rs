@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use nestor::checkpoint::{Checkpoints, Contents, Moment, Retention, TensorSet};
 use nestor_model::error::message;
-use nestor_model::model::{Config, decoder};
+use nestor_model::model::{Config, unit_weights};
 use nestor_model::ranks::{C10d, Comm, Rendezvous, Secret, Solo};
 use nestor_model::shard::Layout;
 use nestor_recipe::Dist;
@@ -124,7 +124,7 @@ fn shards(comm: &dyn Comm, layouts: &[Layout], iteration: u64) -> Vec<Tensor> {
 
 fn save(comm: &dyn Comm, run_dir: &Path, iteration: u64) -> Result<()> {
     let model_files = run_dir.join("model");
-    let layouts = decoder::layouts(&Config::load(&model_files)?);
+    let layouts = unit_weights::layouts(&Config::load(&model_files)?);
     let tensors = shards(comm, &layouts, iteration);
     let shards = || tensors.iter().map(Tensor::shallow_clone).collect();
     let set = |name: &str| TensorSet { name: name.into(), layouts: &layouts, shards: shards() };
@@ -151,7 +151,7 @@ fn report(run_dir: &Path, kind: &str, n: u64, error: Option<&str>) -> Result<ser
     let newest = Checkpoints::new(run_dir).newest(&SOLO, |line| warnings.push(line.to_string()))?;
     let newest = newest.context("no checkpoint is left")?;
     let config = Config::load(&newest)?;
-    let layouts = decoder::layouts(&config);
+    let layouts = unit_weights::layouts(&config);
     let sound = (BEFORE..=TRIED).find(|&iteration| newest == directory(run_dir, iteration)).is_some_and(|iteration| {
         let want = shards(&SOLO, &layouts, iteration);
         ["policy", "exp_avg", "exp_avg_sq"].iter().all(|set| {

@@ -257,3 +257,43 @@ fn requests_join_in_groups_beside_those_that_run() {
     scheduler.submit(request(13));
     assert_eq!(rows(&mut scheduler), 14);
 }
+
+/// ALFWorld as published: 128 environments, prompts of some 521 tokens, responses of some 81, requests that join in groups.
+/// Rows alone in their chunk that do not come first would attend to a copy of their pages (`engine/paged_share`).
+#[test]
+fn rows_that_decode_come_first_in_the_published_shape() {
+    let mut rng = ChaCha8Rng::seed_from_u64(1);
+    let limits = Limits { slots: 128, pages: 128 * 40, rows: 4096, eos: Vec::new(), ordered: false, gathers: true };
+    let mut scheduler = Scheduler::new(limits);
+    let (mut turns, mut first, mut passes) = ([0u32; 128], 0, 0);
+    let mut asks: Vec<u32> = (0..128).collect();
+    while !(asks.is_empty() && scheduler.is_idle()) {
+        for episode in asks.split_off(asks.len() / 4) {
+            let (instruction, own) = (380, rng.random_range(60..220));
+            let mut prompt = vec![1; instruction];
+            prompt.extend((0..own).map(|token| 2 + episode * 4096 + turns[episode as usize] * 256 + token));
+            let key = NoiseKey { episode, step: turns[episode as usize], ..NoiseKey::default() };
+            let max_new_tokens = rng.random_range(20..142);
+            scheduler.submit(Request {
+                key,
+                images: Vec::new(),
+                prompt,
+                max_new_tokens,
+                sampling: Sampling::default(),
+            });
+        }
+        let chunks = scheduler.plan();
+        first += chunks.iter().take_while(|chunk| chunk.tokens.len() == 1).count() as u64;
+        passes += u64::from(chunks.iter().any(|chunk| chunk.tokens.len() > 1));
+        let draws = chunks.iter().filter(|chunk| chunk.draws).count();
+        for done in scheduler.record(&chunks, vec![(7, 0.0); draws]) {
+            turns[done.key.episode as usize] += 1;
+            if turns[done.key.episode as usize] < 5 {
+                asks.push(done.key.episode);
+            }
+        }
+    }
+    let counters = scheduler.counters();
+    assert!(passes > 20, "{passes} passes have prompts");
+    assert!(counters.alone > 40_000 && first as f64 > 0.99 * counters.alone as f64, "{first} of {counters:?}");
+}

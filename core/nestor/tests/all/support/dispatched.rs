@@ -49,6 +49,14 @@ pub fn pass(model: Model, lengths: &[usize], recompute: Recompute) -> (Vec<Opera
 
 /// The same of sequences that have their first `common` tokens in common.
 pub fn pass_alike(model: Model, lengths: &[usize], common: u32, recompute: Recompute) -> (Vec<Operation>, i64) {
+    let (mut policy, packed) = prepared(model, lengths, common);
+    let record = Record::begin();
+    let live = differentiated(&mut policy, &packed, recompute, || record.live_bytes());
+    (record.operations(), live)
+}
+
+/// A network with an optimizer, and a micro-batch of such sequences.
+pub fn prepared(model: Model, lengths: &[usize], common: u32) -> (Network, Packed) {
     let mut rows = Rows { token_offsets: vec![0], ..Rows::default() };
     let mut sequences = Vec::new();
     for (i, &length) in lengths.iter().enumerate() {
@@ -64,15 +72,24 @@ pub fn pass_alike(model: Model, lengths: &[usize], common: u32, recompute: Recom
     let mut policy =
         Network::new(model, update_rule(&Default::default()), &Ranks::solo(Device::Cpu)).expect("a network");
     policy.optimizer.zero_grad();
+    (policy, packed)
+}
+
+/// A forward and backward pass; the result of `between`, which is called between the two.
+pub fn differentiated<T>(
+    policy: &mut Network,
+    packed: &Packed,
+    recompute: Recompute,
+    between: impl FnOnce() -> T,
+) -> T {
     let (model, sums) = policy.for_backward();
-    let record = Record::begin();
     let options = PassOptions { temperature: 1.0, recompute, loss_factor: 1.0 };
-    let between = policy_gradients(model, &packed, options, sums, |stats| {
-        let live = record.live_bytes();
+    let result = policy_gradients(model, packed, options, sums, |stats| {
+        let live = between();
         let (grads, ()) = differentiate(stats, false, |logprobs, _| (logprobs.sum(Kind::Double), ()));
         (grads, live)
     });
-    (record.operations(), between.expect("a pass"))
+    result.expect("a pass")
 }
 
 /// Operations of one pass that decodes a token for each of some requests of `length` tokens.

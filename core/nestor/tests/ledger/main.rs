@@ -13,9 +13,13 @@ use nestor_torch::kernels;
 use nestor_torch::ops::Ops;
 use nestor_torch::record::Operation;
 
-#[path = "all/support/dispatched.rs"]
+#[path = "../all/support/dispatched.rs"]
 #[allow(dead_code)] // the other tests of operations use the rest
 mod dispatched;
+#[path = "../../../torch/tests/shim/facts.rs"]
+#[allow(dead_code)] // the test of the machine code uses the rest
+mod facts;
+mod launches;
 
 use dispatched::{DIM, HEADS, KV_HEADS, config, decode, model, of_config, pass, pass_alike};
 

@@ -96,13 +96,13 @@ impl CudaGraph {
         let (mut capture, mut handle) = (std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: the pool lives through the call; on success the handle is set.
         call(|message, size| unsafe { nestor_capture_begin(pool.handle, &mut capture, message, size) })?;
-        // tch panics where an operation fails. A recording that stays open would then fail every later call of CUDA.
-        let done = catch_unwind(AssertUnwindSafe(work));
-        // SAFETY: the capture is from the call above and never used again; on success the graph is set.
-        let ended = call(|message, size| unsafe { nestor_capture_end(capture, &mut handle, message, size) });
-        // Owned before the first return, so that it is freed on every way out.
-        let graph = Self { handle };
-        done.unwrap_or_else(|panic| resume_unwind(panic)).and(ended).map(|()| graph)
+        and_end(work, || {
+            // SAFETY: the capture is from the call above and never used again; on success the graph is set.
+            let ended = call(|message, size| unsafe { nestor_capture_end(capture, &mut handle, message, size) });
+            // Owned before the return, so that it is freed on every way out.
+            let graph = Self { handle };
+            ended.map(|()| graph)
+        })
     }
 
     /// Enqueues the recorded work on the current stream.
@@ -110,6 +110,14 @@ impl CudaGraph {
         // SAFETY: the handle is from `record`; the owner of this graph holds the tensors that it reads and writes.
         call(|message, size| unsafe { nestor_graph_replay(self.handle, message, size) })
     }
+}
+
+/// Runs `work`, then `end` whatever happened. tch panics where an operation fails; a capture that stays open would then fail
+/// every later call of CUDA.
+fn and_end<T>(work: &dyn Fn() -> Result<()>, end: impl FnOnce() -> Result<T>) -> Result<T> {
+    let done = catch_unwind(AssertUnwindSafe(work));
+    let ended = end();
+    done.unwrap_or_else(|panic| resume_unwind(panic)).and(ended)
 }
 
 impl Drop for CudaGraph {
@@ -218,5 +226,19 @@ mod tests {
         recording.replay().expect("replayed");
         assert_eq!(Vec::<f32>::try_from(first.wait()).expect("values"), [1., 2.]);
         assert_eq!(Vec::<f32>::try_from(&sum).expect("values"), [11., 22.]);
+    }
+
+    #[test]
+    fn a_capture_ends_whatever_its_work_does() {
+        let ended = std::cell::Cell::new(0);
+        let end = || {
+            ended.set(ended.get() + 1);
+            Ok(7)
+        };
+        assert_eq!(and_end(&|| Ok(()), end).expect("recorded"), 7);
+        assert!(and_end(&|| anyhow::bail!("no room"), end).is_err());
+        let panics = || and_end(&|| panic!("an operation failed"), end);
+        assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());
+        assert_eq!(ended.get(), 3);
     }
 }

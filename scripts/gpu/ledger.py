@@ -36,7 +36,7 @@ GAP = 1e-6  # seconds between two kernels of a graph, or of a stream that the ho
 KERNELS = {"nestor::varlen_attention_backward": 5, "nestor::paged_attention": 2, "nestor::sample": 2}
 # Rows of float32 of which these write or read as many as a backward pass has parts: constants of core/torch/cpp, which tell how
 # many blocks such a pass has.
-PARTS = {"nestor::rms_norm_backward": 256, "nestor::rotate_backward": 512, "nestor::column_sums": 512}
+PARTS = {"nestor::rms_norm_backward": 512, "nestor::rotate_backward": 512, "nestor::column_sums": 512}
 PRODUCTS = {"aten::mm", "aten::addmm", "aten::addmm_", "mkldnn::_linear_pointwise", "nestor::add_product", "nestor::logits"}
 # These read only as much of their first tensor as they write, or write only as much of the last one as they read.
 GATHERS = {"aten::index_select", "aten::embedding", "aten::gather"}

@@ -73,12 +73,9 @@ DEVICE void rms_norm_grad_rows(const T* __restrict__ x, const T* __restrict__ we
     const T* from = x + token * rows.stride + head * rows.width + first;
     const float scale = scales[row];
     float normal[MOST_OF_ROW][VECTOR<T>], back[MOST_OF_ROW][VECTOR<T>], along = 0.0f;
-    // On its way while the threads of the row wait for their sum.
-    Vector<T> more[MOST_OF_ROW] = {};
 #pragma unroll
     for (int j = 0; j < MOST_OF_ROW; ++j) {
       if (j * step < own) {
-        if (grad_sum) more[j] = load_vector(grad_sum + dense + j * step);
         const auto v = load_vector(from + j * step), g = load_vector(grad + dense + j * step);
         const auto w = load_vector(weight + head * rows.width + first + j * step);
 #pragma unroll
@@ -96,9 +93,10 @@ DEVICE void rms_norm_grad_rows(const T* __restrict__ x, const T* __restrict__ we
       if (j * step < own) {
         Vector<T> to;
         if (grad_sum) {
+          const auto more = load_vector(grad_sum + dense + j * step);
 #pragma unroll
           for (int k = 0; k < VECTOR<T>; ++k) {
-            to.at[k] = from_float<T>(to_float(more[j].at[k]) + scale * (back[j][k] - normal[j][k] * along));
+            to.at[k] = from_float<T>(to_float(more.at[k]) + scale * (back[j][k] - normal[j][k] * along));
           }
         } else {
 #pragma unroll

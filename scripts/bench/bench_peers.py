@@ -29,7 +29,7 @@ import transformers  # noqa: E402
 
 from peers import deterministic, learn, models, play  # noqa: E402
 from peers.program import ROOT, Failed, nestor  # noqa: E402
-from peers.report import Result, machine, ratio, spread, write  # noqa: E402
+from peers.report import Result, machine, ratio, refuse_to_drop, spread, write  # noqa: E402
 
 DTYPE = "bfloat16"
 
@@ -324,8 +324,10 @@ def main():
         p.error("--repeat and --threads must be at least 1")
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    failed = False
-    for row in ROWS if "all" in a.rows else a.rows:
+    failed, rows = False, list(ROWS) if "all" in a.rows else a.rows
+    if a.write:
+        refuse_to_drop(a.write, ROWS, rows)
+    for row in rows:
         try:
             result = ROWS[row](row, a)
         except Failed as error:

@@ -214,6 +214,11 @@ def test_the_table_goes_between_its_marks(root, monkeypatch, tmp_path):
     assert text.startswith(f"before\n{report.MARKS[0]}\n| work") and text.endswith(f"{report.MARKS[1]}\nafter\n")
     assert "old" not in text and text.index("| work a | peer | 1 s | 2 s | 4.20 × | 2 × | met |") < text.index("| missed |")
     assert "- `b`: note b" in text and "Measured on a machine." in text
+    report.refuse_to_drop(page, ["a", "b", "c"], ["c"])
+    (tmp_path / "results/b.json").unlink()
+    with pytest.raises(SystemExit, match="has 2 rows"):
+        report.refuse_to_drop(page, ["a", "b", "c"], ["a"])
+    report.refuse_to_drop(page, ["a", "b", "c"], ["b"])
     page.write_text("no marks")
     with pytest.raises(SystemExit):
         report.write(page, ["a"])

@@ -137,7 +137,7 @@ struct Loaded {
   CUcontext context = nullptr;
   int multiprocessors = 0;
   std::atomic<bool> tested = false;
-  // The name of its code; empty in the emulator, and where there is none.
+  // The name of its code; empty in the emulator, and where none loads.
   std::string architecture;
   std::string problem;
 
@@ -153,7 +153,6 @@ struct Loaded {
       cuda.cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
       const Cubin* fits = code_for(major, minor);
       TORCH_CHECK(fits, "they need compute capability 8.0 or newer, and this GPU has ", major, ".", minor);
-      architecture = fits->architecture;
       // libtorch computes in the primary context too.
       cuda.check(cuda.cuDevicePrimaryCtxRetain(&context, device), "cuDevicePrimaryCtxRetain");
       cuda.check(cuda.cuCtxSetCurrent(context), "cuCtxSetCurrent");
@@ -165,6 +164,7 @@ struct Loaded {
         kernels[name].function = function;
         kernels[name].left_out = is_unwanted(name);
       }
+      architecture = fits->architecture;
     } catch (const c10::Error& error) {
       problem = error.what_without_backtrace();
     }

@@ -91,7 +91,8 @@ constexpr int WARP = 32, MOST_THREADS = 512;
 constexpr int MOST_OF_ROW = 2;
 // Warps of a block whose warps have a row each.
 constexpr int ROWS_TO_BLOCK = 4;
-// Blocks of a backward pass: some for each multiprocessor, since each waits for its sums. Each leaves a part of the weight's gradient.
+// Blocks of a backward pass: some for each multiprocessor, since each waits for its sums. Each leaves a part of the weight's
+// gradient.
 constexpr int BACKWARD_BLOCKS = 512;
 
 struct Shape {

@@ -1,8 +1,8 @@
 //! Own CUDA kernels: `cuda/*.cu`, compiled by `build.rs` and embedded. Operations of [`crate::generic`] launch them where a
 //! tensor's device has them, and compute by libtorch's public operations elsewhere.
 //!
-//! A GPU has those of the machine code for its architecture, or else of PTX, which the driver compiles. The variable `NESTOR_KERNELS` leaves out all (`none`) or some
-//! (`-adamw_f32,-sample_token_bf16`). A CPU has them where the library of the emulator is in place, which the variable
+//! A GPU has those of the machine code for its architecture, or else of PTX, which the driver compiles. The variable
+//! `NESTOR_KERNELS` leaves out all (`none`) or some (`-adamw_f32,-sample_token_bf16`). A CPU has them where the library of the emulator is in place, which the variable
 //! `NESTOR_EMULATED_KERNELS` names.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};

@@ -84,6 +84,16 @@ def table(results):
     return "\n".join([*lines, "", *notes, "", *where])
 
 
+def refuse_to_drop(path, order, measured):
+    """A page has rows of other days. Their results are in RESULTS only on the machine that measured them."""
+    kept = [row for row in order if row in measured or (RESULTS / f"{row}.json").exists()]
+    _, _, rest = path.read_text().partition(MARKS[0])
+    rows = sum(line.startswith("| ") for line in rest.partition(MARKS[1])[0].splitlines()) - 1
+    if len(kept) < rows:
+        raise SystemExit(f"bench: {path} has {rows} rows, and {RESULTS} will have {len(kept)}: --write would drop the others; name "
+                         "all, or leave --write out")
+
+
 def write(path, order):
     """Writes the table of all kept rows between the marks of a Markdown file."""
     kept = {row: json.loads((RESULTS / f"{row}.json").read_text()) for row in order

@@ -67,9 +67,9 @@ fn judge(driver: Option<Driver>, cuda: &Cuda, has_device: bool) -> Vec<Check> {
         ),
         (Some(wheel), ..) if cuda.kernels.iter().any(|code| code == "none") => Check::warn(
             "GPU",
-            format!("{shown}; libtorch's CUDA {wheel}; no kernels of Nestor for it"),
-            "it works with libtorch's operations, several times as slowly; the kernels need compute capability 8.0 (A100, \
-             RTX 30) or newer",
+            format!("{shown}; libtorch's CUDA {wheel}; Nestor's kernels do not load"),
+            "it works with libtorch's operations, several times as slowly; unset NESTOR_KERNELS, or use a GPU of compute \
+             capability 8.0 (A100, RTX 30) or newer: nestor bench kernels gives the reason",
         ),
         (Some(wheel), ..) => {
             Check::ok("GPU", format!("{shown}; libtorch's CUDA {wheel}; kernels: {}", cuda.kernels.join(", ")))
@@ -107,7 +107,7 @@ mod tests {
             (None, cuda(Some("13.0"), Some(0)), true, Verdict::Fail, "NVML"),
             (Some(driver("580.65.06")), cuda(Some("13.0"), Some(1)), true, Verdict::Ok, "H100 80 GB"),
             (Some(driver("580.65.06")), cuda(Some("13.0"), Some(1)), true, Verdict::Ok, "kernels: sm_90a"),
-            (Some(driver("580.65.06")), old, true, Verdict::Warn, "no kernels"),
+            (Some(driver("580.65.06")), old, true, Verdict::Warn, "do not load"),
             (Some(driver("570.86.10")), cuda(Some("13.0"), Some(0)), true, Verdict::Fail, "needs driver 580"),
             (Some(driver("570.86.10")), cuda(Some("12.8"), Some(1)), true, Verdict::Ok, "CUDA 12.8"),
             (Some(driver("580.65.06")), cuda(Some("13.0"), Some(0)), true, Verdict::Fail, "sees none"),

@@ -23,8 +23,7 @@ pub struct Cuda {
     pub wheel: Option<String>,
     /// The GPUs that libtorch sees; none if it could not be asked.
     pub devices: Option<u64>,
-    /// The code of Nestor's kernels that these run, such as `sm_90a`, without repetitions; `none` for a GPU that they do not
-    /// serve.
+    /// The code of Nestor's kernels that these run, such as `sm_90a`, without repetitions; `none` for a GPU where none loads.
     pub kernels: Vec<String>,
     /// The version of NCCL in the wheel's environment.
     pub nccl: Option<String>,

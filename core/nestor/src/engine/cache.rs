@@ -175,6 +175,11 @@ impl CacheView {
     }
 }
 
+/// Number of chunks of one row at the beginning, where the scheduler puts those that decode.
+pub fn decoding_rows(chunks: &[Chunk]) -> usize {
+    chunks.iter().take_while(|chunk| chunk.tokens.len() == 1).count()
+}
+
 /// Starts of queries and keys of sequences with their ends, (n + 1) each, the used keys (n), and the sequences' pages.
 #[derive(Debug)]
 pub struct SequenceColumns {
@@ -263,10 +268,9 @@ impl Cache {
         matches!(self.blocks.first(), Some(BlockCache::Plain(cache)) if attends_pages(cache))
     }
 
-    /// Number of first rows of a pass that attend to the pages where they are. These are chunks of one row; the scheduler
-    /// puts those that decode first.
+    /// Number of first rows of a pass that attend to the pages where they are.
     pub fn paged_rows(&self, chunks: &[Chunk]) -> usize {
-        if self.attends_pages() { chunks.iter().take_while(|chunk| chunk.tokens.len() == 1).count() } else { 0 }
+        if self.attends_pages() { decoding_rows(chunks) } else { 0 }
     }
 
     /// As `attend_plain`, for a pass of rows that decode: reads the pages where they are.
@@ -324,6 +328,7 @@ mod tests {
         let [q, k] = generic::rotate(Tensor::cat(&qkv[..2], 1), [&rope.cos, &rope.sin], heads);
         let want = cache.attend_plain(0, &plain, [&q, &k, qkv[2]]);
 
+        assert_eq!(decoding_rows(&chunks), chunks.len());
         let int = |numbers: &[i64]| Tensor::from_slice(numbers).to_kind(Kind::Int);
         // The first two rows decode, and the third is the end of a prompt.
         let columns = view.sequences(2);
@@ -380,6 +385,7 @@ mod tests {
         let mut rng = ChaCha8Rng::seed_from_u64(5);
         for case in 0..10_000 {
             let (chunks, decoding) = schedule(&mut rng);
+            assert_eq!(decoding_rows(&chunks), decoding);
             let rows: i64 = chunks.iter().map(|chunk| chunk.tokens.len() as i64).sum();
             let qkv = [heads, kv_heads, kv_heads].map(|n| Tensor::randn([rows, n, dim], options));
             let attend = |chunks: &[Chunk], decoding: usize, from: i64, count: i64| {

@@ -159,12 +159,16 @@ pub fn agreed(
     let device = model.device();
     // Ranks of one CPU share its memory.
     let free = if device == Device::Cpu { free_bytes(device) / ranks.world() as u64 } else { free_bytes(device) };
-    let of_each = micro_batches
-        .iter()
-        .flatten()
-        .map(|micro| PassBytes::of_sequences(model, batch, micro).blocks_without_room(model.blocks(), free, device));
-    let all = exchange(&*ranks.comm, Ok(of_each.max().unwrap_or(0)))?;
+    let all = exchange(&*ranks.comm, Ok(own_blocks_without_room(model, batch, micro_batches, free)))?;
     Ok(Recompute::Blocks(all.into_iter().max().unwrap_or(0)))
+}
+
+/// The number of first blocks whose graphs find no room at this rank, in any of its micro-batches.
+fn own_blocks_without_room(model: &Model, batch: &Batch, micro_batches: &[Option<Vec<usize>>], free: u64) -> usize {
+    let of_each = micro_batches.iter().flatten().map(|micro| {
+        PassBytes::of_sequences(model, batch, micro).blocks_without_room(model.blocks(), free, model.device())
+    });
+    of_each.max().unwrap_or(0)
 }
 
 /// Free bytes of a device. Without a figure from the system, memory is taken to be scarce.
@@ -197,6 +201,7 @@ pub fn activation_bytes(c: &Config, kind: Kind, ops: Ops) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::Sequence;
 
     #[test]
     fn graphs_fill_their_share_of_what_is_free() {
@@ -209,5 +214,26 @@ mod tests {
         assert_eq!([again(2 * 290), again(2 * 100), again(0)], [24; 3]);
         let gpu = |free| pass.blocks_without_room(24, free, Device::Cuda(0));
         assert_eq!([gpu(3165), gpu(3164)], [0, 1], "0.85 of 3,165 are 2,690");
+    }
+
+    /// The largest micro-batch decides, and each graph holds the gathered weights of its block.
+    #[test]
+    fn a_rank_with_shards_counts_gathered_weights() {
+        let config = Config { num_hidden_layers: 4, ..Config::shape("tiny").expect("a shape") };
+        let model = Model::empty(config, Kind::Float, Device::Cpu);
+        let sequence = |tokens: &[u32]| Sequence { tokens: tokens.to_vec(), ..Sequence::default() };
+        // The first two begin alike: 30 tokens of 40.
+        let sequences = vec![sequence(&[1; 20]), sequence(&[[1; 10], [2; 10]].concat()), sequence(&[3; 5])];
+        let batch = Batch { sequences, ..Batch::default() };
+        let pass =
+            PassBytes::new(&model.config, Kind::Float, model.ops, PassSize { tokens: 30, ..PassSize::default() });
+        let gathered = model.layouts[1].numel() as u64;
+        assert_eq!(PassBytes::of_sequences(&model, &batch, &[0, 1]), pass.with_weights(Kind::Float, gathered));
+        let graph = pass.graph - pass.input + 4 * gathered;
+        let room = |graphs: u64| 2 * (pass.gradients.max(pass.head) + 4 * pass.input + graphs * graph);
+        let again = |free, micro: &[Option<Vec<usize>>]| own_blocks_without_room(&model, &batch, micro, free);
+        let both = [Some(vec![2]), Some(vec![0, 1]), None];
+        assert_eq!([again(room(4), &both), again(room(4) - 2, &both), again(room(1), &both)], [0, 1, 3]);
+        assert_eq!(again(room(1), &[None]), 0, "a rank without a micro-batch leaves the choice to others");
     }
 }

@@ -247,7 +247,7 @@ impl Run {
         let Generated { prefilled, generated, shared, alone, paged, .. } = self.player.take_counters();
         let all = exchange(&*self.ranks.comm, Ok([prefilled, generated, shared, alone, paged]))?;
         let [prefilled, generated, shared, alone, paged] =
-            [0, 1, 2, 3, 4].map(|column| all.iter().map(|counts| counts[column]).sum::<u64>());
+            std::array::from_fn(|column| all.iter().map(|counts| counts[column]).sum::<u64>());
         self.count_images(["rollout/images_encoded", "rollout/images_reused"])?;
         let config = &self.learner.policy.model.config;
         let [tower, _] = image_flops(config, batch);

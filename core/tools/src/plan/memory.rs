@@ -200,8 +200,8 @@ fn passes(setup: &UpdateSetup, memory: &mut Memory) -> u64 {
     let size = PassSize { tokens, states: setup.response_tokens, image_tokens: setup.image_tokens };
     let pass = PassBytes::new(c, setup.kind, setup.ops(), size);
     let gathered = |units: u64| if setup.gathers() { b * units } else { 0 };
-    let kept = if setup.gathers() { pass.with_weights(setup.kind, block) } else { pass };
-    let auto = |free: u64| kept.blocks_without_room(blocks as usize, free, setup.device()) as u64;
+    let held = if setup.gathers() { pass.with_weights(setup.kind, block) } else { pass };
+    let auto = |free: u64| held.blocks_without_room(blocks as usize, free, setup.device()) as u64;
     let again = match setup.recompute {
         Recompute::All => blocks,
         Recompute::Auto => auto(setup.memory.saturating_sub(memory.totals()[before])),

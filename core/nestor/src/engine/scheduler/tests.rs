@@ -10,6 +10,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::*;
+use crate::engine::cache::decoding_rows;
 use crate::engine::{NoiseKey, Sampling};
 
 /// The episodes of one seed: their steps, and each step's response length and time of the environment.
@@ -283,7 +284,7 @@ fn rows_that_decode_come_first_in_the_published_shape() {
             });
         }
         let chunks = scheduler.plan();
-        first += chunks.iter().take_while(|chunk| chunk.tokens.len() == 1).count() as u64;
+        first += decoding_rows(&chunks) as u64;
         passes += u64::from(chunks.iter().any(|chunk| chunk.tokens.len() > 1));
         let draws = chunks.iter().filter(|chunk| chunk.draws).count();
         for done in scheduler.record(&chunks, vec![(7, 0.0); draws]) {

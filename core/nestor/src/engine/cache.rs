@@ -8,7 +8,7 @@ use nestor_torch::{PagedCache, Segment};
 use tch::{Device, Kind, Tensor};
 
 use super::pages::PAGE;
-use super::scheduler::Chunk;
+use super::scheduler::{Chunk, decoding_rows};
 use crate::model::{Config, Rope};
 
 /// The page of rows that belong to no request.
@@ -173,11 +173,6 @@ impl CacheView {
         let table = own().flat_map(|pages| pages.iter().copied().chain([FILLING].repeat(most - pages.len()))).collect();
         [table, segments.iter().map(|s| s.position + 1).collect()]
     }
-}
-
-/// Number of chunks of one row at the beginning, where the scheduler puts those that decode.
-pub fn decoding_rows(chunks: &[Chunk]) -> usize {
-    chunks.iter().take_while(|chunk| chunk.tokens.len() == 1).count()
 }
 
 /// Starts of queries and keys of sequences with their ends, (n + 1) each, the used keys (n), and the sequences' pages.

@@ -165,6 +165,11 @@ pub struct Chunk {
     pub draws: bool,
 }
 
+/// Number of chunks of one row at the beginning, where `Scheduler::plan` puts those that decode.
+pub fn decoding_rows(chunks: &[Chunk]) -> usize {
+    chunks.iter().take_while(|chunk| chunk.tokens.len() == 1).count()
+}
+
 /// A part of an image in a chunk.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChunkImage {

@@ -10,7 +10,6 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::*;
-use crate::engine::cache::decoding_rows;
 use crate::engine::{NoiseKey, Sampling};
 
 /// The episodes of one seed: their steps, and each step's response length and time of the environment.

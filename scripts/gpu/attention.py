@@ -6,7 +6,7 @@ import time
 import torch
 import torch.nn.functional as F
 from device import Device, error, share
-from limits import SHAPES, of_both
+from limits import SHAPES, of_cards
 from one import details
 
 BACKENDS = {-1: "none", 0: "math", 1: "flash", 2: "efficient", 3: "cuDNN", 4: "overridable"}
@@ -110,7 +110,7 @@ def decoding(context):
                     figures.append(f"{name} {batch} x {length}: {1e6 * seconds:.0f} us, {rate / 1e12:.2f} TB/s "
                                    f"({share(context, rate, 1)})")
                 del caches, calls, all_caches
-    limit = of_both(lambda _, copy: f"{copy / 1e12:.1f} TB/s")
+    limit = of_cards(lambda _, copy: f"{copy / 1e12:.1f} TB/s")
     between = f"{share(context, min(reached), 1)} to {share(context, max(reached), 1)}"
     figure = f"{'; '.join(figures)}; all shapes {between}; largest error {worst:.1e}"
     return {"figure": figure, "limit": limit, "good": worst <= ROUNDING}
@@ -178,4 +178,4 @@ def training(context):
             figures.append(f"{name} {kind}: {1e3 * forward:.2f} + {1e3 * (both - forward):.2f} ms, "
                            f"{3.5 * flops / both / 1e12:.0f} TFLOP/s")
     return {"figure": f"{'; '.join(figures)}; largest error {max(errors):.1e}", "good": max(errors) <= ROUNDING,
-            "limit": of_both(lambda flops, _: f"{flops / 1e12:.0f} TFLOP/s")}
+            "limit": of_cards(lambda flops, _: f"{flops / 1e12:.0f} TFLOP/s")}

@@ -1,13 +1,16 @@
 """The best that a GPU can reach on given work, and the shapes that these limits are computed from.
 
-Rates: those that a product of 8192 cubed in bfloat16 and a copy reached on such cards (798 TFLOP/s and 3.0 TB/s on an H100, 790
-and 4.3 on an H200), which is less than their data sheets say. The shapes are those of Config::shape in core/model.
-With them, decoding 128 rows of 1,024 tokens takes 2.28 ms a pass on an H100 with Qwen2.5-1.5B (3.09 GB of weights and 3.76 GB of
-keys and values at 3.0 TB/s), and 7.22 ms with 7B.
+Rates: those that a product of 8192 cubed in bfloat16 and a copy reached on such cards (rates.json: 798 TFLOP/s and 3.0 TB/s on an
+H100, 790 and 4.3 on an H200), which is less than their data sheets say. report.py writes those of a card that it has a report of.
+The shapes are those of Config::shape in core/model. With them, decoding 128 rows of 1,024 tokens takes 2.28 ms a pass on an H100
+with Qwen2.5-1.5B (3.09 GB of weights and 3.76 GB of keys and values at 3.0 TB/s), and 7.22 ms with 7B.
 """
+import json
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-RATES = {"H100": (798e12, 3.0e12), "H200": (790e12, 4.3e12)}  # FLOP/s, bytes/s
+RATES_FILE = Path(__file__).with_name("rates.json")
+RATES = {card: (one["flops"], one["bytes_per_s"]) for card, one in json.loads(RATES_FILE.read_text()).items()}
 
 # The project's aims: shares of a limit, and how near plan and measurement, first and last pass should be.
 DECODE_TARGET = 0.30
@@ -81,6 +84,6 @@ def card_of(name):
     return next((card for card in RATES if card in name), None)
 
 
-def of_both(limit):
-    """A limit on both cards as text: `limit` maps FLOP/s and bytes/s to a text."""
+def of_cards(limit):
+    """A limit on the cards of the table as text: `limit` maps FLOP/s and bytes/s to a text."""
     return ", ".join(f"{card} {limit(*rates)}" for card, rates in RATES.items())

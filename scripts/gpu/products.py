@@ -3,7 +3,7 @@ matrices of a network."""
 import torch
 import torch.nn.functional as F
 from device import Device, error, rates, share
-from limits import SHAPES, of_both
+from limits import SHAPES, of_cards
 from one import details
 
 
@@ -31,7 +31,7 @@ def addmm(context):
     details(flops_per_s=flops / seconds, plain_flops_per_s=flops / plain)
     figure = (f"{flops / seconds / 1e12:.0f} TFLOP/s ({share(context, flops / seconds, 0)}), product and addition apart "
               f"{flops / plain / 1e12:.0f}; error {off:.1e}, rounded product {rounded:.1e}")
-    return {"figure": figure, "good": off < max(rounded / 4, 1e-5), "limit": of_both(lambda f, _: f"{f / 1e12:.0f} TFLOP/s")}
+    return {"figure": figure, "good": off < max(rounded / 4, 1e-5), "limit": of_cards(lambda f, _: f"{f / 1e12:.0f} TFLOP/s")}
 
 
 def rms_norm(context):
@@ -57,7 +57,7 @@ def rms_norm(context):
     details(errors=errors, forward_us=1e6 * first, both_us=1e6 * whole)
     figure = (f"forward {1e6 * first:.0f} us, {2 * element_bytes / first / 1e12:.2f} TB/s "
               f"({share(context, 2 * element_bytes / first, 1)}); with backward {1e6 * whole:.0f} us; error {max(errors):.1e}")
-    return {"figure": figure, "good": max(errors) <= 0.02, "limit": of_both(lambda _, c: f"{c / 1e12:.1f} TB/s")}
+    return {"figure": figure, "good": max(errors) <= 0.02, "limit": of_cards(lambda _, c: f"{c / 1e12:.1f} TB/s")}
 
 
 def matrices(context):
@@ -91,4 +91,4 @@ def matrices(context):
             beside = f" ({limit_of_all / seconds_of_all:.0%} of the limit)" if limit_of_all else ""
             figures.append(f"{name}, {rows} rows: {1e3 * seconds_of_all:.2f} ms a network{beside}")
     return {"figure": "; ".join(figures), "good": finite,
-            "limit": of_both(lambda f, c: f"{f / 1e12:.0f} TFLOP/s or {c / 1e12:.1f} TB/s")}
+            "limit": of_cards(lambda f, c: f"{f / 1e12:.0f} TFLOP/s or {c / 1e12:.1f} TB/s")}

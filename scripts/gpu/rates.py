@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 from device import Device
-from limits import of_both
+from limits import of_cards
 from one import details
 
 
@@ -59,5 +59,5 @@ def machine(context):
               f"{micro['in_a_graph']}, copy of 4 KB pageable {micro['pageable']}, pinned {micro['pinned']}, back {micro['back']}")
     if missing:
         figure += f"; libraries missing: {', '.join(missing)}"
-    limit = of_both(lambda flops, copy: f"{flops / 1e12:.0f} TFLOP/s {copy / 1e12:.1f} TB/s")
+    limit = of_cards(lambda flops, copy: f"{flops / 1e12:.0f} TFLOP/s {copy / 1e12:.1f} TB/s")
     return {"figure": figure, "limit": limit, "good": not missing and flops > 0}

@@ -1,14 +1,21 @@
-"""The findings of a first half hour on a GPU, as tables for docs/gpu.md and constants for the ledger.
+"""The findings of a first half hour on a GPU, as tables for docs/gpu.md and rates of the card for the ledger.
 
-    report.py DIR    DIR/1, DIR/2, …: what the calls of first_run.sh wrote, or DIR/checks.jsonl
+    report.py DIR            prints them. DIR/1, DIR/2, …: what the calls of first_run.sh wrote, or DIR/checks.jsonl
+    report.py DIR --write    writes the tables into docs/gpu.md, the rates into rates.json, and the ledger's tables anew
 
 A call that hung, died or never came back leaves the lines of its checks that had ended. The report has those, and names the others.
 """
+import argparse
 import json
+import subprocess
 import sys
 from pathlib import Path
 
 from calls import CALLS
+from limits import RATES_FILE, card_of
+
+PAGE = Path(__file__).resolve().parents[2] / "docs/gpu.md"
+BEGIN, END = "<!-- report: written by scripts/gpu/report.py --write -->", "<!-- end of the report -->"
 
 CORRECT = ("kernels", "memcheck", "synccheck", "racecheck", "greedy", "score-float32", "score-0.5b", "gradient", "logprob-diff",
            "collective", "smoke", "checkpoint", "rollouts")
@@ -112,15 +119,14 @@ def peers(lines):
 
 
 def constants(lines):
-    """The rates that scripts/gpu/limits.py and ledger.py assume of a card, as this one reached them."""
+    """The rates that limits.py and ledger.py assume of a card, as this one reached them."""
     details = lines.get("rates", {}).get("details", {})
     found = {"card": details.get("device"), "flops": details.get("flops"), "bytes_per_s": details.get("bytes_per_s"),
              "microseconds": details.get("microseconds")}
     return {name: value for name, value in found.items() if value}
 
 
-def report(folder):
-    lines, notes = read(folder)
+def report(lines, notes):
     correct = [[name, line["figure"], VERDICTS[line["verdict"]]] for name, line in lines.items() if name.startswith(CORRECT)]
     bad = [[name, VERDICTS[line["verdict"]], line["figure"], line["details"].get("stderr", "").strip().rpartition("\n")[2][:300]]
            for name, line in lines.items() if line["verdict"] not in ("ok", "missed")]
@@ -131,7 +137,7 @@ def report(folder):
         ("Iteration", table(["phase", "time"], iteration(lines))),
         ("Own kernels", table(["kernel", "µs", "ledger", "ratio"], own_kernels(lines))),
         ("Peers", table(["check", "peer, tokens/s", "Nestor", "ratio"], peers(lines))),
-        ("Constants for scripts/gpu/limits.py", f"```json\n{json.dumps(constants(lines), indent=2)}\n```\n\n" if constants(lines) else ""),
+        ("Rates", f"```json\n{json.dumps(constants(lines), indent=2)}\n```\n\n" if constants(lines) else ""),
         ("Not ok", table(["check", "", "figure", "last words"], bad)),
         ("Not known", "".join(f"- {note}\n" for note in notes)),
     ]
@@ -139,7 +145,48 @@ def report(folder):
     return text + "".join(f"## {title}\n\n{body}" for title, body in sections if body).rstrip("\n") + "\n"
 
 
+def with_rates(text, found):
+    """The text of rates.json with those of one more card, to three digits."""
+    rates = json.loads(text)
+    words = found["card"].removeprefix("NVIDIA ")
+    name = card_of(words) or words.partition("-")[0]
+    rates[name] = {rate: float(f"{found[rate]:.3g}") for rate in ("flops", "bytes_per_s")}
+    rows = (f"  {json.dumps(card)}: {json.dumps(one)}" for card, one in rates.items())
+    return "{\n" + ",\n".join(rows) + "\n}\n"
+
+
+def with_tables(page, tables):
+    """The page with these tables in the place of the last ones, or in a section of their own before "Repeat it"."""
+    body = f"{BEGIN}\n\n{tables.replace('## ', '### ')}\n{END}"
+    if BEGIN in page:
+        before, rest = page.split(BEGIN)
+        return before + body + rest.split(END)[1]
+    before, heading, rest = page.partition("## Repeat it\n")
+    return f"{before}## Last half hour\n\n{body}\n\n{heading}{rest}"
+
+
+def write(lines, notes):
+    found = constants(lines)
+    if {"card", "flops", "bytes_per_s"} <= found.keys():
+        RATES_FILE.write_text(with_rates(RATES_FILE.read_text(), found))
+        # A process of its own, since `limits` has read the rates before.
+        subprocess.run([sys.executable, Path(__file__).with_name("ledger.py"), "--write"], check=True)
+    else:
+        print("report: no check \"rates\" of a GPU came back, so rates.json and the ledger stay as they are", file=sys.stderr)
+    PAGE.write_text(with_tables(PAGE.read_text(), report(lines, notes)))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, metavar="DIR", help="with the folders that the calls of first_run.sh wrote")
+    parser.add_argument("--write", action="store_true", help="write into docs/gpu.md, rates.json and docs/performance.md")
+    args = parser.parse_args()
+    lines, notes = read(args.folder)
+    if args.write:
+        write(lines, notes)
+    else:
+        print(report(lines, notes), end="")
+
+
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        raise SystemExit(__doc__)
-    print(report(Path(sys.argv[1])), end="")
+    main()

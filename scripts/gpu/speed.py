@@ -2,7 +2,7 @@
 from statistics import median
 
 import ledger
-from limits import DECODE_TARGET, PLAN_TARGET, RAGGED_TARGET, RATES, SHAPES, UPDATE_TARGET, card_of, of_both
+from limits import DECODE_TARGET, PLAN_TARGET, RAGGED_TARGET, RATES, SHAPES, UPDATE_TARGET, card_of, of_cards
 from one import details
 from program import HALVES, Program
 
@@ -84,7 +84,7 @@ def generate(context, shape, dtype, sizes, small, ragged, without=""):
     if decode is None:
         return result(p, figure, "", [])
     figure += f"; decoding {decode['rows']:.0f} rows of {decode['context'] / decode['rows']:.0f} tokens: {decode['ms']:.2f} ms"
-    limit = of_both(lambda _, copy: f"{1e3 * own.decode_seconds(decode['context'], copy):.2f} ms")
+    limit = of_cards(lambda _, copy: f"{1e3 * own.decode_seconds(decode['context'], copy):.2f} ms")
     targets, card = [], card_of(context.card)
     if card:
         reached = own.decode_seconds(decode["context"], RATES[card][1]) / decode["ms"] * 1e3
@@ -107,7 +107,7 @@ def update(context, shape, dtype, recompute, sizes, small, ragged=False, short=F
     peak = peak_of(done)
     figure = (f"warm-up {done['warm_up_s']:.1f} s, {done['tokens_per_s']:.0f} tokens/s, "
               f"{1e3 * done['seconds'] / done['passes']:.0f} ms a pass")
-    limit = of_both(lambda rate, _: f"{done['tokens'] * rate / flops:.0f} tokens/s")
+    limit = of_cards(lambda rate, _: f"{done['tokens'] * rate / flops:.0f} tokens/s")
     targets, card, drifted = [], card_of(context.card), drift(done)
     if card:
         mfu = flops / done["seconds"] / RATES[card][0]
@@ -134,7 +134,7 @@ def score(context, shape, dtype, sizes, small):
     figure = f"warm-up {done['warm_up_s']:.1f} s, {done['tokens_per_s']:.0f} tokens/s"
     if card := card_of(context.card):
         figure += f", {flops / done['seconds'] / RATES[card][0]:.0%} of the limit"
-    return result(p, figure, of_both(lambda rate, _: f"{done['tokens'] * rate / flops:.0f} tokens/s"), [])
+    return result(p, figure, of_cards(lambda rate, _: f"{done['tokens'] * rate / flops:.0f} tokens/s"), [])
 
 
 def iteration(context, workload, turns):

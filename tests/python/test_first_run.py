@@ -110,3 +110,18 @@ def test_the_folder_fits_and_its_commands_run(root, tmp_path):
         shutil.rmtree(root / "target/first_run")
         shutil.rmtree(root / "target/gpu_check", ignore_errors=True)
     assert report(root, tmp_path).returncode == 0
+
+
+def test_a_report_is_written_into_page_and_rates(gpu):
+    import json
+
+    import limits
+    import report
+    page = report.with_tables("# On a GPU\n\n## Repeat it\n\nText.\n", "## Update\n\nfirst\n")
+    assert page.startswith("# On a GPU\n\n## Last half hour\n\n") and page.endswith("\n\n## Repeat it\n\nText.\n")
+    again = report.with_tables(page, "## Update\n\nsecond\n")
+    assert again == page.replace("first", "second") and "### Update" in again
+    found = {"card": "NVIDIA H100 80GB HBM3", "flops": 801.23e12, "bytes_per_s": 3.0149e12}
+    rates = json.loads(report.with_rates(limits.RATES_FILE.read_text(), found))
+    assert rates["H100"] == {"flops": 801e12, "bytes_per_s": 3.01e12} and rates.keys() == limits.RATES.keys()
+    assert "A100" in json.loads(report.with_rates("{}", {**found, "card": "NVIDIA A100-SXM4-80GB"}))

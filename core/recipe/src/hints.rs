@@ -23,7 +23,8 @@ pub(super) fn key_hint(keys: &[Key], section: &[String], unknown: &str, known: &
     if let Some(key) = known.iter().find(|key| squeezed(key) == squeezed(unknown)) {
         return did_you_mean(&[dotted(key)]);
     }
-    if let Some(meaning) = meaning(unknown) {
+    let is_key = |last: &str| !named(keys, |known| known == last).is_empty();
+    if let Some(meaning) = meaning(unknown, is_key) {
         return meaning.into();
     }
     let mut near: Vec<(usize, &String)> =
@@ -62,7 +63,8 @@ fn dotted_hint(keys: &[Key], unknown: &str) -> String {
     }
     let sections = "in a file a key is inside its section";
     let last = parts.last().copied().unwrap_or_default();
-    let found = meaning(last).or_else(|| meaning(parts[0]).filter(|_| named(keys, |key| key == last).is_empty()));
+    let is_key = |last: &str| !named(keys, |key| key == last).is_empty();
+    let found = meaning(unknown, is_key).or_else(|| meaning(parts[0], is_key).filter(|_| !is_key(last)));
     if let Some(meaning) = found {
         return format!("{sections}, and {meaning}");
     }

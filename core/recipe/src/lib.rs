@@ -39,6 +39,7 @@ use serde::de::DeserializeOwned;
 
 pub use error::{InputError, Problem, all_of, lines};
 pub use eval_tasks::EvalTasks;
+pub use foreign::FOREIGN;
 pub use keys::{Key, json_schema, keys, keys_of, table};
 use location::Location;
 pub use optimizer::*;

@@ -65,7 +65,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
      "2:1: unknown key `temperature`; did you mean `rollout.temperature` or `eval.temperature`?"),
     ("iterations: 20",
      "iterations: 20\nactor_rollout_ref.actor.optim.lr: 1e-6",
-     "2:1: unknown key `actor_rollout_ref.actor.optim.lr`; in a file a key is inside its section; did you mean `update.lr`, `critic.lr` or `warm_start.lr`?"),
+     "2:1: unknown key `actor_rollout_ref.actor.optim.lr`; in a file a key is inside its section, and the learning rate is `update.lr`"),
     ("iterations: 20",
      "iterations: 20\nupdate.lr: 1e-6",
      "2:1: unknown key `update.lr`; in a file a key is inside its section: write `update:` with `lr:` below it"),
@@ -203,6 +203,24 @@ fn a_mistake_has_a_message_that_helps() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// People lay a recipe out as the other program has it: all of its names are answered, in the order of their lines.
+#[test]
+fn every_name_of_another_program_is_answered() {
+    let folder = Folder::default();
+    let names: Vec<_> = crate::foreign::all().collect();
+    for part in names.chunks(50) {
+        let recipe = part.iter().map(|(name, _)| format!("{name}: 1\n")).collect::<String>() + WHOLE;
+        let message = folder.error(&recipe, &[]);
+        let mut answers = lines(&message).skip(1);
+        for (number, (name, meaning)) in part.iter().enumerate() {
+            let answer = answers.next().unwrap_or_default();
+            let start = format!("  ({}) r.yaml:{}:1: unknown key `{name}`; ", number + 1, number + 1);
+            assert!(answer.starts_with(&start) && answer.ends_with(meaning), "{answer}\n  wanted: {start}…{meaning}");
+        }
+        assert_eq!(answers.next(), None);
+    }
 }
 
 /// A wrong hint is worse than none.

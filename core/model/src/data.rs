@@ -204,6 +204,30 @@ impl Batch {
         Cow::Owned(all)
     }
 
+    /// The batch of an update that leaves some rows' responses out: their tokens remain for the responses behind them to see.
+    pub fn without(&self, left_out: impl Fn(u32) -> bool) -> Batch {
+        let mut all = self.clone();
+        let scored = all.sequences.len() - all.failed;
+        let (mut sequences, mut failed) = (Vec::new(), 0);
+        for (number, mut sequence) in std::mem::take(&mut all.sequences).into_iter().enumerate() {
+            sequence.rows.retain(|&row| !left_out(row));
+            if !sequence.rows.is_empty() {
+                failed += usize::from(number >= scored);
+                sequences.push(sequence);
+            }
+        }
+        (all.sequences, all.failed) = (sequences, failed);
+        all
+    }
+
+    /// The response of a row, as token ids.
+    pub fn response(&self, row: u32) -> &[u32] {
+        let row = row as usize;
+        let start = self.rows.span_start[row] as usize;
+        let length = (self.rows.token_offsets[row + 1] - self.rows.token_offsets[row]) as usize;
+        &self.sequences[self.rows.sequence[row] as usize].tokens[start..start + length]
+    }
+
     fn append_failed(&mut self, other: &Batch) {
         let (sequences, rows) = (self.sequences.len() as u32, self.rows.len() as u32);
         let (tokens, own, added) = (self.response_tokens() as u64, &mut self.rows, &other.rows);

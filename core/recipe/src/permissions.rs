@@ -98,6 +98,7 @@ pub(super) const BETWEEN_ITERATIONS: &[&str] = &[
     "update.kl_in_reward.coef",
     "update.kl_in_reward.kind",
     "update.loss",
+    "update.mask_cut_responses",
     "update.mini_batch",
     "update.old_logprobs",
     "update.regularizer_aggregation",
@@ -106,6 +107,7 @@ pub(super) const BETWEEN_ITERATIONS: &[&str] = &[
     "update.reweight.power",
     "update.short_mini_batch",
     "update.shuffle",
+    "update.target_kl",
 ];
 
 /// Keys that belong to the run's start: networks, tasks, prompts, shapes of episodes, estimator.

@@ -333,6 +333,12 @@ fn update(u: &Update, iterations: u64) -> Option<Problem> {
         .or_else(|| least("update.micro_batch_tokens", u.micro_batch_tokens, 1, "must be at least 1"))
         .or_else(|| least("update.epochs", u.epochs as usize, 1, "must be at least 1"))
         .or_else(|| {
+            let target = u.target_kl?;
+            let lone = "needs several `update.epochs`, before one of which an update ends; leave it out, or raise them";
+            let alone = (u.epochs == 1).then(|| ("update.target_kl".into(), lone.into()));
+            range("update.target_kl", target, target > 0.0, "greater than 0").or(alone)
+        })
+        .or_else(|| {
             let power = u.reweight.as_ref()?.power;
             range("update.reweight.power", power, power >= 0.0, "0 or more")
         })

@@ -171,9 +171,9 @@ fn errors_name_location_key_and_remedy() {
         (
             "recompute: 1",
             "schedule: linear",
-            &["r.yaml:21:3", "`update.schedule` must be `constant` or `cosine`", "\"linear\""],
+            &["r.yaml:21:3", "`update.schedule` must be `constant`, `cosine` or `linear`", "\"polynomial\""],
         ),
-        ("recompute: 1", "schedule: 3", &["r.yaml:21:3", "must be `constant` or `cosine`, but is 3"]),
+        ("recompute: 1", "schedule: 3", &["r.yaml:21:3", "must be `constant`, `cosine` or `linear`, but is 3"]),
         (
             "coef: 0.01",
             "coef: 0.01, kind: k4",

@@ -19,6 +19,13 @@ pub struct Update {
     /// Number of passes over the iteration's steps.
     #[serde(default = "one_u32")]
     pub epochs: u32,
+    /// Ends an update before its next epoch where `policy/approx_kl`, averaged over the last epoch's optimizer steps, exceeds this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target_kl: Option<f64>,
+    /// Leaves responses without an end-of-sequence token, cut at `rollout.max_response_tokens`, out of the policy's loss. Their
+    /// rewards still count for the advantages of others.
+    #[serde(default)]
+    pub mask_cut_responses: bool,
     /// Shuffles the steps before they are cut into mini-batches.
     #[serde(default)]
     pub shuffle: bool,
@@ -36,7 +43,7 @@ pub struct Update {
     /// The learning rate after the warm-up.
     #[serde(default)]
     pub schedule: Schedule,
-    /// Lowest learning rate, as a share of `lr`: the start of the warm-up and the end of a cosine schedule.
+    /// Lowest learning rate, as a share of `lr`: the start of the warm-up and the end of a schedule that falls.
     #[serde(default)]
     pub min_lr_ratio: f64,
     /// The optimizer of the policy, the critic and the warm start.
@@ -289,6 +296,8 @@ pub enum Schedule {
     Constant,
     /// Falls along half a cosine to `min_lr_ratio`.
     Cosine,
+    /// Falls along a line to `min_lr_ratio`.
+    Linear,
 }
 
 fn default_micro_batch_tokens() -> usize {

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
-use super::batching::{advance, remaining_mini_batches};
+use super::batching::{advance, all_mini_batches, remaining_mini_batches};
 use super::lm_head::{PassOptions, TokenGrads, TokenStats, policy_gradients};
 use super::losses::{LossInputs, LossMetrics, MicroBatchMetrics, TokenWeights, policy_loss};
 use super::network::Network;
@@ -82,6 +82,16 @@ impl UpdateReport {
         self.each.iter().filter(|step| !step.skipped).count()
     }
 
+    /// True between two epochs of so many optimizer steps, if the policy moved further than `target_kl` in the last one.
+    fn exceeds(&self, target_kl: f64, epoch: usize) -> bool {
+        let done = self.each.len();
+        if done == 0 || !done.is_multiple_of(epoch) {
+            return false;
+        }
+        let moved = self.each[done - epoch..].iter().filter_map(|step| step.losses.get("policy/approx_kl"));
+        moved.sum::<f64>() / epoch as f64 > target_kl
+    }
+
     /// Number of optimizer steps skipped because the gradient was not finite.
     pub fn skipped(&self) -> usize {
         self.each.len() - self.steps()
@@ -109,8 +119,12 @@ pub fn run_remaining(
         report.logprob_diff = difference(&batch.rows.logprobs, recomputed);
     }
     let done = report.each.len();
+    let epoch = all_mini_batches(batch, update, settings.seed).len() / update.epochs as usize;
     let batching = policy.micro_batching(update.micro_batch_tokens);
     for indices in remaining_mini_batches(batching, batch, update, settings.seed, done) {
+        if update.target_kl.is_some_and(|target| report.exceeds(target, epoch)) {
+            break;
+        }
         // At least one step between two pauses.
         if policy.ranks.check_stop_or(report.each.len() > done && pause())? {
             return Ok(false);
@@ -275,7 +289,7 @@ pub fn differentiate<M>(
     (TokenGrads { logprobs, entropy: gradients.next() }, metrics)
 }
 
-/// The learning rate of iteration `i` (from 0) out of `total`: linear warm-up, then constant or half a cosine. In a warm-up
+/// The learning rate of iteration `i` (from 0) out of `total`: linear warm-up, then constant, half a cosine or a line. In a warm-up
 /// of w iterations, iteration i < w has the share `i / w` of the way from `min_lr_ratio` to 1, as the reference
 /// implementation steps its scheduler: the first iteration then has the lowest rate.
 pub fn learning_rate(update: &Update, i: u64, total: u64) -> f64 {
@@ -283,13 +297,12 @@ pub fn learning_rate(update: &Update, i: u64, total: u64) -> f64 {
     let share = if i < update.warmup {
         i as f64 / update.warmup as f64
     } else {
+        let length = total.saturating_sub(update.warmup).max(1);
+        let progress = ((i - update.warmup) as f64 / length as f64).min(1.0);
         match update.schedule {
             Schedule::Constant => 1.0,
-            Schedule::Cosine => {
-                let length = total.saturating_sub(update.warmup).max(1);
-                let progress = ((i - update.warmup) as f64 / length as f64).min(1.0);
-                0.5 * (1.0 + (PI * progress).cos())
-            }
+            Schedule::Cosine => 0.5 * (1.0 + (PI * progress).cos()),
+            Schedule::Linear => 1.0 - progress,
         }
     };
     update.lr * (floor + (1.0 - floor) * share)

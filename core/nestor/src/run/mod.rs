@@ -23,6 +23,7 @@ mod start;
 mod summary;
 mod verdict;
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -304,7 +305,7 @@ impl Run {
 
     /// Runs remaining mini-batches of the started update until a checkpoint is due. Returns true once none remains.
     fn update_until_due(&mut self, iteration: u64) -> Result<bool> {
-        let Self { recipe, learner, meter, ledger: Ledger { update, clock, .. }, .. } = self;
+        let Self { recipe, player, learner, meter, ledger: Ledger { update, clock, .. }, .. } = self;
         let Some(StartedUpdate { batch, failed, reports, .. }) = update else { return Ok(true) };
         if batch.rows.is_empty() {
             return Ok(true);
@@ -326,7 +327,10 @@ impl Run {
         }
         if policy_learns {
             let report = reports.policy.get_or_insert_default();
-            let trained = batch.with_failed(failed);
+            let mut trained = batch.with_failed(failed);
+            if recipe.update.mask_cut_responses {
+                trained = Cow::Owned(without_cut(&trained, player.tokenizer().eos()));
+            }
             return meter.update_policy(&mut learner.policy, &trained, &settings, report, clock);
         }
         Ok(true)
@@ -483,6 +487,11 @@ impl Meter {
         self.metrics.set("lr", settings.lr);
         done
     }
+}
+
+/// The batch without the responses that end by none of these tokens.
+fn without_cut(batch: &Batch, eos: &[u32]) -> Batch {
+    batch.without(|row| !batch.response(row).last().is_some_and(|id| eos.contains(id)))
 }
 
 /// The file of an iteration's episodes in a folder of the run directory.

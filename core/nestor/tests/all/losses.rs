@@ -304,4 +304,10 @@ fn learning_rates_equal_the_reference() {
             assert_close(name, learning_rate(&update(keys.clone()), i as u64, 12), want.as_f64().expect("number"));
         }
     }
+    // transformers.get_linear_schedule_with_warmup of 3 and 12 steps.
+    let linear = update(serde_json::json!({ "warmup": 3, "schedule": "linear" }));
+    let ninths = [0, 3, 6, 9, 8, 7, 6, 5, 4, 3, 2, 1];
+    for (i, ninth) in ninths.into_iter().enumerate() {
+        assert_close("linear", learning_rate(&linear, i as u64, 12), f64::from(ninth) / 9.0);
+    }
 }

@@ -209,6 +209,43 @@ fn mini_batches_are_cut_from_one_order() {
 }
 
 #[test]
+fn a_policy_that_moved_too_far_ends_its_update_before_the_next_epoch() {
+    let batch = batch(&[2; 10]);
+    let steps = |target_kl: f64| {
+        let update = section(json!({ "epochs": 3, "target_kl": target_kl }));
+        train(&mut Network::new(model(), adamw(), &solo()).unwrap(), &batch, &update).unwrap().steps()
+    };
+    // The batch's log-probs are about -4, those of a random model about -4.2 or less.
+    assert_eq!([steps(1e-3), steps(100.0)], [3, 9]);
+}
+
+#[test]
+fn responses_that_are_left_out_have_no_part_in_the_gradient() {
+    let (whole, update) = (batch(&[3, 5, 4]), section(json!({ "mini_batch": 8, "kl": null })));
+    let mut others = whole.clone();
+    others.sequences.remove(1);
+    assert_eq!(gradient(&whole.without(|row| row == 1), &update), gradient(&others, &update));
+
+    // A transcript keeps the tokens: a loss whose advantages are 0 there has the same gradient, but for its mean.
+    let mut transcript = whole.clone();
+    let second = transcript.sequences.remove(1);
+    transcript.rows.span_start[1] += transcript.sequences[0].tokens.len() as u32;
+    transcript.sequences[0].tokens.extend(second.tokens);
+    transcript.sequences[0].rows.push(1);
+    transcript.rows.sequence = vec![0, 0, 1];
+    let start = transcript.rows.span_start[1] as usize;
+    assert_eq!(transcript.response(1), &transcript.sequences[0].tokens[start..]);
+    let mut without_gain = transcript.clone();
+    without_gain.rows.advantages[3..8].fill(0.0);
+    let (left_out, zero) = (gradient(&transcript.without(|row| row == 1), &update), gradient(&without_gain, &update));
+    let largest = left_out.iter().fold(0f32, |max, g| max.max(g.abs()));
+    assert!(largest > 1e-3);
+    for (left_out, zero) in left_out.iter().zip(&zero) {
+        assert!((left_out * 7.0 / 12.0 - zero).abs() <= 1e-6 * largest, "{left_out} {zero}");
+    }
+}
+
+#[test]
 fn a_step_that_a_resample_draws_twice_counts_twice() {
     let (batch, plain) = (batch(&[3, 5, 4]), section(json!({ "mini_batch": 8 })));
     let rewards = |rewards: [f64; 3]| {

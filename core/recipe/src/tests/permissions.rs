@@ -48,7 +48,7 @@ const CHANGES: &str = "
 - update.kl_in_reward=null  - update.mini_batch=16      - update.old_logprobs=recompute
 - update.regularizer_aggregation=token-sum-norm         - update.short_mini_batch=reference
 - update.shuffle=true       - update.reweight.method=max_min                         - update.reweight.power=3
-- update.reweight=null
+- update.reweight=null      - update.target_kl=0.5      - update.mask_cut_responses=true
 > critic=null               > dtype=float32             > env.config.range=11        > env.config.new=1
 > env.config={range:10}     > estimator.config.gamma=1  > estimator.config={gamma:1} > model.lora.alpha=3
 > estimator.teacher.path=x  > estimator.teacher=null

@@ -157,6 +157,7 @@ pub(super) const FIXED: &[&str] = &[
     "seed",
     "update.loss_scale",
     "update.optimizer.name",
+    "wandb.id",
     "warm_start",
     "warm_start.batch",
     "warm_start.expert_noise",

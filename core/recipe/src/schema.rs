@@ -379,6 +379,9 @@ pub struct Wandb {
     /// Name of the run; by default `WANDB_NAME`, else that of the run directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// Id of the run in W&B's addresses; by default `WANDB_RUN_ID`, else a random one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
     /// Group of the run; by default `WANDB_RUN_GROUP`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,

@@ -61,7 +61,7 @@ const CHANGES: &str = "
 > rollout.history.length=1  > rollout.max_prompt_tokens=99                           > rollout.max_response_tokens=9
 > rollout.max_steps=9       > rollout.split=other       > rollout.tasks=5            > rollout.template=x
 > rollout.system=x          > seed=8                    > warm_start.batch=8        > warm_start.expert_noise=0.5
-> warm_start.lr=1           > warm_start.steps=9        > warm_start=null
+> warm_start.lr=1           > warm_start.steps=9        > warm_start=null              > wandb.id=x
 ";
 
 /// Changes of keys that only come together with others, or that this recipe cannot show alone.

@@ -91,7 +91,7 @@ pub fn settings(section: &Wandb, dir: &Path, variable: impl Fn(&str) -> Option<S
         job_type,
         notes,
         tags,
-        id: variable("WANDB_RUN_ID").map(checked_id).transpose()?,
+        id: id(section, &variable)?,
         wandb: installed(),
         ..Settings::default()
     })
@@ -144,12 +144,14 @@ fn checked_name(name: String, (key, in_recipe): (&str, bool), variable: &str) ->
     Err(input_error!("{source} {why}; choose another name"))
 }
 
-/// Refuses an id that W&B cannot use: it becomes a file name and part of an address.
-fn checked_id(id: String) -> Result<String> {
+/// The run's id. W&B cannot use every text: it becomes a file name and part of an address.
+fn id(section: &Wandb, variable: impl Fn(&str) -> Option<String>) -> Result<Option<String>> {
+    let source = if section.id.is_some() { "recipe key `wandb.id`" } else { "variable WANDB_RUN_ID" };
+    let Some(id) = section.id.clone().or_else(|| variable("WANDB_RUN_ID")) else { return Ok(None) };
     let plain = id.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
-    match plain && id.len() <= 64 {
-        true => Ok(id),
-        false => Err(input_error!("variable WANDB_RUN_ID is {id:?}; use at most 64 letters, digits, - and _")),
+    match plain && (1..=64).contains(&id.len()) {
+        true => Ok(Some(id)),
+        false => Err(input_error!("{source} is {id:?}; use 1 to 64 letters, digits, - and _")),
     }
 }
 
@@ -205,10 +207,11 @@ mod tests {
         assert_eq!((settings.tags, settings.id), (vec!["a".into(), "b".into()], Some("run-7".into())));
 
         let keys = json!({"project": "own", "entity": "me", "name": "n", "group": "g", "notes": "", "tags": [],
-            "mode": "dryrun"});
+            "id": "mine", "mode": "dryrun"});
         let settings = of(keys, &VARIABLES)?;
         assert_eq!(texts(&settings), ["own", "me", "n", "g", "sweep", ""]);
         assert_eq!((settings.mode, settings.tags), (Mode::Offline, Vec::new()));
+        assert_eq!(settings.id.as_deref(), Some("mine"));
         assert_eq!(of(json!({"mode": "online"}), &[])?.mode, Mode::Live);
         Ok(())
     }
@@ -221,6 +224,7 @@ mod tests {
         assert!(refusal(json!({}), &[("WANDB_PROJECT", "a/b")]).starts_with("variable WANDB_PROJECT is \"a/b\""));
         assert!(refusal(json!({}), &[("WANDB_MODE", "onlien")]).contains("WANDB_MODE is \"onlien\"; set it to online"));
         assert!(refusal(json!({}), &[("WANDB_RUN_ID", "a b")]).starts_with("variable WANDB_RUN_ID"));
+        assert!(refusal(json!({"id": ""}), &VARIABLES).starts_with("recipe key `wandb.id` is \"\""));
         let long = |length: usize| "ä".repeat(length);
         for (section, parts) in [
             (json!({"tags": [""]}), ["`wandb.tags` is empty", "1 to 64"]),

@@ -58,7 +58,8 @@ std::string difference(const at::Tensor& got, const at::Tensor& want) {
   const auto type = got.scalar_type();
   // A few units of the last place.
   const double rounding = type == at::kBFloat16 ? 0.016 : type == at::kHalf ? 0.002 : 1e-5;
-  const auto exact = want.to(at::kFloat), off = (got.to(at::kFloat) - exact).abs();
+  // On the host: each of these operations would load a kernel of libtorch's, which takes milliseconds.
+  const auto exact = want.to(at::kCPU).to(at::kFloat), off = (got.to(at::kCPU).to(at::kFloat) - exact).abs();
   // Sums of numbers that cancel are as wrong as the largest of them.
   const auto allowed = (exact.abs() + exact.square().mean().sqrt()) * rounding + 1e-12;
   // Not `off > allowed`: a NaN is wrong too.

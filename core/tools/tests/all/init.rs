@@ -13,12 +13,15 @@ fn every_bundled_plugin_gives_a_recipe_that_passes() -> Result<()> {
     support::build(&[]);
     let folder = tempfile::tempdir()?;
     let mut estimators = Plugins::discover()?.list()?;
-    estimators.retain(|found| found.kind == Kind::Estimator);
+    // `opd` needs a teacher, which only the user can name.
+    estimators.retain(|found| found.kind == Kind::Estimator && found.id != "opd");
     for env in support::bundled_plugins("environments") {
         // All pairs would take minutes: an estimator's part of a recipe does not depend on the environment.
         for estimator in estimators.iter().filter(|one| env == "numberline" || ["grpo", "ppo"].contains(&&*one.id)) {
             let out = folder.path().join(format!("{env}_{}.yaml", estimator.id));
             let args = InitArgs {
+                reward: Vec::new(),
+                data: None,
                 env: Some(env.clone()),
                 config: None,
                 estimator: Some(estimator.id.clone()),

@@ -58,6 +58,15 @@ def test_a_reward_function_has_one_step(model, run, run_json, tmp_path):
     assert done.returncode == 0, done.stderr
     assert yaml.safe_load(recipe.read_text())["rollout"]["max_steps"] == 1
     assert run_json("train", recipe, "--check", "--json")["passes"]
+    # The short form, here of two functions.
+    short = tmp_path / "short.yaml"
+    (tmp_path / "score.py").open("a").write("def brief(completion, **_):\n    return -float(len(completion))\n")
+    done = run("init", "--reward", "score:reward", "--reward", "score:brief", "--data", "rows.jsonl", "--estimator", "grpo", "--model", model,
+               "--out", short, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    functions = yaml.safe_load(short.read_text())["env"]["config"]["rewards"]
+    assert [one["fn"] for one in functions] == ["score:reward", "score:brief"]
+    assert run_json("train", short, "--check", "--json", cwd=tmp_path)["passes"]
 
 
 def test_an_own_environment_is_found(run, run_json, root, tmp_path):

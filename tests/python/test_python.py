@@ -61,6 +61,40 @@ eval: {{tasks: 2}}
     assert done.returncode == 2 and "environment `python` has no expert" in done.stderr, done.stderr
 
 
+def test_several_reward_functions_add_up_and_each_is_a_metric(guessed, root, run, tmp_path):
+    (tmp_path / "rewards.py").write_text("async def brief(prompt, completion, most):\n    return 1.0 if len(completion) <= most else 0.0\n"
+                                         "def two(prompts, completions, **row):\n    return [2.0 for _ in completions]\n"
+                                         "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n"
+                                         "    return {'score': float(ground_truth == '8'), 'seen': 3}\n")
+    rows_of = [{"question": f"from {n} to 8", "most": n, "answer": "8"} for n in range(1, 9)]
+    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows_of))
+    functions = [{"fn": "rewards:brief"}, {"fn": "rewards:two", "weight": 0.25, "name": "constant"}, {"fn": "rewards:compute_score"}]
+    config = {"rewards": functions, "data": f"{tmp_path}/prompts.jsonl", "path": [str(tmp_path)], "workers": 1,
+              "columns": {"prompt": "question", "ground_truth": "answer"}}
+
+    def train(name, **changes):
+        recipe = tmp_path / "recipe.yaml"
+        recipe.write_text(json.dumps({
+            "extends": f"{root}/recipes/smoke/gigpo.yaml", "iterations": 1, "model": {"new": None, "path": f"{guessed}/model"},
+            "env": {"plugin": "python", "config": config | changes}, "warm_start": None, "eval": {"tasks": 1}}))
+        return run("train", recipe, "--run-dir", tmp_path / name, cwd=root)
+
+    done = train("run")
+    assert done.returncode == 0, done.stderr
+    last = rows(tmp_path / "run")[-1]
+    assert last["env/constant"] == 2 and last["env/compute_score"] == 1 and last["env/seen"] == 3
+    assert last["episode/return"] == pytest.approx(last["env/brief"] + 0.5 + 1)
+    for changes, message in [
+        ({"reward": "rewards:two"}, "`reward` and `rewards` exclude each other"),
+        ({"rewards": [{"fn": "rewards:two"}] * 2}, "several reward functions are called two; give them a `name`"),
+        ({"columns": {"prompt": "text"}}, "config key `columns` names text, and the row has question, most, answer"),
+        ({"rewards": [{"fn": "rewards:three"}]}, "three"),
+        ({"columns": {"prompt": "question"}}, "`rewards:compute_score` needs the argument ground_truth"),
+    ]:
+        done = train("refused", **changes)
+        assert done.returncode == 2 and message in done.stderr, done.stderr
+
+
 def test_faults_are_one_message(root, run, tmp_path):
     def play(config, *responses):
         (tmp_path / "config.json").write_text(json.dumps({"path": [CASES], "workers": 1, **config}))

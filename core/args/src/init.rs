@@ -13,6 +13,13 @@ pub struct InitArgs {
     /// The environment's configuration as YAML; by default its own, or the example that the plugin gives
     #[arg(long, value_name = "YAML")]
     pub config: Option<String>,
+    /// A reward function, `module:function`, in place of `--env` and `--config`: answers to prompts of `--data` are scored by it.
+    /// Several add up
+    #[arg(long, value_name = "MODULE:FUNCTION", requires = "data", conflicts_with_all = ["env", "config"])]
+    pub reward: Vec<String>,
+    /// The prompts of `--reward`, in JSON Lines or Parquet
+    #[arg(long, value_name = "FILE", requires = "reward")]
+    pub data: Option<PathBuf>,
     /// The estimator: the id of a plugin, or the path of a plugin file
     #[arg(long, value_name = "ID")]
     pub estimator: Option<String>,

@@ -14,8 +14,9 @@ class Row(dict):
 
 
 @functools.lru_cache
-def read(data, held_out, name, unit):
-    """The rows by split. One file: the last `held_out` rows (a tenth, if none) are split `eval`, the others `train`."""
+def read(data, held_out, name, unit, renamed=()):
+    """The rows by split. One file: the last `held_out` rows (a tenth, if none) are split `eval`, the others `train`. `renamed`
+    has pairs of names: a column's new one, and that in the file."""
     rows = []
     with open(data, encoding="utf-8-sig") as lines:
         for number, line in enumerate(lines, 1):
@@ -24,6 +25,10 @@ def read(data, held_out, name, unit):
                     rows.append(json.loads(line))
                     if not isinstance(rows[-1], dict):
                         raise ValueError(f"a row must be an object, not {line.strip()[:40]}")
+                    for new, old in renamed:
+                        if old not in rows[-1]:
+                            raise ValueError(f"config key `columns` names {old}, and the row has {', '.join(rows[-1]) or 'nothing'}")
+                        rows[-1][new] = rows[-1].pop(old)
                     check(prompt_of(rows[-1]))
                 except ValueError as error:
                     raise ValueError(f"{name}, {unit} {number}: {error}") from None
@@ -35,13 +40,13 @@ def read(data, held_out, name, unit):
     return {"train": rows[:len(rows) - count], "eval": rows[len(rows) - count:]}
 
 
-def by_split(data, held_out):
+def by_split(data, held_out, renamed=()):
     """The rows of one file, or of a file for each split. A Parquet file comes as its rows in JSON Lines and its name."""
     if isinstance(data, str):
-        return read(data, held_out, data, "line")
+        return read(data, held_out, data, "line", renamed)
     if "rows" in data and "of" in data:
-        return read(data["rows"], held_out, data["of"], "row")
-    return {split: by_split(file, 0)["train"] for split, file in data.items()}
+        return read(data["rows"], held_out, data["of"], "row", renamed)
+    return {split: by_split(file, 0, renamed)["train"] for split, file in data.items()}
 
 
 def prompt_of(row):

@@ -117,12 +117,19 @@ class Environment:
 
     template = "{{ observation }}"
 
-    def __init__(self, reward, data, held_out=None):
-        self.reward = load(reward)
-        self.tasks = common.by_split(data, held_out)
-        if not callable(self.reward):
-            raise TypeError(f"`{reward}` is no function")
-        check(self.reward, reward, self.tasks)
+    def __init__(self, rewards, data, held_out=None, columns=None):
+        """`rewards` has the functions, each with `fn`, `weight` and perhaps `name`. `columns` renames those of the file."""
+        self.tasks = common.by_split(data, held_out, tuple((columns or {}).items()))
+        self.rewards = []
+        for one in rewards:
+            function = load(one["fn"])
+            if not callable(function):
+                raise TypeError(f"`{one['fn']}` is no function")
+            check(function, one["fn"], self.tasks)
+            self.rewards.append((function, one["weight"], one["name"] or one["fn"].rpartition(":")[2]))
+        names = [name for _, _, name in self.rewards]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"several reward functions are called {', '.join(sorted(twice))}; give them a `name`")
 
     def reset(self, split, task):
         self.row = self.tasks[split][task]
@@ -136,5 +143,9 @@ class Environment:
         return response
 
     def step(self, completion):
-        reward, metrics = call(self.reward, self.prompt, completion, columns(self.row))
-        return "", reward, True, False, {"metrics": metrics} if metrics else {}
+        total, metrics = 0.0, {}
+        for function, weight, name in self.rewards:
+            reward, more = call(function, self.prompt, completion, columns(self.row))
+            total += weight * reward
+            metrics |= {name: reward, **more} if len(self.rewards) > 1 else more
+        return "", total, True, False, {"metrics": metrics} if metrics else {}

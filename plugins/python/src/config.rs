@@ -33,6 +33,13 @@ pub struct Config {
     /// A reward function as `package.module:function`, in place of `class`: episodes of one step.
     #[serde(default)]
     pub reward: Option<String>,
+    /// Several reward functions in place of `reward`. The reward is their sum by weight, and each is a metric under `env/`.
+    #[serde(default)]
+    pub rewards: Vec<Reward>,
+    /// Names of the file's columns in place of those that a reward function asks for, such as `{prompt: question, ground_truth:
+    /// answer}`.
+    #[serde(default)]
+    pub columns: BTreeMap<String, String>,
     /// The prompts for `reward`: a file of JSON Lines or Parquet (`.parquet`), or one for each split. A row has `prompt`, a text or
     /// a list of messages, or else `messages`.
     #[serde(default)]
@@ -61,6 +68,21 @@ pub struct Config {
     pub won_at: Option<f64>,
 }
 
+/// A reward function among several.
+#[derive(Debug, Deserialize, serde::Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Reward {
+    /// The function, as `package.module:function`.
+    #[serde(rename = "fn")]
+    pub function: String,
+    /// Its weight in the sum.
+    #[serde(default = "one")]
+    pub weight: f64,
+    /// Its name among the metrics, by default the function's.
+    #[serde(default)]
+    pub name: Option<String>,
+}
+
 /// The file or files of a data set.
 #[derive(Debug, Deserialize, serde::Serialize, JsonSchema)]
 #[serde(untagged)]
@@ -81,6 +103,10 @@ fn here() -> Vec<PathBuf> {
 
 fn a_minute() -> f64 {
     60.0
+}
+
+fn one() -> f64 {
+    1.0
 }
 
 /// A config that was checked: all that a worker needs.
@@ -113,25 +139,37 @@ impl Setup {
         ensure!(config.workers != Some(0), "config key `workers` must be at least 1");
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let workers = config.workers.map_or(cores.min(WORKERS), |n| n as usize);
-        let won_at = config.won_at.or(config.reward.as_ref().map(|_| 1.0));
+        let rewards = match config.reward {
+            Some(_) if !config.rewards.is_empty() => bail!("config keys `reward` and `rewards` exclude each other"),
+            Some(function) => vec![Reward { function, weight: 1.0, name: None }],
+            None => config.rewards,
+        };
+        let won_at = config.won_at.or((!rewards.is_empty()).then_some(1.0));
         let python = interpreter(config.python)?;
         let path = config.path.iter().map(std::path::absolute).collect::<std::io::Result<Vec<_>>>();
         let path = path.context("config key `path`")?;
-        let (named, class, kwargs) = match (config.class, config.reward, config.data) {
-            (Some(class), None, None) => {
+        let (named, class, kwargs) = match (config.class, rewards.is_empty(), config.data) {
+            (Some(class), true, None) => {
                 ensure!(config.held_out.is_none(), "config key `held_out` needs `reward` and `data`");
+                ensure!(config.columns.is_empty(), "config key `columns` needs `reward` and `data`");
                 (class.clone(), class, config.kwargs)
             }
-            (None, Some(reward), Some(data)) => {
+            (None, false, Some(data)) => {
                 ensure!(config.kwargs.is_empty(), "config key `kwargs` needs `class`");
-                let kwargs = [("reward", json!(reward)), ("data", json!(data)), ("held_out", json!(config.held_out))];
+                let kwargs = [
+                    ("rewards", json!(rewards)),
+                    ("data", json!(data)),
+                    ("held_out", json!(config.held_out)),
+                    ("columns", json!(config.columns)),
+                ];
                 let kwargs = kwargs.map(|(name, value)| (name.to_string(), value)).into_iter().collect();
-                (reward, "nestor_shims.reward:Environment".to_string(), kwargs)
+                let named: Vec<_> = rewards.into_iter().map(|reward| reward.function).collect();
+                (named.join(", "), "nestor_shims.reward:Environment".to_string(), kwargs)
             }
-            (None, Some(_), None) => {
+            (None, false, None) => {
                 bail!("config key `reward` needs `data`, a file of prompts in JSON Lines or Parquet")
             }
-            (None, None, _) => bail!("config needs `class: package.module:Class`, or `reward` with `data`"),
+            (None, true, _) => bail!("config needs `class: package.module:Class`, or `reward` with `data`"),
             (Some(_), ..) => bail!("config keys `reward` and `data` exclude `class`: remove one or the other"),
         };
         let mut kwargs: Map<String, Value> = kwargs;

@@ -29,6 +29,7 @@ use crate::recipe::{PluginChoice, Recipe, all_of, load_resolved};
 /// Writes the recipe; returns the lines that say so and name the next commands.
 pub fn init(args: &InitArgs) -> Result<String> {
     let plugins = Plugins::discover()?;
+    let args = &scored(args);
     let choices = Choices::of(args, &plugins)?;
     let out = args.out.clone().unwrap_or_else(|| choices.file());
     if out.symlink_metadata().is_ok() {
@@ -56,6 +57,21 @@ pub fn init(args: &InitArgs) -> Result<String> {
     Ok(format!(
         "{warnings}wrote {file}, which passes its checks\nnext: nestor plan {file} --gpu cpu, then nestor train {file}"
     ))
+}
+
+/// The arguments with the environment of reward functions, where there are any.
+fn scored(args: &InitArgs) -> InitArgs {
+    let mut args = args.clone();
+    let Some(data) = args.data.as_ref().filter(|_| !args.reward.is_empty()) else { return args };
+    let config = match &args.reward[..] {
+        [one] => json!({"reward": one, "data": data}),
+        several => {
+            let rewards: Vec<_> = several.iter().map(|function| json!({"fn": function})).collect();
+            json!({"rewards": rewards, "data": data})
+        }
+    };
+    (args.env, args.config) = (Some("python".into()), Some(config.to_string()));
+    args
 }
 
 /// The recipe of some settings. An error here is Nestor's own, unless it names a value that the user gave.

@@ -10,7 +10,7 @@ usage: scripts/bench.sh ROW... | all [--repeat R] [--threads N] [--write FILE] [
 rows: generate-0.5b generate-27m update-0.5b update-ragged-27m rollout-27m iteration-27m logprob-diff deterministic
     deterministic-price tree-textworld tree-alfworld-no-history tree-alfworld tree-none
     of real models: generate-coder-0.5b update-coder-0.5b lora-coder-0.5b generate-smollm2 update-smollm2 lora-smollm2
-    iteration-smollm2 logprob-diff-coder-0.5b logprob-diff-smollm2
+    iteration-smollm2 sft-smollm2 logprob-diff-coder-0.5b logprob-diff-smollm2
 """
 import argparse
 import json
@@ -27,7 +27,7 @@ os.environ |= {"OMP_NUM_THREADS": THREADS, "TOKENIZERS_PARALLELISM": "false", "H
 import torch  # noqa: E402  (after the number of threads)
 import transformers  # noqa: E402
 
-from peers import deterministic, learn, models, play  # noqa: E402
+from peers import deterministic, learn, models, play, tune  # noqa: E402
 from peers.program import ROOT, Failed, nestor  # noqa: E402
 from peers.report import Result, machine, ratio, refuse_to_drop, spread, write  # noqa: E402
 
@@ -286,6 +286,29 @@ def prefix_tree_none(row, a, target):
     return compared(row, work, "Nestor without the prefix tree", target, (seconds["on"], seconds["off"]))
 
 
+def fine_tuning(row, a, model, steps, batch, target):
+    """Fine-tuning on a file of chats in float32: losses of every step, and seconds."""
+    folder, steps, longest = models.folder(model), 3 if a.small else steps, 512
+    rows = tune.chats(4 * batch)
+    measured = {"ours": [], "theirs": []}
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / "chats.jsonl"
+        file.write_text("".join(json.dumps(one) + "\n" for one in rows))
+        work = {"ours": lambda: tune.ours(folder, file, steps, batch, 1e-5, longest),
+                "theirs": lambda: tune.theirs(folder, rows, steps, batch, 1e-5, longest)}
+        for number in range(a.repeat):
+            for side in ("ours", "theirs") if number % 2 == 0 else ("theirs", "ours"):
+                measured[side].append(work[side]())
+            print(f"  round {number + 1}: nestor {measured['ours'][-1][1]:.1f} s, peer {measured['theirs'][-1][1]:.1f} s",
+                  file=sys.stderr, flush=True)
+    curves = [measured[side][0][0] for side in ("ours", "theirs")]
+    apart = max(abs(one - other) for one, other in zip(*curves, strict=True))
+    note = f"losses of {steps} steps are at most {apart:.1e} apart, and fell from {curves[0][0]:.3f} to {curves[0][-1]:.3f}"
+    seconds = [[seconds for _, seconds in measured[side]] for side in ("ours", "theirs")]
+    what = f"fine-tuning, {model}, {steps} steps of {batch} chats, float32"
+    return compared(row, what, "TRL's SFTTrainer", target, seconds, [note], apart <= 1e-3)
+
+
 ROWS = {
     "generate-0.5b": lambda row, a: generate(row, a, "0.5b", 16, 256, 64, target=1.8),
     "generate-27m": lambda row, a: generate(row, a, "27m", 32, 128, 48, target=2),
@@ -308,6 +331,7 @@ ROWS = {
     "lora-smollm2": lambda row, a: update(row, a, "smollm2-135m", 16, 256, 64, target=1.8, lora=16),
     "logprob-diff-coder-0.5b": lambda row, a: logprob_diff(row, a, 1.2, "qwen2.5-coder-0.5b"),
     "logprob-diff-smollm2": lambda row, a: logprob_diff(row, a, 1.2, "smollm2-135m", half=True),
+    "sft-smollm2": lambda row, a: fine_tuning(row, a, "smollm2-135m", 50, 8, target=1.2),
     "iteration-smollm2": lambda row, a: iteration(row, a, 3, "smollm2-135m", "--envs", 8, "--group-size", 4, "--turns", 4),
 }
 

@@ -4,6 +4,7 @@
 mod bench;
 mod compare;
 mod embed;
+pub mod episodes;
 pub mod file_limit;
 pub mod free_memory;
 mod hints;
@@ -34,6 +35,7 @@ pub use self::bench::{
 };
 pub use self::compare::CompareArgs;
 pub use self::embed::EmbedArgs;
+use self::episodes::EpisodesArgs;
 pub use self::import::ImportArgs;
 pub use self::init::InitArgs;
 pub use self::inspect::{PlayArgs, ViewArgs};
@@ -119,6 +121,9 @@ pub enum TorchCommand {
     /// Print the token ids of a chat, generation prompt included
     #[command(after_help = "Example:\n  nestor tokenize runs/demo/model --chat docs/examples/chat.json")]
     Tokenize(Tokenize),
+    /// Write the episodes of a run as chats, such as the won ones to learn from
+    #[command(after_help = "Example:\n  nestor episodes runs/demo --from all --dedupe --out runs/episodes.jsonl")]
+    Episodes(EpisodesArgs),
     /// Turn the passages of a corpus into vectors for dense retrieval, or answer queries with theirs
     #[command(
         after_help = "Example:\n  nestor embed docs/examples/encoder docs/examples/corpus.jsonl --out runs/vectors"

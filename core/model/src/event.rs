@@ -49,8 +49,11 @@ pub enum Event<'a> {
         step: u64,
         /// Number of optimizer steps.
         steps: u64,
-        /// Mean negative log-prob of the expert's tokens, in nats.
+        /// Mean negative log-prob of the learned tokens, in nats.
         loss: f64,
+        /// That of the held-out chats, where it was measured after this step.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        validation_loss: Option<f64>,
     },
     /// The row of `metrics.jsonl`.
     Iteration(Map<String, Value>),
@@ -108,7 +111,10 @@ impl Event<'_> {
                     foreign(plugins)
                 )
             }
-            Self::WarmStart { step, steps, loss } => format!("warm start {step}/{steps} | loss {loss:.4}"),
+            Self::WarmStart { step, steps, loss, validation_loss } => {
+                let held_out = validation_loss.map_or(String::new(), |loss| format!(" | held out {loss:.4}"));
+                format!("warm start {step}/{steps} | loss {loss:.4}{held_out}")
+            }
             Self::Iteration(row) => Value::from(row.clone()).to_string(),
             Self::Log { message } => message.to_string(),
             Self::Warning { message } => format!("warning: {message}"),

@@ -213,6 +213,16 @@ impl Tokenizer {
         self.template.render(chat, None, add_generation_prompt)
     }
 
+    /// As [`Self::render`], with functions that the template describes to the model.
+    pub fn render_with_tools(
+        &self,
+        chat: &[Message],
+        tools: Option<&[Value]>,
+        add_generation_prompt: bool,
+    ) -> Result<String> {
+        self.template.render(chat, tools, add_generation_prompt)
+    }
+
     /// Token ids of a chat by the model's template.
     pub fn chat(&self, chat: &[Message], add_generation_prompt: bool) -> Result<Vec<u32>> {
         self.chat_with_tools(chat, None, add_generation_prompt)
@@ -225,7 +235,7 @@ impl Tokenizer {
         tools: Option<&[Value]>,
         add_generation_prompt: bool,
     ) -> Result<Vec<u32>> {
-        self.encode(&self.template.render(chat, tools, add_generation_prompt)?)
+        self.encode(&self.render_with_tools(chat, tools, add_generation_prompt)?)
     }
 
     /// Warnings about the chat template of the folder that it was loaded from: there is none, or it ends a turn by a token that

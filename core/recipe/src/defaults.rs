@@ -6,3 +6,6 @@ pub(super) fn one() -> f64 {
 pub(super) fn one_u32() -> u32 {
     1
 }
+pub(super) fn yes() -> bool {
+    true
+}

@@ -30,6 +30,7 @@ mod update;
 mod utf8;
 mod variables;
 mod vision;
+mod warm_start;
 
 use std::path::{Path, PathBuf};
 
@@ -57,6 +58,7 @@ pub use utf8::read_text;
 pub use variables::escape;
 use variables::{Lookup, of_environment};
 pub use vision::*;
+pub use warm_start::{TooLong, WarmStart};
 
 /// Longest chain of `extends`.
 const MAX_EXTENDS: usize = 16;
@@ -124,6 +126,11 @@ impl Recipe {
         let mut value = serde_json::to_value(self).context(context)?;
         protect(&mut value);
         serde_yaml::to_string(&value).context(context)
+    }
+
+    /// True if the run begins by imitating the environment's expert.
+    pub fn imitates_expert(&self) -> bool {
+        self.warm_start.as_ref().is_some_and(|settings| settings.data.is_empty())
     }
 
     /// Combinations that are allowed but rarely intended.

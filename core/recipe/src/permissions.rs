@@ -160,9 +160,20 @@ pub(super) const FIXED: &[&str] = &[
     "wandb.id",
     "warm_start",
     "warm_start.batch",
+    "warm_start.data",
+    "warm_start.epochs",
     "warm_start.expert_noise",
     "warm_start.lr",
+    "warm_start.max_tokens",
+    "warm_start.min_lr_ratio",
+    "warm_start.schedule",
+    "warm_start.shuffle",
     "warm_start.steps",
+    "warm_start.too_long",
+    "warm_start.validate_every",
+    "warm_start.validation",
+    "warm_start.validation_share",
+    "warm_start.warmup",
 ];
 
 /// The permission of a key; none for a section that every recipe has, whose keys have their own.

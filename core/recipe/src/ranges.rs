@@ -321,7 +321,7 @@ fn transcript(recipe: &Recipe) -> Option<Problem> {
     let steps = r.max_steps as usize;
     let batches = [
         ("update.mini_batch", recipe.update.mini_batch),
-        ("warm_start.batch", recipe.warm_start.as_ref().map_or(steps, |w| w.batch)),
+        ("warm_start.batch", recipe.warm_start.as_ref().filter(|w| w.data.is_empty()).map_or(steps, |w| w.batch)),
     ];
     let (path, batch) = batches.into_iter().find(|(_, batch)| *batch < steps)?;
     let message = format!("must be at least `rollout.max_steps` ({steps}) with {mode}, since episodes stay whole");
@@ -399,8 +399,52 @@ fn critic(c: &Critic, iterations: u64) -> Option<Problem> {
 }
 
 fn warm_start(w: &WarmStart) -> Option<Problem> {
-    least("warm_start.steps", w.steps as usize, 1, "must be at least 1; leave the section out for none")
+    let problem = |key: &str, message: &str| Some((format!("warm_start.{key}"), message.to_string()));
+    let steps = match (w.steps, w.epochs) {
+        (Some(0), None) => problem("steps", "must be at least 1; leave the section out for none"),
+        (Some(_), None) => None,
+        (Some(_), Some(_)) => problem("epochs", "must be left out beside `warm_start.steps`"),
+        (None, Some(_)) if w.data.is_empty() => {
+            problem("epochs", "are passes over `warm_start.data`; give `warm_start.steps` for the expert")
+        }
+        (None, Some(epochs)) => range("warm_start.epochs", epochs, epochs > 0.0, "greater than 0"),
+        (None, None) if w.data.is_empty() => problem("steps", "is missing"),
+        (None, None) => problem("epochs", "is missing, and so is `warm_start.steps`; give one of them"),
+    };
+    let of_data = [
+        ("validation", !w.validation.is_empty()),
+        ("validation_share", w.validation_share != 0.0),
+        ("max_tokens", w.max_tokens.is_some()),
+        ("too_long", w.too_long != TooLong::default()),
+        ("validate_every", w.validate_every.is_some()),
+        ("shuffle", !w.shuffle),
+    ];
+    steps
         .or_else(|| count("warm_start.batch", w.batch, MOST_EPISODES))
+        .or_else(|| {
+            let (key, _) = of_data.into_iter().find(|(_, given)| w.data.is_empty() && *given)?;
+            problem(key, "belongs to `warm_start.data`; leave it out, or name the files of chats")
+        })
+        .or_else(|| {
+            let both = !w.data.is_empty() && w.expert_noise != 0.0;
+            both.then(|| {
+                problem("expert_noise", "belongs to the expert, and `warm_start.data` replaces it; leave one out")
+            })?
+        })
+        .or_else(|| {
+            let share = w.validation_share;
+            range("warm_start.validation_share", share, (0.0..1.0).contains(&share), "from 0 to below 1")
+        })
+        .or_else(|| {
+            let both = !w.validation.is_empty() && w.validation_share > 0.0;
+            both.then(|| problem("validation_share", "must be left out beside `warm_start.validation`"))?
+        })
+        .or_else(|| least("warm_start.max_tokens", w.max_tokens.unwrap_or(2), 2, "must be at least 2"))
+        .or_else(|| least("warm_start.validate_every", w.validate_every.unwrap_or(1) as usize, 1, "must be at least 1"))
+        .or_else(|| {
+            let ratio = w.min_lr_ratio;
+            range("warm_start.min_lr_ratio", ratio, (0.0..=1.0).contains(&ratio), "from 0 to 1")
+        })
         .or_else(|| range("warm_start.lr", w.lr, w.lr > 0.0, "greater than 0"))
         .or_else(|| {
             let noise = w.expert_noise;

@@ -3,8 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::defaults::{one, one_u32};
-use super::{Critic, EnvChoice, EstimatorChoice, EvalTasks, NewVision, Update, Vision};
+use super::defaults::{one, one_u32, yes};
+use super::{Critic, EnvChoice, EstimatorChoice, EvalTasks, NewVision, Update, Vision, WarmStart};
 
 /// A run, described by one YAML file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -41,7 +41,7 @@ pub struct Recipe {
     /// with the optimizer, aggregation and mini-batches of `update`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub critic: Option<Critic>,
-    /// Imitation of the environment's expert before reinforcement learning.
+    /// Supervised learning before reinforcement learning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warm_start: Option<WarmStart>,
     /// Evaluation on a fixed task list.
@@ -276,21 +276,6 @@ pub enum Truncation {
     Middle,
 }
 
-/// Imitation of the environment's expert.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct WarmStart {
-    /// Number of optimizer steps.
-    pub steps: u64,
-    /// Environment steps per optimizer step.
-    pub batch: usize,
-    /// Learning rate.
-    pub lr: f64,
-    /// Share of the expert's actions replaced by random valid ones.
-    #[serde(default)]
-    pub expert_noise: f64,
-}
-
 /// Evaluation on a fixed task list.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -431,9 +416,6 @@ fn default_table_episodes() -> usize {
 }
 fn one_u64() -> u64 {
     1
-}
-fn yes() -> bool {
-    true
 }
 fn default_slots() -> usize {
     64

@@ -170,7 +170,7 @@ fn errors_name_location_key_and_remedy() {
         ("recompute: 1", "recompute: some", &["r.yaml:21:3", "`all`", "`none`", "a whole number", "\"some\""]),
         (
             "recompute: 1",
-            "schedule: linear",
+            "schedule: polynomial",
             &["r.yaml:21:3", "`update.schedule` must be `constant`, `cosine` or `linear`", "\"polynomial\""],
         ),
         ("recompute: 1", "schedule: 3", &["r.yaml:21:3", "must be `constant`, `cosine` or `linear`, but is 3"]),

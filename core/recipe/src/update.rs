@@ -24,7 +24,7 @@ pub struct Update {
     pub target_kl: Option<f64>,
     /// Leaves responses without an end-of-sequence token, cut at `rollout.max_response_tokens`, out of the policy's loss. Their
     /// rewards still count for the advantages of others.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub mask_cut_responses: bool,
     /// Shuffles the steps before they are cut into mini-batches.
     #[serde(default)]

@@ -7,6 +7,7 @@ pub mod verify;
 pub mod export;
 pub mod generate;
 pub mod tokenize;
+pub mod episodes;
 pub mod chats;
 pub mod embed;
 pub mod view;

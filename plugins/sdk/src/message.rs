@@ -42,6 +42,22 @@ impl Message {
     /// When it is no list of objects with `role` and `content`, a role is unknown, a content is no text, a system message is
     /// not the first one, or the last message is not the user's or a tool's. The message names the place in the list.
     pub fn chat(value: &Value) -> Result<Vec<Self>> {
+        let chat = Self::list(value)?;
+        match chat.last() {
+            Some(last) if last.role != "user" && last.role != "tool" => bail!(
+                "the last of {} messages is the {}'s; the policy answers a message of the user or of a tool",
+                chat.len(),
+                last.role
+            ),
+            _ => Ok(chat),
+        }
+    }
+
+    /// The messages of a chat, whoever said the last one.
+    ///
+    /// # Errors
+    /// As [`Self::chat`], but for the last message.
+    pub fn list(value: &Value) -> Result<Vec<Self>> {
         let list = value.as_array().with_context(|| format!("a chat is a list of messages, not {}", kind(value)))?;
         let mut chat = Vec::with_capacity(list.len());
         for (number, value) in list.iter().enumerate() {
@@ -54,15 +70,8 @@ impl Message {
             );
             chat.push(message);
         }
-        match chat.last() {
-            None => bail!("the list of messages is empty; it needs at least one message of the user"),
-            Some(last) if last.role == "user" || last.role == "tool" => Ok(chat),
-            Some(last) => bail!(
-                "the last of {} messages is the {}'s; the policy answers a message of the user or of a tool",
-                chat.len(),
-                last.role
-            ),
-        }
+        ensure!(!chat.is_empty(), "the list of messages is empty; it needs at least one message of the user");
+        Ok(chat)
     }
 
     fn read(value: &Value) -> Result<Self> {

@@ -82,7 +82,7 @@ impl UpdateReport {
         self.each.iter().filter(|step| !step.skipped).count()
     }
 
-    /// True between two epochs of so many optimizer steps, if the policy moved further than `target_kl` in the last one.
+    /// True between two epochs of `epoch` optimizer steps each, if the policy moved further than `target_kl` in the last one.
     fn exceeds(&self, target_kl: f64, epoch: usize) -> bool {
         let done = self.each.len();
         if done == 0 || !done.is_multiple_of(epoch) {
@@ -293,19 +293,35 @@ pub fn differentiate<M>(
 /// of w iterations, iteration i < w has the share `i / w` of the way from `min_lr_ratio` to 1, as the reference
 /// implementation steps its scheduler: the first iteration then has the lowest rate.
 pub fn learning_rate(update: &Update, i: u64, total: u64) -> f64 {
-    let floor = update.min_lr_ratio;
-    let share = if i < update.warmup {
-        i as f64 / update.warmup as f64
-    } else {
-        let length = total.saturating_sub(update.warmup).max(1);
-        let progress = ((i - update.warmup) as f64 / length as f64).min(1.0);
-        match update.schedule {
-            Schedule::Constant => 1.0,
-            Schedule::Cosine => 0.5 * (1.0 + (PI * progress).cos()),
-            Schedule::Linear => 1.0 - progress,
-        }
-    };
-    update.lr * (floor + (1.0 - floor) * share)
+    let Update { lr, warmup, schedule, min_lr_ratio, .. } = *update;
+    lr * LrSchedule { schedule, warmup, min_lr_ratio, total }.share(i)
+}
+
+/// A learning rate over `total` iterations or steps.
+#[derive(Debug, Clone, Copy)]
+pub struct LrSchedule {
+    pub schedule: Schedule,
+    pub warmup: u64,
+    pub min_lr_ratio: f64,
+    pub total: u64,
+}
+
+impl LrSchedule {
+    /// The share of the peak that step `i` has, see [`learning_rate`].
+    pub fn share(self, i: u64) -> f64 {
+        let share = if i < self.warmup {
+            i as f64 / self.warmup as f64
+        } else {
+            let length = self.total.saturating_sub(self.warmup).max(1);
+            let progress = ((i - self.warmup) as f64 / length as f64).min(1.0);
+            match self.schedule {
+                Schedule::Constant => 1.0,
+                Schedule::Cosine => 0.5 * (1.0 + (PI * progress).cos()),
+                Schedule::Linear => 1.0 - progress,
+            }
+        };
+        self.min_lr_ratio + (1.0 - self.min_lr_ratio) * share
+    }
 }
 
 fn difference(a: &[f32], b: &[f32]) -> Difference {

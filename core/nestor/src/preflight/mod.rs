@@ -27,9 +27,10 @@ use crate::error::InputError;
 use crate::input_error;
 use crate::model::Config;
 use crate::plugin::{Estimator, Kind, Limits, Plugins, SharedEnv};
-use crate::recipe::{EvalTasks, Recipe, Sharding, Truncation, all_of};
+use crate::recipe::{EvalTasks, Recipe, Sharding, TooLong, Truncation, all_of};
 use crate::tokenizer::Tokenizer;
 use crate::track::{SlowNotice, WandbRun};
+use crate::warm_start::Lessons;
 
 /// Tasks of the first iteration whose first steps are rehearsed.
 const TRAINING_TASKS: usize = 8;
@@ -78,6 +79,8 @@ pub struct Findings {
     pub prompt: Option<RehearsedPrompt>,
     /// The lengths of the rehearsed episodes.
     pub lengths: Option<MeasuredLengths>,
+    /// The chats of the warm start.
+    pub lessons: Option<Lessons>,
     pub space: Option<Space>,
 }
 
@@ -92,6 +95,8 @@ pub struct Ready {
     pub source: Option<Source>,
     /// The tokenizer of a new model, trained for the rehearsal.
     pub tokenizer: Option<Tokenizer>,
+    /// The chats of the warm start.
+    pub lessons: Option<Lessons>,
     pub warnings: Vec<String>,
 }
 
@@ -114,7 +119,8 @@ impl Findings {
 
     /// The opened parts, or one error for all problems.
     pub fn ready(self) -> Result<Ready> {
-        let Self { mut problems, warnings, plugins, shared_env, estimator, tasks, source, tokenizer, .. } = self;
+        let Self { mut problems, warnings, plugins, shared_env, estimator, tasks, source, tokenizer, lessons, .. } =
+            self;
         // A stop, and a plugin that hangs or fails, are no faults of the recipe: one of them comes before its problems.
         if let Some(at) = problems.iter().position(is_failure) {
             return Err(problems.swap_remove(at));
@@ -130,6 +136,7 @@ impl Findings {
             tasks: tasks.with_context(incomplete)?,
             source,
             tokenizer,
+            lessons,
             warnings,
         })
     }
@@ -151,6 +158,7 @@ pub fn preflight(recipe: &Recipe, conditions: &Conditions) -> Findings {
     plugins(recipe, conditions, &mut findings);
     model::check(recipe, conditions, &mut findings);
     columns::check(recipe, conditions, &mut findings);
+    lessons(recipe, conditions, &mut findings);
     drop_long(recipe, &mut findings);
     if conditions.root {
         rehearse(recipe, &mut findings);
@@ -254,6 +262,25 @@ fn check_critic(recipe: &Recipe, estimator: &Estimator) -> Result<()> {
     }
 }
 
+/// Reads the chats of the warm start. Every rank does, and all find the same.
+fn lessons(recipe: &Recipe, conditions: &Conditions, findings: &mut Findings) {
+    let Some(tokenizer) = &findings.tokenizer else { return };
+    let _slow = SlowNotice::new("reading the chats of the warm start");
+    let read = Lessons::read(recipe, tokenizer).context("recipe key `warm_start`");
+    let Some(Some(lessons)) = findings.take_here(read, conditions.elsewhere.is_none()) else { return };
+    if lessons.too_long > 0 {
+        findings.warnings.push(format!(
+            "{} chats of the warm start have more tokens than `warm_start.max_tokens` and were {}",
+            lessons.too_long,
+            match recipe.warm_start.as_ref().map(|settings| settings.too_long) {
+                Some(TooLong::Cut) => "cut",
+                _ => "left out",
+            }
+        ));
+    }
+    findings.lessons = Some(lessons);
+}
+
 /// Leaves tasks with over-long prompts out, where the recipe asks for it. Every rank does, and all find the same.
 fn drop_long(recipe: &Recipe, findings: &mut Findings) {
     let Findings { shared_env: Some(shared_env), tokenizer: Some(tokenizer), config: Some(config), .. } = &*findings
@@ -288,7 +315,7 @@ fn rehearse(recipe: &Recipe, findings: &mut Findings) {
     let _slow = SlowNotice::new("rehearsing first prompts");
     let (tasks, eval_tasks) = (findings.tasks, findings.eval_tasks);
     let (rollout, eval) = (&recipe.rollout, &recipe.eval);
-    let rehearsal = Rehearsal { shared_env, rollout, tokenizer, config, imitates: recipe.warm_start.is_some() };
+    let rehearsal = Rehearsal { shared_env, rollout, tokenizer, config, imitates: recipe.imitates_expert() };
     let evaluated = |(tasks, count): (u64, u64)| {
         let panel = EvalTasks::Panel(tasks.min(u64::from(u32::MAX)) as u32);
         eval_plan(count, panel, 1, eval.panel_seed(recipe.seed))

@@ -28,7 +28,8 @@ pub fn check(recipe: &Recipe, conditions: &Conditions, findings: &mut Findings) 
     if let Some(source) = findings.source.clone() {
         check_source(recipe, &source, findings);
     }
-    if let (Some(shared_env), Some(_)) = (findings.shared_env.clone(), &recipe.warm_start)
+    if let Some(shared_env) = findings.shared_env.clone()
+        && recipe.imitates_expert()
         && recipe.model.new.is_none()
     {
         findings.take(check_expert(&shared_env));

@@ -200,7 +200,7 @@ pub fn rates(recipe: &Recipe, (key, lr): (&str, f64)) -> String {
 
 /// The sign of a warm start that diverges.
 pub fn of_warm_start(recipe: &Recipe, settings: &WarmStart, step: &ImitationStep, vocabulary: i64) -> Option<Sign> {
-    let ImitationStep { step: number, loss, skipped } = *step;
+    let ImitationStep { step: number, loss, skipped, .. } = *step;
     let even = (vocabulary as f64).ln(); // the loss of a guess among all tokens
     let (cause, fact) = if skipped {
         ("optimizer steps skipped", "the optimizer step was skipped, because its gradient was not finite".into())

@@ -48,6 +48,7 @@ use crate::ranks::{agree, exchange};
 use crate::recipe::{Critic, Recipe};
 use crate::shard::Ranks;
 use crate::track::{Metrics, Phases, Tracker};
+use crate::warm_start::Lessons;
 use alarms::Alarms;
 use directory::RunDir;
 pub use directory::{RECIPE, check_empty, make_first_free, remove_empty, to_resume};
@@ -93,6 +94,8 @@ pub struct Run {
     model_files: PathBuf,
     ranks: Ranks,
     player: Player,
+    /// The chats of a warm start that has not ended.
+    lessons: Option<Lessons>,
     estimator: Estimator,
     learner: Learner,
     meter: Meter,

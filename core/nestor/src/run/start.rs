@@ -37,7 +37,7 @@ use crate::shard::{Ranks, update_rule};
 use crate::stop_notice::StopNotice;
 use crate::tokenizer::Tokenizer;
 use crate::track::{Console, Kept, Metrics, Phases, RunFacts, TensorBoard, Tracker, WandbRun};
-use crate::warm_start::{Imitation, ImitationState, ImitationStep};
+use crate::warm_start::{Imitation, ImitationState, ImitationStep, Lessons};
 
 /// Joins the ranks that run a recipe together.
 pub fn join(recipe: &Recipe) -> Result<Ranks> {
@@ -105,7 +105,7 @@ impl Run {
         phases: Phases,
         console: Console,
     ) -> Result<Self> {
-        let Checked { dir, claim, ready, resumption } = checked;
+        let Checked { dir, claim, mut ready, resumption } = checked;
         let Origin { model_files, policy, critic, teacher, mut state, estimator, under_way } = origin;
         let player = Player::new(PlayerOptions {
             tokenizer: Tokenizer::load(&model_files)?,
@@ -125,6 +125,12 @@ impl Run {
             drop_later_evaluations(&dir, state.iteration)
         })?;
         let UnderWay { warm_start, update, row } = under_way;
+        let lessons = match (ready.lessons.take(), &warm_start) {
+            (_, None) => None,
+            (Some(lessons), _) => Some(lessons),
+            // A rank that had no tokenizer of a new model before.
+            (None, Some(_)) => lessons_of(&recipe, &model_files)?,
+        };
         let kept = match (&resumption, &warm_start) {
             (None, _) => Kept::Nothing,
             (Some(_), Some(warm_start)) => Kept::WarmStart(warm_start.steps),
@@ -161,7 +167,8 @@ impl Run {
             Meter { phases, speed, metrics: Metrics::new(), tracker, alarms: Alarms::resumed(ledger.state.diverged) };
         meter.resume_row(row);
         let estimator = ready.estimator;
-        Ok(Self { recipe, dir, model_files, ranks, player, estimator, learner, meter, ledger, summary: None, claim })
+        let summary = None;
+        Ok(Self { recipe, dir, model_files, ranks, player, lessons, estimator, learner, meter, ledger, summary, claim })
     }
 
     /// Prepares the first iteration: the frozen reference and, in a run that has no first evaluation yet, the warm start, a
@@ -240,15 +247,22 @@ impl Run {
         }
     }
 
-    /// Imitates the expert, from where the run's checkpoint left it, and saves the result.
+    /// Imitates the expert or learns chats, from where the run's checkpoint left it, and saves the result.
     fn warm_start(&mut self) -> Result<()> {
         let Some(settings) = self.recipe.warm_start.clone() else { return Ok(()) };
+        if let (Some(state), Some(lessons)) = (&mut self.ledger.warm_start, &self.lessons) {
+            state.begin(lessons)?;
+        }
         while !self.imitate_until_due(&settings)? {
             self.save()?;
         }
         if let Some(state) = &self.ledger.warm_start {
             self.meter.metrics.set("warm_start/loss", state.loss);
+            if let Some(loss) = state.validation_loss {
+                self.meter.metrics.set("warm_start/validation_loss", loss);
+            }
         }
+        self.lessons = None;
         if self.ledger.saved != Some(self.ledger.moment()) {
             self.save()?;
         }
@@ -261,14 +275,17 @@ impl Run {
         let _bar = self.ranks.progress.phase("warm start", "steps");
         let Ledger { warm_start: Some(state), clock, .. } = &mut self.ledger else { return Ok(true) };
         let (tracker, ranks) = (&mut self.meter.tracker, &self.ranks);
-        let (every, first) = ((settings.steps / 10).max(1), Cell::new(true));
-        ranks.progress.set_total(settings.steps.saturating_sub(state.steps) as usize);
+        let steps = settings.steps(self.lessons.as_ref().map_or(0, |lessons| lessons.learned.len()));
+        let (every, first) = ((steps / 10).max(1), Cell::new(true));
+        ranks.progress.set_total(steps.saturating_sub(state.steps) as usize);
         let vocabulary = self.learner.policy.model.config.vocab_size;
         let mut imitation = Imitation {
             comm: &*ranks.comm,
             player: &mut self.player,
+            lessons: self.lessons.as_ref(),
             seed: warm_start_seed(&self.recipe),
             settings,
+            steps,
             rollout: &self.recipe.rollout,
             update: &self.recipe.update,
             state,
@@ -277,16 +294,18 @@ impl Run {
         let pause = || ranks.check_stop_or(!first.replace(false) && clock.is_due());
         let (recipe, warned) = (&self.recipe, RefCell::new(BTreeSet::new()));
         imitation.teach(&mut self.learner.policy, pause, |done| {
-            let ImitationStep { step, loss, .. } = done;
+            let ImitationStep { step, loss, validation_loss, lr, .. } = done;
             ranks.progress.advance(1, 0);
-            tracker.record_warm_start(step, loss)?;
+            let measured = validation_loss.map(|loss| ("validation_loss", loss));
+            let values: Vec<_> = [("loss", loss), ("lr", lr)].into_iter().chain(measured).collect();
+            tracker.record_warm_start(step, &values)?;
             if let Some(sign) =
                 of_warm_start(recipe, settings, &done, vocabulary).filter(|sign| warned.borrow_mut().insert(sign.cause))
             {
                 tracker.alarm(sign.cause, &format!("warm start, step {step}: {}: {}", sign.fact, sign.remedy))?;
             }
-            if step % every == 0 {
-                tracker.emit(&Event::WarmStart { step, steps: settings.steps, loss })?;
+            if step % every == 0 || validation_loss.is_some() {
+                tracker.emit(&Event::WarmStart { step, steps, loss, validation_loss })?;
             }
             Ok(())
         })
@@ -353,7 +372,12 @@ fn create(recipe: &Recipe, checked: &Checked, ranks: &Ranks) -> Result<Origin> {
     Ok(Origin { model_files, policy, critic: None, teacher: None, state, estimator: None, under_way })
 }
 
-/// Seed of the warm start's tasks, environments and noise.
+/// The chats of a warm start, with the tokenizer of a folder.
+fn lessons_of(recipe: &Recipe, model_files: &Path) -> Result<Option<Lessons>> {
+    Lessons::read(recipe, &Tokenizer::load(model_files)?.with_thinking(recipe.rollout.thinking)?)
+}
+
+/// Seed of the warm start's tasks, environments and noise, and of the order of chats.
 fn warm_start_seed(recipe: &Recipe) -> u64 {
     stream_seed(recipe.seed, noise::WARM_START, 0)
 }

@@ -179,7 +179,7 @@ fn events_are_json_objects() {
             }),
         ),
         (
-            Event::WarmStart { step: 3, steps: 10, loss: f64::NAN },
+            Event::WarmStart { step: 3, steps: 10, loss: f64::NAN, validation_loss: None },
             json!({ "event": "warm_start", "step": 3, "steps": 10, "loss": null }),
         ),
         (Event::Log { message: "a\nb" }, json!({ "event": "say", "message": "a\nb" })),

@@ -100,7 +100,8 @@ pub const METRICS: &[Metric] = table! {
     "perf/tree_factor", "", "tokens of the update's sequences relative to those that it computes: tokens that sequences of a micro-batch begin with in common count once", "tokens / distinct tokens";
     "perf/mfu", "share", "model FLOPs utilization of the iteration", "(generation + log-probs + 3 forward of trained tokens) / (time/iteration_s ranks peak)";
     "perf/peak_flops", "FLOP/s", "peak of one rank's device in the compute type: that of a known GPU's data sheet, else the best rate of a large matrix product, on a CPU measured again after each iteration; at least the rate that the run reaches", "2 n^3 / s";
-    "warm_start/loss", "nats", "negative log-prob of the expert's tokens in the last warm-start step", "mean -l";
+    "warm_start/loss", "nats", "negative log-prob of the learned tokens in the last warm-start step", "mean -l";
+    "warm_start/validation_loss", "nats", "negative log-prob of the held-out chats' tokens after the warm start", "mean -l";
     "time/generate_s", "s", "part of time/rollout_s: passes of the engine that decoded; a pass that decoded and computed prompts is shared by its rows", "measured at rank 0";
     "time/prefill_s", "s", "part of time/rollout_s: passes of the engine that computed prompts", "measured at rank 0";
     "time/env_wait_s", "s", "part of time/rollout_s: waits for environments, during which nothing was computed", "measured at rank 0";

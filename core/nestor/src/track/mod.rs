@@ -160,12 +160,14 @@ impl Tracker {
         files.append(RowFile::Steps, &rows)
     }
 
-    /// Writes the row of a warm-start step.
-    pub fn record_warm_start(&mut self, step: u64, loss: f64) -> Result<()> {
+    /// Writes the row of a warm-start step: named numbers, such as `loss`.
+    pub fn record_warm_start(&mut self, step: u64, values: &[(&'static str, f64)]) -> Result<()> {
         let Some(files) = &mut self.files else { return Ok(()) };
-        self.wandb.warm_start(step, loss);
-        self.tensorboard.warm_start(step, loss);
-        files.append(RowFile::WarmStart, &format!("{}\n", json!({ "step": step, "loss": loss })))
+        self.wandb.warm_start(step, values);
+        self.tensorboard.warm_start(step, values);
+        let mut row = serde_json::Map::from_iter([("step".to_string(), step.into())]);
+        row.extend(values.iter().map(|(name, value)| (name.to_string(), json!(value))));
+        files.append(RowFile::WarmStart, &format!("{}\n", serde_json::Value::Object(row)))
     }
 
     /// Writes the outcomes of an evaluation.

@@ -61,9 +61,9 @@ impl TensorBoard {
         Ok(Self(Some(streams)))
     }
 
-    /// Adds the row of an iteration. The warm start's loss has a curve of its own.
+    /// Adds the row of an iteration. The warm start's losses have curves of their own.
     pub fn record(&mut self, iteration: u64, metrics: &Metrics) {
-        let values = metrics.iter().filter(|(name, _)| *name != "warm_start/loss").map(scalar).collect();
+        let values = metrics.iter().filter(|(name, _)| !name.starts_with("warm_start/")).map(scalar).collect();
         self.attempt(|streams| streams.rows.write(iteration, values));
     }
 
@@ -80,8 +80,9 @@ impl TensorBoard {
     }
 
     /// Adds a step of the warm start.
-    pub fn warm_start(&mut self, step: u64, loss: f64) {
-        self.attempt(|streams| streams.warm_start.write(step, vec![scalar(("loss", loss))]));
+    pub fn warm_start(&mut self, step: u64, values: &[(&'static str, f64)]) {
+        let values = values.iter().copied().map(scalar).collect();
+        self.attempt(|streams| streams.warm_start.write(step, values));
     }
 
     fn attempt(&mut self, write: impl FnOnce(&mut Streams) -> Result<()>) {

@@ -62,10 +62,11 @@ const CHANGES: &str = "
 > rollout.max_steps=9       > rollout.split=other       > rollout.tasks=5            > rollout.template=x
 > rollout.system=x          > seed=8                    > warm_start.batch=8        > warm_start.expert_noise=0.5
 > warm_start.lr=1           > warm_start.steps=9        > warm_start=null              > wandb.id=x
+> warm_start.schedule=cosine                            > warm_start.warmup=3        > warm_start.min_lr_ratio=0.5
 ";
 
 /// Changes of keys that only come together with others, or that this recipe cannot show alone.
-const ELSEWHERE: [&str; 16] = [
+const ELSEWHERE: [&str; 24] = [
     "env.plugin",
     "env.sha256",
     "estimator.plugin",
@@ -82,6 +83,14 @@ const ELSEWHERE: [&str; 16] = [
     "update.optimizer.momentum",
     "update.optimizer.name",
     "update.optimizer.scale",
+    "warm_start.data",
+    "warm_start.epochs",
+    "warm_start.max_tokens",
+    "warm_start.shuffle",
+    "warm_start.too_long",
+    "warm_start.validate_every",
+    "warm_start.validation",
+    "warm_start.validation_share",
 ];
 
 /// The recipe with every optional section.

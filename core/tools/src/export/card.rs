@@ -159,10 +159,11 @@ impl Facts {
             front.extend(base.snapshot.iter().map(|snapshot| ("base_model".into(), json!(snapshot.id))));
             front.extend(base.license.clone());
         }
-        let learned = match (self.before_rl, self.imitates()) {
-            (false, _) => Some("reinforcement-learning"),
-            (true, true) => Some("imitation-learning"),
-            (true, false) => None,
+        let learned = match &self.recipe.warm_start {
+            _ if !self.before_rl => Some("reinforcement-learning"),
+            Some(_) if self.recipe.imitates_expert() => Some("imitation-learning"),
+            Some(_) => Some("sft"),
+            None => None,
         };
         let mut tags: Vec<String> = learned.into_iter().chain(["nestor"]).map(str::to_string).collect();
         tags.extend(self.recipe.model.lora.as_ref().map(|_| "lora".into()));
@@ -180,22 +181,18 @@ impl Facts {
         };
         let (environment, estimator) = (self.plugin(0), self.plugin(1));
         if self.before_rl {
-            let learned = match self.imitates() {
-                true => {
+            let learned = match &self.recipe.warm_start {
+                Some(_) if self.recipe.imitates_expert() => {
                     "supervised fine-tuning on episodes of the environment's expert, without reinforcement learning"
                 }
-                false => "no training yet",
+                Some(_) => "supervised fine-tuning (SFT) on chats, without reinforcement learning",
+                None => "no training yet",
             };
             return format!("{part} of a run with Nestor after {learned}: environment `{environment}`.");
         }
         format!(
             "{part} of a run of reinforcement learning with Nestor: environment `{environment}`, estimator `{estimator}`."
         )
-    }
-
-    /// True if the run imitated an expert.
-    fn imitates(&self) -> bool {
-        self.recipe.warm_start.is_some()
     }
 
     fn plugin(&self, index: usize) -> &str {

@@ -121,7 +121,7 @@ fn is_zero(count: &u64) -> bool {
 /// If the checks before a run refuse the recipe, or if its model folder is missing and no shape is given. With a shape the
 /// plan is for another machine: what is not on this one is a warning. With `--fit` also if no settings fit.
 pub fn plan(args: &PlanArgs) -> Result<Plan> {
-    let recipe = recipe::load(&args.recipe, &args.sets)?;
+    let mut recipe = recipe::load(&args.recipe, &args.sets)?;
     let memory = args.memory.map(memory_bytes).transpose()?;
     let target = machine::target(args.gpu, recipe.device, kind(recipe.dtype), memory);
     let ranks = match args.gpus {
@@ -138,7 +138,7 @@ pub fn plan(args: &PlanArgs) -> Result<Plan> {
     // The plugins are open, with the data that each rank loads. Rounded up, so that plans of one recipe are alike.
     let plugins = host::own_bytes().zip(before).map_or(0, |(after, before)| after.saturating_sub(before));
     let plugins = plugins.next_multiple_of(PLUGIN_BYTES);
-    let Findings { problems, warnings, estimator, teacher, eval_tasks, lengths, config: found, .. } = findings;
+    let Findings { problems, warnings, estimator, teacher, eval_tasks, lengths, lessons, config: found, .. } = findings;
     if let Some(error) = all_of(problems) {
         return Err(error);
     }
@@ -148,6 +148,9 @@ pub fn plan(args: &PlanArgs) -> Result<Plan> {
     let asks_policy = asked.into_iter().any(|one| matches!(one.column, Column::Entropy | Column::Hidden { .. }));
     let means = Means::of(args, lengths);
     let workload = planned_work(&recipe, &config, &means, asks_policy)?;
+    if let (Some(settings), Some(lessons)) = (&mut recipe.warm_start, &lessons) {
+        settings.steps = Some(settings.steps(lessons.learned.len()));
+    }
     let measurement = means.measurement(&recipe);
     let planner =
         Planner { hardware: target.hardware, config, teacher, per_node: args.gpus_per_node, workload, recipe, plugins };

@@ -77,7 +77,9 @@ impl Planner {
         let longest = rollout.max_tokens() as u64;
         // Balancing leaves a rank at most one sequence over its share.
         let beyond = if ranks > 1 { longest } else { 0 };
-        (steps * (rollout.max_prompt_tokens + rollout.max_response_tokens) as u64 + beyond).max(longest)
+        let chat = self.recipe.warm_start.as_ref().and_then(|warm| warm.max_tokens).unwrap_or(0) as u64;
+        let each = ((rollout.max_prompt_tokens + rollout.max_response_tokens) as u64).max(chat);
+        (steps * each + beyond).max(longest)
     }
 
     fn update_setup(&self, ranks: u64, knobs: &Knobs) -> UpdateSetup<'_> {

@@ -42,8 +42,10 @@ impl Planner {
             setup.workload = PlannedWork { tasks, group_size: 1, ..setup.workload };
             if evaluations == 0 { 0.0 } else { evaluations as f64 * setup.generation().seconds() }
         });
-        let warm_start =
-            recipe.warm_start.as_ref().map_or(0.0, |warm| warm.steps as f64 * setup.optimizer_step(warm.batch as f64));
+        let warm_start = recipe
+            .warm_start
+            .as_ref()
+            .map_or(0.0, |warm| warm.steps.unwrap_or(0) as f64 * setup.optimizer_step(warm.batch as f64));
         let training = recipe.iterations as f64 * seconds;
         let seconds = training + warm_start + evaluation.unwrap_or(0.0);
         let devices = fit.ranks as f64 / self.sharing(fit.ranks) as f64;

@@ -150,7 +150,7 @@ impl Means {
         if self.prompt.is_none() {
             used.push("prompts");
         }
-        if self.response.is_none() && response.is_some() && recipe.warm_start.is_some() {
+        if self.response.is_none() && response.is_some() && recipe.imitates_expert() {
             used.push("responses (the expert's)");
         }
         if self.steps.is_none() && one_step {
@@ -178,7 +178,7 @@ pub fn planned_work(recipe: &Recipe, config: &Config, means: &Means, asks_policy
     let usual = usual.max(Images::new(recipe, config, None).least_tokens());
     let prompt = mean("--prompt", means.prompt, usual / longest, longest)?;
     // An expert's responses are those of a policy that imitates it, and no others.
-    let expert = means.measured.and_then(|measured| measured.response).filter(|_| recipe.warm_start.is_some());
+    let expert = means.measured.and_then(|measured| measured.response).filter(|_| recipe.imitates_expert());
     let usual_response = expert.map_or(1.0 / 6.0, |response| response / r.max_response_tokens as f64);
     let mut workload = PlannedWork {
         tasks: u64::from(r.tasks),

@@ -23,6 +23,7 @@ use crate::bench::{self, BenchOptions, CollectiveOptions, LogprobDiffOptions};
 use crate::checkpoint::Source;
 use crate::embed::{EmbedOptions, EncoderOptions, embed, serve};
 use crate::engine::Sampling;
+use crate::episodes::{Written, episodes};
 use crate::error::{Stopped, is_quiet};
 use crate::eval::{EvalArgs, eval};
 use crate::event::{Event, Status};
@@ -177,6 +178,10 @@ fn run(command: Command) -> Result<ExitCode> {
             let ids = tokenize(Source::find(&args.model)?.folder(), &args.chat, args.thinking)?;
             let several = ids["ids"][0].is_array();
             print(args.json, &ids, || if several { rows(&ids["ids"]) } else { words(&ids["ids"]) })?;
+        }
+        Command::Episodes(args) => {
+            let Written { rows, episodes: [chosen, all] } = episodes(&args)?;
+            print_line(&format!("wrote {rows} rows of {chosen} of {all} episodes to {}", args.out.display()))?;
         }
         Command::Embed(args) => run_embed(args)?,
         Command::Model(ModelCommand::New { dir, shape, layers, tokenizer, seed, dtype }) => {

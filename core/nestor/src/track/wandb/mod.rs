@@ -106,8 +106,9 @@ impl WandbRun {
     }
 
     /// Adds a step of the warm start.
-    pub fn warm_start(&mut self, step: u64, loss: f64) {
-        let row = [("warm_start/step", wandb_rs::Value::from(step)), ("warm_start/loss", loss.into())];
+    pub fn warm_start(&mut self, step: u64, values: &[(&'static str, f64)]) {
+        let values = values.iter().map(|(name, value)| (format!("warm_start/{name}"), wandb_rs::Value::from(*value)));
+        let row = [("warm_start/step".to_string(), step.into())].into_iter().chain(values);
         self.attempt(|run| run.log(run.next_step(), row));
     }
 

@@ -14,9 +14,9 @@
 
 pub mod train;
 pub mod run;
-pub mod warm_start;
 pub mod eval;
 pub mod preflight;
+pub mod warm_start;
 pub mod checkpoint;
 pub mod agent;
 pub mod engine;

@@ -48,7 +48,7 @@ const CHANGES: &str = "
 - update.kl_in_reward=null  - update.mini_batch=16      - update.old_logprobs=recompute
 - update.regularizer_aggregation=token-sum-norm         - update.short_mini_batch=reference
 - update.shuffle=true       - update.reweight.method=max_min                         - update.reweight.power=3
-- update.reweight=null      - update.target_kl=0.5      - update.mask_cut_responses=true
+- update.reweight=null     - update.mask_cut_responses=true
 > critic=null               > dtype=float32             > env.config.range=11        > env.config.new=1
 > env.config={range:10}     > estimator.config.gamma=1  > estimator.config={gamma:1} > model.lora.alpha=3
 > estimator.teacher.path=x  > estimator.teacher=null
@@ -66,7 +66,7 @@ const CHANGES: &str = "
 ";
 
 /// Changes of keys that only come together with others, or that this recipe cannot show alone.
-const ELSEWHERE: [&str; 24] = [
+const ELSEWHERE: [&str; 25] = [
     "env.plugin",
     "env.sha256",
     "estimator.plugin",
@@ -83,6 +83,7 @@ const ELSEWHERE: [&str; 24] = [
     "update.optimizer.momentum",
     "update.optimizer.name",
     "update.optimizer.scale",
+    "update.target_kl",
     "warm_start.data",
     "warm_start.epochs",
     "warm_start.max_tokens",

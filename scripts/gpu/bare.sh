@@ -33,7 +33,7 @@ add() {
         add_libraries "$file"
     done
 }
-mkdir -p "$root"/{proc,dev,tmp,out,work,bin,usr/bin,opt}
+mkdir -p "$root"/{proc,dev,tmp,out,checkout,bin,usr/bin,opt}
 for tool in bash sh env cat cp rm mkdir rmdir mv ln ls tar xz stat du find grep sed awk timeout dirname basename sort head tail tr cut \
     date sleep touch chmod nproc uname id mktemp; do
     add "$(readlink -f "$(command -v $tool)")"
@@ -50,13 +50,13 @@ find "$prefix" -name '*.so' | while read -r file; do add_libraries "$file"; done
     "$python" -m pip install --quiet --disable-pip-version-check --target "$root/opt/site" torch==2.11.0
 ln -sf /opt/python/bin/python3 "$root/bin/python3"
 # A checkout with the packed folder.
-rm -rf "$root/work"
-mkdir -p "$root/work/target/first_run"
-git ls-files -z | xargs -0 cp --parents -t "$root/work"
-cp target/first_run/gpu_check.tar.xz "$root/work/target/first_run/"
-cat >"$root/work/bare_run.sh" <<'RUN'
+rm -rf "$root/checkout"
+mkdir -p "$root/checkout/target/first_run"
+git ls-files -z | xargs -0 cp --parents -t "$root/checkout"
+cp target/first_run/gpu_check.tar.xz "$root/checkout/target/first_run/"
+cat >"$root/checkout/bare_run.sh" <<'RUN'
 export PATH=/bin PYTHONPATH=/opt/site LD_LIBRARY_PATH=/opt/python/lib HOME=/tmp
-cd /work
+cd /checkout
 for call in "$@"; do
     timeout 900 scripts/gpu/first_run.sh "$call" --out /out --device cpu || echo "bare: call $call ended with code $?"
 done
@@ -69,4 +69,4 @@ fcntl.ioctl(socket.socket(), 0x8914, struct.pack(\"16sh14x\", b\"lo\", 1))  # SI
     mount -t proc proc "$0/proc"
     mount --rbind /dev "$0/dev"
     shift
-    exec chroot "$0" /bin/bash /work/bare_run.sh "$@"' "$root" "$python" "$@"
+    exec chroot "$0" /bin/bash /checkout/bare_run.sh "$@"' "$root" "$python" "$@"

@@ -21,7 +21,7 @@ pub use self::columns::{RunColumns, episode_columns};
 pub use self::episode_state::EpisodeState;
 pub use self::expert::{check_expert, exchanges, texts};
 pub use self::failures::Faults;
-pub use self::pack::{pack, pack_failed};
+pub use self::pack::{pack, pack_failed, trained_batch};
 pub use self::player::{PlaySettings, PlayTime, Player, PlayerOptions};
 pub use self::prompt::{HistoryStep, PromptTemplate, PromptVariables};
 pub use self::rehearsal::{MOST_ROWS, MeasuredLengths, Rehearsal, Rehearsed, RehearsedPrompt, without_long};

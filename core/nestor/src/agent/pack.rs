@@ -1,7 +1,9 @@
 //! Turns episodes into a batch: the sequences of the update and the rows of an estimator.
 
+use std::borrow::Cow;
+
 use crate::data::{Batch, Episode, Sequence};
-use crate::recipe::Rollout;
+use crate::recipe::{Rollout, Update};
 
 /// One row per step, episode by episode, steps ascending. A sequence holds one step, or in a transcript all steps of an
 /// episode.
@@ -58,6 +60,16 @@ fn pack_all<'a>(episodes: impl Iterator<Item = &'a Episode>, rollout: &Rollout) 
 /// As [`pack`], of the failed episodes alone, with the steps that environments failed in.
 pub fn pack_failed(episodes: &[Episode], rollout: &Rollout) -> Batch {
     pack_all(episodes.iter().filter(|episode| episode.failed()), rollout)
+}
+
+/// The batch of the policy's update: the scored one, the failed episodes behind it, and where the recipe asks for it without the
+/// responses that end by none of the tokens `eos`.
+pub fn trained_batch<'a>(batch: &'a Batch, failed: &Batch, update: &Update, eos: &[u32]) -> Cow<'a, Batch> {
+    let trained = batch.with_failed(failed);
+    match update.mask_cut_responses {
+        true => Cow::Owned(trained.without(|row| !trained.response(row).last().is_some_and(|id| eos.contains(id)))),
+        false => trained,
+    }
 }
 
 #[cfg(test)]

@@ -23,7 +23,6 @@ mod start;
 mod summary;
 mod verdict;
 
-use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -330,10 +329,7 @@ impl Run {
         }
         if policy_learns {
             let report = reports.policy.get_or_insert_default();
-            let mut trained = batch.with_failed(failed);
-            if recipe.update.mask_cut_responses {
-                trained = Cow::Owned(without_cut(&trained, player.tokenizer().eos()));
-            }
+            let trained = crate::agent::trained_batch(batch, failed, &recipe.update, player.tokenizer().eos());
             return meter.update_policy(&mut learner.policy, &trained, &settings, report, clock);
         }
         Ok(true)
@@ -490,11 +486,6 @@ impl Meter {
         self.metrics.set("lr", settings.lr);
         done
     }
-}
-
-/// The batch without the responses that end by none of these tokens.
-fn without_cut(batch: &Batch, eos: &[u32]) -> Batch {
-    batch.without(|row| !batch.response(row).last().is_some_and(|id| eos.contains(id)))
 }
 
 /// The file of an iteration's episodes in a folder of the run directory.

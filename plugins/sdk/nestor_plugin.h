@@ -1,7 +1,7 @@
-/* nestor_plugin.h: the border between Nestor and its plugins, version 1.4. C99; this file is the source of truth.
+/* nestor_plugin.h: the border between Nestor and its plugins, version 1.5. C99; this file is the source of truth.
  *
  * A plugin is a shared library that exports one function, nestor_plugin_entry. It returns a static description: which
- * border the plugin was built for and which components (environments, estimators) it holds. The host checks magic,
+ * border the plugin was built for and which components (environments, estimators, losses) it holds. The host checks magic,
  * version and struct sizes before it reads or calls anything else.
  *
  * Rules
@@ -11,7 +11,7 @@
  *  - Every function of a table returns a code. With a code other than NESTOR_OK it puts one NESTOR_ERROR text first:
  *    what is wrong, where, and how to mend it, in lower case, without a full stop. The out-arguments are then ignored.
  *  - Nothing may unwind or longjmp across the border.
- *  - A handle that a plugin gives (world, env, estimator) is not null.
+ *  - A handle that a plugin gives (world, env, estimator, loss) is not null.
  *  - Limits of one call: NESTOR_MOST_BYTES of text, NESTOR_MOST_TEXTS texts, NESTOR_MOST_IMAGES images of
  *    NESTOR_MOST_PIXELS pixels, and the seconds of the recipe's env.timeout_s. A call beyond them fails. A thread in a call
  *    that takes too long is left behind, with the env that it plays.
@@ -21,7 +21,7 @@
  * Versions. The major number must be equal. A minor version adds sink fields, flags and extensions, and never changes a
  * struct. A plugin says the least minor version that it needs: 0, unless it cannot work without something newer. A host
  * accepts a plugin that needs its own minor version or an older one, and ignores sink fields and extensions that it does
- * not know. So a host of version 1.2 shows no images: an environment that cannot be played without them defines
+ * not know. It refuses kinds that it does not know: a file with a loss needs 5. A host of version 1.2 shows no images: an environment that cannot be played without them defines
  * NESTOR_LEAST_MINOR as 3. */
 #ifndef NESTOR_PLUGIN_H
 #define NESTOR_PLUGIN_H
@@ -35,7 +35,7 @@ extern "C" {
 
 #define NESTOR_MAGIC UINT64_C(0x4e4553544f52504c) /* "NESTORPL" as a number */
 #define NESTOR_ABI_MAJOR 1
-#define NESTOR_ABI_MINOR 4
+#define NESTOR_ABI_MINOR 5
 /* The least minor version that the plugin needs; define it before the header is included. */
 #ifndef NESTOR_LEAST_MINOR
 #define NESTOR_LEAST_MINOR 0
@@ -76,8 +76,9 @@ typedef struct nestor_str {
 #define NESTOR_COLUMN 11     /* since 1.2: the name of one column that an estimator asks for; put once per column */
 #define NESTOR_STATE 12      /* since 1.2: bytes that save puts and load or restore gets */
 #define NESTOR_METRICS 13    /* since 1.2: one JSON object of numbers for metrics.jsonl, from step under env/, from score
-                                under estimator/. Names: lower case letters, digits, underscores. Of an environment the
-                                mean over episodes of the number put last in each is written */
+                                under estimator/, from compute under loss/. Names: lower case letters, digits, underscores.
+                                Of an environment the mean over episodes of the number put last in each is written; of a
+                                loss the sum over an update's calls, divided by its response tokens */
 #define NESTOR_LACKS 14      /* since 1.2: from open, the id of an extension that this world does not have although the
                                 component does; put once per extension */
 #define NESTOR_IMAGE 15      /* since 1.3: one image that the policy is shown with the observation; put once per image, in the
@@ -267,9 +268,50 @@ typedef struct nestor_columns {
                     double *parts);
 } nestor_columns;
 
+/* What a loss asks for, as flags, beside NESTOR_NEEDS_REFERENCE. */
+#define NESTOR_NEEDS_ENTROPY 8 /* by_entropy: the loss depends on the entropies */
+
+/* The response tokens of one micro-batch of an update: whole responses, each the response of one environment step. Tokens of
+ * response i are token_offsets[i] .. token_offsets[i + 1] of every column; a response has one token or more. */
+typedef struct nestor_tokens {
+    uint64_t responses;            /* B */
+    uint64_t tokens;               /* T, equal to token_offsets[B] */
+    const uint64_t *token_offsets; /* [B + 1] */
+    const float *logprobs;         /* [T] under the policy that is trained, at the temperature of sampling */
+    const float *detached_logprobs; /* [T] the same numbers as constants: factors that are not differentiated use these */
+    const float *old_logprobs;     /* [T] under the policy before the update: a ratio is taken against these */
+    const float *behaviour;        /* [T] under the engine that sampled */
+    const float *ref_logprobs;     /* [T] under the reference; null without NESTOR_NEEDS_REFERENCE */
+    const float *entropy;          /* [T] entropy in nats of the policy that is trained */
+    const float *advantages;       /* [T] */
+    uint64_t mini_batch_responses; /* responses of the whole mini-batch, over all micro-batches and ranks */
+    uint64_t mini_batch_tokens;    /* its response tokens */
+    uint64_t most_response_tokens; /* rollout.max_response_tokens of the recipe */
+    uint64_t iteration;            /* number of the iteration, from 1 */
+    uint64_t iterations;           /* iterations of the run */
+} nestor_tokens;
+
+/* Since 1.5: the policy loss, used by one thread at a time. Losses and derivatives depend on the arguments alone.
+ *
+ * The loss of a token may depend on all tokens of its own response, and on no other response. The host weighs the tokens of a
+ * response alike (update.aggregation), adds up, and adds the recipe's KL loss and entropy bonus. With l_k the loss of token k
+ * and x_j the log-prob of token j, by_logprob[j] is the derivative by x_j of the sum of l_k over the response of j, with all
+ * other columns held; by_entropy[j] is that by the entropy of token j. */
+typedef struct nestor_loss {
+    int32_t (*open)(nestor_str config, nestor_sink *sink, void **loss);
+    int32_t (*needs)(void *loss, nestor_sink *sink, uint32_t *flags);
+    /* Fills losses [T], by_logprob [T] and, unless it is null, by_entropy [T]. The host has set every entry to NaN; one left so
+     * is an error. by_entropy is null without NESTOR_NEEDS_ENTROPY. May put NESTOR_METRICS with sums over the tokens, the same
+     * names in every call. */
+    int32_t (*compute)(void *loss, const nestor_tokens *tokens, nestor_sink *sink, double *losses, double *by_logprob,
+                       double *by_entropy);
+    int32_t (*close)(void *loss, nestor_sink *sink);
+} nestor_loss;
+
 /* Kinds of components. */
 #define NESTOR_ENVIRONMENT 1 /* functions is a nestor_environment */
 #define NESTOR_ESTIMATOR 2   /* functions is a nestor_estimator */
+#define NESTOR_LOSS 3        /* since 1.5: functions is a nestor_loss */
 
 typedef struct nestor_component {
     uint32_t kind;

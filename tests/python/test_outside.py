@@ -1,5 +1,5 @@
-"""Plugins from outside the workspace train: an environment with a Cargo.lock of its own, the estimators that `nestor plugin new`
-writes in Rust and C, and an environment in C. The
+"""Plugins from outside the workspace train: an environment with a Cargo.lock of its own, the estimators and losses that `nestor plugin
+new` writes in Rust and C, and an environment in C. The
 environments that `plugin new` writes are trained by the commands of docs/plugins.md."""
 import json
 import math
@@ -57,6 +57,34 @@ def test_plugins_outside_the_workspace_train(root, run, tmp_path):
 
     again = run("plugin", "new", "c_mean", "--kind", "env", "--lang", "c", "--dir", tmp_path)
     assert again.returncode == 2 and again.stderr.startswith(f"error: {tmp_path}/c_mean is there already"), again.stderr
+
+
+def test_losses_outside_the_workspace_train_as_the_built_in_one(root, run, tmp_path):
+    libraries = {}
+    for lang in ["rust", "c"]:
+        name = f"clip_{lang}"
+        sdk = ["--sdk", root / "plugins/sdk"] if lang == "rust" else []
+        done = run("plugin", "new", name, "--kind", "loss", "--lang", lang, "--dir", tmp_path, *sdk)
+        assert done.returncode == 0, done.stderr
+        build = ["make", "--quiet"] if lang == "c" else ["cargo", "build", "--quiet", "--release", "--offline", "--target-dir", root / "target/outside"]
+        subprocess.run(build, cwd=tmp_path / name, check=True)
+        libraries[lang] = (root / "target/outside/release" if lang == "rust" else tmp_path / name) / f"lib{name}.so"
+    recipe = tmp_path / "clip_rust/recipe.yaml"
+
+    def update_of(name, *sets):
+        done = run("train", recipe, "--run-dir", tmp_path / name, "--set", "iterations=1", *sets)
+        assert done.returncode == 0, done.stderr
+        return json.loads((tmp_path / name / "metrics.jsonl").read_text().splitlines()[1])
+
+    # The templates are PPO's clip without the dual clip.
+    core = update_of("core", "--set", "loss=null", "--set", "update.dual_clip=1e6")
+    for lang, library in libraries.items():
+        row = update_of(lang, "--set", f"loss={{plugin: {library}}}")
+        for key in ["loss/policy", "loss/total", "grad/norm", "policy/entropy", "policy/approx_kl"]:
+            assert row[key] == pytest.approx(core[key], rel=1e-3, abs=1e-5), (lang, key)
+        assert row["loss/clip_fraction"] == pytest.approx(core["policy/clip_fraction"], abs=2e-3) and row["loss/clip_fraction"] > 0, lang
+    refused = run("train", recipe, "--check", "--set", "loss.plugin=grpo")
+    assert refused.returncode == 2 and "`grpo` is an estimator, not a loss" in refused.stderr, refused.stderr
 
 
 def test_recorded_rows_with_columns_are_scored(root, run, run_json, tmp_path):

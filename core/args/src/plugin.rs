@@ -68,6 +68,7 @@ pub struct PluginCheck {
 pub enum Kind {
     Env,
     Estimator,
+    Loss,
 }
 
 /// The language of a new plugin.

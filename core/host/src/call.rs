@@ -58,6 +58,8 @@ pub enum Out {
         returns: Vec<f32>,
     },
     Parts(Vec<f64>),
+    /// Losses and derivatives, with margins.
+    Losses([Vec<f64>; 3]),
 }
 
 impl Out {
@@ -102,6 +104,13 @@ impl Out {
     pub fn parts(self) -> Result<Vec<f64>> {
         match self {
             Self::Parts(numbers) => Ok(numbers),
+            _ => Err(foreign()),
+        }
+    }
+
+    pub fn losses(self) -> Result<[Vec<f64>; 3]> {
+        match self {
+            Self::Losses(arrays) => Ok(arrays),
             _ => Err(foreign()),
         }
     }
@@ -291,7 +300,7 @@ pub fn call_for_texts(function: impl FnOnce(*mut ffi::Sink) -> i32) -> Answer {
     call((), |()| Out::Nothing, |sink, ()| function(sink))
 }
 
-/// The `open` of either kind of component.
+/// The `open` of any kind of component.
 pub type Open = unsafe extern "C" fn(config: ffi::Str, sink: *mut ffi::Sink, handle: *mut *mut c_void) -> i32;
 
 /// Opens a component with its config.

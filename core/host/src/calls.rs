@@ -71,6 +71,7 @@ pub enum Function {
     Response,
     Needs,
     Score,
+    Compute,
     Names,
     Fill,
     Columns,
@@ -79,7 +80,7 @@ pub enum Function {
 }
 
 impl Function {
-    const ALL: [(Self, &'static str); 18] = [
+    const ALL: [(Self, &'static str); 19] = [
         (Self::Entry, "nestor_plugin_entry"),
         (Self::Open, "open"),
         (Self::PromptTemplate, "prompt_template"),
@@ -93,6 +94,7 @@ impl Function {
         (Self::Response, "response"),
         (Self::Needs, "needs"),
         (Self::Score, "score"),
+        (Self::Compute, "compute"),
         (Self::Names, "names"),
         (Self::Fill, "fill"),
         (Self::Columns, "names of columns"),

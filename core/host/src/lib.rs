@@ -2,7 +2,7 @@
 //! no libtorch, so that plugins can be checked and run without the trainer.
 //!
 //! [`Plugins`] finds components by id or file, [`SharedEnv`] and [`Env`] play an environment, [`Estimator`] scores rows,
-//! [`advantage`] scores recorded ones, [`kit`] checks a file. `plugins/sdk/nestor_plugin.h` defines the border.
+//! [`Loss`] computes losses of tokens, [`advantage`] scores recorded ones, [`kit`] checks a file. `plugins/sdk/nestor_plugin.h` defines the border.
 //!
 //! A plugin that is not bundled runs in processes of its own (`isolate`). A call inside this process is recorded (`calls`),
 //! waited for with a limit (`supervise`), and named if the process dies or leaves in it (`crash`, `leave`).
@@ -17,12 +17,14 @@ mod plugins;
 mod prompt_template;
 mod shared_env;
 mod estimator;
+mod loss;
 mod isolate;
 mod probe;
 mod child;
 mod observation;
 mod environment_call;
 mod estimator_call;
+mod loss_call;
 mod call;
 mod image;
 mod search;
@@ -48,6 +50,8 @@ pub use isolate::frame::read_anything;
 pub use isolate::serve;
 pub use leave::{ending, now as leave_at_once, watch_process};
 pub use library::{Found, Kind, PluginFile};
+pub use loss::{Loss, TokenLosses};
+pub use loss_call::ResponseTokens;
 pub use plugins::{Hidden, PATH_VARIABLE, Plugins, Refused};
 pub use prompt_template::{HistoryStep, PromptTemplate, PromptVariables};
 pub use rows::Rows;

@@ -23,6 +23,7 @@ const MOST_COMPONENTS: u64 = 1024;
 pub enum Kind {
     Environment,
     Estimator,
+    Loss,
 }
 
 impl std::fmt::Display for Kind {
@@ -30,16 +31,30 @@ impl std::fmt::Display for Kind {
         f.write_str(match self {
             Kind::Environment => "environment",
             Kind::Estimator => "estimator",
+            Kind::Loss => "loss",
         })
     }
 }
 
 impl Kind {
+    /// All kinds, in the order of listings.
+    pub const ALL: [Kind; 3] = [Kind::Environment, Kind::Estimator, Kind::Loss];
+
+    /// The section of a recipe that chooses a plugin of this kind.
+    pub fn section(self) -> &'static str {
+        match self {
+            Kind::Environment => "env",
+            Kind::Estimator => "estimator",
+            Kind::Loss => "loss",
+        }
+    }
+
     /// Its name with an article.
     pub fn article(self) -> &'static str {
         match self {
             Kind::Environment => "an environment",
             Kind::Estimator => "an estimator",
+            Kind::Loss => "a loss",
         }
     }
 }
@@ -62,7 +77,7 @@ pub struct Found {
     pub extensions: Vec<String>,
 }
 
-/// The plugin file behind an environment or estimator, as a run records it.
+/// The plugin file behind a component, as a run records it.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct PluginFile {
     /// The component's name in recipes.
@@ -120,6 +135,7 @@ pub struct EstimatorTables {
 pub enum Functions {
     Environment(EnvironmentTables),
     Estimator(EstimatorTables),
+    Loss(&'static ffi::Loss),
 }
 
 impl Component {
@@ -127,6 +143,7 @@ impl Component {
         match self.functions {
             Functions::Environment(_) => Kind::Environment,
             Functions::Estimator(_) => Kind::Estimator,
+            Functions::Loss(_) => Kind::Loss,
         }
     }
 
@@ -172,6 +189,7 @@ impl Component {
                 state: tables.state.is_some(),
                 ..none
             },
+            Functions::Loss(_) => none,
         }
     }
 }
@@ -359,6 +377,7 @@ unsafe fn read(component: &ffi::Component, border: (u32, u32), path: &Path) -> R
                 columns: extension(ffi::COLUMNS).map(|found| table(found, 1).ok_or_else(missing)).transpose()?,
                 state: extension(ffi::ESTIMATOR_STATE).map(|found| table(found, 0).ok_or_else(missing)).transpose()?,
             }),
+            ffi::LOSS => Functions::Loss(table(component.functions, 0).ok_or_else(missing)?),
             kind => return Err(wrong(&format!("{id} has the unknown kind {kind}"))),
         }
     };

@@ -13,6 +13,7 @@ use crate::calls::Name;
 use crate::estimator::Estimator;
 use crate::isolate::{Bounds, Process, Start, World};
 use crate::library::{self, Component, Found, Functions, Kind, PluginFile};
+use crate::loss::Loss;
 use crate::search::{self, Candidate, PluginDir, candidates};
 use crate::shared_env::SharedEnv;
 use crate::supervise::Limits;
@@ -120,7 +121,7 @@ impl Plugins {
             Functions::Environment(tables) => {
                 SharedEnv::open((component.id, file.with_border(component.border)), tables, &choice.config, &limits)
             }
-            Functions::Estimator(_) => unreachable!("looked up by its kind"),
+            Functions::Estimator(_) | Functions::Loss(_) => unreachable!("looked up by its kind"),
         }
     }
 
@@ -141,7 +142,27 @@ impl Plugins {
             Functions::Estimator(tables) => {
                 Estimator::open((component.id, file.with_border(component.border)), tables, &choice.config, &limits)
             }
-            Functions::Environment(_) => unreachable!("looked up by its kind"),
+            Functions::Environment(_) | Functions::Loss(_) => unreachable!("looked up by its kind"),
+        }
+    }
+
+    /// Opens a policy loss.
+    pub fn loss(&self, choice: &PluginChoice) -> Result<Loss> {
+        let (path, file, isolation) = self.chosen(Kind::Loss, choice)?;
+        let limits = self.limits_of(Kind::Loss, choice);
+        if isolation == Isolation::Process {
+            let start = start(Kind::Loss, (path, &file), choice, &limits);
+            let context = || format!("plugin {}", file.id);
+            let (process, can) = Process::start(&start).with_context(context)?;
+            process.open(&start).with_context(context)?;
+            return Loss::elsewhere((start.name.text(), file.with_border(can.border)), process);
+        }
+        let component = loaded(Kind::Loss, &path, &file.id)?;
+        match component.functions {
+            Functions::Loss(table) => {
+                Loss::open((component.id, file.with_border(component.border)), table, &choice.config, &limits)
+            }
+            Functions::Environment(_) | Functions::Estimator(_) => unreachable!("looked up by its kind"),
         }
     }
 
@@ -163,6 +184,7 @@ impl Plugins {
     fn limits_of(&self, kind: Kind, choice: &PluginChoice) -> Limits {
         let key = match (kind, choice.timeout_s) {
             (Kind::Estimator, Some(_)) => "estimator.timeout_s",
+            (Kind::Loss, Some(_)) => "loss.timeout_s",
             _ => self.limits.key,
         };
         let timeout = choice.timeout_s.map_or(self.limits.timeout, Duration::from_secs);
@@ -306,11 +328,7 @@ fn loaded(kind: Kind, path: &Path, id: &str) -> Result<Component> {
 
 /// A component to run in processes of its own.
 fn start(kind: Kind, (path, file): (PathBuf, &PluginFile), choice: &PluginChoice, limits: &Limits) -> Start {
-    let section = match kind {
-        Kind::Environment => "env",
-        Kind::Estimator => "estimator",
-    };
-    let bounds = Bounds { section, memory: choice.memory_bytes(), cpu: choice.cpu_s };
+    let bounds = Bounds { section: kind.section(), memory: choice.memory_bytes(), cpu: choice.cpu_s };
     Start { name: Name::of(&file.id), path, kind, config: choice.config.to_string(), bounds, limits: limits.clone() }
 }
 

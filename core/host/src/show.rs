@@ -26,12 +26,12 @@ pub struct Shown {
     pub asks: Option<Asks>,
 }
 
-/// The columns that an estimator asks for with the default config.
+/// The columns that an estimator or a loss asks for with the default config.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Asks {
     With {
-        /// Flags: `values`, `anchors`, `reference`.
+        /// Flags: `values`, `anchors`, `reference`, `entropy`.
         needs: Vec<&'static str>,
         /// Names of columns; an optional one ends with a question mark.
         columns: Vec<String>,
@@ -68,7 +68,7 @@ impl Plugins {
         }
         let all = self.list()?;
         let has = |kind: &Kind| all.iter().any(|one| one.kind == *kind && one.id == plugin);
-        let kinds: Vec<Kind> = [Kind::Environment, Kind::Estimator].into_iter().filter(has).collect();
+        let kinds: Vec<Kind> = Kind::ALL.into_iter().filter(has).collect();
         if kinds.is_empty() {
             let known: Vec<&str> = all.iter().map(|one| one.id.as_str()).collect();
             let refused: String = self.refused()?.iter().map(|one| format!("; not usable: {}", one.why)).collect();
@@ -82,18 +82,42 @@ impl Plugins {
             return None;
         }
         let plugin = format!("{}#{}", found.path.display(), found.id);
+        if found.kind == Kind::Loss {
+            return Some(self.asks_of_loss(&plugin));
+        }
         Some(match self.estimator(&PluginChoice::new(&plugin, json!({}))) {
             Ok(estimator) => {
                 let needs = estimator.needs();
                 let flags = [("values", needs.values), ("anchors", needs.anchors), ("reference", needs.reference)];
                 Asks::With {
-                    needs: flags.into_iter().filter(|(_, asked)| *asked).map(|(name, _)| name).collect(),
+                    needs: asked(&flags),
                     columns: estimator.asked().iter().map(ToString::to_string).collect(),
                 }
             }
-            Err(error) => Asks::Unknown { why: format!("{error:#}") },
+            Err(error) => Asks::unknown(&error),
         })
     }
+
+    fn asks_of_loss(&self, plugin: &str) -> Asks {
+        match self.loss(&PluginChoice::new(plugin, json!({}))) {
+            Ok(loss) => {
+                let flags = [("reference", loss.needs().reference), ("entropy", loss.needs().entropy)];
+                Asks::With { needs: asked(&flags), columns: Vec::new() }
+            }
+            Err(error) => Asks::unknown(&error),
+        }
+    }
+}
+
+impl Asks {
+    fn unknown(error: &anyhow::Error) -> Self {
+        Self::Unknown { why: format!("{error:#}") }
+    }
+}
+
+/// The names of the flags that are set.
+fn asked(flags: &[(&'static str, bool)]) -> Vec<&'static str> {
+    flags.iter().filter(|(_, asked)| *asked).map(|(name, _)| *name).collect()
 }
 
 impl Display for Shown {

@@ -21,7 +21,7 @@ fn check(file: &Path, config: Value, splits: &[&str], skip: &[&str]) -> Report {
 fn bundled_plugins_pass() {
     let dir = support::build();
     let both = ["train", "eval"];
-    for kind in ["environments", "estimators"] {
+    for kind in ["environments", "estimators", "losses"] {
         // A checkout of the core alone has none.
         let Ok(folders) = std::fs::read_dir(workspace().join("plugins").join(kind)) else { continue };
         for folder in folders {

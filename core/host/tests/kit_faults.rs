@@ -56,6 +56,21 @@ const ESTIMATOR: [(&str, &str, &str); 12] = [
     ("leak_in_score", "many_scores", "memory grew"),
 ];
 
+/// The same of the loss.
+const LOSS: [(&str, &str, &str); 11] = [
+    ("nan_on_large_ratio", "finite_and_written", "gave NaN as the loss"),
+    ("unwritten", "finite_and_written", "left the loss of token 0"),
+    ("writes_past", "finite_and_written", "behind the end of an array"),
+    ("counts_calls", "repeatable", "other numbers in a later call"),
+    ("wrong_sign", "derivatives", "the derivative by the log-prob"),
+    ("forgets_entropy", "derivatives", "the derivative by the entropy"),
+    ("own_token_only", "derivatives", "differences of the losses give"),
+    ("number_of_response", "response_order", "with the responses in another order"),
+    ("share_of_call", "halves", "in a part of the mini-batch"),
+    ("metric_is_mean", "metrics", "must be a sum over tokens"),
+    ("leak_in_compute", "many_losses", "memory grew"),
+];
+
 fn check(file: &Path, component: &str, config: Value) -> Report {
     let kit = Kit { config, component: Some(component.into()), budget: Budget::small(), ..Kit::default() };
     kit.check(file).unwrap()
@@ -65,7 +80,9 @@ fn check(file: &Path, component: &str, config: Value) -> Report {
 #[test]
 fn every_planted_fault_is_found_by_its_check_and_by_no_other() {
     let file = support::build().join("examples/libfaulty.so");
-    for (component, faults) in [("planted", &ENVIRONMENT[..]), ("planted_estimator", &ESTIMATOR[..])] {
+    let components =
+        [("planted", &ENVIRONMENT[..]), ("planted_estimator", &ESTIMATOR[..]), ("planted_loss", &LOSS[..])];
+    for (component, faults) in components {
         let sound = check(&file, component, json!({}));
         let open: Vec<_> = sound.sections[0].lines.iter().filter(|line| line.status != Status::Passed).collect();
         assert!(open.is_empty(), "{sound}");

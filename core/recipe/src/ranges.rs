@@ -42,6 +42,7 @@ pub(super) fn problems(recipe: &Recipe) -> Vec<Problem> {
             .teacher
             .as_ref()
             .and_then(|teacher| least("estimator.teacher.path", teacher.path.len(), 1, "must name a model folder")),
+        r.loss.as_ref().and_then(|loss| loss_plugin(loss, &r.update)),
         played,
         (r.rollout.thinking.is_some() && r.model.new.is_some()).then(|| ("rollout.thinking".into(), thinking.into())),
         updated,
@@ -222,6 +223,14 @@ fn plugin_limits(section: &str, choice: &PluginChoice) -> Option<Problem> {
         })
         .or_else(|| seconds(&path("cpu_s"), choice.cpu_s?))
         .or_else(|| Some((path("sha256"), format!("must be 64 lower case hexadecimal digits, but is {}", hash?))))
+}
+
+/// The section `loss`, and the keys of `update` that belong to the built-in losses.
+fn loss_plugin(loss: &PluginChoice, u: &Update) -> Option<Problem> {
+    least("loss.plugin", loss.plugin.len(), 1, "must name a plugin")
+        .or_else(|| plugin_config("loss.config", &loss.config))
+        .or_else(|| plugin_limits("loss", loss))
+        .or_else(|| u.given_to_built_in_losses())
 }
 
 fn rollout(r: &Rollout) -> Option<Problem> {

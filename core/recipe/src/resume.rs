@@ -172,7 +172,7 @@ fn listed(changes: &[&Change]) -> String {
 
 /// Refuses a name that is neither a key nor a key of a plugin's config.
 fn check_key(known: &[Key], name: &str) -> Result<()> {
-    let of_plugin = ["env.config.", "estimator.config."].iter().any(|start| name.starts_with(start));
+    let of_plugin = ["env.config.", "estimator.config.", "loss.config."].iter().any(|start| name.starts_with(start));
     if of_plugin || known.iter().any(|key| key.path == name) {
         return Ok(());
     }

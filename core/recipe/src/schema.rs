@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::defaults::{one, one_u32, yes};
-use super::{Critic, EnvChoice, EstimatorChoice, EvalTasks, NewVision, Update, Vision, WarmStart};
+use super::{Critic, EnvChoice, EstimatorChoice, EvalTasks, NewVision, PluginChoice, Update, Vision, WarmStart};
 
 /// A run, described by one YAML file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -33,6 +33,9 @@ pub struct Recipe {
     pub env: EnvChoice,
     /// The advantage estimator plugin.
     pub estimator: EstimatorChoice,
+    /// A policy loss plugin in place of `update.loss`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss: Option<PluginChoice>,
     /// Playing of episodes.
     pub rollout: Rollout,
     /// Update of the policy.

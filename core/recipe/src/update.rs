@@ -101,6 +101,21 @@ pub struct Update {
 }
 
 impl Update {
+    /// The first key of a built-in loss that is not at its default, beside a section `loss` that replaces them.
+    pub(super) fn given_to_built_in_losses(&self) -> Option<Problem> {
+        let given = [
+            ("loss", self.loss != PolicyLoss::default()),
+            ("clip_low", self.clip_low != default_clip()),
+            ("clip_high", self.clip_high != default_clip()),
+            ("dual_clip", self.dual_clip != default_dual_clip()),
+            ("importance_cap", self.importance_cap.is_some()),
+        ];
+        let (key, _) = given.into_iter().find(|(_, given)| *given)?;
+        let message = "belongs to the built-in losses, and the section `loss` names a plugin with keys of its own (`loss.config`); leave one \
+                       out";
+        Some((format!("update.{key}"), message.into()))
+    }
+
     /// Reduction of the KL loss and the entropy bonus.
     pub fn regularizer_aggregation(&self) -> Aggregation {
         self.regularizer_aggregation.unwrap_or(match self.loss {

@@ -69,9 +69,10 @@ fn check_name(name: &str) -> Result<()> {
 /// The project's files by their path in it.
 fn files(args: &NewArgs) -> Result<BTreeMap<PathBuf, String>> {
     let name = args.name.as_str();
-    if (args.kind, args.lang) == (Kind::Estimator, Language::Python) {
+    if args.kind != Kind::Env && args.lang == Language::Python {
+        let kind = if args.kind == Kind::Estimator { "an estimator" } else { "a loss" };
         return Err(input_error!(
-            "an estimator cannot be written in Python: it scores every token in the trainer's process; take --lang rust or --lang c"
+            "{kind} cannot be written in Python: it scores every token in the trainer's process; take --lang rust or --lang c"
         ));
     }
     if args.sdk.is_some() && args.lang != Language::Rust {
@@ -90,6 +91,7 @@ fn files(args: &NewArgs) -> Result<BTreeMap<PathBuf, String>> {
     let kind = match args.kind {
         Kind::Env => "env",
         Kind::Estimator => "estimator",
+        Kind::Loss => "loss",
     };
     let env = match args.lang {
         Language::Python => format!("{{plugin: python, config: {{class: \"{name}:Walk\"}}}}"),

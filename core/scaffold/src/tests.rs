@@ -24,7 +24,7 @@ fn refusal<T>(result: Result<T>) -> String {
 fn projects_have_the_name_in_every_place() {
     for (kind, lang) in [(Kind::Env, Language::Rust), (Kind::Env, Language::C), (Kind::Env, Language::Python)]
         .into_iter()
-        .chain([(Kind::Estimator, Language::Rust), (Kind::Estimator, Language::C)])
+        .chain([Kind::Estimator, Kind::Loss].into_iter().flat_map(|kind| [(kind, Language::Rust), (kind, Language::C)]))
     {
         let files = files(&args("far_away", kind, lang)).unwrap();
         for file in ["README.md", "recipe.yaml", ".gitignore"] {
@@ -88,7 +88,9 @@ fn wrong_arguments_write_nothing() {
     for name in ["fn", "lambda", "nestor_plugin"] {
         assert!(refusal(new(name, Kind::Env, Language::Rust, None)).contains("reserved"), "{name}");
     }
-    assert!(refusal(new("a", Kind::Estimator, Language::Python, None)).contains("cannot be written in Python"));
+    for kind in [Kind::Estimator, Kind::Loss] {
+        assert!(refusal(new("a", kind, Language::Python, None)).contains("cannot be written in Python"));
+    }
     assert!(refusal(new("a", Kind::Env, Language::C, Some(ROOT))).contains("--sdk is for --lang rust"));
     assert!(refusal(new("a", Kind::Env, Language::Rust, Some("/nowhere"))).contains("plugins/sdk of a checkout"));
     assert!(refusal(new("a", Kind::Env, Language::Rust, Some(ROOT))).contains("is not the SDK"));
@@ -96,5 +98,5 @@ fn wrong_arguments_write_nothing() {
     fs::create_dir(dir.path().join("taken")).unwrap();
     assert!(refusal(new("taken", Kind::Env, Language::C, None)).contains("is there already"));
     assert_eq!(fs::read_dir(dir.path().join("taken")).unwrap().count(), 0);
-    assert_eq!((Kind::value_variants().len(), Language::value_variants().len()), (2, 3)); // all are tried above
+    assert_eq!((Kind::value_variants().len(), Language::value_variants().len()), (3, 3)); // all are tried above
 }

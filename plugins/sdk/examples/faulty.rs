@@ -1,11 +1,13 @@
 //! Plugins with a fault on demand, which `fault` selects. `faulty` breaks a rule of the interface, for the tests of the host's
-//! guards. `planted` and `planted_estimator` are sound otherwise, for the tests of the kit: every fault must be found by the
+//! guards. `planted`, `planted_estimator` and `planted_loss` are sound otherwise, for the tests of the kit: every fault must be found by the
 //! check that is named for it, and by no other.
 
 #[path = "faulty/environment.rs"]
 mod environment;
 #[path = "faulty/estimator.rs"]
 mod estimator;
+#[path = "faulty/loss.rs"]
+mod loss;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,6 +18,7 @@ use serde::Deserialize;
 
 use self::environment::Planted;
 use self::estimator::PlantedEstimator;
+use self::loss::PlantedLoss;
 
 /// Does one thing wrong.
 struct Faulty {
@@ -129,4 +132,5 @@ impl Estimator for Faulty {
 nestor_plugin::export! {
     environments: [Faulty, Planted + expert + snapshot],
     estimators: [Faulty, PlantedEstimator + columns + parts + state],
+    losses: [PlantedLoss],
 }

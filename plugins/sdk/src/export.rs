@@ -4,7 +4,8 @@ use std::ffi::c_void;
 
 use crate::environment::Functions as EnvironmentFunctions;
 use crate::estimator::Functions as EstimatorFunctions;
-use crate::{Environment, Estimator, config, ffi, guard};
+use crate::loss::Functions as LossFunctions;
+use crate::{Environment, Estimator, Loss, config, ffi, guard};
 
 /// Exports the components of a plugin crate (`crate-type = ["cdylib", "rlib"]`):
 ///
@@ -15,13 +16,22 @@ use crate::{Environment, Estimator, config, ffi, guard};
 /// After an environment write `+ expert` and `+ snapshot` where its instances implement [`Expert`](crate::Expert) and
 /// [`Snapshot`](crate::Snapshot), and `+ images` or `+ messages` where it cannot be played without its images or its messages: a
 /// host that does not know them then refuses the plugin. After an estimator write `+ parts`, `+ columns` and `+ state` where it implements
-/// [`Parts`](crate::Parts), [`Columns`](crate::Columns) and [`State`](crate::State). Either list may be omitted.
+/// [`Parts`](crate::Parts), [`Columns`](crate::Columns) and [`State`](crate::State). Losses ([`Loss`](crate::Loss)) are a third list,
+/// `losses: [Holder]`. A list may be omitted.
 #[macro_export]
 macro_rules! export {
-    (environments: [$($env:tt)*] $(,)?) => { $crate::export! { environments: [$($env)*], estimators: [] } };
-    (estimators: [$($est:tt)*] $(,)?) => { $crate::export! { environments: [], estimators: [$($est)*] } };
-    (environments: [$($env:ident $(+ $can:ident)*),* $(,)?], estimators: [$($est:ident $(+ $able:ident)*),* $(,)?]
-        $(,)?) => {
+    (environments: [$($env:tt)*] $(, losses: [$($loss:tt)*])? $(,)?) => {
+        $crate::export! { environments: [$($env)*], estimators: [], losses: [$($($loss)*)?] }
+    };
+    (estimators: [$($est:tt)*] $(, losses: [$($loss:tt)*])? $(,)?) => {
+        $crate::export! { environments: [], estimators: [$($est)*], losses: [$($($loss)*)?] }
+    };
+    (losses: [$($loss:tt)*] $(,)?) => { $crate::export! { environments: [], estimators: [], losses: [$($loss)*] } };
+    (environments: [$($env:tt)*], estimators: [$($est:tt)*] $(,)?) => {
+        $crate::export! { environments: [$($env)*], estimators: [$($est)*], losses: [] }
+    };
+    (environments: [$($env:ident $(+ $can:ident)*),* $(,)?], estimators: [$($est:ident $(+ $able:ident)*),* $(,)?],
+        losses: [$($loss:ident),* $(,)?] $(,)?) => {
         // A panic must become an error of one call, which an abort cannot.
         #[cfg(panic = "abort")]
         compile_error!("a plugin must be built with `panic = \"unwind\"`: the host reports a panic as an error of one call");
@@ -31,7 +41,8 @@ macro_rules! export {
         pub extern "C" fn nestor_plugin_entry() -> *const $crate::ffi::Plugin {
             static PLUGIN: std::sync::OnceLock<$crate::ffi::Plugin> = std::sync::OnceLock::new();
             PLUGIN.get_or_init(|| $crate::describe(
-                0 $($(.max($crate::export!(@least $can)))*)* $($(.max($crate::export!(@least $able)))*)*,
+                0 $($(.max($crate::export!(@least $can)))*)* $($(.max($crate::export!(@least $able)))*)*
+                    $(.max($crate::least_minor_of::<$loss>()))*,
                 vec![
                     $({
                         extern "C" fn extension(id: $crate::ffi::Str) -> *const std::ffi::c_void {
@@ -45,6 +56,7 @@ macro_rules! export {
                         }
                         $crate::estimator_component::<$est>(extension)
                     },)*
+                    $($crate::loss_component::<$loss>(),)*
                 ],
             ))
         }
@@ -129,6 +141,23 @@ pub fn estimator_component<E: Estimator>(extension: Extension) -> ffi::Component
         config_schema: leaked(config::schema::<E::Config>()),
         functions: std::ptr::from_ref(EstimatorFunctions::<E>::TABLE).cast(),
         get_extension: Some(extension),
+    }
+}
+
+/// The first minor version whose hosts know losses.
+pub const fn least_minor_of<L: Loss>() -> u32 {
+    5
+}
+
+/// Returns a loss's entry in the description. Losses have no extensions.
+pub fn loss_component<L: Loss>() -> ffi::Component {
+    ffi::Component {
+        kind: ffi::LOSS,
+        id: ffi::Str::new(L::ID.as_bytes()),
+        doc: ffi::Str::new(L::DOC.as_bytes()),
+        config_schema: leaked(config::schema::<L::Config>()),
+        functions: std::ptr::from_ref(LossFunctions::<L>::TABLE).cast(),
+        get_extension: None,
     }
 }
 

@@ -7,7 +7,7 @@ use std::ffi::c_void;
 
 pub const MAGIC: u64 = 0x4e45_5354_4f52_504c;
 pub const ABI_MAJOR: u32 = 1;
-pub const ABI_MINOR: u32 = 4;
+pub const ABI_MINOR: u32 = 5;
 /// The one exported function.
 pub const ENTRY: &str = "nestor_plugin_entry";
 
@@ -46,10 +46,12 @@ pub const MESSAGE: u32 = 16;
 
 pub const ENVIRONMENT: u32 = 1;
 pub const ESTIMATOR: u32 = 2;
+pub const LOSS: u32 = 3;
 
 pub const NEEDS_VALUES: u32 = 1;
 pub const NEEDS_ANCHORS: u32 = 2;
 pub const NEEDS_REFERENCE: u32 = 4;
+pub const NEEDS_ENTROPY: u32 = 8;
 
 /// Id of the expert extension.
 pub const EXPERT: &str = "nestor.env.expert/1";
@@ -200,6 +202,42 @@ pub struct Columns {
     pub names: unsafe extern "C" fn(estimator: *mut c_void, sink: *mut Sink) -> i32,
     pub score: Score,
     pub fill: Option<Fill>,
+}
+
+#[repr(C)]
+pub struct Tokens {
+    pub responses: u64,
+    pub tokens: u64,
+    pub token_offsets: *const u64,
+    pub logprobs: *const f32,
+    pub detached_logprobs: *const f32,
+    pub old_logprobs: *const f32,
+    pub behaviour: *const f32,
+    pub ref_logprobs: *const f32,
+    pub entropy: *const f32,
+    pub advantages: *const f32,
+    pub mini_batch_responses: u64,
+    pub mini_batch_tokens: u64,
+    pub most_response_tokens: u64,
+    pub iteration: u64,
+    pub iterations: u64,
+}
+
+type Compute = unsafe extern "C" fn(
+    *mut c_void,
+    *const Tokens,
+    *mut Sink,
+    losses: *mut f64,
+    by_logprob: *mut f64,
+    by_entropy: *mut f64,
+) -> i32;
+
+#[repr(C)]
+pub struct Loss {
+    pub open: unsafe extern "C" fn(config: Str, sink: *mut Sink, loss: *mut *mut c_void) -> i32,
+    pub needs: unsafe extern "C" fn(loss: *mut c_void, sink: *mut Sink, flags: *mut u32) -> i32,
+    pub compute: Compute,
+    pub close: unsafe extern "C" fn(loss: *mut c_void, sink: *mut Sink) -> i32,
 }
 
 #[repr(C)]

@@ -1,8 +1,8 @@
 //! The plugin interface of Nestor. `nestor_plugin.h` is the source of truth; this crate is its safe Rust form.
 //!
 //! A plugin author implements [`Environment`] and [`Instance`] (and [`Expert`] or [`Snapshot`]), or [`Estimator`] (and
-//! [`Parts`], [`Columns`] or [`State`]), and writes one [`export!`]. [`WeightedParts`] is the short form of most estimators. No plugin
-//! needs `unsafe`: this crate catches panics, parses configs, and carries text and arrays across. [`parse`] reads the usual tagged
+//! [`Parts`], [`Columns`] or [`State`]), or [`Loss`], and writes one [`export!`]. [`WeightedParts`] is the short form of most
+//! estimators. No plugin needs `unsafe`: this crate catches panics, parses configs, and carries text and arrays across. [`parse`] reads the usual tagged
 //! responses. Estimators share pieces: [`stats`] of groups, sums along episodes ([`returns`]), definitions of states ([`anchor`]) and
 //! a [`graph`] of them, and similarities of texts ([`difflib`], [`tfidf`]). [`Replayed`] holds an episode whose saved state is its
 //! task and actions. [`recorded`] defines the form in which steps are recorded for tests and for `nestor advantage`. [`files`] opens
@@ -39,6 +39,7 @@ pub mod files;
 pub mod graph;
 mod guard;
 mod image;
+mod loss;
 #[cfg(feature = "mapped")]
 pub mod mapped;
 mod message;
@@ -63,8 +64,11 @@ pub use environment::{Environment, Expert, Instance, Observation, Snapshot, Star
 pub use estimator::Functions as EstimatorFunctions;
 pub use estimator::{Columns, Estimator, Needs, Parts, Scores, State};
 #[doc(hidden)]
-pub use export::{describe, environment_component, estimator_component, extension, table};
+pub use export::{
+    describe, environment_component, estimator_component, extension, least_minor_of, loss_component, table,
+};
 pub use image::Image;
+pub use loss::{Loss, LossNeeds, Losses, Tokens};
 pub use message::{Message, unless_chat};
 pub use replay::{Replay, Replayed, running};
 pub use rows::Rows;

@@ -74,6 +74,26 @@ fn layouts() -> Vec<Layout> {
         layout!(State, "nestor_state", save, load),
         layout!(Column, "nestor_column", kind, count, data, offsets),
         layout!(Columns, "nestor_columns", names, score, fill),
+        layout!(
+            Tokens,
+            "nestor_tokens",
+            responses,
+            tokens,
+            token_offsets,
+            logprobs,
+            detached_logprobs,
+            old_logprobs,
+            behaviour,
+            ref_logprobs,
+            entropy,
+            advantages,
+            mini_batch_responses,
+            mini_batch_tokens,
+            most_response_tokens,
+            iteration,
+            iterations
+        ),
+        layout!(Loss, "nestor_loss", open, needs, compute, close),
         layout!(Component, "nestor_component", kind, id, doc, config_schema, functions, get_extension),
     ]
 }
@@ -105,7 +125,7 @@ fn plugin_layout() -> Layout {
     Layout { size: size_of::<ffi::Plugin>(), fields: head.fields.into_iter().chain(rest).collect(), ..head }
 }
 
-const CONSTANTS: [(&str, u64); 43] = [
+const CONSTANTS: [(&str, u64); 45] = [
     ("NESTOR_MOST_BYTES", ffi::MOST_BYTES as u64),
     ("NESTOR_MOST_TEXTS", ffi::MOST_TEXTS as u64),
     ("NESTOR_MAGIC", ffi::MAGIC),
@@ -143,6 +163,8 @@ const CONSTANTS: [(&str, u64); 43] = [
     ("NESTOR_F64", ffi::F64 as u64),
     ("NESTOR_ENVIRONMENT", ffi::ENVIRONMENT as u64),
     ("NESTOR_ESTIMATOR", ffi::ESTIMATOR as u64),
+    ("NESTOR_LOSS", ffi::LOSS as u64),
+    ("NESTOR_NEEDS_ENTROPY", ffi::NEEDS_ENTROPY as u64),
     ("NESTOR_NEEDS_VALUES", ffi::NEEDS_VALUES as u64),
     ("NESTOR_NEEDS_ANCHORS", ffi::NEEDS_ANCHORS as u64),
     ("NESTOR_NEEDS_REFERENCE", ffi::NEEDS_REFERENCE as u64),

@@ -18,7 +18,7 @@ pub fn checks() -> Vec<Check> {
     let of_kind = |kind| found.iter().filter(|one| one.kind == kind).map(|one| one.id.as_str()).collect::<Vec<_>>();
     let (environments, estimators) = (of_kind(Kind::Environment), of_kind(Kind::Estimator));
     let mut checks = Vec::new();
-    for (name, ids) in [("environments", environments), ("estimators", estimators)] {
+    for (name, ids) in [("environments", environments), ("estimators", estimators), ("losses", of_kind(Kind::Loss))] {
         checks.push(match ids.is_empty() {
             false => Check::ok(name, ids.join(", ")),
             true => Check::fail(

@@ -12,10 +12,11 @@ use crate::call::Answer;
 use crate::environment_call::EnvironmentCall;
 use crate::estimator_call::EstimatorCall;
 use crate::library::{Abilities, Kind};
+use crate::loss_call::LossCall;
 use crate::observation::{of_reset, of_step};
 
 /// Version of these messages with that of the program, so that a `nestor-host` of another build is noticed.
-pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "/2");
+pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "/3");
 /// Longest body inside a message. A longer one is in the shared file.
 pub const INLINE: usize = 16 << 10;
 
@@ -35,6 +36,7 @@ pub enum Request {
     },
     Environment(EnvironmentCall),
     Estimator(Box<EstimatorCall>),
+    Loss(Box<LossCall>),
 }
 
 /// The component to load, and the limits of its process.

@@ -23,6 +23,7 @@ use crate::calls::{Call, Function, Name, recorded};
 use crate::environment_call::EnvironmentCall;
 use crate::estimator_call::EstimatorCall;
 use crate::library::{Abilities, Kind};
+use crate::loss_call::LossCall;
 use crate::supervise::{GRACE, Limits, POLL, Stopped};
 
 /// Time that a process whose connection is closed has to end.
@@ -132,6 +133,12 @@ impl Process {
     pub fn estimator(&self, call: Call, request: EstimatorCall) -> Result<(Texts, Out)> {
         let numbers = request.numbers();
         self.call(&call, &Request::Estimator(Box::new(request)), numbers)
+    }
+
+    /// Makes a call of a loss.
+    pub fn loss(&self, call: Call, request: LossCall) -> Result<(Texts, Out)> {
+        let numbers = request.numbers();
+        self.call(&call, &Request::Loss(Box::new(request)), numbers)
     }
 
     /// True once no call can be made any more.

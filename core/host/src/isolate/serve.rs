@@ -60,7 +60,7 @@ struct Host {
     channel: Channel,
     functions: Functions,
     cpu: Option<u64>,
-    /// The handle that `open` gave: the shared part of an environment, or an estimator.
+    /// The handle that `open` gave: the shared part of an environment, an estimator, or a loss.
     shared: Option<Handle>,
     /// An instance of the environment.
     own: Option<Handle>,
@@ -136,6 +136,7 @@ impl Host {
                 let function = match self.functions {
                     Functions::Environment(tables) => tables.functions.open,
                     Functions::Estimator(tables) => tables.functions.open,
+                    Functions::Loss(table) => table.open,
                 };
                 let answer = open(function, &config);
                 self.shared = answer.handle();
@@ -147,6 +148,12 @@ impl Host {
                 let handle = self.shared.context("a call before open")?;
                 // SAFETY: the handle is open, this process has one thread that calls, and the trainer checked the rows.
                 unsafe { call.perform(&tables, handle) }
+            }
+            Request::Loss(call) => {
+                let Functions::Loss(table) = self.functions else { bail!("a call of a loss") };
+                let handle = self.shared.context("a call before open")?;
+                // SAFETY: as for an estimator.
+                unsafe { call.perform(table, handle) }
             }
         };
         Ok(Some(Reply::Answer(answer)))

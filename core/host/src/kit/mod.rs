@@ -13,6 +13,7 @@ mod apart;
 mod config;
 mod environment;
 mod estimator;
+mod loss;
 mod report;
 mod usage;
 
@@ -52,7 +53,7 @@ pub struct Budget {
     pub episodes: u64,
     /// Times that a component is opened and closed in `open_close`.
     pub opens: u64,
-    /// Scores of an estimator in `many_scores`.
+    /// Scores of an estimator in `many_scores`, and calls of a loss in `many_losses`.
     pub scores: u64,
     /// Tasks to sample of each split.
     pub tasks: u64,
@@ -184,7 +185,7 @@ impl Kit {
     }
 
     fn check_skip(&self) -> Result<()> {
-        let all = environment::CHECKS.iter().chain(estimator::CHECKS).map(|check| check.name);
+        let all = environment::CHECKS.iter().chain(estimator::CHECKS).chain(loss::CHECKS).map(|check| check.name);
         let known: Vec<&str> = all.collect::<BTreeSet<_>>().into_iter().collect();
         match self.skip.iter().find(|name| !known.contains(&name.as_str())) {
             Some(name) => Err(input_error!("there is no check `{name}`{}", nestor_plugin::suggest(name, &known))),
@@ -200,6 +201,7 @@ impl Kit {
         let checks = match found.kind {
             Kind::Environment => environment::CHECKS,
             Kind::Estimator => estimator::CHECKS,
+            Kind::Loss => loss::CHECKS,
         };
         let (mut lines, mut throughput) = (Vec::<Line>::new(), None);
         for check in checks {

@@ -8,7 +8,7 @@ use tch::{Kind, Tensor};
 
 use super::batching::{advance, all_mini_batches, remaining_mini_batches};
 use super::lm_head::{PassOptions, TokenGrads, TokenStats, policy_gradients};
-use super::losses::{LossInputs, LossMetrics, MicroBatchMetrics, TokenWeights, policy_loss};
+use super::losses::{LossInputs, LossMetrics, LossOutputs, MicroBatchMetrics, PluginLoss, TokenWeights, policy_loss};
 use super::network::Network;
 use super::packing::Packed;
 use super::recompute::agreed;
@@ -23,6 +23,8 @@ use crate::shard::StepReport;
 pub struct UpdateSettings<'a> {
     /// The section `update` of the recipe.
     pub update: &'a Update,
+    /// The loss of the recipe's section `loss`.
+    pub loss: Option<PluginLoss<'a>>,
     /// Learning rate of this iteration.
     pub lr: f64,
     /// Sampling temperature, at which log-probs are taken.
@@ -174,6 +176,7 @@ pub fn gradients(
     let (mut tokens, mut distinct_tokens) = (0, 0);
     let (mut differences, mut losses_of_micro_batches) = (Vec::new(), Vec::new());
     let ranks = policy.ranks.clone();
+    let with_entropy = update.entropy != 0.0 || settings.loss.is_some_and(|plugin| plugin.loss.needs().entropy);
     for micro in micro_batches {
         let Some(micro) = micro else {
             policy.idle(recompute)?;
@@ -185,11 +188,14 @@ pub fn gradients(
         let columns = LossColumns::new(&packed, batch, &token_weights);
         let losses = policy_gradients(model, &packed, options, sums, |stats| {
             differences.push((&stats.logprobs - &columns.behaviour).abs());
-            differentiate(stats, update.entropy != 0.0, |logprobs, entropy| {
-                let outputs = policy_loss(&columns.inputs(logprobs, entropy), update);
-                (outputs.loss, outputs.metrics)
+            differentiate(stats, with_entropy, |logprobs, entropy| {
+                match policy_loss(&columns.inputs(logprobs, entropy), update, settings.loss) {
+                    Ok(LossOutputs { loss, metrics }) => (loss, Ok(metrics)),
+                    // The pass ends with a gradient of zeros, and the update with the plugin's error.
+                    Err(error) => ((logprobs + entropy).sum(Kind::Double) * 0.0, Err(error)),
+                }
             })
-        })?;
+        })??;
         losses_of_micro_batches.push(losses);
         tokens += packed.sequence_tokens() as u64;
         distinct_tokens += packed.packing.tokens() as u64;
@@ -209,7 +215,7 @@ struct LossColumns {
     responses: Tensor,
     weights: Tensor,
     regularizer_weights: Tensor,
-    mean: f64,
+    token_weights: TokenWeights,
 }
 
 impl LossColumns {
@@ -222,7 +228,7 @@ impl LossColumns {
             responses: packed.responses(),
             weights: packed.per_response(|length| weights.of(length)),
             regularizer_weights: packed.per_response(|length| weights.of_regularizer(length)),
-            mean: weights.mean(),
+            token_weights: *weights,
         }
     }
 
@@ -237,7 +243,7 @@ impl LossColumns {
             responses: &self.responses,
             weights: &self.weights,
             regularizer_weights: &self.regularizer_weights,
-            mean: self.mean,
+            token_weights: self.token_weights,
         }
     }
 }

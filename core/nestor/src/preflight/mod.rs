@@ -26,7 +26,7 @@ use crate::checkpoint::Source;
 use crate::error::InputError;
 use crate::input_error;
 use crate::model::Config;
-use crate::plugin::{Estimator, Kind, Limits, Plugins, SharedEnv};
+use crate::plugin::{Estimator, Kind, Limits, Loss, Plugins, SharedEnv};
 use crate::recipe::{EvalTasks, Recipe, Sharding, TooLong, Truncation, all_of};
 use crate::tokenizer::Tokenizer;
 use crate::track::{SlowNotice, WandbRun};
@@ -64,6 +64,8 @@ pub struct Findings {
     pub plugins: Option<Plugins>,
     pub shared_env: Option<SharedEnv>,
     pub estimator: Option<Estimator>,
+    /// The policy loss, where a plugin gives it.
+    pub loss: Option<Loss>,
     /// Number of training tasks.
     pub tasks: Option<u64>,
     /// Number of tasks of an evaluation, and of its split.
@@ -89,6 +91,8 @@ pub struct Ready {
     pub plugins: Plugins,
     pub shared_env: SharedEnv,
     pub estimator: Estimator,
+    /// The policy loss, where a plugin gives it.
+    pub loss: Option<Loss>,
     /// Number of training tasks.
     pub tasks: u64,
     /// As [`Findings::source`].
@@ -119,8 +123,19 @@ impl Findings {
 
     /// The opened parts, or one error for all problems.
     pub fn ready(self) -> Result<Ready> {
-        let Self { mut problems, warnings, plugins, shared_env, estimator, tasks, source, tokenizer, lessons, .. } =
-            self;
+        let Self {
+            mut problems,
+            warnings,
+            plugins,
+            shared_env,
+            estimator,
+            loss,
+            tasks,
+            source,
+            tokenizer,
+            lessons,
+            ..
+        } = self;
         // A stop, and a plugin that hangs or fails, are no faults of the recipe: one of them comes before its problems.
         if let Some(at) = problems.iter().position(is_failure) {
             return Err(problems.swap_remove(at));
@@ -133,6 +148,7 @@ impl Findings {
             plugins: plugins.with_context(incomplete)?,
             shared_env: shared_env.with_context(incomplete)?,
             estimator: estimator.with_context(incomplete)?,
+            loss,
             tasks: tasks.with_context(incomplete)?,
             source,
             tokenizer,
@@ -203,7 +219,7 @@ fn idle_ranks(recipe: &Recipe, ranks: usize) -> Vec<String> {
     warnings
 }
 
-/// Opens both plugins with their configs, and counts the tasks of both splits.
+/// Opens all plugins with their configs, and counts the tasks of both splits.
 fn plugins(recipe: &Recipe, conditions: &Conditions, findings: &mut Findings) {
     let (timeout, stop) = (Duration::from_secs(recipe.env.timeout_s), conditions.stop.clone());
     let limits = Limits { timeout, stop, ..Limits::default() };
@@ -228,6 +244,15 @@ fn open(recipe: &Recipe, conditions: &Conditions, plugins: &Plugins, findings: &
             ));
         }
         findings.estimator = Some(estimator);
+    }
+    if let Some(choice) = &recipe.loss {
+        let installed = plugins.find(Kind::Loss, &choice.plugin).is_ok();
+        let opened = plugins.loss(choice).context("recipe key `loss`");
+        findings.loss = findings.take_here(opened, conditions.elsewhere.is_none() || installed);
+        let file = findings.loss.as_ref().map(Loss::file);
+        let shadowed = plugins.shadow_warnings(file);
+        let shadowed = findings.take(shadowed).into_iter().flatten();
+        findings.warnings.extend(shadowed);
     }
     let _slow = SlowNotice::new(format!("opening environment `{}`", recipe.env.plugin));
     // An installed environment, too, may have its games or other data on the machine that the plan is for.

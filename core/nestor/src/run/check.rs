@@ -8,7 +8,7 @@ use super::directory::{RunDir, place};
 use super::record::PluginFiles;
 use super::resume::{Resumption, resumption};
 use super::{TrainArgs, identity};
-use crate::plugin::{Estimator, Kind};
+use crate::plugin::{Estimator, Kind, Loss};
 use crate::preflight::{Conditions, Ready, preflight};
 use crate::ranks::{agree, from_root};
 use crate::recipe::Recipe;
@@ -60,6 +60,9 @@ pub fn check(recipe: &mut Recipe, name: &str, args: &TrainArgs, ranks: &Ranks, c
         ready.tokenizer = None; // not a new one, and already in its folder
     }
     recipe.env.config = ready.plugins.with_defaults(Kind::Environment, &recipe.env.choice())?.config;
+    if let Some(loss) = &mut recipe.loss {
+        loss.config = ready.plugins.with_defaults(Kind::Loss, loss)?.config;
+    }
     recipe.estimator.config = ready.plugins.with_defaults(Kind::Estimator, &recipe.estimator.choice())?.config;
     identity::compare(comm, recipe, files(&ready))?;
 
@@ -76,8 +79,9 @@ pub fn check(recipe: &mut Recipe, name: &str, args: &TrainArgs, ranks: &Ranks, c
 }
 
 /// True if the run needs the policy before reinforcement learning.
-pub fn needs_reference(recipe: &Recipe, estimator: &Estimator) -> bool {
-    recipe.update.kl.is_some() || recipe.update.kl_in_reward.is_some() || estimator.needs().reference
+pub fn needs_reference(recipe: &Recipe, estimator: &Estimator, loss: Option<&Loss>) -> bool {
+    let of_plugins = estimator.needs().reference || loss.is_some_and(|loss| loss.needs().reference);
+    recipe.update.kl.is_some() || recipe.update.kl_in_reward.is_some() || of_plugins
 }
 
 /// The folder, in the run directory, of the model that a run made or copied when it began.
@@ -91,5 +95,6 @@ pub fn made_model(dir: &Path) -> Option<PathBuf> {
 
 /// The plugin files that a run uses.
 pub fn files(ready: &Ready) -> PluginFiles<'_> {
-    PluginFiles { environment: ready.shared_env.file(), estimator: ready.estimator.file() }
+    let loss = ready.loss.as_ref().map(Loss::file);
+    PluginFiles { environment: ready.shared_env.file(), estimator: ready.estimator.file(), loss }
 }

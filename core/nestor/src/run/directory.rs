@@ -134,6 +134,11 @@ fn numbered(name: &str, number: u32) -> PathBuf {
     Path::new(RUNS).join(if number == 1 { name.to_string() } else { format!("{name}-{number}") })
 }
 
+/// The file of an iteration's episodes in a folder of the run directory.
+pub fn episodes_file(dir: &Path, folder: &str, iteration: u64) -> PathBuf {
+    dir.join(folder).join(format!("iteration-{iteration:06}.jsonl"))
+}
+
 /// True if a directory holds a run.
 pub fn is_run(dir: &Path) -> bool {
     dir.join(RECIPE).exists()

@@ -23,7 +23,7 @@ mod start;
 mod summary;
 mod verdict;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Result;
 use nestor_torch::ops::Ops;
@@ -37,10 +37,11 @@ use crate::engine::{Counters as Generated, NoiseKey, noise};
 use crate::eval::{self, Evaluation, Panel};
 use crate::files::write_lines;
 use crate::model::Model;
-use crate::plugin::Estimator;
+use crate::plugin::{Estimator, Loss};
 use crate::policy::Network;
 use crate::policy::batching::all_mini_batches;
 use crate::policy::critic::{self, CriticReport};
+use crate::policy::losses::PluginLoss;
 use crate::policy::update::{self, UpdateReport, UpdateSettings, learning_rate};
 use crate::preflight::Findings;
 use crate::ranks::{agree, exchange};
@@ -49,8 +50,8 @@ use crate::shard::Ranks;
 use crate::track::{Metrics, Phases, Tracker};
 use crate::warm_start::Lessons;
 use alarms::Alarms;
-use directory::RunDir;
 pub use directory::{RECIPE, check_empty, make_first_free, remove_empty, to_resume};
+use directory::{RunDir, episodes_file};
 use divergence::Updated;
 use ledger::{Ledger, OpenRow, OptimizerCounters, SaveClock, StartedUpdate};
 use speed::{Speed, generation_flops, image_flops, training_flops};
@@ -96,6 +97,8 @@ pub struct Run {
     /// The chats of a warm start that has not ended.
     lessons: Option<Lessons>,
     estimator: Estimator,
+    /// The policy loss, where a plugin gives it.
+    loss: Option<Loss>,
     learner: Learner,
     meter: Meter,
     ledger: Ledger,
@@ -307,13 +310,14 @@ impl Run {
 
     /// Runs remaining mini-batches of the started update until a checkpoint is due. Returns true once none remains.
     fn update_until_due(&mut self, iteration: u64) -> Result<bool> {
-        let Self { recipe, player, learner, meter, ledger: Ledger { update, clock, .. }, .. } = self;
+        let Self { recipe, player, loss, learner, meter, ledger: Ledger { update, clock, .. }, .. } = self;
         let Some(StartedUpdate { batch, failed, reports, .. }) = update else { return Ok(true) };
         if batch.rows.is_empty() {
             return Ok(true);
         }
         let settings = UpdateSettings {
             update: &recipe.update,
+            loss: loss.as_ref().map(|loss| PluginLoss { loss, iteration, iterations: recipe.iterations }),
             lr: learning_rate(&recipe.update, iteration - 1, recipe.iterations),
             temperature: recipe.rollout.temperature,
             max_response_tokens: recipe.rollout.max_response_tokens,
@@ -486,11 +490,6 @@ impl Meter {
         self.metrics.set("lr", settings.lr);
         done
     }
-}
-
-/// The file of an iteration's episodes in a folder of the run directory.
-fn episodes_file(dir: &Path, folder: &str, iteration: u64) -> PathBuf {
-    dir.join(folder).join(format!("iteration-{iteration:06}.jsonl"))
 }
 
 /// Seed of one iteration's draws in a stream of their own.

@@ -19,12 +19,13 @@ use crate::version::VERSION_AND_COMMIT;
 pub struct PluginFiles<'a> {
     pub environment: &'a PluginFile,
     pub estimator: &'a PluginFile,
+    pub loss: Option<&'a PluginFile>,
 }
 
 impl PluginFiles<'_> {
     /// Owned copies, the environment first.
     pub fn to_vec(self) -> Vec<PluginFile> {
-        vec![self.environment.clone(), self.estimator.clone()]
+        [self.environment, self.estimator].into_iter().chain(self.loss).cloned().collect()
     }
 }
 
@@ -51,7 +52,8 @@ pub fn write_recipe(
 
 fn text(recipe: &Recipe, plugins: PluginFiles, models: &[Snapshot]) -> Result<String> {
     let mut text = format!("# nestor {VERSION_AND_COMMIT}, torch {}\n", nestor_torch::version());
-    for (kind, file) in [("environment", plugins.environment), ("estimator", plugins.estimator)] {
+    let of_run = [("environment", plugins.environment), ("estimator", plugins.estimator)].into_iter();
+    for (kind, file) in of_run.chain(plugins.loss.map(|file| ("loss", file))) {
         let PluginFile { id, path, sha256, border } = file;
         // A path may hold any character; a comment ends with its line.
         let path = path.to_string_lossy().replace(char::is_control, "?");

@@ -71,6 +71,11 @@ fn accept(recipe: &Recipe, plugins: &Plugins, dir: &Path, args: &TrainArgs, chec
     if before.estimator.plugin == recipe.estimator.plugin {
         before.estimator.config = plugins.with_defaults(Kind::Estimator, &before.estimator.choice())?.config;
     }
+    if let (Some(older), Some(loss)) = (&mut before.loss, &recipe.loss)
+        && older.plugin == loss.plugin
+    {
+        older.config = plugins.with_defaults(Kind::Loss, older)?.config;
+    }
     let changes = Changes::new(&before, recipe, &args.allow_change)?;
     let update = matches!(Checkpoints::unfinished(&checkpoint)?, Some(Unfinished::Update(_)));
     changes

@@ -166,9 +166,23 @@ impl Run {
         let mut meter =
             Meter { phases, speed, metrics: Metrics::new(), tracker, alarms: Alarms::resumed(ledger.state.diverged) };
         meter.resume_row(row);
-        let estimator = ready.estimator;
+        let Ready { estimator, loss, .. } = ready;
         let summary = None;
-        Ok(Self { recipe, dir, model_files, ranks, player, lessons, estimator, learner, meter, ledger, summary, claim })
+        Ok(Self {
+            recipe,
+            dir,
+            model_files,
+            ranks,
+            player,
+            lessons,
+            estimator,
+            loss,
+            learner,
+            meter,
+            ledger,
+            summary,
+            claim,
+        })
     }
 
     /// Prepares the first iteration: the frozen reference and, in a run that has no first evaluation yet, the warm start, a
@@ -313,7 +327,7 @@ impl Run {
 
     /// Copies the policy that reinforcement learning starts from, or loads that copy in a resumed run.
     fn freeze_reference(&mut self, resumed: bool) -> Result<()> {
-        if !needs_reference(&self.recipe, &self.estimator) {
+        if !needs_reference(&self.recipe, &self.estimator, self.loss.as_ref()) {
             return Ok(());
         }
         self.meter.phases.start("checkpoint");
@@ -353,7 +367,10 @@ fn restore(recipe: &Recipe, checked: &Checked, resumption: &Resumption, ranks: &
     }
     resumption.fit(&mut state, under_way.update.is_some(), recipe, checked.ready.tasks)?;
     let begun = under_way.warm_start.is_none();
-    if begun && needs_reference(recipe, &checked.ready.estimator) && !Checkpoints::new(&checked.dir).has_reference() {
+    if begun
+        && needs_reference(recipe, &checked.ready.estimator, checked.ready.loss.as_ref())
+        && !Checkpoints::new(&checked.dir).has_reference()
+    {
         return Err(input_error!(
             "this run began without a frozen reference: resume without `update.kl` and `update.kl_in_reward`, or start \
              another run"

@@ -86,6 +86,9 @@ impl Display for Verdict {
         if self.findings.estimator.is_some() {
             writeln!(f, "estimator {}", estimator.plugin)?;
         }
+        if let (Some(choice), Some(_)) = (&self.recipe.loss, &self.findings.loss) {
+            writeln!(f, "loss {}", choice.plugin)?;
+        }
         if let Some(config) = config {
             let (blocks, vocabulary) = (config.num_hidden_layers, config.vocab_size);
             writeln!(f, "model: {blocks} blocks, vocabulary {vocabulary}")?;

@@ -80,6 +80,7 @@ pub const METRICS: &[Metric] = table! {
     "loss/total", "", "loss that is differentiated", "loss/policy + kl coef loss/kl - entropy coef policy/entropy";
     "loss/policy", "", "policy loss as `update.aggregation` sums it", "ppo: -min(r A, clip(r) A)";
     "loss/kl", "nats", "KL estimate against the reference, before its weight; only with `update.kl`", "by `update.kl.kind`; k3: exp(l_ref - l) - (l_ref - l) - 1";
+    "loss/<name>", "", "the loss plugin's own number of this name (`NESTOR_METRICS`)", "sum / response tokens";
     "policy/entropy", "nats", "entropy of the policy", "mean over response tokens of -sum_v p_v log p_v";
     "policy/clip_fraction", "share", "tokens where the clip is active or an importance weight is truncated", "active / tokens";
     "policy/dual_clip_fraction", "share", "tokens that the dual clip bounds; only with a loss that has one", "bound / tokens";

@@ -105,7 +105,7 @@ fn template_variables() -> Result<String> {
 
 /// The config keys of every plugin in the repository, from the schemas that the built files carry.
 fn plugin_keys() -> Result<String> {
-    let folders = [(Kind::Environment, "environments"), (Kind::Estimator, "estimators")];
+    let folders = [(Kind::Environment, "environments"), (Kind::Estimator, "estimators"), (Kind::Loss, "losses")];
     let mut bundled = Vec::new();
     for (kind, folder) in folders {
         let mut ids = support::bundled_plugins(folder);
@@ -120,9 +120,8 @@ fn plugin_keys() -> Result<String> {
     for (kind, folder, id) in &bundled {
         let found = plugins.find(*kind, id)?;
         if *folder != last {
-            let section = if *kind == Kind::Environment { "env" } else { "estimator" };
             let title = folder[..1].to_uppercase() + &folder[1..];
-            writeln!(text, "## {title} (`{section}.config`)\n")?;
+            writeln!(text, "## {title} (`{}.config`)\n", kind.section())?;
             last = folder;
         }
         writeln!(text, "### `{id}`\n\n{}.\n", found.doc.trim_end_matches('.'))?;
@@ -227,5 +226,5 @@ fn a_name_that_is_neither_key_nor_metric_is_found() {
                 `train.jsonl`, `512 tokens/s`\n```\nnestor train --set update.kl=null\n```\n`eval/success/<task_type>`";
     assert_eq!(unknown(good), [""; 0]);
     assert_eq!(unknown("by `update.kl.estimator`; k3"), ["update.kl.estimator"]);
-    assert_eq!(unknown("```\n--set update.lrr=1\n```\nand `loss/entropy`, `loss/kl`"), ["loss/entropy", "update.lrr"]);
+    assert_eq!(unknown("```\n--set update.lrr=1\n```\nand `grad/entropy`, `loss/kl`"), ["grad/entropy", "update.lrr"]);
 }

@@ -80,10 +80,12 @@ fn policy_case(case: &Value, keys: Value) -> (LossOutputs, Tensor) {
             responses: &repeated(&lengths, |i| i as i64),
             weights: &repeated(&lengths, |i| token_weights.of(lengths[i]) as f32),
             regularizer_weights: &repeated(&lengths, |i| token_weights.of_regularizer(lengths[i]) as f32),
-            mean: token_weights.mean(),
+            token_weights,
         },
         &options,
-    );
+        None,
+    )
+    .expect("a built-in loss");
     outputs.loss.backward();
     let gradient = logprobs.grad();
     (outputs, gradient)
@@ -133,8 +135,9 @@ fn policy_losses_and_their_gradients_equal_the_reference() {
 
 #[test]
 fn metrics_add_up_by_name_over_micro_batches_and_ranks() {
-    let micro_batch =
-        |x: f64| MicroBatchMetrics::new(&[("loss/kl", Tensor::from(x)), ("policy/entropy", Tensor::from(-x))]);
+    let micro_batch = |x: f64| {
+        MicroBatchMetrics::new(&[("loss/kl".into(), Tensor::from(x)), ("policy/entropy".into(), Tensor::from(-x))])
+    };
     let own = LossMetrics::read(&[micro_batch(1.0), micro_batch(2.0)]);
     let other = LossMetrics::read(&[micro_batch(5.0)]);
     // The first rank had nothing to do.
@@ -165,10 +168,12 @@ fn importance_weights_are_truncated() {
                 responses: &Tensor::from_slice(&[0i64, 0, 1]),
                 weights: &Tensor::full([3], third, (Kind::Float, tch::Device::Cpu)),
                 regularizer_weights: &Tensor::full([3], third, (Kind::Float, tch::Device::Cpu)),
-                mean: third,
+                token_weights: TokenWeights::new(&options, [2, 1].into_iter(), 2),
             },
             &options,
-        );
+            None,
+        )
+        .expect("a built-in loss");
         outputs.loss.backward();
         let gradient = Vec::<f32>::try_from(logprobs.grad()).expect("floats");
         for i in 0..3 {

@@ -7,6 +7,7 @@ mod support;
 mod advantage;
 mod docs;
 mod fused;
+mod loss_plugins;
 mod losses;
 mod neutral;
 mod operations;

@@ -109,7 +109,7 @@ fn update(micro_batch_tokens: usize) -> Update {
 }
 
 fn settings(update: &Update) -> UpdateSettings<'_> {
-    UpdateSettings { update, lr: update.lr, temperature: 0.9, max_response_tokens: 16, seed: 5 }
+    UpdateSettings { update, loss: None, lr: update.lr, temperature: 0.9, max_response_tokens: 16, seed: 5 }
 }
 
 fn rule() -> Rc<dyn UpdateRule> {

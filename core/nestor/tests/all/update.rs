@@ -52,7 +52,7 @@ fn section(keys: Value) -> Update {
 }
 
 fn settings(update: &Update) -> UpdateSettings<'_> {
-    UpdateSettings { update, lr: update.lr, temperature: 1.0, max_response_tokens: 16, seed: 5 }
+    UpdateSettings { update, loss: None, lr: update.lr, temperature: 1.0, max_response_tokens: 16, seed: 5 }
 }
 
 fn train(policy: &mut Network, batch: &Batch, update: &Update) -> anyhow::Result<UpdateReport> {

@@ -101,6 +101,7 @@ pub fn iteration(args: &IterationArgs) -> Result<Value> {
         clock.time("advantage", || estimator.score(&mut batch.rows))?;
         let settings = UpdateSettings {
             update: &update,
+            loss: None,
             lr: update.lr,
             temperature: 1.0,
             max_response_tokens: longest_response,

@@ -84,8 +84,14 @@ fn difference(model: Model, prompts: Vec<Vec<u32>>, options: &LogprobDiffOptions
     batch.rows.logprobs = completions.iter().flat_map(|completion| &completion.logprobs).copied().collect();
     let section = json!({ "mini_batch": count, "lr": 1e-6, "recompute": options.recompute });
     let update: Update = serde_json::from_value(section)?;
-    let settings =
-        UpdateSettings { update: &update, lr: 0.0, temperature: 1.0, max_response_tokens: options.new, seed: 0 };
+    let settings = UpdateSettings {
+        update: &update,
+        loss: None,
+        lr: 0.0,
+        temperature: 1.0,
+        max_response_tokens: options.new,
+        seed: 0,
+    };
     let all: Vec<usize> = (0..count).collect();
     let mut policy = Network::new(model, update_rule(&update.optimizer), &Ranks::solo(options.device))?;
     Ok(gradients(&mut policy, &batch, &all, &settings)?.logprob_diff)

@@ -108,8 +108,14 @@ pub fn update(options: &BenchOptions) -> Result<Value> {
         let rows = longest.iter().zip(lengths(options, run));
         random_batch(rows.map(|(row, (prompt, new))| (row[..prompt + new].to_vec(), prompt)))
     };
-    let settings =
-        UpdateSettings { update: &update, lr: update.lr, temperature: 1.0, max_response_tokens: options.new, seed: 0 };
+    let settings = UpdateSettings {
+        update: &update,
+        loss: None,
+        lr: update.lr,
+        temperature: 1.0,
+        max_response_tokens: options.new,
+        seed: 0,
+    };
     let config = policy.model.config.clone();
     let batching = MicroBatching { ranks: &ranks, config: &config, budget: update.micro_batch_tokens };
     let mut step = |run: usize| {

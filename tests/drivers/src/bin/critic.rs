@@ -60,7 +60,14 @@ fn main() -> Result<()> {
     let batch = pack(input.sequences);
     let passes = ScoringPasses::new(critic.micro_batching(input.update.micro_batch_tokens), &batch);
     let values = ragged_values(&critic.ranks, &critic.model, &batch, &passes)?;
-    let settings = UpdateSettings { update: &input.update, lr: 0.0, temperature: 1.0, max_response_tokens: 1, seed: 0 };
+    let settings = UpdateSettings {
+        update: &input.update,
+        loss: None,
+        lr: 0.0,
+        temperature: 1.0,
+        max_response_tokens: 1,
+        seed: 0,
+    };
     let all: Vec<usize> = (0..batch.sequences.len()).collect();
     let (loss, clip_fraction) = gradients(&mut critic, &batch, &all, input.clip, &settings)?;
     let mut named: Vec<(String, Tensor)> = Vec::new();

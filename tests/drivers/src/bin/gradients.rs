@@ -68,6 +68,7 @@ fn main() -> Result<()> {
     };
     let settings = UpdateSettings {
         update: &input.update,
+        loss: None,
         lr: input.update.lr,
         temperature: input.temperature,
         max_response_tokens: 16,

@@ -41,6 +41,7 @@ fn main() -> Result<()> {
     let mut policy = Network::new(model, update_rule(&input.update.optimizer), &ranks)?;
     let settings = UpdateSettings {
         update: &input.update,
+        loss: None,
         lr: input.update.lr,
         temperature: input.temperature,
         max_response_tokens: 1,

@@ -54,7 +54,7 @@ impl<'a> Loaded<'a> {
                 file: PluginFile::read(component.id, &subject.found.path, None)?.with_border(component.border),
                 tables,
             }),
-            Functions::Estimator(_) => unreachable!("looked up by its kind"),
+            Functions::Estimator(_) | Functions::Loss(_) => unreachable!("looked up by its kind"),
         }
     }
 

@@ -34,7 +34,7 @@ impl<'a> Loaded<'a> {
                 file: PluginFile::read(component.id, &subject.found.path, None)?.with_border(component.border),
                 tables,
             }),
-            Functions::Environment(_) => unreachable!("looked up by its kind"),
+            Functions::Environment(_) | Functions::Loss(_) => unreachable!("looked up by its kind"),
         }
     }
 

@@ -72,6 +72,11 @@ impl TokenWeights {
         }
     }
 
+    /// Responses and response tokens of the mini-batch, and the longest response allowed.
+    pub fn totals(&self) -> [u64; 3] {
+        [self.responses as u64, self.tokens as u64, self.longest as u64]
+    }
+
     /// Weight of each token in a mean over all response tokens, as metrics use it.
     pub fn mean(&self) -> f64 {
         1.0 / self.tokens

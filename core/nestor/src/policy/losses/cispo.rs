@@ -13,5 +13,8 @@ pub fn loss(inputs: &LossInputs, update: &Update) -> TokenLoss {
     let ratio = (inputs.logprobs.detach() - inputs.old_logprobs).exp();
     let weight = ratio.clamp(1.0 - update.clip_low, 1.0 + update.clip_high);
     let clipped = weight.ne_tensor(&ratio);
-    TokenLoss { loss: -inputs.advantages * weight * inputs.logprobs, metrics: vec![("policy/clip_fraction", clipped)] }
+    TokenLoss {
+        loss: -inputs.advantages * weight * inputs.logprobs,
+        metrics: vec![("policy/clip_fraction".into(), clipped)],
+    }
 }

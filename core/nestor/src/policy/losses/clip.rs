@@ -19,7 +19,7 @@ pub fn loss(inputs: &LossInputs, update: &Update) -> TokenLoss {
     let dual_clipped = larger.gt_tensor(&limit).logical_and(&negative);
     TokenLoss {
         loss: larger.minimum(&limit).where_self(&negative, &larger),
-        metrics: vec![("policy/clip_fraction", clipped), ("policy/dual_clip_fraction", dual_clipped)],
+        metrics: vec![("policy/clip_fraction".into(), clipped), ("policy/dual_clip_fraction".into(), dual_clipped)],
     }
 }
 

@@ -23,5 +23,5 @@ pub fn loss(inputs: &LossInputs, update: &Update) -> TokenLoss {
     let mean = (sum(&log_ratio) / sum(&log_ratio.ones_like())).index_select(0, responses);
     let ratio = (inputs.logprobs - inputs.logprobs.detach() + mean).clamp_max(MAX_LOG_RATIO).exp();
     let (loss, clipped) = bound(&ratio, inputs, update);
-    TokenLoss { loss, metrics: vec![("policy/clip_fraction", clipped)] }
+    TokenLoss { loss, metrics: vec![("policy/clip_fraction".into(), clipped)] }
 }

@@ -1,21 +1,23 @@
 //! Named metrics of a loss. They add up over micro-batches and ranks, because each is a weighted sum over tokens.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
 /// The metrics of one micro-batch. They stay on the device, since each reading would wait for it.
 #[derive(Debug)]
 pub struct MicroBatchMetrics {
-    names: Vec<&'static str>,
+    names: Vec<Cow<'static, str>>,
     /// In the order of the names, float64.
     values: Tensor,
 }
 
 impl MicroBatchMetrics {
     /// From scalars of any kind.
-    pub fn new(all: &[(&'static str, Tensor)]) -> Self {
+    pub fn new(all: &[(Cow<'static, str>, Tensor)]) -> Self {
         let values: Vec<Tensor> = all.iter().map(|(_, value)| value.to_kind(Kind::Double)).collect();
-        Self { names: all.iter().map(|(name, _)| *name).collect(), values: Tensor::stack(&values, 0) }
+        Self { names: all.iter().map(|(name, _)| name.clone()).collect(), values: Tensor::stack(&values, 0) }
     }
 }
 

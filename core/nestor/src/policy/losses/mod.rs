@@ -1,4 +1,5 @@
-//! The policy loss, one file for each: numbers of response tokens (R) in, one scalar and named metrics out.
+//! The policy loss, one file for each: numbers of response tokens (R) in, one scalar and named metrics out. A loss of a plugin
+//! ([`plugin`]) has the same place as a built-in one.
 //!
 //! With l_k the loss of token k, H_k its entropy, KL_k its KL estimate against the reference, and w_k, v_k the weights of the
 //! aggregation ([`aggregation`]):
@@ -16,9 +17,13 @@ mod clip;
 mod gspo;
 mod kl;
 mod metrics;
+mod plugin;
 mod truncated_importance;
 mod value;
 
+use std::borrow::Cow;
+
+use anyhow::Result;
 use tch::{Kind, Tensor};
 
 use crate::recipe::{PolicyLoss, Update};
@@ -26,6 +31,7 @@ use crate::recipe::{PolicyLoss, Update};
 pub use aggregation::TokenWeights;
 pub use kl::kl;
 pub use metrics::{LossMetrics, MicroBatchMetrics};
+pub use plugin::PluginLoss;
 pub use value::{ValueInputs, value_loss};
 
 /// Inputs of the policy loss, one entry per response token, float32 (R).
@@ -48,8 +54,8 @@ pub struct LossInputs<'a> {
     pub weights: &'a Tensor,
     /// Weight of each token in the KL loss and the entropy bonus, see [`TokenWeights::of_regularizer`].
     pub regularizer_weights: &'a Tensor,
-    /// Weight of a token in a mean over all response tokens, see [`TokenWeights::mean`].
-    pub mean: f64,
+    /// Weights and totals of the mini-batch.
+    pub token_weights: TokenWeights,
 }
 
 /// A loss before aggregation.
@@ -57,8 +63,8 @@ pub struct LossInputs<'a> {
 pub struct TokenLoss {
     /// The loss of each token (R).
     pub loss: Tensor,
-    /// Its own metrics: a number or a truth value for each token (R), of which the mean is written under this name.
-    pub metrics: Vec<(&'static str, Tensor)>,
+    /// Its own metrics: a number or a truth value for each token (R), or their sum, of which the mean is written under this name.
+    pub metrics: Vec<(Cow<'static, str>, Tensor)>,
 }
 
 /// A loss and its metrics.
@@ -70,33 +76,36 @@ pub struct LossOutputs {
 }
 
 /// The loss that the recipe names.
-fn token_loss(inputs: &LossInputs, update: &Update) -> TokenLoss {
-    match (update.loss, update.importance_cap) {
+fn token_loss(inputs: &LossInputs, update: &Update, plugin: Option<PluginLoss>) -> Result<TokenLoss> {
+    if let Some(plugin) = plugin {
+        return plugin::loss(inputs, plugin);
+    }
+    Ok(match (update.loss, update.importance_cap) {
         (PolicyLoss::Clip, None) => clip::loss(inputs, update),
         (PolicyLoss::Clip, Some(cap)) => truncated_importance::loss(inputs, update, cap),
         (PolicyLoss::Gspo, _) => gspo::loss(inputs, update),
         (PolicyLoss::Cispo, _) => cispo::loss(inputs, update),
-    }
+    })
 }
 
 /// The policy loss that the recipe names, minus the entropy bonus, plus the KL loss.
-pub fn policy_loss(inputs: &LossInputs, update: &Update) -> LossOutputs {
-    let TokenLoss { loss, metrics } = token_loss(inputs, update);
+pub fn policy_loss(inputs: &LossInputs, update: &Update, plugin: Option<PluginLoss>) -> Result<LossOutputs> {
+    let TokenLoss { loss, metrics } = token_loss(inputs, update, plugin)?;
     // Terms of both signs nearly cancel: in float32 the order of summation would show.
     let weighted = |x: &Tensor, weights: &Tensor| (x * weights).sum(Kind::Double);
-    let mean = |x: &Tensor| x.detach().sum(Kind::Double) * inputs.mean;
+    let mean = |x: &Tensor| x.detach().sum(Kind::Double) * inputs.token_weights.mean();
     let policy = weighted(&loss, inputs.weights);
     let mut total = &policy - weighted(inputs.entropy, inputs.regularizer_weights) * update.entropy;
     let mut kl_mean = None;
     if let (Some(section), Some(reference)) = (&update.kl, inputs.ref_logprobs) {
         let kl = kl(section.kind, inputs.logprobs, reference);
-        kl_mean = Some(("loss/kl", mean(&kl)));
+        kl_mean = Some((Cow::from("loss/kl"), mean(&kl)));
         total += weighted(&kl, inputs.regularizer_weights) * section.coef;
     }
-    let mut all = vec![("loss/total", total.detach()), ("loss/policy", policy.detach())];
+    let mut all = vec![("loss/total".into(), total.detach()), ("loss/policy".into(), policy.detach())];
     all.extend(kl_mean);
-    all.push(("policy/entropy", mean(inputs.entropy)));
-    all.extend(metrics.iter().map(|(name, each)| (*name, mean(each))));
-    all.push(("policy/approx_kl", mean(&(inputs.old_logprobs - inputs.logprobs))));
-    LossOutputs { loss: total, metrics: MicroBatchMetrics::new(&all) }
+    all.push(("policy/entropy".into(), mean(inputs.entropy)));
+    all.extend(metrics.into_iter().map(|(name, each)| (name, mean(&each))));
+    all.push(("policy/approx_kl".into(), mean(&(inputs.old_logprobs - inputs.logprobs))));
+    Ok(LossOutputs { loss: total, metrics: MicroBatchMetrics::new(&all) })
 }

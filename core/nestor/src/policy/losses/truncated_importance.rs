@@ -23,7 +23,7 @@ pub fn loss(inputs: &LossInputs, update: &Update, cap: f64) -> TokenLoss {
             let weight = (&now - inputs.behaviour).exp();
             let truncated = weight.gt(cap);
             let loss = -inputs.advantages * weight.clamp_max(cap) * (inputs.logprobs - now).exp();
-            TokenLoss { loss, metrics: vec![("policy/clip_fraction", truncated)] }
+            TokenLoss { loss, metrics: vec![("policy/clip_fraction".into(), truncated)] }
         }
     }
 }

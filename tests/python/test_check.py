@@ -1,6 +1,7 @@
 """The checks before a run: `nestor train --check` finds what a run would stumble over, all of it at once, and passes what a
 run can start with. Several broken values share a process, since each must be reported."""
 import json
+import math
 import os
 import shutil
 
@@ -203,6 +204,7 @@ def test_recipes_with_a_model_of_their_own_pass(name, check):
     code, errors, verdict = check(f"recipes/{name}.yaml", [])
     assert (code, errors) == (0, "") and verdict["prompt"]["tokens"] > 0, errors
     assert verdict["prompt"]["text"].startswith("<|im_start|>user\n") and verdict["tasks"] > 0 and verdict["eval_tasks"] > 0
+    assert math.isfinite(verdict["step"]["reward"]) and verdict["step"]["task"] == verdict["prompt"]["task"]
 
 
 SHORT = [("iterations", 1), ("warm_start.steps", 1), ("eval.every", 0), ("eval.tasks", 2), ("checkpoint.every", 0)]
@@ -281,6 +283,7 @@ def test_a_reward_function_is_called_before_a_run(function, words, rewarded):
     done = rewarded(function, [ROW] * 12)
     assert done.returncode == (2 if words else 0), done.stderr
     assert (words or "passed: the run would start") in done.stdout + done.stderr
+    assert ("first step: an empty response is valid and gets the reward " in done.stdout) is (words is None), done.stdout
 
 
 def test_over_long_rows_are_named_together(rewarded):

@@ -1,9 +1,17 @@
-"""Parts that the shims share: rows of a data set in JSON Lines, messages of prompts, results of async functions."""
+"""Parts that the shims share: rows of a data set, messages of prompts, results of async functions."""
 import asyncio
 import functools
+import gzip
 import inspect
+import io
 import json
+import os
+import stat
+import zlib
 
+# Beginnings of files that are no text.
+MAGIC = {b"PAR1": "a Parquet file: its name must end with .parquet", b"PK\x03\x04": "a zip archive; unpack it",
+         b"ARROW1": "an Arrow file; write it as Parquet", b"\x28\xb5\x2f\xfd": "compressed by zstd; use gzip, or unpack it"}
 ROLES = ("system", "user", "assistant", "tool")
 
 
@@ -14,39 +22,100 @@ class Row(dict):
 
 
 @functools.lru_cache
-def read(data, held_out, name, unit, renamed=()):
-    """The rows by split. One file: the last `held_out` rows (a tenth, if none) are split `eval`, the others `train`. `renamed`
-    has pairs of names: a column's new one, and that in the file."""
+def read(data, name, unit, renamed=()):
+    """The rows of one file. `name` and `unit` are for messages; `renamed` has pairs of names: a column's new one, and that in the
+    file."""
     rows = []
-    with open(data, encoding="utf-8-sig") as lines:
-        for number, line in enumerate(lines, 1):
-            if line.strip():
-                try:
-                    rows.append(json.loads(line))
-                    if not isinstance(rows[-1], dict):
-                        raise ValueError(f"a row must be an object, not {line.strip()[:40]}")
-                    for new, old in renamed:
-                        if old not in rows[-1]:
-                            raise ValueError(f"config key `columns` names {old}, and the row has {', '.join(rows[-1]) or 'nothing'}")
-                        rows[-1][new] = rows[-1].pop(old)
-                    check(prompt_of(rows[-1]))
-                except ValueError as error:
-                    raise ValueError(f"{name}, {unit} {number}: {error}") from None
-                rows[-1] = Row(rows[-1])
-                rows[-1].source = f"{name}, {unit} {number}"
-    count = max(1, len(rows) // 10) if held_out is None else held_out
-    if count < 0 or count >= len(rows):
-        raise ValueError(f"{name} has {len(rows)} rows, {count} of them held out: no row is left to train on")
-    return {"train": rows[:len(rows) - count], "eval": rows[len(rows) - count:]}
+    for number, row in parsed(data, name, unit):
+        where = f"{name}, {unit} {number}"
+        try:
+            if not isinstance(row, dict):
+                raise ValueError(f"a row must be an object, not {shortened(json.dumps(row))}")
+            for new, old in renamed:
+                if old not in row:
+                    raise ValueError(f"config key `columns` names {old}, and the row has {', '.join(row) or 'nothing'}")
+                row[new] = row.pop(old)
+            check(prompt_of(row))
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from None
+        rows.append(Row(row))
+        rows[-1].source = where
+    return rows
+
+
+def parsed(data, name, unit):
+    """Number and value of each row of a file: JSON Lines, or one JSON list; compressed by gzip or not."""
+    text = text_of(data, name)
+    if text.lstrip().startswith("["):
+        try:
+            values = json.loads(text)
+        except (ValueError, RecursionError):
+            pass  # perhaps lines that are lists, which have a message of their own
+        else:
+            yield from enumerate(values, 1)
+            return
+    for number, line in enumerate(io.StringIO(text, newline=None), 1):
+        if line.strip():
+            try:
+                yield number, json.loads(line)
+            except ValueError as error:
+                found = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
+                hint = "; a CSV file must be written as JSON Lines or Parquet" if number == 1 and line.strip()[0] not in "{[" else ""
+                raise ValueError(f"{name}, {unit} {number} is not JSON ({found}): {shortened(line.strip())}{hint}") from None
+            except RecursionError:
+                raise ValueError(f"{name}, {unit} {number}: its values are nested too deep") from None
+
+
+def text_of(data, name):
+    """The text of a regular file in UTF-8."""
+    if not stat.S_ISREG(os.stat(data).st_mode):
+        raise ValueError(f"{name} is no regular file" + ("; name the files in it" if os.path.isdir(data) else ""))
+    with open(data, "rb") as file:
+        raw = file.read()
+    if raw[:2] == b"\x1f\x8b":
+        try:
+            raw = gzip.decompress(raw)
+        except (OSError, EOFError, zlib.error) as error:
+            raise ValueError(f"{name} is a damaged gzip file, copy or write it again: {error}") from None
+    for magic, kind in MAGIC.items():
+        if raw.startswith(magic):
+            raise ValueError(f"{name} is {kind}")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"{name}, line {line}: byte {raw[error.start]:#04x} is not UTF-8; write the file in UTF-8") from None
+
+
+def shortened(text):
+    return text if len(text) <= 40 else text[:40] + "…"
 
 
 def by_split(data, held_out, renamed=()):
-    """The rows of one file, or of a file for each split. A Parquet file comes as its rows in JSON Lines and its name."""
-    if isinstance(data, str):
-        return read(data, held_out, data, "line", renamed)
-    if "rows" in data and "of" in data:
-        return read(data["rows"], held_out, data["of"], "row", renamed)
-    return {split: by_split(file, 0, renamed)["train"] for split, file in data.items()}
+    """The rows by split: of a file, a list of files, or either of these for each split. A Parquet file comes as its rows in JSON Lines
+    and its name. Without splits the last `held_out` rows (a tenth, if none) are split `eval`, the others `train`."""
+    if isinstance(data, dict) and not {"rows", "of"} <= data.keys():
+        return {split: rows_of(files, renamed, f" of split {split}") for split, files in data.items()}
+    rows = rows_of(data, renamed)
+    count = max(1, len(rows) // 10) if held_out is None else held_out
+    if count < 0 or count >= len(rows):
+        raise ValueError(f"{named(data)} has {len(rows)} rows, {count} of them held out: no row is left to train on")
+    return {"train": rows[:len(rows) - count], "eval": rows[len(rows) - count:]}
+
+
+def rows_of(data, renamed=(), split=""):
+    """The rows of a file or of several, one after the other."""
+    rows = []
+    for file in data if isinstance(data, list) else [data]:
+        rows += read(file, file, "line", renamed) if isinstance(file, str) else read(file["rows"], file["of"], "row", renamed)
+    if not rows:
+        raise ValueError(f"{named(data)}{split} has no rows")
+    return rows
+
+
+def named(data):
+    files = data if isinstance(data, list) else [data]
+    return ", ".join(file if isinstance(file, str) else file["of"] for file in files) or "the list of files"
 
 
 def prompt_of(row):
@@ -131,6 +200,13 @@ def with_text(prompt, text):
 def loop():
     """One event loop for all calls, since clients and locks of an environment belong to theirs."""
     return asyncio.new_event_loop()
+
+
+def wait_all(values):
+    """The values, or the results of async functions that returned them, which run side by side."""
+    async def gathered():
+        return await asyncio.gather(*values)
+    return loop().run_until_complete(gathered()) if values and all(map(inspect.isawaitable, values)) else values
 
 
 def wait(value):

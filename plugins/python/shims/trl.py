@@ -18,7 +18,7 @@ class Environment:
         self.env, self.max_turns = load(factory)(), max_turns
         self.rows = common.by_split(data, held_out) if data else None
         self.tasks = self.rows or {"train": 1000, "eval": 100}
-        self.reward = load(reward) if reward else None
+        self.reward, self.reward_name = load(reward) if reward else None, reward
         if not self.reward and not hasattr(self.env, "get_reward"):
             raise TypeError(f"`{factory}` has no get_reward: name a function by `reward`")
         public = inspect.getmembers(type(self.env), inspect.isfunction)
@@ -55,4 +55,4 @@ class Environment:
         total = float(common.wait(self.env.get_reward())) if hasattr(self.env, "get_reward") else 0.0
         others = {name: value for name, value in self.row.items() if name != "prompt"}
         prompt, more = common.prompt_of(self.row), {"environments": self.env}
-        return total + (reward.call(self.reward, prompt, self.completion, others, **more)[0] if self.reward else 0.0)
+        return total + (reward.call(self.reward, self.reward_name, [(prompt, self.completion, others)], **more)[0][0] if self.reward else 0.0)

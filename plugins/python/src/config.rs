@@ -36,15 +36,19 @@ pub struct Config {
     /// Several reward functions in place of `reward`. The reward is their sum by weight, and each is a metric under `env/`.
     #[serde(default)]
     pub rewards: Vec<Reward>,
+    /// Scores all completions together that finish while the worker is busy with those before, in one call of each function that takes
+    /// lists. A reward then may depend on its own completion alone. The default of `workers` is 1.
+    #[serde(default)]
+    pub batch: bool,
     /// Names of the file's columns in place of those that a reward function asks for, such as `{prompt: question, ground_truth:
     /// answer}`.
     #[serde(default)]
     pub columns: BTreeMap<String, String>,
-    /// The prompts for `reward`: a file of JSON Lines or Parquet (`.parquet`), or one for each split. A row has `prompt`, a text or
-    /// a list of messages, or else `messages`.
+    /// The prompts for `reward`: a file of JSON Lines (also compressed by gzip) or Parquet (`.parquet`), a list of files, or either of
+    /// these for each split. A row has `prompt`, a text or a list of messages, or else `messages`.
     #[serde(default)]
     pub data: Option<Data>,
-    /// Rows at the end of a single file of `data` that become split `eval`; a tenth if omitted.
+    /// Rows at the end of `data` without splits that become split `eval`; a tenth if omitted.
     #[serde(default)]
     pub held_out: Option<u64>,
     /// Arguments of the class.
@@ -83,14 +87,24 @@ pub struct Reward {
     pub name: Option<String>,
 }
 
-/// The file or files of a data set.
+/// The files of a data set.
 #[derive(Debug, Deserialize, serde::Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Data {
-    /// All splits in one file.
-    File(PathBuf),
-    /// A file for each split.
-    Splits(BTreeMap<String, PathBuf>),
+    /// All splits together.
+    All(Files),
+    /// Files for each split.
+    Splits(BTreeMap<String, Files>),
+}
+
+/// A file, or several whose rows follow each other.
+#[derive(Debug, Deserialize, serde::Serialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Files {
+    /// One file.
+    One(PathBuf),
+    /// Several files.
+    Several(Vec<PathBuf>),
 }
 
 fn python3() -> PathBuf {
@@ -120,6 +134,8 @@ pub struct Setup {
     pub open: Value,
     /// Number of workers.
     pub workers: usize,
+    /// Completions are scored together.
+    pub batch: bool,
     /// Longest time of one call.
     pub timeout: Duration,
     /// Files of rows that the workers read, removed at the end.
@@ -138,7 +154,8 @@ impl Setup {
         })?;
         ensure!(config.workers != Some(0), "config key `workers` must be at least 1");
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let workers = config.workers.map_or(cores.min(WORKERS), |n| n as usize);
+        let default = if config.batch { 1 } else { cores.min(WORKERS) };
+        let workers = config.workers.map_or(default, |n| n as usize);
         let rewards = match config.reward {
             Some(_) if !config.rewards.is_empty() => bail!("config keys `reward` and `rewards` exclude each other"),
             Some(function) => vec![Reward { function, weight: 1.0, name: None }],
@@ -152,6 +169,7 @@ impl Setup {
             (Some(class), true, None) => {
                 ensure!(config.held_out.is_none(), "config key `held_out` needs `reward` and `data`");
                 ensure!(config.columns.is_empty(), "config key `columns` needs `reward` and `data`");
+                ensure!(!config.batch, "config key `batch` needs `reward` and `data`");
                 (class.clone(), class, config.kwargs)
             }
             (None, false, Some(data)) => {
@@ -184,7 +202,7 @@ impl Setup {
         let open = json!({
             "class": class, "kwargs": kwargs, "path": path, "modules": modules, "timeout_s": timeout.as_secs_f64(),
         });
-        Ok(Setup { python, class: named, open, workers, timeout, won_at, _rows: rows })
+        Ok(Setup { python, class: named, open, workers, batch: config.batch, timeout, won_at, _rows: rows })
     }
 }
 

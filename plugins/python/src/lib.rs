@@ -6,9 +6,12 @@
 
 #![forbid(unsafe_code)]
 
+mod batch;
 mod config;
 pub mod frame;
 mod play;
+#[cfg(test)]
+mod odd_tests;
 mod pool;
 pub mod reply;
 mod rows;
@@ -17,6 +20,7 @@ mod tests;
 mod worker;
 
 use anyhow::{Result, anyhow, ensure};
+use batch::Batch;
 pub use config::Config;
 use config::Setup;
 use nestor_plugin::Environment;
@@ -32,6 +36,8 @@ const TASKS: [(&str, u64); 2] = [("train", 1000), ("eval", 100)];
 pub struct PythonEnv {
     pool: Pool,
     class: Description,
+    /// With `batch: true`: the completions that wait to be scored together.
+    batch: Option<Batch>,
 }
 
 impl Environment for PythonEnv {
@@ -42,7 +48,8 @@ impl Environment for PythonEnv {
 
     fn open(config: Config) -> Result<PythonEnv> {
         let (pool, class) = Pool::open(Setup::new(config)?)?;
-        Ok(PythonEnv { pool, class })
+        let batch = pool.setup().batch.then(Batch::default);
+        Ok(PythonEnv { pool, class, batch })
     }
 
     fn template(&self) -> String {

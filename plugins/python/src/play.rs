@@ -4,11 +4,12 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use nestor_plugin::parse::think_action;
 use nestor_plugin::{Expert, Instance, Message, Observation, Snapshot, Start};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::PythonEnv;
+use crate::batch::Batch;
 use crate::pool::{Held, Seat};
-use crate::reply::{Body, Fields, Seen};
+use crate::reply::{Body, Fields, Score, Seen};
 use crate::worker::Fault;
 
 /// In a response without tags, this many characters at the end count as its action.
@@ -96,6 +97,23 @@ impl Play {
         Ok(seen)
     }
 
+    /// The one step of a reward function's episode, scored together with others. It needs no environment in the worker, so a worker that
+    /// was lost costs nothing.
+    fn step_in_batch(&mut self, world: &PythonEnv, batch: &Batch, response: &str) -> Result<Observation> {
+        let episode = self.running()?;
+        episode.progress.over = true;
+        let Origin::Reset { request, .. } = &episode.origin else { bail!("a loaded episode is not scored in a batch") };
+        let item = json!({ "split": request["split"], "task": request["task"], "response": response });
+        let (Score { reward, mut metrics }, together) = batch.score(&world.pool, &self.seat, item)?;
+        let mut info = Map::new();
+        if let Some(least) = world.pool.setup().won_at {
+            info.insert("won".into(), (reward >= least).into());
+        }
+        let action = response.to_string();
+        metrics.insert("measured_batch".into(), together as f64);
+        Ok(Observation { reward, terminated: true, valid: true, action, info, metrics, ..Observation::default() })
+    }
+
     /// The episode under way.
     fn running(&mut self) -> Result<&mut Episode> {
         let episode = self.episode.as_mut().context("not reset yet")?;
@@ -174,6 +192,9 @@ impl Instance for Play {
 
     fn step(&mut self, world: &PythonEnv, response: &str) -> Result<Observation> {
         self.running()?;
+        if let Some(batch) = &world.batch {
+            return self.step_in_batch(world, batch, response);
+        }
         let request = match world.class.has("parse") {
             true => json!({ "response": response }),
             false => {

@@ -29,6 +29,7 @@ enum Kind {
     Count,
     Text,
     State,
+    Scores,
     Done,
     Error,
 }
@@ -46,6 +47,8 @@ pub enum Body {
     Text(String),
     /// The state of an episode, as the class saved it.
     State(Value),
+    /// To completions that were scored together.
+    Scores(Vec<Score>),
     /// Nothing more to say.
     Done,
     /// The environment raised an exception.
@@ -66,6 +69,7 @@ impl Reply<'_> {
             Kind::Count => Body::Count(read("count", self.data)?),
             Kind::Text => Body::Text(read("text", self.data)?),
             Kind::State => Body::State(read("state", self.data)?),
+            Kind::Scores => Body::Scores(read("scores", self.data)?),
             Kind::Done => Body::Done,
             Kind::Error => Body::Error(read::<Failure>("error", self.data)?.message),
         })
@@ -98,6 +102,14 @@ fn images(sizes: &[(u32, u32)], pixels: &[u8]) -> Result<Vec<Image>> {
         Image::new(size.0, size.1, own)
     };
     sizes.iter().map(cut).collect()
+}
+
+/// One completion of several that were scored together.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Score {
+    pub reward: f64,
+    /// Numbers for metrics.jsonl.
+    pub metrics: BTreeMap<String, f64>,
 }
 
 #[derive(Deserialize)]

@@ -16,18 +16,23 @@ const LONGEST: u64 = 4 << 30;
 /// Replaces each path of a Parquet file in the argument `data` by an object: its rows in JSON Lines, and its own name for
 /// messages. Returns the files that were made, which are removed when they are dropped.
 pub fn convert(data: &mut Value) -> Result<Vec<TempPath>> {
-    let paths: Vec<&mut Value> = match data {
-        Value::Object(splits) => splits.values_mut().collect(),
-        path => vec![path],
-    };
     let mut made = Vec::new();
-    for value in paths {
-        let Some(path) = value.as_str().filter(|path| path.ends_with(".parquet")) else { continue };
-        let rows = json_lines(Path::new(path)).with_context(|| format!("config key `data`: {path}"))?;
-        *value = json!({ "rows": rows.display().to_string(), "of": path });
-        made.push(rows);
+    match data {
+        Value::Object(splits) => splits.values_mut().try_for_each(|files| convert_into(files, &mut made))?,
+        Value::Array(files) => files.iter_mut().try_for_each(|file| convert_into(file, &mut made))?,
+        Value::String(path) if path.ends_with(".parquet") => {
+            let rows = json_lines(Path::new(path)).with_context(|| format!("config key `data`: {path}"))?;
+            *data = json!({ "rows": rows.display().to_string(), "of": path });
+            made.push(rows);
+        }
+        _ => {}
     }
     Ok(made)
+}
+
+fn convert_into(data: &mut Value, made: &mut Vec<TempPath>) -> Result<()> {
+    made.extend(convert(data)?);
+    Ok(())
 }
 
 /// The rows of a Parquet file, one JSON object a line. The crate `parquet` (60.1) panics at some damaged pages; such a panic is

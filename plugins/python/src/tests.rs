@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::{Play, PythonEnv};
 
-fn opened(mut config: Value) -> anyhow::Result<PythonEnv> {
+pub fn opened(mut config: Value) -> anyhow::Result<PythonEnv> {
     config["path"] = json!([concat!(env!("CARGO_MANIFEST_DIR"), "/tests")]);
     config["workers"] = json!(config.get("workers").and_then(Value::as_u64).unwrap_or(1));
     PythonEnv::open(nestor_plugin::parse_config(&config.to_string())?)
@@ -15,7 +15,7 @@ fn open(class: &str) -> PythonEnv {
     opened(json!({ "class": format!("cases:{class}") })).unwrap()
 }
 
-fn start(world: &PythonEnv, task: u64, seed: u64) -> (Play, Observation) {
+pub fn start(world: &PythonEnv, task: u64, seed: u64) -> (Play, Observation) {
     let mut play = world.spawn().unwrap();
     let first = play.reset(world, Start { split: "train", task, seed }).unwrap();
     (play, first)
@@ -25,7 +25,7 @@ fn said(action: &str) -> String {
     format!("<think></think><action>{action}</action>")
 }
 
-fn refused<T>(result: anyhow::Result<T>) -> String {
+pub fn refused<T>(result: anyhow::Result<T>) -> String {
     format!("{:#}", result.err().unwrap())
 }
 

@@ -37,6 +37,8 @@ FAREWELL, REST = 2, 5
 LOOK = 0.5
 # prctl's numbers of a signal at the parent's end, and of a process that adopts its descendants' orphans.
 PDEATHSIG, SUBREAPER = 1, 36
+# The folder of Python's own library and of installed packages.
+LIBRARY = os.path.dirname(os.__file__) + os.sep
 
 
 class Environments:
@@ -85,6 +87,8 @@ class Environments:
             return "text", said(adapter.env.response(data["action"]), "`response`")
         if kind == "save":
             return "state", strict(adapter.env.save())
+        if kind == "score":
+            return "scores", [checked_score(one) for one in adapter.env.score(data["items"])]
         if kind == "load":
             adapter.env.load(data["state"])
             return "done", None
@@ -218,6 +222,12 @@ class Adapter:
         if self.expert_action is None:
             raise TypeError(f"{type(self.env).__name__} has no `expert`")
         return said(self.expert_action(), "`expert`")
+
+
+def checked_score(one):
+    """Reward and metrics of one completion that was scored with others."""
+    metrics = {str(key): number(value, f'metric "{key}"') for key, value in one["metrics"].items()}
+    return {"reward": number(one["reward"], "the reward"), "metrics": metrics}
 
 
 def shown(value):
@@ -363,9 +373,10 @@ def refuse_foreign(module):
 
 
 def message_of(error):
-    """An exception as one line: its text, and the last places of its traceback outside this program."""
+    """An exception as one line: its text, and the last places of its traceback outside this program and Python's own library."""
     text = "".join(traceback.format_exception_only(type(error), error)).strip().replace("\n", " ")
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != "<string>" and "importlib" not in f.filename]
+    frames = [f for f in frames if not f.filename.startswith(LIBRARY)] or frames
     places = [f"{f.filename}, line {f.lineno}, in {f.name}" + (f": {f.line}" if f.line else "") for f in frames[-3:][::-1]]
     return "; called from ".join([text + " at " + places[0], *places[1:]]) if places else text
 

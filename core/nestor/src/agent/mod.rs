@@ -24,7 +24,9 @@ pub use self::failures::Faults;
 pub use self::pack::{pack, pack_failed, trained_batch};
 pub use self::player::{PlaySettings, PlayTime, Player, PlayerOptions};
 pub use self::prompt::{HistoryStep, PromptTemplate, PromptVariables};
-pub use self::rehearsal::{MOST_ROWS, MeasuredLengths, Rehearsal, Rehearsed, RehearsedPrompt, without_long};
+pub use self::rehearsal::{
+    MOST_ROWS, MeasuredLengths, Rehearsal, Rehearsed, RehearsedPrompt, RehearsedStep, without_long,
+};
 pub use self::report::{Count, Scored, Success, evaluation_lines, write_images};
 pub use self::slots::fill_slots;
 pub use self::tasks::{EpisodePlan, TaskCursor, count_eval_tasks, count_tasks, eval_plan, plan, plan_from};

@@ -11,7 +11,7 @@ use super::tasks::EpisodePlan;
 use crate::error::Stopped;
 use crate::input_error;
 use crate::model::Config;
-use crate::plugin::{Env, SharedEnv};
+use crate::plugin::{Env, Observation, SharedEnv};
 use crate::recipe::Rollout;
 use crate::tokenizer::{Tokenizer, Turns};
 
@@ -22,6 +22,19 @@ pub struct RehearsedPrompt {
     /// The text that the model reads, chat template included.
     pub text: String,
     pub tokens: usize,
+}
+
+/// The first step of an episode: a response that no network wrote, and what the environment made of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RehearsedStep {
+    pub task: u64,
+    pub response: String,
+    pub reward: f64,
+    pub valid: bool,
+    /// The episode is over.
+    pub over: bool,
+    /// The environment's own metrics.
+    pub metrics: BTreeMap<String, f64>,
 }
 
 /// Plays the first two steps of episodes: with the expert's actions where the environment has an expert, else with an
@@ -41,6 +54,8 @@ pub struct Rehearsal<'a> {
 pub struct Rehearsed {
     /// The first prompt of the first episode.
     pub first: Option<RehearsedPrompt>,
+    /// The first step of the first episode.
+    pub step: Option<RehearsedStep>,
     /// Tokens of the episodes' first prompts.
     pub prompts: Vec<usize>,
     /// Tokens of their second prompts; in a transcript of what the second step adds.
@@ -74,8 +89,9 @@ pub struct MeasuredLengths {
 impl Rehearsed {
     /// Adds the episodes of another rehearsal.
     pub fn extend(&mut self, other: Self) {
-        let Self { first, prompts, later, common, responses, ended, failures } = other;
+        let Self { first, step, prompts, later, common, responses, ended, failures } = other;
         self.first = self.first.take().or(first);
+        self.step = self.step.take().or(step);
         self.prompts.extend(prompts);
         self.later.extend(later);
         self.common.extend(common);
@@ -281,6 +297,9 @@ impl Rehearsal<'_> {
             Ok(seen) => seen,
         };
         let over = seen.terminated || seen.truncated;
+        let Observation { reward, valid, ref metrics, .. } = seen;
+        let step = || RehearsedStep { task: plan.task, response, reward, valid, over, metrics: metrics.clone() };
+        rehearsed.step.get_or_insert_with(step);
         if playing.observe(seen, self.rollout.max_steps)? {
             rehearsed.ended += usize::from(over || self.rollout.max_steps == 1);
             return Ok(true);

@@ -19,8 +19,8 @@ pub use disk::Space;
 pub use model::new_tokenizer;
 
 use crate::agent::{
-    MOST_ROWS, MeasuredLengths, Rehearsal, Rehearsed, RehearsedPrompt, TaskCursor, count_eval_tasks, count_tasks,
-    eval_plan, fill_slots, plan, without_long,
+    MOST_ROWS, MeasuredLengths, Rehearsal, Rehearsed, RehearsedPrompt, RehearsedStep, TaskCursor, count_eval_tasks,
+    count_tasks, eval_plan, fill_slots, plan, without_long,
 };
 use crate::checkpoint::Source;
 use crate::error::InputError;
@@ -79,6 +79,8 @@ pub struct Findings {
     pub tokenizer: Option<Tokenizer>,
     /// The first prompt of the first iteration.
     pub prompt: Option<RehearsedPrompt>,
+    /// The first step of the first iteration, on a response that no network wrote.
+    pub step: Option<RehearsedStep>,
     /// The lengths of the rehearsed episodes.
     pub lengths: Option<MeasuredLengths>,
     /// The chats of the warm start.
@@ -392,6 +394,7 @@ fn rehearse(recipe: &Recipe, findings: &mut Findings) {
     findings.warnings.extend(warning);
     findings.lengths = rehearsed.lengths();
     findings.prompt = rehearsed.first;
+    findings.step = rehearsed.step;
 }
 
 /// Opens as many instances side by side as the first iteration of one rank does.
@@ -411,8 +414,8 @@ pub fn open_slots(recipe: &Recipe, ranks: usize, findings: &mut Findings) {
 fn names_a_file(config: &Value) -> bool {
     match config {
         Value::String(text) => {
-            let path = Path::new(text);
-            path.extension().is_some_and(|end| ROWS.iter().any(|known| end == *known)) && path.is_file()
+            let path = Path::new(text.strip_suffix(".gz").unwrap_or(text));
+            path.extension().is_some_and(|end| ROWS.iter().any(|known| end == *known)) && Path::new(text).is_file()
         }
         Value::Array(items) => items.iter().any(names_a_file),
         Value::Object(map) => map.values().any(names_a_file),

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::TrainArgs;
 use super::check::made_model;
 use super::directory::place;
+use crate::agent::RehearsedStep;
 use crate::error::message;
 use crate::model::prepare;
 use crate::preflight::{Conditions, Findings, open_slots, preflight};
@@ -55,7 +56,7 @@ impl Verdict {
 
     /// As one JSON object.
     pub fn to_json(&self) -> Value {
-        let Findings { warnings, tasks, eval_tasks, prompt, space, .. } = &self.findings;
+        let Findings { warnings, tasks, eval_tasks, prompt, step, space, .. } = &self.findings;
         json!({
             "passes": self.passes(),
             "problems": self.problems().collect::<Vec<_>>(),
@@ -65,6 +66,9 @@ impl Verdict {
             "eval_tasks": eval_tasks.map(|(played, _)| played),
             "space": space,
             "prompt": prompt.as_ref().map(|p| json!({ "task": p.task, "tokens": p.tokens, "text": p.text })),
+            "step": step.as_ref().map(|s| json!({
+                "task": s.task, "response": s.response, "reward": s.reward, "valid": s.valid, "over": s.over, "metrics": s.metrics,
+            })),
         })
     }
 }
@@ -104,6 +108,14 @@ impl Display for Verdict {
         if let Some(prompt) = prompt {
             let (task, tokens, most) = (prompt.task, prompt.tokens, rollout.max_prompt_tokens);
             writeln!(f, "first prompt (task {task}, {tokens} of at most {most} tokens):\n{}", prompt.text.trim_end())?;
+        }
+        if let Some(RehearsedStep { response, reward, valid, over, metrics, .. }) = &self.findings.step {
+            let response =
+                if response.is_empty() { "an empty response".into() } else { format!("the response {response:?}") };
+            let (is, over) =
+                (if *valid { "valid" } else { "invalid" }, if *over { ", and the episode is over" } else { "" });
+            let metrics: String = metrics.iter().map(|(name, value)| format!(", env/{name} {}", value + 0.0)).collect();
+            writeln!(f, "first step: {response} is {is} and gets the reward {reward}{metrics}{over}")?;
         }
         match self.findings.problems.len() {
             0 => write!(f, "passed: the run would start"),

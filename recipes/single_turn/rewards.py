@@ -5,16 +5,15 @@ NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 
 
 def right(completions, answer, **kwargs):
-    """1 where the number behind the last `####` is the answer."""
+    """1 where the last number is the answer."""
     return [1.0 if final(text) == float(wanted) else 0.0 for text, wanted in zip(completions, answer)]
 
 
 def form(completions, **kwargs):
-    """1 where there is one `####` with a number and nothing behind it."""
-    return [1.0 if re.fullmatch(r"[^#]*####\s*-?[\d,.]+\s*", text) else 0.0 for text in completions]
+    """1 where there are calculations alone, the last one with its result."""
+    return [1.0 if re.fullmatch(r"[\d\s.,+*/=()%-]*=\s*-?[\d,.]+\s*", text) else 0.0 for text in completions]
 
 
 def final(text):
-    _, mark, end = text.rpartition("####")
-    number = NUMBER.search(end) if mark else None
-    return float(number.group().replace(",", "")) if number else None
+    numbers = NUMBER.findall(text)
+    return float(numbers[-1].replace(",", "")) if numbers else None

@@ -146,6 +146,26 @@ def test_the_best_checkpoint_is_kept(whole, run, root, tmp_path):
     assert json.loads((folder / "latest/state.json").read_text())["best"] == {"iteration": best, "success": evaluated[best]}
 
 
+def test_resumed_from_an_earlier_checkpoint(whole, run, root, tmp_path):
+    """The iterations after it are played again, to the same end, and the later checkpoints of before are gone."""
+    run_dir, recipe, settings = tmp_path / "run", root / "recipes/smoke/gigpo.yaml", [*SETTINGS, "checkpoint.keep=9"]
+    done = train(run, recipe, run_dir, settings=settings)
+    assert done.returncode == 0, done.stderr
+    folder = run_dir / "checkpoints"
+    before = {path.name: path.stat().st_mtime_ns for path in folder.glob("*-0*")}
+    for name in ["7", "newest", str(tmp_path)]:
+        refused = train(run, recipe, run_dir, "--resume-from", name, settings=settings)
+        wanted = f"--resume-from {name}: the run in {run_dir} has no such checkpoint; it has iteration-000000, iteration-000001, "
+        assert refused.returncode == 2 and wanted in refused.stderr, refused.stderr
+    for name in ["best", "2", folder / "iteration-000001"]:
+        resumed = train(run, recipe, run_dir, "--resume-from", name, settings=settings)
+        assert resumed.returncode == 0, resumed.stderr
+        assert outcome(run_dir) == whole
+    after = {path.name: path.stat().st_mtime_ns for path in folder.glob("*-0*")}
+    again = {name for name in before if before[name] != after[name]}
+    assert after.keys() == before.keys() and again == {f"iteration-{i:06}" for i in (2, 3, 4)}, again
+
+
 @pytest.mark.parametrize("failpoint", FAILPOINTS)
 def test_killed_and_resumed(failpoint, whole, run, root, tmp_path):
     kill_and_resume(run, root / "recipes/smoke/gigpo.yaml", tmp_path / "run", failpoint, SETTINGS, whole)

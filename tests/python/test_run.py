@@ -184,6 +184,32 @@ def test_every_loss_trains(keys, run, root, tmp_path):
         assert first["reward/kl_coef"] == 0.5 and 0 < second["reward/kl_coef"] < 0.5
 
 
+def test_a_stop_text_ends_a_response(run, root, tmp_path):
+    done = run("train", root / "recipes/smoke/gigpo.yaml", *TAUGHT, "--set", "rollout.stop=[</action>]", "--run-dir", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    steps = [step for file in (tmp_path / "run/rollouts").iterdir() for line in file.read_text().splitlines()
+             for step in json.loads(line)["steps"]]
+    texts = [step["response"] for step in steps]
+    assert all(text.count("</action>") <= 1 and text.partition("</action>")[2].strip() == "" for text in texts), texts
+    stopped = sum("</action>" in text for text in texts)
+    assert stopped > 0.5 * len(texts)
+    for row in read_rows(tmp_path / "run")[1:]:
+        assert row["response/clipped_ratio"] < 0.5 and row["grad/norm"] > 0
+
+
+def test_responses_that_were_cut_teach_nothing(run, root, tmp_path):
+    """The untrained policy ends few of its responses, so few are left to learn from."""
+    rows, steps = {}, {}
+    for masks in ["false", "true"]:
+        sets = ["warm_start=null", "iterations=1", "rollout.max_response_tokens=4", f"update.mask_cut_responses={masks}"]
+        done = run("train", root / "recipes/smoke/gigpo.yaml", *(word for key in sets for word in ("--set", key)), "--run-dir", tmp_path / masks)
+        assert done.returncode == 0, done.stderr
+        rows[masks] = read_rows(tmp_path / masks)[1]
+        steps[masks] = len((tmp_path / masks / "steps.jsonl").read_text().splitlines())
+    assert rows["false"]["response/clipped_ratio"] == rows["true"]["response/clipped_ratio"] > 0.9
+    assert steps["true"] < steps["false"], steps
+
+
 def test_the_policy_waits_while_the_critic_warms_up(run, root, tmp_path):
     done = run("train", root / "recipes/smoke/ppo.yaml", *TAUGHT, "--set", "critic.warmup=1", "--set",
                "checkpoint.keep=3", "--run-dir", tmp_path / "run")

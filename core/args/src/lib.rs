@@ -196,9 +196,10 @@ pub struct SweepArgs {
 }
 
 #[derive(Args)]
+#[command(group(clap::ArgGroup::new("resumes").args(["resume", "resume_from"])))]
 pub struct Train {
     /// The recipe; with --resume by default the run's own
-    #[arg(required_unless_present = "resume")]
+    #[arg(required_unless_present = "resumes")]
     pub recipe: Option<PathBuf>,
     /// Replace one value of the recipe; the value is YAML
     #[arg(long = "set", value_name = "KEY=VALUE")]
@@ -209,8 +210,12 @@ pub struct Train {
     /// Continue from the newest complete checkpoint
     #[arg(long)]
     pub resume: bool,
+    /// Continue from another checkpoint of the run: `best`, the number of an iteration, or the checkpoint's folder. The next save removes the
+    /// later ones
+    #[arg(long, value_name = "CHECKPOINT")]
+    pub resume_from: Option<String>,
     /// With --resume: permit a change of this recipe key, or of a section's keys, that belongs to the run's start
-    #[arg(long, value_name = "KEY", requires = "resume")]
+    #[arg(long, value_name = "KEY", requires = "resumes")]
     pub allow_change: Vec<String>,
     /// Check everything that can be known before the run, show the first prompt, and end: exit code 0 or 2, nothing is written
     #[arg(long)]

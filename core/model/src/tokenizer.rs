@@ -19,6 +19,7 @@ use crate::files::{read_object, write_json, write_whole};
 use crate::input_error;
 
 mod bounded;
+mod ends;
 mod jinja;
 mod python;
 mod template;
@@ -26,6 +27,7 @@ mod texts;
 mod turns;
 
 use bounded::bounded;
+pub use ends::{End, Ends};
 pub use nestor_plugin::Message;
 use template::Template;
 pub use texts::TextTokenizer;

@@ -85,6 +85,7 @@ pub(super) const BETWEEN_ITERATIONS: &[&str] = &[
     "rollout.dynamic_sampling",
     "rollout.dynamic_sampling.rounds",
     "rollout.invalid_action_penalty",
+    "rollout.stop",
     "rollout.temperature",
     "rollout.top_k",
     "rollout.top_p",

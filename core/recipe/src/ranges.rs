@@ -12,6 +12,8 @@ const MOST_ENV_THREADS: usize = 1 << 10;
 const MOST_TOKENS: usize = 1 << 24;
 const MOST_EPISODES: usize = 1 << 20;
 const MOST_SAMPLES: usize = 1 << 10;
+const MOST_STOPS: usize = 16;
+const LONGEST_STOP: usize = 256;
 const MOST_RANK: i64 = 1 << 12;
 const MOST_SECONDS: u64 = 7 * 24 * 3600;
 /// Memory that a process needs before it loads a plugin.
@@ -257,6 +259,11 @@ fn rollout(r: &Rollout) -> Option<Problem> {
             range("rollout.temperature", r.temperature, TEMPERATURES.contains(&r.temperature), bounds)
         })
         .or_else(|| range("rollout.top_k", r.top_k as f64, r.top_k >= 0, "0 (off) or more"))
+        .or_else(|| {
+            let fits = |text: &String| !text.is_empty() && text.len() <= LONGEST_STOP;
+            let message = format!("must be at most {MOST_STOPS} texts of 1 to {LONGEST_STOP} bytes");
+            (r.stop.len() > MOST_STOPS || !r.stop.iter().all(fits)).then(|| ("rollout.stop".into(), message))
+        })
         .or_else(|| range("rollout.top_p", r.top_p, r.top_p > 0.0 && r.top_p <= 1.0, "greater than 0 and at most 1"))
         .or_else(|| {
             let penalty = r.invalid_action_penalty;

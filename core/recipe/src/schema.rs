@@ -189,6 +189,9 @@ pub struct Rollout {
     /// Samples among the likeliest tokens up to this total probability; 1 disables the limit.
     #[serde(default = "one")]
     pub top_p: f64,
+    /// Texts that end a response as an end-of-sequence token does, such as `</action>`. They stay in the response.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stop: Vec<String>,
     /// Requests decoded at once.
     #[serde(default = "default_slots")]
     pub slots: usize,

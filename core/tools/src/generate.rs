@@ -102,6 +102,7 @@ pub fn generate(options: &GenerateOptions) -> Result<Generated> {
         generated.logprobs.push(done.logprobs);
         generated.finished.push(match done.finished {
             FinishReason::Eos => "eos",
+            FinishReason::Stop => "stop",
             FinishReason::Length => "length",
         });
     }
@@ -161,7 +162,8 @@ fn complete(
     let count = prompts.len();
     let capacity = prompts.iter().map(|prompt| prompt.tokens.len()).max().unwrap_or(0) + max_new_tokens;
     let weights = Weights::new(model)?;
-    let mut engine = Engine::new(EngineOptions { slots: SLOTS.min(count), capacity, eos, seed, ..Default::default() });
+    let mut engine =
+        Engine::new(EngineOptions { slots: SLOTS.min(count), capacity, ends: eos.into(), seed, ..Default::default() });
     for (episode, TokenRow { tokens: prompt, images }) in prompts.into_iter().enumerate() {
         let images = place(&prompt, &images, &model.config).with_context(|| format!("prompt {episode}"))?;
         let key = NoiseKey { stream: noise::GENERATE, episode: episode as u32, ..NoiseKey::default() };

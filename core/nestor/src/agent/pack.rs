@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use crate::data::{Batch, Episode, Sequence};
 use crate::recipe::{Rollout, Update};
+use crate::tokenizer::Ends;
 
 /// One row per step, episode by episode, steps ascending. A sequence holds one step, or in a transcript all steps of an
 /// episode.
@@ -63,11 +64,11 @@ pub fn pack_failed(episodes: &[Episode], rollout: &Rollout) -> Batch {
 }
 
 /// The batch of the policy's update: the scored one, the failed episodes behind it, and where the recipe asks for it without the
-/// responses that end by none of the tokens `eos`.
-pub fn trained_batch<'a>(batch: &'a Batch, failed: &Batch, update: &Update, eos: &[u32]) -> Cow<'a, Batch> {
+/// responses that were cut.
+pub fn trained_batch<'a>(batch: &'a Batch, failed: &Batch, update: &Update, ends: &Ends) -> Cow<'a, Batch> {
     let trained = batch.with_failed(failed);
     match update.mask_cut_responses {
-        true => Cow::Owned(trained.without(|row| !trained.response(row).last().is_some_and(|id| eos.contains(id)))),
+        true => Cow::Owned(trained.without(|row| ends.end(trained.response(row)).is_none())),
         false => trained,
     }
 }

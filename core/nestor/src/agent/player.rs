@@ -22,7 +22,7 @@ use crate::model::{Config, Model};
 use crate::plugin::{Env, Observation, SharedEnv};
 use crate::progress::Progress;
 use crate::recipe::{Eval, Rollout};
-use crate::tokenizer::{Tokenizer, Turns};
+use crate::tokenizer::{Ends, Tokenizer, Turns};
 
 /// Wait for environments before the first pass, whose duration is not known.
 const FIRST_PATIENCE: Duration = Duration::from_millis(5);
@@ -89,6 +89,7 @@ pub struct PlayTime {
 /// Plays episodes with a policy, or lets the environment's expert play them.
 pub struct Player {
     pub(super) tokenizer: Tokenizer,
+    ends: Ends,
     config: Config,
     pub(super) shared_env: SharedEnv,
     pub(super) rollout: Rollout,
@@ -115,12 +116,13 @@ impl Player {
     pub fn new(options: PlayerOptions) -> Result<Self> {
         let PlayerOptions { tokenizer, config, shared_env, rollout, seed, deterministic, stop, progress } = options;
         let tokenizer = tokenizer.with_thinking(rollout.thinking).context("recipe key `rollout.thinking`")?;
+        let ends = Ends::new(&tokenizer, &rollout.stop);
         let engine = Engine::new(EngineOptions {
             slots: rollout.slots,
             capacity: rollout.max_tokens(),
             cache_tokens: rollout.cache_tokens.unwrap_or(0),
             deterministic,
-            eos: tokenizer.eos().to_vec(),
+            ends: ends.clone(),
             seed,
             ..EngineOptions::default()
         });
@@ -129,6 +131,7 @@ impl Player {
         let pool = Pool::new(&shared_env, rollout.env_threads)?;
         Ok(Self {
             tokenizer,
+            ends,
             config,
             shared_env,
             rollout,
@@ -149,6 +152,11 @@ impl Player {
 
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizer
+    }
+
+    /// What ends a response.
+    pub fn ends(&self) -> &Ends {
+        &self.ends
     }
 
     pub fn shared_env(&self) -> &SharedEnv {

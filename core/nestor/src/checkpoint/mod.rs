@@ -23,6 +23,7 @@ mod export;
 mod links;
 mod manifest;
 mod moment;
+mod named;
 mod parts;
 mod source;
 #[cfg(test)]

@@ -38,6 +38,7 @@ pub use self::spent::Spent;
 use self::spent::Stopwatch;
 use crate::model::Model;
 use crate::model::vision::PlacedImage;
+use crate::tokenizer::Ends;
 
 /// Rows of a pass: bounds its activations, and the time that decoding requests wait for prompts.
 const PASS_ROWS: usize = 1024;
@@ -82,8 +83,8 @@ pub struct EngineOptions {
     pub cache_tokens: usize,
     /// Bit-identical log-probs under any schedule: fixed row counts, admission in (episode, step) order.
     pub deterministic: bool,
-    /// Tokens that end a response; none: responses run to their limit.
-    pub eos: Vec<u32>,
+    /// What ends a response; by default nothing: responses run to their limit.
+    pub ends: Ends,
     /// Seed of the sampling noise.
     pub seed: u64,
     pub decode: Decode,
@@ -108,6 +109,8 @@ pub struct Request {
 pub enum FinishReason {
     /// The policy sampled an end-of-sequence token.
     Eos,
+    /// The policy completed a stop text.
+    Stop,
     /// The response reached its limit.
     Length,
 }
@@ -117,7 +120,7 @@ pub enum FinishReason {
 pub struct Completion {
     /// The key of the request.
     pub key: NoiseKey,
-    /// The response, the end-of-sequence token included.
+    /// The response, its end-of-sequence token or stop text included.
     pub tokens: Vec<u32>,
     /// Log-probability of each token: untruncated distribution, at the sampling temperature (1 for greedy).
     pub logprobs: Vec<f32>,
@@ -178,7 +181,7 @@ impl Engine {
             slots: options.slots,
             pages,
             rows,
-            eos: options.eos.clone(),
+            ends: options.ends.clone(),
             ordered: options.deterministic,
             gathers: false,
         });

@@ -13,6 +13,7 @@ use super::pages::{Content, PAGE, PageId, PageTokens, Pages};
 use super::{Completion, Counters, FinishReason, Request};
 use crate::data::ImageKey;
 use crate::model::vision::{PlacedImage, positions};
+use crate::tokenizer::{End, Ends};
 
 /// The bounds of a scheduler.
 #[derive(Debug, Clone)]
@@ -23,8 +24,8 @@ pub struct Limits {
     pub pages: usize,
     /// Rows of a pass, more than `slots`.
     pub rows: usize,
-    /// Tokens that end a response.
-    pub eos: Vec<u32>,
+    /// What ends a response.
+    pub ends: Ends,
     /// Admits waiting requests in order of (episode, step), not of arrival.
     pub ordered: bool,
     /// Admits requests in groups, where passes without prompts are much cheaper than others: of at least one for each
@@ -382,10 +383,10 @@ impl Scheduler {
             run.logprobs.push(logprob);
             run.pending -= 1;
             self.counters.generated += 1;
-            finished[place] = if self.limits.eos.contains(&token) {
-                Some(FinishReason::Eos)
-            } else {
-                (run.drawn() >= run.request.max_new_tokens).then_some(FinishReason::Length)
+            finished[place] = match self.limits.ends.end(&run.request.prompt[run.prompt..]) {
+                Some(End::Token) => Some(FinishReason::Eos),
+                Some(End::Text) => Some(FinishReason::Stop),
+                None => (run.drawn() >= run.request.max_new_tokens).then_some(FinishReason::Length),
             };
             if finished[place].is_none() {
                 // A page that a planned pass fills with the token that was unknown until now.

@@ -88,7 +88,7 @@ fn requests(count: u32, sampling: Sampling) -> Vec<Request> {
 }
 
 fn options(slots: usize) -> EngineOptions {
-    EngineOptions { slots, capacity: 80, eos: vec![7, 9], seed: 3, ..Default::default() }
+    EngineOptions { slots, capacity: 80, ends: vec![7, 9].into(), seed: 3, ..Default::default() }
 }
 
 /// Runs the requests, `late` of them submitted one by one between steps; completions by episode.
@@ -178,7 +178,7 @@ fn deterministic_mode_gives_the_same_bits_under_any_schedule() -> Result<()> {
 fn a_beginning_is_computed_once() -> Result<()> {
     let model = tiny(2, true);
     let weights = Weights::new(&model).expect("weights");
-    let mut engine = Engine::new(EngineOptions { eos: Vec::new(), ..options(8) });
+    let mut engine = Engine::new(EngineOptions { ends: Ends::default(), ..options(8) });
     for episode in 0..8 {
         // Six share two pages of 16 tokens, and two of these share a third.
         let mut prompt = vec![5; if episode < 6 { 40 } else { 3 }];
@@ -201,7 +201,7 @@ fn a_beginning_is_computed_once() -> Result<()> {
 fn a_conversation_continues_from_the_cache_with_the_same_logprobs() -> Result<()> {
     let model = tiny(2, true);
     let weights = Weights::new(&model).expect("weights");
-    let mut engine = Engine::new(EngineOptions { eos: Vec::new(), ..options(2) });
+    let mut engine = Engine::new(EngineOptions { ends: Ends::default(), ..options(2) });
     let mut prompt: Vec<u32> = (0..20).collect();
     for step in 0..3 {
         let key = NoiseKey { step, ..Default::default() };
@@ -304,7 +304,7 @@ fn recorded_passes_draw_the_same_tokens_as_plain_ones() -> Result<()> {
 
 #[test]
 fn recordings_stay_while_addresses_do_and_read_new_contents() -> Result<()> {
-    let options = EngineOptions { eos: Vec::new(), decode: Decode::Recorded, ..options(4) };
+    let options = EngineOptions { ends: Ends::default(), decode: Decode::Recorded, ..options(4) };
     let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
     let request = |step| {
         let key = NoiseKey { step, ..NoiseKey::default() };

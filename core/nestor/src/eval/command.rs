@@ -71,8 +71,8 @@ pub fn eval(args: &EvalArgs) -> Result<EvalReport> {
     let mut rows = Vec::new();
     for (number, source) in models.iter().enumerate() {
         let episodes = evaluator.play(source).with_context(|| source.folder().display().to_string())?;
-        let eos = evaluator.player.as_ref().map_or(&[][..], |(_, player)| player.tokenizer().eos());
-        let mut row = EvaluatedModel::new(source.folder(), &episodes, eos);
+        let ends = evaluator.player.as_ref().map(|(_, player)| player.ends().clone()).unwrap_or_default();
+        let mut row = EvaluatedModel::new(source.folder(), &episodes, &ends);
         if let (Some(out), Some((_, player))) = (&args.out, &evaluator.player) {
             let file = Path::new("evaluations").join(format!("{}.jsonl", file_name(number, &models)));
             write_images(out, &episodes)?;

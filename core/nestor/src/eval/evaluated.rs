@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use super::{Evaluation, SuccessRate};
 use crate::checkpoint::Moment;
 use crate::data::Episode;
+use crate::tokenizer::Ends;
 
 /// The evaluation of one model.
 #[derive(Debug, Clone)]
@@ -22,9 +23,9 @@ pub struct EvaluatedModel {
 
 impl EvaluatedModel {
     /// Evaluates the episodes that a model played.
-    pub fn new(model: &Path, episodes: &[Episode], eos: &[u32]) -> Self {
+    pub fn new(model: &Path, episodes: &[Episode], ends: &Ends) -> Self {
         let iteration = Moment::of_folder(model).and_then(|moment| moment.finished());
-        Self { model: model.into(), iteration, evaluation: Evaluation::of(episodes, eos), episodes: None }
+        Self { model: model.into(), iteration, evaluation: Evaluation::of(episodes, ends), episodes: None }
     }
 
     /// As one JSON object.

@@ -18,6 +18,7 @@ use crate::data::{Episode, Step};
 use crate::model::Model;
 use crate::ranks::{Comm, exchange};
 use crate::recipe::Eval;
+use crate::tokenizer::Ends;
 
 pub use command::eval;
 pub use evaluated::EvaluatedModel;
@@ -53,8 +54,8 @@ pub struct Evaluation {
 }
 
 impl Evaluation {
-    /// Evaluates episodes, one group of samples per task. `eos` are the tokens that end a response.
-    pub fn of(episodes: &[Episode], eos: &[u32]) -> Self {
+    /// Evaluates episodes, one group of samples per task. `ends` says which responses were cut.
+    pub fn of(episodes: &[Episode], ends: &Ends) -> Self {
         let (mut all, mut by_type) = (Vec::new(), BTreeMap::<String, Vec<Count>>::new());
         for samples in episodes.chunk_by(|a, b| a.group == b.group) {
             let count = Count { won: samples.iter().filter(|episode| episode.won).count(), played: samples.len() };
@@ -73,7 +74,7 @@ impl Evaluation {
             failed: episodes.len() - finished().count(),
             finished: finished().count(),
             valid_actions: share(&|step| step.valid),
-            cut_responses: share(&|step| step.response.last().is_none_or(|last| !eos.contains(last))),
+            cut_responses: share(&|step| ends.end(&step.response).is_none()),
             mean_response: steps().map(|step| step.response.len() as f64).sum::<f64>() / steps().count().max(1) as f64,
             success: SuccessRate::of(&all),
             by_type: by_type.into_iter().map(|(kind, tasks)| (kind, SuccessRate::of(&tasks))).collect(),

@@ -121,7 +121,7 @@ mod tests {
         let played = |won: [bool; 4]| (0..).map(|i| i / 2).zip(won).map(episode).collect::<Vec<_>>();
         let model = |name: &str, iteration, won| EvaluatedModel {
             iteration,
-            ..EvaluatedModel::new(Path::new(name), &played(won), &[7])
+            ..EvaluatedModel::new(Path::new(name), &played(won), &vec![7].into())
         };
         vec![
             model("runs/a/checkpoints/iteration-000001", Some(1), [false, false, true, false]),

@@ -69,6 +69,8 @@ pub struct TrainArgs {
     pub run_dir: Option<PathBuf>,
     /// Resume from the newest undamaged checkpoint of `run_dir`.
     pub resume: bool,
+    /// With `resume`: the checkpoint in place of the newest, as [`Checkpoints::named`] has it.
+    pub resume_from: Option<String>,
     /// Keys of the recipe that may change on resume although they belong to the run's start.
     pub allow_change: Vec<String>,
     /// The launcher restarted the ranks: resume if the directory holds a run, else start over in it.
@@ -178,7 +180,7 @@ impl Run {
     pub fn track(&mut self, iteration: u64, episodes: &[Episode], batch: &Batch, update: &UpdateReports) -> Result<()> {
         let Meter { phases, metrics, tracker, alarms, .. } = &mut self.meter;
         phases.start("track");
-        report::episodes(metrics, episodes, self.player.tokenizer().eos());
+        report::episodes(metrics, episodes, self.player.ends());
         if self.recipe.rollout.env_errors > 0 {
             report::failed(metrics, episodes);
         }
@@ -333,7 +335,7 @@ impl Run {
         }
         if policy_learns {
             let report = reports.policy.get_or_insert_default();
-            let trained = crate::agent::trained_batch(batch, failed, &recipe.update, player.tokenizer().eos());
+            let trained = crate::agent::trained_batch(batch, failed, &recipe.update, player.ends());
             return meter.update_policy(&mut learner.policy, &trained, &settings, report, clock);
         }
         Ok(true)
@@ -350,7 +352,7 @@ impl Run {
         let _bar = self.ranks.progress.phase("evaluate", "episodes");
         let (comm, recipe) = (&*self.ranks.comm, &self.recipe);
         let episodes = eval::play(comm, &mut self.player, &self.learner.policy.model, &recipe.eval, recipe.seed)?;
-        let evaluation = Evaluation::of(&episodes, self.player.tokenizer().eos());
+        let evaluation = Evaluation::of(&episodes, self.player.ends());
         report::evaluation(&mut self.meter.metrics, &evaluation);
         if recipe.rollout.env_errors > 0 {
             self.meter.metrics.set("eval/failed", evaluation.failed as f64);

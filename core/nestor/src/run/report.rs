@@ -16,6 +16,7 @@ use crate::eval::{Evaluation, environment_means};
 use crate::policy::critic::{explained_variance, token_values};
 use crate::policy::update::UpdateReport;
 use crate::process_memory::{peak_bytes, rss_bytes};
+use crate::tokenizer::Ends;
 use crate::track::{Histogram, Metrics};
 
 fn mean(values: impl Iterator<Item = f64>) -> f64 {
@@ -48,7 +49,7 @@ pub fn evaluation(metrics: &mut Metrics, evaluation: &Evaluation) {
 }
 
 /// Metrics of the episodes that did not fail; none where all did.
-pub fn episodes(metrics: &mut Metrics, episodes: &[Episode], eos: &[u32]) {
+pub fn episodes(metrics: &mut Metrics, episodes: &[Episode], ends: &Ends) {
     let success = Success::of(episodes);
     let episodes: Vec<&Episode> = episodes.iter().filter(|episode| !episode.failed()).collect();
     if episodes.is_empty() {
@@ -67,7 +68,7 @@ pub fn episodes(metrics: &mut Metrics, episodes: &[Episode], eos: &[u32]) {
     metrics.set("prompt/length", mean(steps().map(|s| s.prompt.len() as f64)));
     metrics.set("prompt/length_max", steps().map(|s| s.prompt.len()).max().unwrap_or(0) as f64);
     metrics.set("response/length", mean(steps().map(|s| s.response.len() as f64)));
-    let clipped = steps().map(|s| f64::from(u8::from(!s.response.last().is_some_and(|id| eos.contains(id)))));
+    let clipped = steps().map(|s| f64::from(u8::from(ends.end(&s.response).is_none())));
     metrics.set("response/clipped_ratio", mean(clipped));
 }
 

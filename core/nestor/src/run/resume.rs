@@ -55,7 +55,13 @@ pub fn resumption(
     comm: &dyn Comm,
     console: &Console,
 ) -> Result<Option<Resumption>> {
-    match Checkpoints::new(dir).newest(comm, |line| console.warn(line))? {
+    let checkpoints = Checkpoints::new(dir);
+    let checkpoint = match &args.resume_from {
+        // A launcher's restart continues what this life has saved.
+        Some(name) if !args.restarted => Some(checkpoints.named(comm, name)?),
+        _ => checkpoints.newest(comm, |line| console.warn(line))?,
+    };
+    match checkpoint {
         Some(checkpoint) => from_root(comm, || accept(recipe, plugins, dir, args, checkpoint)).map(Some),
         None => from_root(comm, || start_again(dir, args, console)).map(|()| None),
     }

@@ -43,7 +43,8 @@ impl IterationRow<'_> {
     }
 
     fn percent(&self) -> f64 {
-        100.0 * self.iteration as f64 / self.iterations.max(1) as f64
+        // A run of no iterations is done with its warm start.
+        if self.iterations == 0 { 100.0 } else { 100.0 * self.iteration as f64 / self.iterations as f64 }
     }
 }
 

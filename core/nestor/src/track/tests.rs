@@ -22,7 +22,7 @@ fn names_are_in_the_table() {
     }
     let unique: std::collections::HashSet<_> = METRICS.iter().map(|m| m.name).collect();
     assert_eq!(unique.len(), METRICS.len());
-    assert!(std::panic::catch_unwind(|| Metrics::new().set("loss/polcy", 0.0)).is_err());
+    assert!(std::panic::catch_unwind(|| Metrics::new().set("grad/nrom", 0.0)).is_err());
 }
 
 #[test]

@@ -123,7 +123,7 @@ fn answers(
         slots: rollout.slots,
         capacity: rollout.max_tokens(),
         deterministic: true,
-        eos: player.tokenizer().eos().to_vec(),
+        ends: player.ends().clone(),
         seed: SEED,
         ..EngineOptions::default()
     });

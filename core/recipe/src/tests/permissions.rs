@@ -39,7 +39,7 @@ const CHANGES: &str = "
   model.vision.cache_tokens=9  update.max_skipped=3
 - critic.clip=1             - critic.warmup=2           - rollout.dynamic_sampling.rounds=4
 - rollout.dynamic_sampling=null                         - rollout.invalid_action_penalty=0.5
-- rollout.temperature=0.5   - rollout.top_k=3           - rollout.top_p=0.5          - rollout.truncation=left
+- rollout.stop=[x]         - rollout.temperature=0.5   - rollout.top_k=3           - rollout.top_p=0.5          - rollout.truncation=left
 - update.aggregation=seq-mean-token-sum                 - update.clip_high=0.3       - update.clip_low=0.3
 - update.dual_clip=4        - update.entropy=0          - update.epochs=2            - update.importance_cap=2
 - update.kl.coef=0.02       - update.kl.kind=k1         - update.kl=null             - update.kl_in_reward.coef=0.5

@@ -276,13 +276,15 @@ fn run_train(args: Train) -> Result<ExitCode> {
 
 /// The options of a run, with the directory of the run to resume.
 fn train_options(args: &Train) -> Result<TrainArgs> {
+    let resume = args.resume || args.resume_from.is_some();
     let run_dir = match &args.run_dir {
-        None if args.resume => Some(to_resume(args.recipe.as_deref())?),
+        None if resume => Some(to_resume(args.recipe.as_deref())?),
         named => named.clone(),
     };
-    let Train { resume, restarted, json, .. } = *args;
-    let (allow_change, memory_warning) = (args.allow_change.clone(), Some(plan::memory_warning as MemoryWarning));
-    Ok(TrainArgs { run_dir, resume, allow_change, restarted, json, memory_warning })
+    let Train { restarted, json, .. } = *args;
+    let (resume_from, allow_change) = (args.resume_from.clone(), args.allow_change.clone());
+    let memory_warning = Some(plan::memory_warning as MemoryWarning);
+    Ok(TrainArgs { run_dir, resume, resume_from, allow_change, restarted, json, memory_warning })
 }
 
 /// The recipe of a run: the launcher's, the file named, or the run's own.

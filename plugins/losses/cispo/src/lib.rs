@@ -7,8 +7,8 @@
 
 #![forbid(unsafe_code)]
 
-use anyhow::{Result, ensure};
-use nestor_plugin::{Loss, Losses, Tokens};
+use anyhow::Result;
+use nestor_plugin::{Loss, Losses, Tokens, check_between};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -34,15 +34,8 @@ impl Loss for Cispo {
     type Config = Self;
 
     fn open(config: Self) -> Result<Self> {
-        let Self { clip_low, clip_high } = config;
-        ensure!(
-            clip_low > 0.0 && clip_low <= 1.0,
-            "config key `clip_low` must be over 0 and at most 1, not {clip_low}"
-        );
-        ensure!(
-            clip_high > 0.0 && clip_high.is_finite(),
-            "config key `clip_high` must be greater than 0, not {clip_high}"
-        );
+        check_between("clip_low", config.clip_low, 1e-6..=1.0)?;
+        check_between("clip_high", config.clip_high, 1e-6..=1e6)?;
         Ok(config)
     }
 

@@ -12,8 +12,8 @@
 
 #![forbid(unsafe_code)]
 
-use anyhow::{Result, ensure};
-use nestor_plugin::{Loss, Losses, Tokens};
+use anyhow::Result;
+use nestor_plugin::{Loss, Losses, Tokens, check_between};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -39,28 +39,20 @@ impl Default for Holder {
 
 impl Loss for Holder {
     const ID: &'static str = "holder";
-    const DOC: &'static str =
-        "HölderPO: a response's ratio is a power mean of its tokens' ratios, whose power changes over the run";
+    const DOC: &'static str = "HölderPO: a response's ratio is a power mean of its tokens' ratios, whose power falls";
     type Config = Self;
 
     fn open(config: Self) -> Result<Self> {
-        let Self { p, p_end, clip_low, clip_high } = config;
-        ensure!(
-            p.abs() <= 100.0 && p_end.abs() <= 100.0,
-            "config keys `p` and `p_end` must be from -100 to 100, not {p} and {p_end}"
-        );
-        ensure!(clip_low > 0.0 && clip_low < 1.0, "config key `clip_low` must be between 0 and 1, not {clip_low}");
-        ensure!(
-            clip_high > 0.0 && clip_high.is_finite(),
-            "config key `clip_high` must be greater than 0, not {clip_high}"
-        );
+        check_between("p", config.p, -100.0..=100.0)?;
+        check_between("p_end", config.p_end, -100.0..=100.0)?;
+        check_between("clip_low", config.clip_low, 1e-6..=1.0)?;
+        check_between("clip_high", config.clip_high, 1e-6..=1e6)?;
         Ok(config)
     }
 
     /// Metrics: `clip_fraction`, the share of tokens in a response whose clip is active; `power`, the mean's.
     fn compute(&self, tokens: &Tokens<'_>, out: &mut Losses<'_>) -> Result<()> {
-        let p = self.p + (self.p_end - self.p) * tokens.progress();
-        let mut clipped = 0.0;
+        let (p, mut clipped) = (self.p + (self.p_end - self.p) * tokens.progress(), 0.0);
         for response in tokens.responses() {
             let logs: Vec<f64> = response.clone().map(|token| p * tokens.log_ratio(token)).collect();
             // r_k^p relative to the largest, so that none overflows.
@@ -71,8 +63,7 @@ impl Loss for Holder {
             let ratio = if p.abs() < 1e-6 { mean_log } else { (most + (sum / length).ln()) / p }.exp();
             let bounded = ratio.clamp(1.0 - self.clip_low, 1.0 + self.clip_high);
             let is_clipped = |a: f64| -a * bounded > -a * ratio;
-            let by_ratio: f64 =
-                response.clone().map(|t| tokens.advantage(t)).filter(|&a| !is_clipped(a)).map(|a| -a).sum();
+            let by_ratio: f64 = response.clone().map(|t| -tokens.advantage(t)).filter(|&a| !is_clipped(-a)).sum();
             for (token, power) in response.zip(&powers) {
                 let advantage = tokens.advantage(token);
                 clipped += f64::from(u8::from(is_clipped(advantage)));

@@ -9,8 +9,8 @@
 
 #![forbid(unsafe_code)]
 
-use anyhow::{Result, ensure};
-use nestor_plugin::{Loss, Losses, Tokens};
+use anyhow::Result;
+use nestor_plugin::{Loss, Losses, Tokens, check_between};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -39,11 +39,8 @@ impl Loss for Sapo {
     type Config = Self;
 
     fn open(config: Self) -> Result<Self> {
-        let all = [("positive", config.temperature_positive), ("negative", config.temperature_negative)];
-        for (sign, temperature) in all {
-            let fits = temperature > 0.0 && temperature.is_finite();
-            ensure!(fits, "config key `temperature_{sign}` must be greater than 0, not {temperature}");
-        }
+        check_between("temperature_positive", config.temperature_positive, 1e-6..=1e6)?;
+        check_between("temperature_negative", config.temperature_negative, 1e-6..=1e6)?;
         Ok(config)
     }
 

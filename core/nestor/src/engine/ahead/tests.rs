@@ -243,8 +243,9 @@ impl Scenario {
         let pages = if roomy { 10 * count } else { rng.random_range(10..=24) };
         let rows = slots + if roomy { 50 * count } else { rng.random_range(1..=60) };
         let eos = if long { Vec::new() } else { vec![0] };
-        let options = EngineOptions { slots, capacity: 150, eos: eos.clone(), seed, ..EngineOptions::default() };
-        let limits = Limits { slots, pages, rows, eos, ordered: false, gathers: false };
+        let options =
+            EngineOptions { slots, capacity: 150, ends: eos.clone().into(), seed, ..EngineOptions::default() };
+        let limits = Limits { slots, pages, rows, ends: eos.into(), ordered: false, gathers: false };
         Self { seed, options, limits, roomy, arrivals }
     }
 
@@ -299,7 +300,7 @@ impl Scenario {
             let done = scheduler.record(&last, draws);
             for (chunk, draw) in chunks.into_iter().filter(|chunk| chunk.draws).zip(drawn) {
                 let Some(run) = scheduler.request(chunk.id) else { continue };
-                if self.limits.eos.contains(&draw.0) || run.drawn() + 1 >= run.request.max_new_tokens {
+                if self.limits.ends.end(&[draw.0]).is_some() || run.drawn() + 1 >= run.request.max_new_tokens {
                     ended.push((chunk, draw));
                 } else {
                     assert!(scheduler.record(&[chunk], [draw]).is_empty());

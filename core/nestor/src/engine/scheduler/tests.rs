@@ -33,7 +33,7 @@ impl Scenario {
         // A whole conversation has up to 9 pages.
         let pages = rng.random_range(9..=24);
         let rows = slots + rng.random_range(1..=40);
-        let limits = Limits { slots, pages, rows, eos: vec![0], ordered, gathers: rng.random() };
+        let limits = Limits { slots, pages, rows, ends: vec![0].into(), ordered, gathers: rng.random() };
         Self { seed, limits, transcript: rng.random(), steps }
     }
 
@@ -201,7 +201,7 @@ fn siblings_share_pages_up_to_an_image_that_differs() {
         let key = NoiseKey { episode, ..NoiseKey::default() };
         Request { key, prompt, images: vec![image(colour)], max_new_tokens: 4, sampling: Sampling::default() }
     };
-    let limits = Limits { slots: 4, pages: 40, rows: 500, eos: Vec::new(), ordered: false, gathers: false };
+    let limits = Limits { slots: 4, pages: 40, rows: 500, ends: Ends::default(), ordered: false, gathers: false };
     let mut scheduler = Scheduler::new(limits);
     // The same picture twice, and another one under the same tokens.
     for (episode, colour) in [(0, 1), (1, 1), (2, 2)] {
@@ -230,7 +230,7 @@ fn siblings_share_pages_up_to_an_image_that_differs() {
 
     // A pass that ends inside a picture.
     let mut scheduler =
-        Scheduler::new(Limits { slots: 1, pages: 40, rows: 24, eos: Vec::new(), ordered: false, gathers: false });
+        Scheduler::new(Limits { slots: 1, pages: 40, rows: 24, ends: Ends::default(), ordered: false, gathers: false });
     scheduler.submit(request(0, 1));
     assert_eq!(parts(&scheduler.plan()[0]), [(20, 0, 4)]);
     let next = scheduler.plan();
@@ -239,7 +239,7 @@ fn siblings_share_pages_up_to_an_image_that_differs() {
 
 #[test]
 fn requests_join_in_groups_beside_those_that_run() {
-    let limits = Limits { slots: 20, pages: 40, rows: 500, eos: Vec::new(), ordered: false, gathers: true };
+    let limits = Limits { slots: 20, pages: 40, rows: 500, ends: Ends::default(), ordered: false, gathers: true };
     let mut scheduler = Scheduler::new(limits);
     let request = |episode: u32| {
         let key = NoiseKey { episode, ..NoiseKey::default() };
@@ -263,7 +263,8 @@ fn requests_join_in_groups_beside_those_that_run() {
 #[test]
 fn rows_that_decode_come_first_in_the_published_shape() {
     let mut rng = ChaCha8Rng::seed_from_u64(1);
-    let limits = Limits { slots: 128, pages: 128 * 40, rows: 4096, eos: Vec::new(), ordered: false, gathers: true };
+    let limits =
+        Limits { slots: 128, pages: 128 * 40, rows: 4096, ends: Ends::default(), ordered: false, gathers: true };
     let mut scheduler = Scheduler::new(limits);
     let (mut turns, mut first, mut passes) = ([0u32; 128], 0, 0);
     let mut asks: Vec<u32> = (0..128).collect();

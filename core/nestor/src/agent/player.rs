@@ -154,7 +154,7 @@ impl Player {
         &self.tokenizer
     }
 
-    /// What ends a response.
+    /// The ends of responses.
     pub fn ends(&self) -> &Ends {
         &self.ends
     }

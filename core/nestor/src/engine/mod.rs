@@ -83,7 +83,7 @@ pub struct EngineOptions {
     pub cache_tokens: usize,
     /// Bit-identical log-probs under any schedule: fixed row counts, admission in (episode, step) order.
     pub deterministic: bool,
-    /// What ends a response; by default nothing: responses run to their limit.
+    /// The ends of responses; by default there are none, and responses run to their limit.
     pub ends: Ends,
     /// Seed of the sampling noise.
     pub seed: u64,

@@ -24,7 +24,7 @@ pub struct Limits {
     pub pages: usize,
     /// Rows of a pass, more than `slots`.
     pub rows: usize,
-    /// What ends a response.
+    /// The ends of responses.
     pub ends: Ends,
     /// Admits waiting requests in order of (episode, step), not of arrival.
     pub ordered: bool,

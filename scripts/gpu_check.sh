@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks Nestor on a machine with a CUDA GPU and torch 2.11, without compiler or cargo, within ten minutes.
 #   scripts/gpu_check.sh --pack           where it was built: strips the program, its plugins and the driver of the check
-#                                         into target/gpu_check (under 60 MB); carry that folder with a checkout
+#                                         into target/gpu_check; carry it with a checkout, compressed (tar -I "xz -1")
 #   scripts/gpu_check.sh [--out DIR] [--deadline SECONDS] [--only NAME,NAME]
 #                                         on the GPU machine; DIR gets checks.jsonl, a line per check, and table.md
 #   scripts/gpu_check.sh --device cpu     a rehearsal on small shapes, without a GPU

@@ -155,7 +155,7 @@ def test_resumed_from_an_earlier_checkpoint(whole, run, root, tmp_path):
     before = {path.name: path.stat().st_mtime_ns for path in folder.glob("*-0*")}
     for name in ["7", "newest", str(tmp_path)]:
         refused = train(run, recipe, run_dir, "--resume-from", name, settings=settings)
-        wanted = f"--resume-from {name}: the run in {run_dir} has no such checkpoint; it has iteration-000000, iteration-000001, "
+        wanted = f"--resume-from {name}: the run in {run_dir} has no such checkpoint; it has warm-start-000060, iteration-000000, iteration-000001, "
         assert refused.returncode == 2 and wanted in refused.stderr, refused.stderr
     for name in ["best", "2", folder / "iteration-000001"]:
         resumed = train(run, recipe, run_dir, "--resume-from", name, settings=settings)

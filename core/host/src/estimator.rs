@@ -3,17 +3,16 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail, ensure};
-use nestor_args::terminal;
 use nestor_plugin::{Asked, Needs, ffi};
 use serde_json::Value;
 
-use crate::call::{Handle, Out, Texts, open};
-use crate::calls::{Call, Function, Name};
+use crate::call::{Out, Texts};
 use crate::estimator_call::{EstimatorCall as Request, MARGIN, Scoring, UNTOUCHED};
 use crate::isolate::Process;
 use crate::library::EstimatorTables;
 use crate::observation::metrics;
-use crate::supervise::{Limits, Supervisor};
+use crate::opened::Opened;
+use crate::supervise::Limits;
 use crate::{PluginFile, Rows};
 
 /// The estimator wrote behind the end of an array.
@@ -26,20 +25,12 @@ pub(crate) struct WroteTooFar {
 
 /// An open estimator.
 pub struct Estimator {
-    id: &'static str,
-    file: PluginFile,
+    opened: Opened<EstimatorTables>,
     has_parts: bool,
     has_columns: bool,
     has_state: bool,
-    place: Place,
     needs: Needs,
     asked: Vec<Asked>,
-}
-
-/// The process that has the estimator open.
-enum Place {
-    Here { tables: EstimatorTables, handle: Handle, supervisor: Supervisor },
-    Elsewhere(Process),
 }
 
 /// Components of the advantages of rows, by name, from the estimator.
@@ -60,46 +51,30 @@ impl Parts {
 
 impl Drop for Estimator {
     fn drop(&mut self) {
-        let over = match &self.place {
-            Place::Here { supervisor, .. } => supervisor.gave_up(),
-            Place::Elsewhere(process) => process.is_over(),
-        };
-        if over {
-            return; // the plugin may hang again, or is gone
-        }
-        if let Err(error) = self.call(Request::Close) {
-            terminal::warn(&format!("warning: plugin {}: closing: {error:#}", self.id));
-        }
+        self.opened.close(|| self.call(Request::Close));
     }
 }
 
 impl Estimator {
     pub(super) fn open(
-        (id, file): (&'static str, PluginFile),
+        named: (&'static str, PluginFile),
         tables: EstimatorTables,
         config: &Value,
         limits: &Limits,
     ) -> Result<Self> {
-        let (text, supervisor) = (config.to_string(), Supervisor::new(limits.clone()));
-        let (function, under) =
-            (tables.functions.open, Call { plugin: Name::of_opened(id), function: Function::Open, position: None });
-        let handle = supervisor
-            .run(under, move || open(function, &text).result())
-            .and_then(|(_, out)| out.handle())
-            .with_context(|| format!("plugin {id}"))?;
         let has = [tables.parts.is_some(), tables.columns.is_some(), tables.state.is_some()];
-        Self::of((id, file), has, Place::Here { tables, handle, supervisor })
+        Self::of(Opened::here(named, (tables, tables.functions.open), config, limits)?, has)
     }
 
     /// An estimator in a process of its own, which is open. `has` says whether it has parts, columns and a state.
-    pub(super) fn elsewhere((id, file): (&'static str, PluginFile), has: [bool; 3], process: Process) -> Result<Self> {
-        Self::of((id, file), has, Place::Elsewhere(process))
+    pub(super) fn elsewhere(named: (&'static str, PluginFile), has: [bool; 3], process: Process) -> Result<Self> {
+        Self::of(Opened::elsewhere(named, process), has)
     }
 
-    fn of((id, file): (&'static str, PluginFile), has: [bool; 3], place: Place) -> Result<Self> {
-        let [has_parts, has_columns, has_state] = has;
+    fn of(opened: Opened<EstimatorTables>, has: [bool; 3]) -> Result<Self> {
+        let ([has_parts, has_columns, has_state], id) = (has, opened.id);
         let (needs, asked) = (Needs::default(), Vec::new());
-        let mut estimator = Self { id, file, has_parts, has_columns, has_state, place, needs, asked };
+        let mut estimator = Self { opened, has_parts, has_columns, has_state, needs, asked };
         let flags = estimator
             .call(Request::Needs)
             .and_then(|(_, out)| out.flags())
@@ -128,15 +103,9 @@ impl Estimator {
     }
 
     fn call(&self, request: Request) -> Result<(Texts, Out)> {
-        let call = Call { plugin: Name::of(self.id), function: request.function(), position: None };
-        match &self.place {
-            Place::Here { tables, handle, supervisor } => {
-                let (tables, handle) = (*tables, *handle);
-                // SAFETY: the handle is open, one thread at a time uses an estimator, and `scoring` has checked the rows.
-                supervisor.run(call, move || unsafe { request.perform(&tables, handle) }.result())
-            }
-            Place::Elsewhere(process) => process.estimator(call, request),
-        }
+        // SAFETY: the handle is open, one thread at a time uses an estimator, and `scoring` has checked the rows.
+        let here = |request: &Request, tables: EstimatorTables, handle| unsafe { request.perform(&tables, handle) };
+        self.opened.call((request.function(), request), here, Process::estimator)
     }
 
     /// The rows of a call, which owns all that it reads and writes: it may be given up, and then continues.
@@ -148,12 +117,12 @@ impl Estimator {
     }
 
     pub fn id(&self) -> &str {
-        self.id
+        self.opened.id
     }
 
     /// The plugin file.
     pub fn file(&self) -> &PluginFile {
-        &self.file
+        &self.opened.file
     }
 
     /// Columns that the estimator reads.
@@ -178,13 +147,13 @@ impl Estimator {
         }
         self.call(Request::Save)
             .and_then(|(mut texts, _)| texts.required_bytes(ffi::STATE, "state", "NESTOR_STATE"))
-            .with_context(|| format!("plugin {}: save", self.id))
+            .with_context(|| format!("plugin {}: save", self.opened.id))
     }
 
     /// Takes a state that [`Estimator::save`] returned, before the first score.
     pub fn load(&self, state: &[u8]) -> Result<()> {
-        ensure!(self.has_state, "plugin {} has no state (extension nestor.estimator.state/1)", self.id);
-        self.call(Request::Load(state.to_vec())).map(|_| ()).with_context(|| format!("plugin {}: load", self.id))
+        ensure!(self.has_state, "plugin {} has no state (extension nestor.estimator.state/1)", self.opened.id);
+        self.call(Request::Load(state.to_vec())).map(|_| ()).with_context(|| format!("plugin {}: load", self.opened.id))
     }
 
     /// Fills `rows.advantages` and `rows.returns`. Returns the estimator's own metrics by name.
@@ -193,13 +162,13 @@ impl Estimator {
         let (mut texts, (advantages, returns)) = self
             .call(request)
             .and_then(|(texts, out)| Ok((texts, out.scores()?)))
-            .with_context(|| format!("plugin {}: score of {} rows", self.id, rows.len()))?;
+            .with_context(|| format!("plugin {}: score of {} rows", self.opened.id, rows.len()))?;
         let tokens = rows.token_rewards.len();
         rows.advantages = self.without_margin(advantages, tokens, "advantages")?;
         rows.returns = self.without_margin(returns, tokens, "returns")?;
         self.check(rows, &rows.advantages, "advantage")?;
         self.check(rows, &rows.returns, "return")?;
-        metrics(&mut texts).with_context(|| format!("plugin {}: score", self.id))
+        metrics(&mut texts).with_context(|| format!("plugin {}: score", self.opened.id))
     }
 
     /// The components of the advantages of scored rows; empty from an estimator without this extension.
@@ -208,16 +177,16 @@ impl Estimator {
             return Ok(Parts::default());
         }
         let (mut texts, _) =
-            self.call(Request::Names).with_context(|| format!("plugin {}: names of parts", self.id))?;
+            self.call(Request::Names).with_context(|| format!("plugin {}: names of parts", self.opened.id))?;
         let names = texts.all(ffi::PART, "name of a part")?;
         let numbers = self
             .call(Request::Fill(self.scoring(rows)?, names.len()))
             .and_then(|(_, out)| out.parts())
-            .with_context(|| format!("plugin {}: parts of {} rows", self.id, rows.len()))?;
+            .with_context(|| format!("plugin {}: parts of {} rows", self.opened.id, rows.len()))?;
         ensure!(
             numbers.len() == names.len() * rows.len(),
             "plugin {} gave {} numbers for {} parts of {} rows",
-            self.id,
+            self.opened.id,
             numbers.len(),
             names.len(),
             rows.len()
@@ -228,22 +197,24 @@ impl Estimator {
 
     /// Checks that every column has the length that the border promises the plugin.
     fn check_columns(&self, rows: &Rows) -> Result<()> {
-        let context = || format!("rows for plugin {}", self.id);
+        let context = || format!("rows for plugin {}", self.opened.id);
         let tokens = check_columns(rows, self.needs).with_context(context)?;
         for Asked { column, optional } in &self.asked {
             match rows.columns.get(&column.to_string()) {
                 Some(values) => values.view().check(column, rows.len(), tokens).with_context(context)?,
-                None => ensure!(*optional, "plugin {} asks for the column `{column}`, and there is none", self.id),
+                None => {
+                    ensure!(*optional, "plugin {} asks for the column `{column}`, and there is none", self.opened.id)
+                }
             }
         }
         Ok(())
     }
 
     fn without_margin(&self, mut numbers: Vec<f32>, tokens: usize, name: &str) -> Result<Vec<f32>> {
-        ensure!(numbers.len() == tokens + MARGIN, "plugin {} gave {name} of another length", self.id);
+        ensure!(numbers.len() == tokens + MARGIN, "plugin {} gave {name} of another length", self.opened.id);
         let margin = numbers.split_off(tokens);
         let untouched = margin.iter().all(|x| x.to_bits() == UNTOUCHED);
-        ensure!(untouched, WroteTooFar { plugin: self.id, name: name.to_string() });
+        ensure!(untouched, WroteTooFar { plugin: self.opened.id, name: name.to_string() });
         Ok(numbers)
     }
 
@@ -257,9 +228,9 @@ impl Estimator {
             rows.group[row], rows.episode[row], rows.step[row]
         );
         if numbers[at].to_bits() == UNTOUCHED {
-            bail!("plugin {} left the {described} unwritten; an estimator must fill every token", self.id);
+            bail!("plugin {} left the {described} unwritten; an estimator must fill every token", self.opened.id);
         }
-        bail!("plugin {} gave {} as the {described}; it must be finite", self.id, numbers[at])
+        bail!("plugin {} gave {} as the {described}; it must be finite", self.opened.id, numbers[at])
     }
 }
 

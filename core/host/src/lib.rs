@@ -18,6 +18,7 @@ mod prompt_template;
 mod shared_env;
 mod estimator;
 mod loss;
+mod opened;
 mod isolate;
 mod probe;
 mod child;

@@ -1,33 +1,27 @@
 //! A policy loss of a plugin. A guard checks that it fills every loss and every derivative with a finite number.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::fmt;
 
 use anyhow::{Context, Result, bail, ensure};
-use nestor_args::terminal;
 use nestor_plugin::{LossNeeds, ffi};
 use serde_json::Value;
 
 use crate::PluginFile;
-use crate::call::{Handle, Out, Texts, open};
-use crate::calls::{Call, Function, Name};
+use crate::call::{Out, Texts};
 use crate::isolate::Process;
 use crate::loss_call::{LossCall, MARGIN, ResponseTokens, UNTOUCHED};
 use crate::observation::metrics;
-use crate::supervise::{Limits, Supervisor};
+use crate::opened::Opened;
+use crate::supervise::Limits;
 
 /// An open loss.
 pub struct Loss {
-    id: &'static str,
-    file: PluginFile,
-    place: Place,
+    opened: Opened<&'static ffi::Loss>,
     needs: LossNeeds,
-}
-
-/// The process that has the loss open.
-enum Place {
-    Here { table: &'static ffi::Loss, handle: Handle, supervisor: Supervisor },
-    Elsewhere(Process),
+    /// Names of the metrics of the first call, which every call has.
+    metrics: OnceCell<Vec<String>>,
 }
 
 /// Losses of response tokens and their derivatives (T each).
@@ -45,51 +39,35 @@ pub struct TokenLosses {
 
 impl fmt::Debug for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Loss").field("id", &self.id).field("needs", &self.needs).finish_non_exhaustive()
+        f.debug_struct("Loss").field("id", &self.opened.id).field("needs", &self.needs).finish_non_exhaustive()
     }
 }
 
 impl Drop for Loss {
     fn drop(&mut self) {
-        let over = match &self.place {
-            Place::Here { supervisor, .. } => supervisor.gave_up(),
-            Place::Elsewhere(process) => process.is_over(),
-        };
-        if over {
-            return; // the plugin may hang again, or is gone
-        }
-        if let Err(error) = self.call(LossCall::Close) {
-            terminal::warn(&format!("warning: plugin {}: closing: {error:#}", self.id));
-        }
+        self.opened.close(|| call(&self.opened, LossCall::Close));
     }
 }
 
 impl Loss {
     pub(super) fn open(
-        (id, file): (&'static str, PluginFile),
+        named: (&'static str, PluginFile),
         table: &'static ffi::Loss,
         config: &Value,
         limits: &Limits,
     ) -> Result<Self> {
-        let (text, supervisor) = (config.to_string(), Supervisor::new(limits.clone()));
-        let (function, under) =
-            (table.open, Call { plugin: Name::of_opened(id), function: Function::Open, position: None });
-        let handle = supervisor
-            .run(under, move || open(function, &text).result())
-            .and_then(|(_, out)| out.handle())
-            .with_context(|| format!("plugin {id}"))?;
-        Self::of((id, file), Place::Here { table, handle, supervisor })
+        Self::of(Opened::here(named, (table, table.open), config, limits)?)
     }
 
     /// A loss in a process of its own, which is open.
     pub(super) fn elsewhere(named: (&'static str, PluginFile), process: Process) -> Result<Self> {
-        Self::of(named, Place::Elsewhere(process))
+        Self::of(Opened::elsewhere(named, process))
     }
 
-    fn of((id, file): (&'static str, PluginFile), place: Place) -> Result<Self> {
-        let mut loss = Self { id, file, place, needs: LossNeeds::default() };
-        let flags = loss
-            .call(LossCall::Needs)
+    fn of(opened: Opened<&'static ffi::Loss>) -> Result<Self> {
+        let mut loss = Self { opened, needs: LossNeeds::default(), metrics: OnceCell::new() };
+        let id = loss.opened.id;
+        let flags = call(&loss.opened, LossCall::Needs)
             .and_then(|(_, out)| out.flags())
             .with_context(|| format!("plugin {id}: needs"))?;
         loss.needs = LossNeeds::from_flags(flags)
@@ -97,25 +75,13 @@ impl Loss {
         Ok(loss)
     }
 
-    fn call(&self, request: LossCall) -> Result<(Texts, Out)> {
-        let call = Call { plugin: Name::of(self.id), function: request.function(), position: None };
-        match &self.place {
-            Place::Here { table, handle, supervisor } => {
-                let (table, handle) = (*table, *handle);
-                // SAFETY: the handle is open, one thread at a time uses a loss, and `compute` has checked the columns.
-                supervisor.run(call, move || unsafe { request.perform(table, handle) }.result())
-            }
-            Place::Elsewhere(process) => process.loss(call, request),
-        }
-    }
-
     pub fn id(&self) -> &str {
-        self.id
+        self.opened.id
     }
 
     /// The plugin file.
     pub fn file(&self) -> &PluginFile {
-        &self.file
+        &self.opened.file
     }
 
     /// The columns and derivatives that it needs beyond the usual ones.
@@ -127,12 +93,12 @@ impl Loss {
     pub fn compute(&self, tokens: ResponseTokens) -> Result<TokenLosses> {
         let (count, offsets) = (tokens.logprobs.len(), tokens.token_offsets.clone());
         self.check_columns(&tokens)?;
-        let context = || format!("plugin {}: compute of {count} tokens", self.id);
-        let (mut texts, arrays) = self
-            .call(LossCall::Compute(Box::new(tokens), self.needs.flags()))
-            .and_then(|(texts, out)| Ok((texts, out.losses()?)))
-            .with_context(context)?;
+        let context = || format!("plugin {}: compute of {count} tokens", self.id());
+        let request = LossCall::Compute(Box::new(tokens), self.needs.flags());
+        let (mut texts, arrays) =
+            call(&self.opened, request).and_then(|(texts, out)| Ok((texts, out.losses()?))).with_context(context)?;
         let metrics = metrics(&mut texts).with_context(context)?;
+        self.check_names(&metrics)?;
         let [losses, by_logprob, by_entropy] = arrays;
         let taken = |numbers, name| self.taken(numbers, &offsets, name);
         Ok(TokenLosses {
@@ -146,9 +112,22 @@ impl Loss {
         })
     }
 
+    /// Checks that the metrics have the names of the first call: they are added up over calls.
+    fn check_names(&self, metrics: &BTreeMap<String, f64>) -> Result<()> {
+        let first = self.metrics.get_or_init(|| metrics.keys().cloned().collect());
+        ensure!(
+            metrics.keys().eq(first),
+            "plugin {} put the metrics [{}], and in its first call [{}]; every call must have the same",
+            self.id(),
+            metrics.keys().map(String::as_str).collect::<Vec<_>>().join(", "),
+            first.join(", ")
+        );
+        Ok(())
+    }
+
     /// Checks that every column has the length that the border promises the plugin.
     fn check_columns(&self, tokens: &ResponseTokens) -> Result<()> {
-        let (id, count) = (self.id, tokens.logprobs.len());
+        let (id, count) = (self.id(), tokens.logprobs.len());
         let columns = [
             ("old_logprobs", tokens.old_logprobs.len()),
             ("behaviour", tokens.behaviour.len()),
@@ -170,7 +149,7 @@ impl Loss {
 
     /// The numbers without their margin, if each was written and is finite.
     fn taken(&self, mut numbers: Vec<f64>, offsets: &[u64], name: &str) -> Result<Vec<f64>> {
-        let (id, count) = (self.id, offsets.last().map_or(0, |&end| end as usize));
+        let (id, count) = (self.id(), offsets.last().map_or(0, |&end| end as usize));
         ensure!(numbers.len() == count + MARGIN, "plugin {id} gave another number of entries: {name}");
         let margin = numbers.split_off(count);
         let untouched = margin.iter().all(|x| x.to_bits() == UNTOUCHED);
@@ -183,4 +162,10 @@ impl Loss {
         }
         bail!("plugin {id} gave {} as the {described}; it must be finite", numbers[at])
     }
+}
+
+fn call(opened: &Opened<&'static ffi::Loss>, request: LossCall) -> Result<(Texts, Out)> {
+    // SAFETY: the handle is open, one thread at a time uses a loss, and `compute` has checked the columns.
+    let here = |request: &LossCall, table, handle| unsafe { request.perform(table, handle) };
+    opened.call((request.function(), request), here, Process::loss)
 }

@@ -57,10 +57,11 @@ const ESTIMATOR: [(&str, &str, &str); 12] = [
 ];
 
 /// The same of the loss.
-const LOSS: [(&str, &str, &str); 11] = [
+const LOSS: [(&str, &str, &str); 12] = [
     ("nan_on_large_ratio", "finite_and_written", "gave NaN as the loss"),
     ("unwritten", "finite_and_written", "left the loss of token 0"),
     ("writes_past", "finite_and_written", "behind the end of an array"),
+    ("names_change", "finite_and_written", "every call must have the same"),
     ("counts_calls", "repeatable", "other numbers in a later call"),
     ("wrong_sign", "derivatives", "the derivative by the log-prob"),
     ("forgets_entropy", "derivatives", "the derivative by the entropy"),

@@ -42,7 +42,7 @@ macro_rules! export {
             static PLUGIN: std::sync::OnceLock<$crate::ffi::Plugin> = std::sync::OnceLock::new();
             PLUGIN.get_or_init(|| $crate::describe(
                 0 $($(.max($crate::export!(@least $can)))*)* $($(.max($crate::export!(@least $able)))*)*
-                    $(.max($crate::least_minor_of::<$loss>()))*,
+                    $(.max($crate::export!(@least_of_loss $loss)))*,
                 vec![
                     $({
                         extern "C" fn extension(id: $crate::ffi::Str) -> *const std::ffi::c_void {
@@ -95,6 +95,7 @@ macro_rules! export {
     (@least columns) => { 2 };
     (@least state) => { 2 };
     (@least parts) => { 0 };
+    (@least_of_loss $loss:ident) => { 5 };
 }
 
 /// The id of an extension and its table of functions.
@@ -142,11 +143,6 @@ pub fn estimator_component<E: Estimator>(extension: Extension) -> ffi::Component
         functions: std::ptr::from_ref(EstimatorFunctions::<E>::TABLE).cast(),
         get_extension: Some(extension),
     }
-}
-
-/// The first minor version whose hosts know losses.
-pub const fn least_minor_of<L: Loss>() -> u32 {
-    5
 }
 
 /// Returns a loss's entry in the description. Losses have no extensions.

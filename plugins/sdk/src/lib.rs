@@ -64,9 +64,7 @@ pub use environment::{Environment, Expert, Instance, Observation, Snapshot, Star
 pub use estimator::Functions as EstimatorFunctions;
 pub use estimator::{Columns, Estimator, Needs, Parts, Scores, State};
 #[doc(hidden)]
-pub use export::{
-    describe, environment_component, estimator_component, extension, least_minor_of, loss_component, table,
-};
+pub use export::{describe, environment_component, estimator_component, extension, loss_component, table};
 pub use image::Image;
 pub use loss::{Loss, LossNeeds, Losses, Tokens};
 pub use message::{Message, unless_chat};

@@ -249,11 +249,11 @@ fn derivatives(subject: &Subject) -> Result<Finding> {
         for (name, derivatives, change) in by {
             let mut at = 0;
             for (number, response) in all.iter().enumerate() {
+                let first = at;
                 for token in 0..response.0.len() {
                     let sum = |steps: f32| -> Result<f64> {
                         let mut moved = all.clone();
                         change(&mut moved[number].0[token], steps * STEP);
-                        let first = pack(&moved, &all, &loss).token_offsets[number] as usize;
                         let losses = loss.compute(pack(&moved, &all, &loss))?.losses;
                         Ok(losses[first..first + response.0.len()].iter().sum())
                     };

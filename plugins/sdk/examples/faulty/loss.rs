@@ -33,6 +33,7 @@ enum Fault {
     NumberOfResponse,
     CountsCalls,
     MetricIsMean,
+    NamesChange,
     LeakInCompute,
 }
 
@@ -92,6 +93,9 @@ impl Loss for PlantedLoss {
             Some(Fault::WritesPast) => unsafe { out.losses.as_mut_ptr().add(out.losses.len()).write(1.0) },
             Some(Fault::LeakInCompute) => std::mem::forget(black_box(vec![1u8; 256 << 10])),
             _ => {}
+        }
+        if has(Fault::NamesChange) && tokens.logprobs.len() > 50 {
+            out.metric("rare", 0.0);
         }
         let tokens = tokens.logprobs.len().max(1) as f64;
         out.metric("ratio", if has(Fault::MetricIsMean) { sum / tokens } else { sum });

@@ -9,7 +9,7 @@
 
 use std::borrow::Cow;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail};
 use tch::{Kind, Tensor};
 
 use super::{LossInputs, TokenLoss};
@@ -28,20 +28,27 @@ pub struct PluginLoss<'a> {
     pub iterations: u64,
 }
 
+/// The token losses of a plugin, with a graph of its derivatives. All columns have one entry for each response token (R); they are
+/// copied to the host, and the plugin's numbers back.
 pub fn loss(inputs: &LossInputs, plugin: PluginLoss) -> Result<TokenLoss> {
-    let column =
-        |x: &Tensor| -> Result<Vec<f32>> { Ok(Vec::try_from(x.detach().to_kind(Kind::Float).flatten(0, -1))?) };
-    let [mini_batch_responses, mini_batch_tokens, most_response_tokens] = inputs.token_weights.totals();
     let needs = plugin.loss.needs();
+    let reference = inputs.ref_logprobs.filter(|_| needs.reference);
+    let columns = [inputs.logprobs, inputs.old_logprobs, inputs.behaviour, inputs.entropy, inputs.advantages];
+    let columns: Vec<Tensor> = columns.into_iter().chain(reference).map(Tensor::detach).collect();
+    // One copy, since on a GPU each waits for the device.
+    let numbers = Vec::<f32>::try_from(Tensor::cat(&columns, 0).to_kind(Kind::Float))?;
+    let mut columns = numbers.chunks((numbers.len() / columns.len()).max(1)).map(<[f32]>::to_vec);
+    let mut column = || columns.next().unwrap_or_default();
+    let [mini_batch_responses, mini_batch_tokens, most_response_tokens] = inputs.token_weights.totals();
     let TokenLosses { losses, by_logprob, by_entropy, metrics } = plugin.loss.compute(ResponseTokens {
         token_offsets: offsets(&Vec::try_from(inputs.responses)?),
-        logprobs: column(inputs.logprobs)?,
+        logprobs: column(),
         detached_logprobs: None,
-        old_logprobs: column(inputs.old_logprobs)?,
-        behaviour: column(inputs.behaviour)?,
-        ref_logprobs: inputs.ref_logprobs.filter(|_| needs.reference).map(column).transpose()?,
-        entropy: column(inputs.entropy)?,
-        advantages: column(inputs.advantages)?,
+        old_logprobs: column(),
+        behaviour: column(),
+        entropy: column(),
+        advantages: column(),
+        ref_logprobs: reference.map(|_| column()),
         mini_batch_responses,
         mini_batch_tokens,
         most_response_tokens,
@@ -55,7 +62,7 @@ pub fn loss(inputs: &LossInputs, plugin: PluginLoss) -> Result<TokenLoss> {
         loss += change(inputs.entropy, &by_entropy);
     }
     if let Some(name) = metrics.keys().find(|name| OWN.contains(&name.as_str())) {
-        ensure!(false, "plugin {}: its metric `{name}` would be Nestor's own loss/{name}; rename it", plugin.loss.id());
+        bail!("plugin {}: its metric `{name}` would be Nestor's own loss/{name}; rename it", plugin.loss.id());
     }
     let metrics = metrics.into_iter().map(|(name, sum)| (Cow::from(format!("loss/{name}")), Tensor::from(sum)));
     Ok(TokenLoss { loss, metrics: metrics.collect() })

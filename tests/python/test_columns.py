@@ -3,13 +3,15 @@
 The example plugin `columns` (plugins/sdk/examples/witness.rs) writes down every column that it gets.
 """
 import json
+import re
 import shutil
 
+import jinja2
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 TEMPERATURE, TOLERANCE = 0.7, 1e-4
 EPISODES = ["next_anchor", "success", "action", "task", "seed", "split", "task_type", "iteration", "token", "observation",
@@ -27,6 +29,8 @@ def models(run, root, tmp_path_factory):
     for seed, name in enumerate(["policy", "teacher"]):
         shutil.copytree(folder / "run/model", folder / name)
         generator = torch.Generator().manual_seed(seed)
+        config = json.loads((folder / name / "config.json").read_text())
+        (folder / name / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 640}))
         weights = load_file(folder / name / "model.safetensors")
         weights = {key: w + 0.2 * torch.randn(w.shape, generator=generator) for key, w in weights.items()}
         save_file(weights, folder / name / "model.safetensors", {"format": "pt"})
@@ -128,6 +132,60 @@ def test_columns_equal_the_episodes_and_transformers(launch, train, models, tmp_
     near(columns["teacher_logprobs"], [x for logprobs, *_ in reference(models / "teacher", sequences) for x in logprobs])
 
 
+HINT = "{{ task }}|{{ observation }}|{{ info.current }}|{{ won }}|{{ steps_taken }}|" \
+       "{% for s in history %}{{ s.observation }}>{{ s.action }},{% endfor %}|{{ admissible | join(' ') }}"
+WINDOW = ["rollout.template=T={{ task }};{{ observation }}", "rollout.max_prompt_tokens=96"]
+TRANSCRIPT = [*WINDOW, "rollout.history={mode: transcript}", "rollout.max_sequence_tokens=600"]
+
+
+@pytest.mark.parametrize("launch, sets, before", [
+    ((), WINDOW, 0), ((), TRANSCRIPT, 6), (("launch", "--nproc", 2), [*WINDOW, "rollout.history.length=2"], 2)])
+def test_a_teacher_with_a_template_scores_behind_its_own_prompts(launch, sets, before, train, models):
+    """Log-probs of transformers behind prompts that Python's jinja2 renders, from what the recorded episodes hold."""
+    done, columns, episodes = train(["task", "token", "observation", "admissible", "teacher_logprobs"], *sets,
+                                    f"estimator.teacher.template={json.dumps(HINT)}", launch=launch)
+    assert done.returncode == 0, done.stderr
+    tokenizer, template = AutoTokenizer.from_pretrained(models / "teacher"), jinja2.Template(HINT)
+    offsets, sequences, row = columns["token_offsets"], [], 0
+    for episode in episodes:
+        task = re.search("T=(.*?);", episode["steps"][0]["prompt"], re.DOTALL)[1]
+        seen = [{"observation": columns["observation"][row + n], "action": step["action"]}
+                for n, step in enumerate(episode["steps"])]
+        for number, step in enumerate(episode["steps"]):
+            text = template.render(task=task, observation=seen[number]["observation"], info=step["info"],
+                                   won=episode["won"], steps_taken=number, admissible=step["admissible"],
+                                   history=seen[max(0, number - before):number])
+            prompt = tokenizer.apply_chat_template([{"role": "user", "content": text}], add_generation_prompt=True, tokenize=False)
+            ids = tokenizer.encode(prompt, add_special_tokens=False)
+            sequences.append((ids, columns["token"][offsets[row]:offsets[row + 1]]))
+            row += 1
+    assert row > 20 and task
+    near(columns["teacher_logprobs"], [x for logprobs, *_ in reference(models / "teacher", sequences) for x in logprobs])
+
+
+def test_another_model_is_the_reference(train, run, run_json, models, tmp_path):
+    sets = [f"reference.path={models / 'teacher'}", "update.kl=null", "update.kl_in_reward={coef: 0.1, kind: k1}"]
+    done, columns, episodes = train(["task", "token", "teacher_logprobs"], *sets)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "run/reference").exists()  # it stays where it is
+    tokenizer, offsets = Tokenizer.from_file(str(models / "policy/tokenizer.json")), columns["token_offsets"]
+    steps = [step for episode in episodes for step in episode["steps"]]
+    sequences = [(tokenizer.encode(step["prompt"], add_special_tokens=False).ids, columns["token"][start:end])
+                 for step, start, end in zip(steps, offsets, offsets[1:])]
+    want = [sum(p - q for p, q in zip(logprobs, columns["teacher_logprobs"][start:end])) / (end - start)
+            for (logprobs, *_), start, end in zip(reference(models / "policy", sequences), offsets, offsets[1:])]
+    got = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[1])["reward/kl"]
+    assert got == pytest.approx(sum(want) / len(want), rel=1e-4) and got > 0.1
+
+    recipe, words = tmp_path / "recipe.yaml", [word for s in sets for word in ("--set", s)]
+    items = [item["name"] for item in run_json("plan", recipe, *words, "--json")["here"]["memory"]["items"]]
+    assert items.count("reference") == items.count("teacher") == 1
+    again = run("train", recipe, *words, "--set", "iterations=2", "--run-dir", tmp_path / "run", "--resume")
+    assert again.returncode == 0, again.stderr
+    idle = run("train", recipe, "--check", "--set", sets[0], "--set", "update.kl=null")
+    assert idle.returncode == 2 and "`reference`: nothing reads its log-probs" in idle.stderr, idle.stderr
+
+
 def test_what_a_run_cannot_give_is_refused_at_its_start(train, run, models, tmp_path):
     def refused(*args, **kwargs):
         done, *_ = train(*args, **kwargs)
@@ -148,6 +206,9 @@ def test_what_a_run_cannot_give_is_refused_at_its_start(train, run, models, tmp_
     (other / "tokenizer.json").write_text(json.dumps(tokenizer))
     assert "other ids than the policy's" in refused(["teacher_logprobs"], f"estimator.teacher.path={other}")
     assert "config.json: no such file" in refused(["teacher_logprobs"], "estimator.teacher.path=no/such/folder")
+    assert "config.json: no such file" in refused(["teacher_logprobs"], "reference.path=no/such/folder")
+    wrong = refused(["teacher_logprobs"], "estimator.teacher.template='{{ answr }}'")
+    assert "estimator.teacher.template" in wrong and "follow_up, info (after the response) and won" in wrong, wrong
     # A column that may be missing is null, and the run starts.
     done, columns, _ = train(["teacher_logprobs?", "task"], teacher=False)
     assert done.returncode == 0 and columns["teacher_logprobs"] is None, done.stderr

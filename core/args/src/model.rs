@@ -56,6 +56,9 @@ pub struct Generate {
     /// Sample from the fewest tokens with at least this total probability; 1 is off
     #[arg(long, value_name = "P", default_value_t = 1.0)]
     pub top_p: f64,
+    /// Sample from tokens of these with at least this part of the likeliest token's probability; 0 is off
+    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    pub min_p: f64,
     /// Seed of the samples
     #[arg(long, value_name = "S", default_value_t = 0)]
     pub seed: u64,

@@ -20,6 +20,8 @@ const NAME: &str = "template";
 pub struct PromptTemplate {
     environment: Environment<'static>,
     origin: String,
+    /// Variables beyond those of [`PromptVariables`], as errors name them.
+    more: Option<&'static str>,
 }
 
 /// The variables of a template; docs/recipe.md lists them with these comments.
@@ -74,9 +76,14 @@ impl PromptTemplate {
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         // As jinja2 reads line ends.
         let source = source.replace("\r\n", "\n").replace('\r', "\n");
-        let mut template = Self { environment, origin: origin.into() };
+        let mut template = Self { environment, origin: origin.into(), more: None };
         template.environment.add_template_owned(NAME, source).map_err(|error| template.explain(&error))?;
         Ok(template)
+    }
+
+    /// The same with further variables, as errors name them.
+    pub fn with_variables(self, more: &'static str) -> Self {
+        Self { more: Some(more), ..self }
     }
 
     /// Its name in errors.
@@ -84,11 +91,11 @@ impl PromptTemplate {
         &self.origin
     }
 
-    /// Renders a prompt.
+    /// Renders a prompt, by default from [`PromptVariables`].
     ///
     /// # Errors
     /// If it names an unknown variable, fails, or does not end.
-    pub fn render(&self, variables: &PromptVariables) -> Result<String> {
+    pub fn render(&self, variables: &impl Serialize) -> Result<String> {
         let variables = minijinja::Value::from(Serde(variables));
         let rendered = self.environment.get_template(NAME).and_then(|template| template.render(variables));
         rendered.map_err(|error| self.explain(&error))
@@ -100,8 +107,11 @@ impl PromptTemplate {
         let part = part.map_or(String::new(), |part| format!(", at `{part}`"));
         input_error!(
             "{}: {error}{part}; a prompt template may use observation, image, task, admissible, history (step, observation, \
-             image, action), step, steps_taken, chat and follow_up",
-            self.origin
+             image, action), step, steps_taken, chat{} follow_up{}{}",
+            self.origin,
+            if self.more.is_some() { "," } else { " and" },
+            if self.more.is_some() { ", " } else { "" },
+            self.more.unwrap_or_default()
         )
     }
 }

@@ -70,6 +70,8 @@ pub struct Episode {
     pub task: u64,
     /// Seed of the environment's reset, the same for all episodes of a group.
     pub seed: u64,
+    /// The goal, as the environment words it last.
+    pub goal: String,
     pub steps: Vec<Step>,
     /// The images that its steps show, each once.
     pub images: Vec<KeyedImage>,

@@ -27,7 +27,7 @@ fn iterate(run: &mut Run) -> Result<()> {
     while let Some(step) = run.next_iteration() {
         let episodes = run.collect(step)?; // tasks x group size, many turns each, all in flight at once
         let mut batch = run.pack(step, &episodes)?; // sequences, response spans, behaviour log-probs, anchors
-        run.columns(&mut batch)?; // columns of networks, such as reference log-probs: only where somebody asks
+        run.columns(&mut batch, &episodes)?; // columns of networks, such as reference log-probs: only where somebody asks
         run.score(&mut batch)?; // the estimator plugin
         let update = run.update(step, &episodes, &batch)?; // mini-batches: loss, backward by block, reduce-scatter, clip, optimizer step
         run.track(step, &episodes, &batch, &update)?;

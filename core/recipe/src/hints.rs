@@ -161,6 +161,9 @@ fn text_hint(keys: &[Key], key: &Key, text: &str) -> Option<String> {
     let synonym = VALUES.iter().find(|(other, _)| *other == lower).map(|(_, own)| *own).filter(known);
     let nearest = options.iter().min_by_key(|option| distance(option, &lower));
     let near = nearest.filter(|option| is_near(distance(option, &lower), option, &lower));
+    if kind.starts_with("a list") && options.contains(&lower) {
+        return Some(format!("write a list, such as `[{lower}]`"));
+    }
     if let Some(option) = synonym.or(near.map(String::as_str)) {
         return Some(format!("did you mean `{option}`?"));
     }

@@ -169,7 +169,10 @@ impl<'a> Schema<'a> {
             Some("boolean") => "`true` or `false`".into(),
             Some("array") => match schema["minItems"].as_u64() {
                 Some(count) => format!("a list of {count}"),
-                None => "a list".into(),
+                None => match self.kind(&schema["items"]) {
+                    options if options.starts_with('`') => format!("a list of {options}"),
+                    _ => "a list".into(),
+                },
             },
             Some("object") => "a section".into(),
             _ => "a map".into(),

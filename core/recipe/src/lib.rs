@@ -12,6 +12,7 @@ mod foreign;
 mod hints;
 mod keys;
 mod location;
+mod lora;
 mod optimizer;
 mod permissions;
 mod plugin_config;
@@ -43,6 +44,7 @@ pub use eval_tasks::EvalTasks;
 pub use foreign::FOREIGN;
 pub use keys::{Key, json_schema, keys, keys_of, table};
 use location::Location;
+pub use lora::{Lora, LoraInit, Projection};
 pub use optimizer::*;
 pub use permissions::OnResume;
 pub use plugin_config::read_config;
@@ -136,10 +138,10 @@ impl Recipe {
     /// Combinations that are allowed but rarely intended.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
-        let truncated = self.rollout.top_k > 0 || self.rollout.top_p < 1.0;
+        let truncated = self.rollout.top_k > 0 || self.rollout.top_p < 1.0 || self.rollout.min_p > 0.0;
         if truncated && self.update.old_logprobs == OldLogprobs::Rollout {
             warnings.push(
-                "rollout.top_k or rollout.top_p cuts the sampling distribution, but log-probs are those of the whole \
+                "rollout.top_k, rollout.top_p or rollout.min_p cuts the sampling distribution, but log-probs are those of the whole \
                  distribution: the ratio of update.old_logprobs: rollout does not correct for the cut"
                     .into(),
             );

@@ -143,6 +143,19 @@ impl EstimatorChoice {
 pub struct Teacher {
     /// A model folder in Hugging Face form, or the id of a model in the Hugging Face cache; with the policy's tokenizer.
     pub path: String,
+    /// A prompt template of the teacher's own (minijinja), by default the policy's prompts. It may use `info`, the environment's info
+    /// after the response, and `won`, beside the variables of `rollout.template`: context that the policy does not see.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::text_file::schema")]
+    pub template: Option<String>,
+}
+
+/// A frozen model beside the policy, which gives log-probs of its responses.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FrozenModel {
+    /// A model folder in Hugging Face form, or the id of a model in the Hugging Face cache; with the policy's tokenizer.
+    pub path: String,
 }
 
 fn empty_map() -> serde_json::Value {

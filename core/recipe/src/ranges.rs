@@ -14,7 +14,6 @@ const MOST_EPISODES: usize = 1 << 20;
 const MOST_SAMPLES: usize = 1 << 10;
 const MOST_STOPS: usize = 16;
 const LONGEST_STOP: usize = 256;
-const MOST_RANK: i64 = 1 << 12;
 const MOST_SECONDS: u64 = 7 * 24 * 3600;
 /// Memory that a process needs before it loads a plugin.
 const LEAST_GIB: f64 = 0.0625;
@@ -44,6 +43,7 @@ pub(super) fn problems(recipe: &Recipe) -> Vec<Problem> {
             .teacher
             .as_ref()
             .and_then(|teacher| least("estimator.teacher.path", teacher.path.len(), 1, "must name a model folder")),
+        r.reference.as_ref().and_then(|it| least("reference.path", it.path.len(), 1, "must name a model folder")),
         r.loss.as_ref().and_then(|loss| loss_plugin(loss, &r.update)),
         played,
         (r.rollout.thinking.is_some() && r.model.new.is_some()).then(|| ("rollout.thinking".into(), thinking.into())),
@@ -162,7 +162,7 @@ fn model(source: &ModelSource) -> Option<Problem> {
         return Some(problem);
     }
     let new = match (&source.path, &source.new) {
-        (Some(_), None) => return source.lora.as_ref().and_then(lora),
+        (Some(_), None) => return source.lora.as_ref().and_then(lora::problem),
         (None, Some(new)) => new,
         (None, None) => return Some(("model".into(), "must hold `path` (a Hugging Face folder) or `new`".into())),
         (Some(_), Some(_)) => {
@@ -198,14 +198,7 @@ fn model(source: &ModelSource) -> Option<Problem> {
     if let Some(problem) = new.vision.as_ref().and_then(new_vision) {
         return Some(problem);
     }
-    source.lora.as_ref().and_then(lora)
-}
-
-fn lora(l: &Lora) -> Option<Problem> {
-    let message = format!("must be from 1 to {MOST_RANK}, but is {}", l.rank);
-    (!(1..=MOST_RANK).contains(&l.rank))
-        .then(|| ("model.lora.rank".into(), message))
-        .or_else(|| range("model.lora.alpha", l.alpha, l.alpha > 0.0, "greater than 0"))
+    source.lora.as_ref().and_then(lora::problem)
 }
 
 fn plugin_config(path: &str, config: &serde_json::Value) -> Option<Problem> {
@@ -265,6 +258,7 @@ fn rollout(r: &Rollout) -> Option<Problem> {
             (r.stop.len() > MOST_STOPS || !r.stop.iter().all(fits)).then(|| ("rollout.stop".into(), message))
         })
         .or_else(|| range("rollout.top_p", r.top_p, r.top_p > 0.0 && r.top_p <= 1.0, "greater than 0 and at most 1"))
+        .or_else(|| range("rollout.min_p", r.min_p, (0.0..=1.0).contains(&r.min_p), "from 0 (off) to 1"))
         .or_else(|| {
             let penalty = r.invalid_action_penalty;
             range("rollout.invalid_action_penalty", penalty, penalty >= 0.0, "0 or more: it is subtracted")
@@ -490,6 +484,6 @@ fn most(path: &str, value: usize, most: usize) -> Option<Problem> {
     (value > most).then(|| (path.into(), format!("must be at most {most}, but is {value}")))
 }
 
-fn range(path: &str, value: f64, good: bool, wanted: &str) -> Option<Problem> {
+pub(super) fn range(path: &str, value: f64, good: bool, wanted: &str) -> Option<Problem> {
     (!good).then(|| (path.into(), format!("must be {wanted}, but is {value}")))
 }

@@ -4,7 +4,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::defaults::{one, one_u32, yes};
-use super::{Critic, EnvChoice, EstimatorChoice, EvalTasks, NewVision, PluginChoice, Update, Vision, WarmStart};
+use super::{
+    Critic, EnvChoice, EstimatorChoice, EvalTasks, FrozenModel, Lora, NewVision, PluginChoice, Update, Vision,
+    WarmStart,
+};
 
 /// A run, described by one YAML file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -44,6 +47,10 @@ pub struct Recipe {
     /// with the optimizer, aggregation and mini-batches of `update`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub critic: Option<Critic>,
+    /// Another model in place of the policy's start, to measure KL against: a KL loss, KL in the reward, or a plugin that reads the
+    /// reference's log-probs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reference: Option<FrozenModel>,
     /// Supervised learning before reinforcement learning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warm_start: Option<WarmStart>,
@@ -126,16 +133,6 @@ pub struct ModelSource {
     pub lora: Option<Lora>,
 }
 
-/// Low-rank adapters (arXiv 2106.09685), equal to peft's without dropout.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Lora {
-    /// Rows of A and columns of B.
-    pub rank: i64,
-    /// Scale: B A is multiplied by alpha / rank.
-    pub alpha: f64,
-}
-
 /// A small model with random weights.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -189,6 +186,9 @@ pub struct Rollout {
     /// Samples among the likeliest tokens up to this total probability; 1 disables the limit.
     #[serde(default = "one")]
     pub top_p: f64,
+    /// Samples among tokens of these with at least this part of the likeliest token's probability; 0 disables the limit.
+    #[serde(default)]
+    pub min_p: f64,
     /// Texts that end a response as an end-of-sequence token does, such as `</action>`. They stay in the response.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stop: Vec<String>,

@@ -110,7 +110,7 @@ pub fn generate(options: &GenerateOptions) -> Result<Generated> {
 }
 
 fn check_options(options: &GenerateOptions) -> Result<()> {
-    let Sampling { temperature, top_k, top_p } = options.sampling;
+    let Sampling { temperature, top_k, top_p, min_p } = options.sampling;
     if !temperature.is_finite() || temperature < 0.0 {
         return Err(input_error!("--temperature must be a number from 0 (greedy), not {temperature}"));
     }
@@ -119,6 +119,9 @@ fn check_options(options: &GenerateOptions) -> Result<()> {
     }
     if !(top_p > 0.0 && top_p <= 1.0) {
         return Err(input_error!("--top-p must be greater than 0 and at most 1, not {top_p}"));
+    }
+    if !(0.0..=1.0).contains(&min_p) {
+        return Err(input_error!("--min-p must be from 0 (off) to 1, not {min_p}"));
     }
     if options.max_new_tokens == 0 {
         return Err(input_error!("--max-new-tokens must be at least 1"));
@@ -187,16 +190,14 @@ mod tests {
             model: PathBuf::new(),
             source: PromptSource::Text(String::new()),
             max_new_tokens: 1,
-            sampling: Sampling { temperature: 0.0, top_k: 0, top_p: 1.0 },
+            sampling: Sampling { temperature: 0.0, ..Sampling::default() },
             seed: 0,
             kind: Kind::Float,
             device: Device::Cpu,
         };
         check_options(&good).expect("valid settings");
-        let sampling = |temperature, top_k, top_p| GenerateOptions {
-            sampling: Sampling { temperature, top_k, top_p },
-            ..good.clone()
-        };
+        let with = |sampling| GenerateOptions { sampling, ..good.clone() };
+        let sampling = |temperature, top_k, top_p| with(Sampling { temperature, top_k, top_p, min_p: 0.0 });
         let cases = [
             (sampling(-1.0, 0, 1.0), "--temperature"),
             (sampling(f64::NAN, 0, 1.0), "--temperature"),
@@ -205,6 +206,7 @@ mod tests {
             (sampling(1.0, 0, 0.0), "--top-p"),
             (sampling(1.0, 0, 1.1), "--top-p"),
             (sampling(1.0, 0, f64::NAN), "--top-p"),
+            (with(Sampling { min_p: 1.1, ..good.sampling }), "--min-p"),
             (GenerateOptions { max_new_tokens: 0, ..good.clone() }, "--max-new-tokens"),
         ];
         for (options, name) in cases {

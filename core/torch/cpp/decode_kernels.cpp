@@ -184,18 +184,19 @@ TokenDraws draw_tokens(const at::Tensor& logits, const DrawColumns& draws) {
     if (draws.top_k) {
       launch("sample_truncated", logits, rows, 1, TRUNCATE_THREADS, read.data_ptr(), statistics.data_ptr(),
              draws.inverse_temperatures.data_ptr(), draws.uniforms.data_ptr(), draws.greedy.data_ptr(),
-             optional(draws.top_k), optional(draws.top_p), drawn.tokens.data_ptr(), vocabulary, chunks);
+             optional(draws.top_k), optional(draws.top_p), optional(draws.log_min_p), drawn.tokens.data_ptr(), vocabulary,
+             chunks);
     }
     launch("sample_token", logits, rows, 1, SAMPLE_THREADS, read.data_ptr(), statistics.data_ptr(),
            draws.inverse_temperatures.data_ptr(), draws.uniforms.data_ptr(), draws.greedy.data_ptr(),
-           optional(draws.top_k), optional(draws.top_p), drawn.tokens.data_ptr(), drawn.logprobs.data_ptr(),
-           vocabulary, chunks);
+           optional(draws.top_k), optional(draws.top_p), optional(draws.log_min_p), drawn.tokens.data_ptr(),
+           drawn.logprobs.data_ptr(), vocabulary, chunks);
     return std::vector<at::Tensor>{statistics, drawn.tokens, drawn.logprobs};
   });
   return drawn;
 }
 
-// The tokens (R) that top-k and top-p let each row of logits (R, V) at its temperature draw, by the rule of
+// The tokens (R) that top-k, top-p and min-p let each row of logits (R, V) at its temperature draw, by the rule of
 // cuda/truncation.cuh.
 static at::Tensor truncated_by_operations(const at::Tensor& scaled, const DrawColumns& draws) {
   const int64_t vocabulary = scaled.size(1);
@@ -203,13 +204,16 @@ static at::Tensor truncated_by_operations(const at::Tensor& scaled, const DrawCo
     return (share.to(at::kDouble).unsqueeze(1) * mass.to(at::kDouble)).to(at::kLong);
   };
   const auto sum = [&](const at::Tensor& sums) { return sums.narrow(1, vocabulary - 1, 1); };
-  const auto mass = ((scaled - scaled.amax(-1, true)).exp() * MASS_UNITS).to(at::kLong);
+  const auto top = scaled.amax(-1, true);
+  const auto mass = ((scaled - top).exp() * MASS_UNITS).to(at::kLong);
   const auto order = std::get<1>(scaled.sort(/*stable=*/true, -1, /*descending=*/true));
   const auto rank = at::arange(vocabulary, order.options()).unsqueeze(0);
   const auto first = rank.lt(draws.top_k->unsqueeze(1)).logical_or(draws.top_k->le(0).unsqueeze(1));
   const auto masses = mass.gather(1, order) * first, sums = masses.cumsum(1);
   const auto enough = part(*draws.top_p, sum(sums)).clamp_min(1);
-  const auto kept = (sums - masses).lt(enough).logical_or(draws.top_p->ge(1).unsqueeze(1)).logical_and(first);
+  const auto near = scaled.gather(1, order).ge(top + draws.log_min_p->unsqueeze(1));
+  const auto kept =
+      (sums - masses).lt(enough).logical_or(draws.top_p->ge(1).unsqueeze(1)).logical_and(first).logical_and(near);
   const auto up_to = (mass * at::zeros_like(kept).scatter(1, order, kept)).cumsum(1);
   const auto drawn = at::minimum(part(draws.uniforms, sum(up_to)), sum(up_to) - 1);
   // Rows that are not finite have any mass; their token must still exist.
@@ -226,7 +230,8 @@ TokenDraws draw_tokens_by_operations(const at::Tensor& logits, const DrawColumns
   const auto last = at::searchsorted(mass, whole).clamp_max(last_token);
   auto whole_drawn = at::minimum(found, last).squeeze(1);
   if (draws.top_k) {
-    const auto cut = draws.top_k->gt(0).logical_and(draws.top_k->le(last_token)).logical_or(draws.top_p->lt(1));
+    const auto cut = draws.top_k->gt(0).logical_and(draws.top_k->le(last_token)).logical_or(draws.top_p->lt(1))
+                         .logical_or(draws.log_min_p->isfinite());
     whole_drawn = at::where(cut, truncated_by_operations(scaled, draws), whole_drawn);
   }
   const auto tokens = at::where(draws.greedy.ne(0), at::argmax(logp, -1), whole_drawn);
@@ -262,12 +267,13 @@ int nestor_samples(const at::Tensor* logits, bool* yes, char* message, size_t me
 }
 
 // Draws a token for each row of logits (R, V): tokens (R) int64, and their log-probs (R) float32. Inverse temperatures and
-// uniforms (R) are float32, and greedy (R) is int32. top_k (R) int32 and top_p (R) float32 are null where no row truncates.
+// uniforms (R) are float32, and greedy (R) is int32. top_k (R) int32, top_p and
+// log_min_p (R) float32 are null where no row truncates.
 int nestor_sample(const at::Tensor* logits, const at::Tensor* inverse_temperatures, const at::Tensor* uniforms,
-                  const at::Tensor* greedy, const at::Tensor* top_k, const at::Tensor* top_p, at::Tensor** out,
-                  char* message, size_t message_size) {
+                  const at::Tensor* greedy, const at::Tensor* top_k, const at::Tensor* top_p, const at::Tensor* log_min_p,
+                  at::Tensor** out, char* message, size_t message_size) {
   return guarded(message, message_size, [&] {
-    const DrawColumns draws{*inverse_temperatures, *uniforms, *greedy, top_k, top_p};
+    const DrawColumns draws{*inverse_temperatures, *uniforms, *greedy, top_k, top_p, log_min_p};
     auto drawn = draws_tokens(*logits) ? draw_tokens(*logits, draws) : draw_tokens_by_operations(*logits, draws);
     out[0] = new at::Tensor(std::move(drawn.tokens));
     out[1] = new at::Tensor(std::move(drawn.logprobs));

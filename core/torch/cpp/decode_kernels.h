@@ -22,10 +22,11 @@ bool rotates_into_cache(const Rotation& rotation, const at::Tensor& cache);
 void rotate_into_cache(const Rotation& rotation, const at::Tensor& cache, const at::Tensor& places);
 void rotate_into_cache_by_operations(const Rotation& rotation, const at::Tensor& cache, const at::Tensor& places);
 
-// Settings of draws, (R) each: float32, float32 and int32; and top-k int32 and top-p float32, both null where no row truncates.
+// Settings of draws, (R) each: float32, float32 and int32; and top-k int32, top-p and the
+// logarithm of min-p float32, all null where no row truncates.
 struct DrawColumns {
   const at::Tensor &inverse_temperatures, &uniforms, &greedy;
-  const at::Tensor *top_k, *top_p;
+  const at::Tensor *top_k, *top_p, *log_min_p;
 };
 
 // Tokens (R) int64 and log-probs (R) float32.

@@ -65,7 +65,9 @@ std::string sampling_problem(at::ScalarType type, const at::Device& device) {
   const auto uniforms = column({0.1f, 0.5f, 0.9f, 0.3f, 0.6f, 0.8f}), top_p = column({0.9f, 1.0f, 1.0f, 1.0f, 1.0f, 0.8f});
   const auto greedy = at::tensor({0, 0, 0, 1, 0, 0}, at::kInt).to(device);
   const auto top_k = at::tensor({0, 0, 0, 0, 20, 50}, at::kInt).to(device);
-  const DrawColumns draws{temperatures, uniforms, greedy, &top_k, &top_p};
+  const float off = -std::numeric_limits<float>::infinity();
+  const auto log_min_p = column({off, -1.0f, off, -1.0f, -2.0f, off});
+  const DrawColumns draws{temperatures, uniforms, greedy, &top_k, &top_p, &log_min_p};
   const auto got = draw_tokens(logits, draws), want = draw_tokens_by_operations(logits, draws);
   if (!got.tokens.equal(want.tokens)) return "it draws other tokens";
   return difference(got.logprobs, want.logprobs);

@@ -17,12 +17,12 @@ namespace {
 
 constexpr int64_t CHUNK = 512;  // logits that share one mass and maximum
 
-// Settings for drawing one row's token: `uniform` picks it from the distribution, or from the part of it that top-k and top-p
-// keep, unless `greedy`.
+// Settings for drawing one row's token: `uniform` picks it from the distribution, or from the part of it that top-k, top-p
+// and min-p keep, unless `greedy`.
 struct Draw {
   float inverse_temperature, uniform;
   int32_t greedy, top_k;
-  float top_p;
+  float top_p, log_min_p;
 };
 
 struct Drawn {
@@ -43,8 +43,10 @@ INLINE int64_t draw_truncated(const Read& read, const float* buffer, int64_t voc
   typedef int64_t Masses __attribute__((vector_size(LANES * sizeof(int64_t))));
   const int64_t chunks = (vocabulary + CHUNK - 1) / CHUNK;
   const bool by_top_k = want.top_k > 0 && want.top_k < vocabulary;
-  const float least =
-      candidates.least_logit(by_top_k, want.top_k, want.top_p, vocabulary, top, whole, largest, chunks);
+  const float by_min_p = top + want.log_min_p;
+  float least = candidates.least_logit(by_top_k, want.top_k, want.top_p, vocabulary, top, whole, largest, chunks);
+  // Where both are on, top-p counts mass of top-k's tokens that min-p leaves out.
+  if (!by_top_k || want.top_p >= 1.0f) least = std::max(least, by_min_p);
   // Without top-k all mass counts.
   const float counted = by_top_k ? least : top + NO_MASS;
   candidates.clear();
@@ -62,7 +64,7 @@ INLINE int64_t draw_truncated(const Read& read, const float* buffer, int64_t voc
   }
   uint64_t sum = 0;
   for (int k = 0; k < LANES; ++k) sum += static_cast<uint64_t>(sums[k]);
-  return candidates.draw(by_top_k, want.top_k, want.top_p, want.uniform, sum);
+  return candidates.draw(by_top_k, want.top_k, want.top_p, by_min_p, want.uniform, sum);
 }
 
 template <typename T>
@@ -110,7 +112,7 @@ INLINE Drawn draw(const T* logits, int64_t vocabulary, const Draw& want, Scratch
     int64_t i = 0;
     while (buffer[i] != top) ++i;
     token = c * CHUNK + i;
-  } else if (truncates(want.greedy, want.top_k, want.top_p, vocabulary)) {
+  } else if (truncates(want.greedy, want.top_k, want.top_p, want.log_min_p, vocabulary)) {
     token = draw_truncated(read, buffer, vocabulary, maxima, top, whole, want, scratch.candidates);
   } else {
     const double threshold = want.uniform * whole;

@@ -1,4 +1,4 @@
-// Top-k and top-p of a row on a CPU, by the rule of cuda/truncation.cuh. Tokens that surely are not kept are never looked at,
+// Top-k, top-p and min-p of a row on a CPU, by the rule of cuda/truncation.cuh. Tokens that surely are not kept are never looked at,
 // and no row is sorted.
 
 #pragma once
@@ -43,8 +43,9 @@ struct Candidates {
     std::nth_element(ordered.begin() + from, ordered.begin() + k, ordered.begin() + to);
   }
 
-  // The drawn token. `whole`: the mass of all tokens, candidates or not; it counts where top-k is off.
-  int64_t draw(bool by_top_k, int32_t top_k, float top_p, float uniform, uint64_t whole) {
+  // The drawn token. `whole`: the mass of all tokens, candidates or not; it counts where top-k is off. `least`: the least
+  // logit that min-p keeps.
+  int64_t draw(bool by_top_k, int32_t top_k, float top_p, float least, float uniform, uint64_t whole) {
     ordered = ranks;
     int64_t kept = static_cast<int64_t>(ordered.size());
     if (by_top_k && top_k < kept) {
@@ -67,8 +68,11 @@ struct Candidates {
         }
       }
     }
-    const uint64_t last = *std::max_element(ordered.begin(), ordered.begin() + kept);
-    const uint64_t drawn = drawn_mass(uniform, mass_between(0, kept));
+    const uint64_t last = std::min(*std::max_element(ordered.begin(), ordered.begin() + kept),
+                                   static_cast<uint64_t>(~place_of(least)) << 32 | 0xffffffffu);
+    uint64_t all = 0;
+    for (int64_t i = 0; i < kept; ++i) all += ordered[i] <= last ? mass_of(ordered[i]) : 0;
+    const uint64_t drawn = drawn_mass(uniform, all);
     uint64_t sum = 0;
     size_t at = 0;
     for (;; ++at) {
@@ -78,8 +82,8 @@ struct Candidates {
     }
   }
 
-  // Logits below this are surely not kept. `maxima`: the largest logit of each of `chunks` chunks; `whole`: the sum of
-  // e^(logit - top) up to a relative error of 1e-5.
+  // Logits below this are surely not kept by top-k and top-p. `maxima`: the largest logit of each of `chunks` chunks; `whole`:
+  // the sum of e^(logit - top) up to a relative error of 1e-5.
   float least_logit(bool by_top_k, int32_t top_k, float top_p, int64_t vocabulary, float top, double whole,
                     const float* maxima, int64_t chunks) {
     const float massive = top + NO_MASS;

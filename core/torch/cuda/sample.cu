@@ -71,11 +71,12 @@ DEVICE void sample_chunks(const T* logits, const float* inverse_temperatures, fl
 }
 
 // The token and its log-prob at the sampling temperature; NaN where the row's logits are not finite. A block for each row.
-// A row that truncates has its token already. `top_k` and `top_p` are null where none does.
+// A row that truncates has its token already. `top_k`, `top_p` and `log_min_p` are null where
+// none does.
 template <class T>
 DEVICE void sample_token(const T* logits, const float* statistics, const float* inverse_temperatures, const float* uniforms,
-                         const int32_t* greedy, const int32_t* top_k, const float* top_p, int64_t* tokens, float* logprobs,
-                         int64_t vocabulary, int32_t chunks) {
+                         const int32_t* greedy, const int32_t* top_k, const float* top_p, const float* log_min_p,
+                         int64_t* tokens, float* logprobs, int64_t vocabulary, int32_t chunks) {
   SHARED(float, largest, MOST_CHUNKS);
   SHARED(float, masses, MOST_CHUNKS);
   SHARED(double, scales, MOST_CHUNKS);  // e^(the chunk's largest logit - the row's)
@@ -84,7 +85,7 @@ DEVICE void sample_token(const T* logits, const float* statistics, const float* 
   SHARED(int32_t, chosen, 1);
   const int64_t row = blockIdx.x;
   const float inverse_temperature = inverse_temperatures[row];
-  const bool is_drawn = top_k && truncates(greedy[row], top_k[row], top_p[row], vocabulary);
+  const bool is_drawn = top_k && truncates(greedy[row], top_k[row], top_p[row], log_min_p[row], vocabulary);
   float top = -INFINITY;
   for (int c = threadIdx.x; c < chunks; c += blockDim.x) {
     largest[c] = statistics[2 * row * chunks + c];
@@ -164,8 +165,9 @@ DEVICE void sample_token(const T* logits, const float* statistics, const float* 
   extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS)                                                         \
       sample_token_##SUFFIX(const T* logits, const float* statistics, const float* inverse_temperatures,               \
                             const float* uniforms, const int32_t* greedy, const int32_t* top_k, const float* top_p,    \
-                            int64_t* tokens, float* logprobs, int64_t vocabulary, int32_t chunks) {                    \
-    sample_token<T>(logits, statistics, inverse_temperatures, uniforms, greedy, top_k, top_p, tokens, logprobs,        \
-                    vocabulary, chunks);                                                                               \
+                            const float* log_min_p, int64_t* tokens, float* logprobs, int64_t vocabulary,              \
+                            int32_t chunks) {                                                                          \
+    sample_token<T>(logits, statistics, inverse_temperatures, uniforms, greedy, top_k, top_p, log_min_p, tokens,       \
+                    logprobs, vocabulary, chunks);                                                                     \
   }
 FOR_EACH_TYPE(SAMPLE)

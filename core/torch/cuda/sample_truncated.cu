@@ -1,4 +1,4 @@
-// Draws one token per row from the tokens that top-k and top-p keep, by the rule of truncation.cuh: the token that the CPU
+// Draws one token per row from the tokens that top-k, top-p and min-p keep, by the rule of truncation.cuh: the token that the CPU
 // draws. A block for each row; `sample_token` then gives the log-prob.
 //
 // The kept tokens end at a number of the logits, which is found digit by digit: masses by digit, in shared memory, and the
@@ -151,8 +151,8 @@ DEVICE Cut cut(const TruncatedRow<T>& row, const Cut& within, int32_t top_k, flo
 
 template <class T>
 DEVICE void sample_truncated(const T* logits, const float* statistics, const float* inverse_temperatures, const float* uniforms,
-                             const int32_t* greedy, const int32_t* top_k, const float* top_p, int64_t* tokens,
-                             int64_t vocabulary, int32_t chunks) {
+                             const int32_t* greedy, const int32_t* top_k, const float* top_p, const float* log_min_p,
+                             int64_t* tokens, int64_t vocabulary, int32_t chunks) {
   SHARED(uint32_t, low, DIGITS);
   SHARED(uint32_t, high, DIGITS);
   SHARED(Mass, masses, MOST_CHUNKS);      // of logits beyond the cut, by chunk
@@ -162,7 +162,7 @@ DEVICE void sample_truncated(const T* logits, const float* statistics, const flo
   SHARED(int32_t, chosen, 1);
   SHARED(Mass, passed, 2);  // mass and equals before the chosen chunk
   const int64_t number = blockIdx.x;
-  if (!truncates(greedy[number], top_k[number], top_p[number], vocabulary)) return;
+  if (!truncates(greedy[number], top_k[number], top_p[number], log_min_p[number], vocabulary)) return;
 
   // A logit that is not finite makes its chunk's mass infinite or not a number.
   float top = -INFINITY, bad = 0;
@@ -180,6 +180,8 @@ DEVICE void sample_truncated(const T* logits, const float* statistics, const flo
   Cut kept{0, 0};
   if (top_k[number] > 0 && top_k[number] < vocabulary) kept = cut<false>(row, kept, top_k[number], 0.0f, digits);
   if (top_p[number] < 1.0f) kept = cut<true>(row, kept, 0, top_p[number], digits);
+  const uint32_t least = place_of(top + log_min_p[number]);
+  if (kept.place < least) kept = {least - 1, 0};
 
   for (int c = warp(); c < chunks; c += warps()) {
     const int64_t first = static_cast<int64_t>(c) * CHUNK;
@@ -241,7 +243,8 @@ DEVICE void sample_truncated(const T* logits, const float* statistics, const flo
   extern "C" __global__ void __launch_bounds__(TRUNCATE_THREADS)                                                         \
       sample_truncated_##SUFFIX(const T* logits, const float* statistics, const float* inverse_temperatures,             \
                                 const float* uniforms, const int32_t* greedy, const int32_t* top_k, const float* top_p,  \
-                                int64_t* tokens, int64_t vocabulary, int32_t chunks) {                                   \
-    sample_truncated<T>(logits, statistics, inverse_temperatures, uniforms, greedy, top_k, top_p, tokens, vocabulary, chunks); \
+                                const float* log_min_p, int64_t* tokens, int64_t vocabulary, int32_t chunks) {           \
+    sample_truncated<T>(logits, statistics, inverse_temperatures, uniforms, greedy, top_k, top_p, log_min_p, tokens,     \
+                        vocabulary, chunks);                                                                             \
   }
 FOR_EACH_TYPE(SAMPLE_TRUNCATED)

@@ -1,9 +1,10 @@
-// Top-k and top-p by sums of whole numbers, which have no order: the CPU's sampler and the kernels keep the same tokens and
+// Top-k, top-p and min-p by sums of whole numbers, which have no order: the CPU's sampler and the kernels keep the same tokens and
 // draw the same one of them. The rule of both:
 // - Logits are taken at the row's temperature, in float32. Larger ones come first, equal ones in the order of their tokens.
 // - A token's mass is e^(logit - largest logit) in units of 2^-40, rounded down.
 // - Top-k keeps the first k tokens.
 // - Top-p keeps the first of these, and further ones while the mass before them is below p of the mass of these.
+// - Min-p keeps those of these whose logit is at least the largest one plus the logarithm of min-p.
 // - The draw is the first kept token in the order of tokens up to which more mass is kept than `uniform` of all kept mass.
 
 #pragma once
@@ -11,8 +12,8 @@
 #include "exponential.cuh"
 
 // True for rows that draw from a part of their distribution. A row without a whole number of tokens to keep keeps them all.
-EXACT bool truncates(int32_t greedy, int32_t top_k, float top_p, int64_t vocabulary) {
-  return !greedy && ((top_k > 0 && top_k < vocabulary) || top_p < 1.0f);
+EXACT bool truncates(int32_t greedy, int32_t top_k, float top_p, float log_min_p, int64_t vocabulary) {
+  return !greedy && ((top_k > 0 && top_k < vocabulary) || top_p < 1.0f || log_min_p > -INFINITY);
 }
 
 constexpr float MASS_UNITS = 1099511627776.0f;  // of the largest logit's token

@@ -39,12 +39,15 @@ pub struct RawDraw {
     pub top_k: i32,
     /// Draws among the likeliest tokens that have this part of the mass; 1 or more: among all that top-k keeps.
     pub top_p: f32,
+    /// Draws among tokens whose logit is at least the largest plus this, the logarithm of min-p; minus infinity: among all that
+    /// top-k and top-p keep.
+    pub log_min_p: f32,
 }
 
 impl Default for RawDraw {
     /// The first token of the whole distribution.
     fn default() -> Self {
-        Self { inverse_temperature: 1.0, uniform: 0.0, greedy: 0, top_k: 0, top_p: 1.0 }
+        Self { inverse_temperature: 1.0, uniform: 0.0, greedy: 0, top_k: 0, top_p: 1.0, log_min_p: f32::NEG_INFINITY }
     }
 }
 
@@ -256,10 +259,11 @@ impl PagedCache {
 /// Draws a token per row of logits (R, V) on a CPU, float32 or bfloat16. It sums the mass of chunks first, and then reads
 /// again only the chunk in which the cumulative distribution exceeds the row's uniform number.
 ///
-/// A row with top-k or top-p draws by sums of whole numbers, which have no order. Logits are taken at the row's temperature;
+/// A row with top-k, top-p or min-p draws by sums of whole numbers, which have no order. Logits are taken at the row's temperature;
 /// larger ones come first, equal ones in the order of their tokens. A token's mass is e^(logit - largest logit) in units of
 /// 2^-40, rounded down. Top-k keeps the first k tokens. Top-p keeps the first of these, and further ones while the mass before
-/// them is below p times the mass of these. The draw is the first kept token, in the order of tokens, up to which more mass is
+/// them is below p times the mass of these. Min-p keeps those of these whose logit is at least the largest plus the logarithm
+/// of min-p: transformers' order. The draw is the first kept token, in the order of tokens, up to which more mass is
 /// kept than the uniform number times all kept mass. So a token with less than 2^-40 of the likeliest one's mass is never drawn.
 pub fn draw(logits: &Tensor, draws: &[RawDraw]) -> Result<Vec<RawDrawn>> {
     let size = logits.size();

@@ -32,6 +32,7 @@ unsafe extern "C" {
         greedy: TensorPtr,
         top_k: TensorPtr,
         top_p: TensorPtr,
+        log_min_p: TensorPtr,
         out: *mut *mut C_tensor,
         message: *mut c_char,
         message_size: usize,
@@ -120,6 +121,8 @@ pub struct TruncationColumns<'a> {
     pub top_k: &'a Tensor,
     /// Part of the mass, float32; 1 or more: all.
     pub top_p: &'a Tensor,
+    /// Logarithm of the least part of the likeliest token's probability, float32; minus infinity: all.
+    pub log_min_p: &'a Tensor,
 }
 
 /// Returns true if [`sample`] has kernels for logits (R, V).
@@ -137,7 +140,7 @@ pub fn samples(logits: &Tensor) -> bool {
 pub fn sample(logits: &Tensor, draws: &DrawColumns) -> [Tensor; 2] {
     let rows = logits.size()[0];
     let DrawColumns { inverse_temperatures, uniforms, greedy, truncation } = draws;
-    let cut = truncation.map(|cut| [(cut.top_k, Kind::Int), (cut.top_p, Kind::Float)]);
+    let cut = truncation.map(|cut| [(cut.top_k, Kind::Int), (cut.top_p, Kind::Float), (cut.log_min_p, Kind::Float)]);
     let columns = [(*inverse_temperatures, Kind::Float), (*uniforms, Kind::Float), (*greedy, Kind::Int)];
     for (column, kind) in columns.into_iter().chain(cut.into_iter().flatten()) {
         assert!(column.size() == [rows] && column.kind() == kind && column.device() == logits.device());
@@ -152,6 +155,7 @@ pub fn sample(logits: &Tensor, draws: &DrawColumns) -> [Tensor; 2] {
             greedy.as_ptr(),
             truncation.map_or(std::ptr::null_mut(), |cut| cut.top_k.as_ptr()),
             truncation.map_or(std::ptr::null_mut(), |cut| cut.top_p.as_ptr()),
+            truncation.map_or(std::ptr::null_mut(), |cut| cut.log_min_p.as_ptr()),
             out,
             message,
             size,

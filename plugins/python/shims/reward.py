@@ -148,14 +148,18 @@ class Environment:
 
     template = "{{ observation }}"
 
-    def __init__(self, rewards, data, held_out=None, columns=None):
-        """`rewards` has the functions, each with `fn`, `weight` and perhaps `name`. `columns` renames those of the file."""
+    def __init__(self, rewards, data, held_out=None, columns=None, info=()):
+        """`rewards` has the functions, each with `fn`, `weight` and perhaps `name`. `columns` renames those of the file, and `info` names
+        those for the info after a step."""
         self.tasks = common.by_split(data, held_out, tuple((columns or {}).items()))
         for rows in self.tasks.values():
             for row in rows:
                 if common.prompt_of(row) is None:
                     raise KeyError(f"{row.source}: the row has no `prompt` and no `messages`; it has {', '.join(row) or 'nothing'}. Name "
                                    "the column by config key `columns`: {prompt: …}")
+                if missing := [name for name in info if name not in row]:
+                    raise KeyError(f"{row.source}: `info` names {', '.join(missing)}, and the row has {', '.join(row)}")
+        self.shown = info
         self.rewards = []
         for one in rewards:
             function = load(one["fn"])
@@ -175,12 +179,16 @@ class Environment:
 
     def step(self, completion):
         total, metrics = self.scored([(self.row, completion)])[0]
-        return "", total, True, False, {"metrics": metrics} if metrics else {}
+        return "", total, True, False, self.info(self.row) | ({"metrics": metrics} if metrics else {})
+
+    def info(self, row):
+        return {name: row[name] for name in self.shown}
 
     def score(self, items):
         """Reward and metrics of finished completions together: items of split, task and response."""
-        scored = self.scored([(self.tasks[one["split"]][one["task"]], one["response"]) for one in items])
-        return [{"reward": reward, "metrics": metrics} for reward, metrics in scored]
+        rows = [self.tasks[one["split"]][one["task"]] for one in items]
+        scored = self.scored([(row, one["response"]) for row, one in zip(rows, items)])
+        return [{"reward": reward, "metrics": metrics, "info": self.info(row)} for row, (reward, metrics) in zip(rows, scored)]
 
     def scored(self, items):
         """Reward and metrics of rows and their completions."""

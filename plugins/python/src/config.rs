@@ -51,6 +51,9 @@ pub struct Config {
     /// Rows at the end of `data` without splits that become split `eval`; a tenth if omitted.
     #[serde(default)]
     pub held_out: Option<u64>,
+    /// Columns of the row that go into the info after the step, for records and for a teacher's prompt.
+    #[serde(default)]
+    pub info: Vec<String>,
     /// Arguments of the class.
     #[serde(default)]
     pub kwargs: Map<String, Value>,
@@ -169,6 +172,7 @@ impl Setup {
             (Some(class), true, None) => {
                 ensure!(config.held_out.is_none(), "config key `held_out` needs `reward` and `data`");
                 ensure!(config.columns.is_empty(), "config key `columns` needs `reward` and `data`");
+                ensure!(config.info.is_empty(), "config key `info` needs `reward` and `data`");
                 ensure!(!config.batch, "config key `batch` needs `reward` and `data`");
                 (class.clone(), class, config.kwargs)
             }
@@ -179,6 +183,7 @@ impl Setup {
                     ("data", json!(data)),
                     ("held_out", json!(config.held_out)),
                     ("columns", json!(config.columns)),
+                    ("info", json!(config.info)),
                 ];
                 let kwargs = kwargs.map(|(name, value)| (name.to_string(), value)).into_iter().collect();
                 let named: Vec<_> = rewards.into_iter().map(|reward| reward.function).collect();

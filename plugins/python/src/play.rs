@@ -4,7 +4,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use nestor_plugin::parse::think_action;
 use nestor_plugin::{Expert, Instance, Message, Observation, Snapshot, Start};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::PythonEnv;
 use crate::batch::Batch;
@@ -104,8 +104,7 @@ impl Play {
         episode.progress.over = true;
         let Origin::Reset { request, .. } = &episode.origin else { bail!("a loaded episode is not scored in a batch") };
         let item = json!({ "split": request["split"], "task": request["task"], "response": response });
-        let (Score { reward, mut metrics }, together) = batch.score(&world.pool, &self.seat, item)?;
-        let mut info = Map::new();
+        let (Score { reward, mut metrics, mut info }, together) = batch.score(&world.pool, &self.seat, item)?;
         if let Some(least) = world.pool.setup().won_at {
             info.insert("won".into(), (reward >= least).into());
         }

@@ -110,6 +110,8 @@ pub struct Score {
     pub reward: f64,
     /// Numbers for metrics.jsonl.
     pub metrics: BTreeMap<String, f64>,
+    /// The info after the step.
+    pub info: Map<String, Value>,
 }
 
 #[derive(Deserialize)]

@@ -192,6 +192,9 @@ impl Linear {
 
     /// The same with the adapters of its projections, in the order of their rows; y gets s (x Aᵀ) Bᵀ in addition.
     pub fn adapt(self, parts: &[LowRank], scale: f64) -> Self {
+        if parts.iter().all(LowRank::is_none) {
+            return self;
+        }
         let options = (self.weight.kind(), self.weight.device());
         let all: Vec<&Tensor> = parts.iter().map(|part| &part.a).collect();
         let a = Tensor::cat(&all, 0).to_kind(options.0);
@@ -230,7 +233,7 @@ impl Linear {
         let LayerGradients { input: x, output: g, .. } = gradients;
         let inner = x.matmul(&a.tr()) * *scale; // s x Aᵀ (T, n r)
         let back = g.matmul(b); // (T, n r)
-        for (sum, place) in sums.iter().zip(places(sums)) {
+        for (sum, place) in sums.iter().zip(places(sums)).filter(|(sum, _)| !sum.is_none()) {
             let columns = |t: &Tensor| t.narrow(1, place.column, place.columns);
             ops.add_product(&sum.b, &g.narrow(1, place.row, place.rows), &columns(&inner), first);
             ops.add_product(&sum.a, &columns(&back), x, first);

@@ -139,7 +139,7 @@ fn draw(seed: u64, number: u64, starts: &[i64], numel: i64) -> Result<Vec<Vec<f3
 }
 
 /// `n` standard normal numbers from the random stream of this key, by Box and Muller.
-fn normals(key: [u64; 4], n: i64) -> Vec<f32> {
+pub fn normals(key: [u64; 4], n: i64) -> Vec<f32> {
     let mut bytes = [0; 32];
     for (part, word) in bytes.chunks_exact_mut(8).zip(key) {
         part.copy_from_slice(&word.to_le_bytes());

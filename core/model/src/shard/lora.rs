@@ -1,4 +1,4 @@
-//! LoRA: each linear projection of a block is trained through two thin matrices A and B; everything else is frozen.
+//! LoRA: linear projections of a block are trained through two thin matrices A and B; everything else is frozen.
 //!
 //! ```text
 //! y = x W0ᵀ + s (x Aᵀ) Bᵀ,   s = alpha / rank,   A (rank, in),   B (out, rank)
@@ -16,7 +16,8 @@ use tch::{Device, Kind, Tensor, no_grad};
 
 use super::layout::{Layout, Param};
 use super::units::Ranks;
-use crate::recipe;
+use crate::model::new::normals;
+use crate::recipe::{Lora, LoraInit};
 
 /// Last word of the keys of A's random numbers; no key of new weights or of noise ends with it.
 const ADAPTERS: u64 = u64::MAX - 1;
@@ -28,21 +29,47 @@ pub struct Adapters {
     pub layouts: Vec<Layout>,
     /// A and B that the network computes with, whole on every rank: one flat float32 tensor per block.
     whole: Vec<Tensor>,
-    /// Rows of A.
-    lora_rank: i64,
-    alpha: f64,
+    /// A block's projections in their order.
+    projections: Vec<Adapted>,
+    settings: Lora,
 }
 
-/// A (rank, in) and B (out, rank) of one projection, or their gradient sums: float32 views of a flat tensor.
+/// A projection of every block.
+#[derive(Debug, Clone)]
+struct Adapted {
+    /// (out, in) of its weight.
+    shape: [i64; 2],
+    /// Number of its adapter in a block, if it has one.
+    number: Option<usize>,
+}
+
+/// A (rank, in) and B (out, rank) of one projection, or their gradient sums: float32 views of a flat tensor. The rank is 0 where
+/// the projection has no adapter.
 #[derive(Debug)]
 pub struct LowRank {
     pub a: Tensor,
     pub b: Tensor,
 }
 
+impl LowRank {
+    /// True for a projection without an adapter.
+    pub fn is_none(&self) -> bool {
+        self.a.size()[0] == 0
+    }
+}
+
 /// A block's linear projections: all of its matrices.
 pub fn projections(block: &Layout) -> impl Iterator<Item = &Param> {
     block.params.iter().filter(|p| p.shape.len() == 2)
+}
+
+/// A block's projections that get adapters.
+pub fn adapted<'a>(block: &'a Layout, settings: &Lora) -> impl Iterator<Item = &'a Param> {
+    projections(block).filter(|w| adapts(settings, w))
+}
+
+fn adapts(settings: &Lora, w: &Param) -> bool {
+    settings.adapts(module(w).rsplit('.').next().unwrap_or_default())
 }
 
 /// A projection's name without `.weight`.
@@ -51,43 +78,56 @@ fn module(w: &Param) -> &str {
 }
 
 impl Adapters {
-    /// The layouts of A and B of each projection of these blocks, under peft's names.
-    pub fn layouts_of(blocks: &[Layout], lora_rank: i64) -> Vec<Layout> {
+    /// The layouts of A and B of each adapted projection of these blocks, under peft's names.
+    pub fn layouts_of(blocks: &[Layout], settings: &Lora) -> Vec<Layout> {
+        let lora_rank = settings.rank;
         let adapter = |block: &Layout| {
             let pair = |w: &Param| {
                 let name = |which: &str| format!("base_model.model.{}.lora_{which}.weight", module(w));
                 [(name("A"), vec![lora_rank, w.shape[1]]), (name("B"), vec![w.shape[0], lora_rank])]
             };
-            Layout::new(block.name.clone(), projections(block).flat_map(pair).collect())
+            Layout::new(block.name.clone(), adapted(block, settings).flat_map(pair).collect())
         };
         blocks.iter().map(adapter).collect()
     }
 
-    /// Adapters of these blocks that change nothing yet, as peft makes them: A uniform within ±1 / sqrt(in)
-    /// (`kaiming_uniform_(a=sqrt(5))`), B zero.
-    pub fn new(blocks: &[Layout], device: Device, settings: &recipe::Lora, seed: u64) -> Self {
-        let layouts = Self::layouts_of(blocks, settings.rank);
+    /// Adapters of these blocks that change nothing yet, as peft makes them: B is zero, and A uniform within ±1 / sqrt(in)
+    /// (`kaiming_uniform_(a=sqrt(5))`) or normal with standard deviation 1 / rank (`gaussian`).
+    pub fn new(blocks: &[Layout], device: Device, settings: &Lora, seed: u64) -> Self {
+        let layouts = Self::layouts_of(blocks, settings);
         let whole = layouts.iter().enumerate().map(|(block, layout)| {
             let start = Tensor::zeros([layout.numel()], (Kind::Float, device));
             for (number, a) in layout.params.iter().step_by(2).enumerate() {
-                let values = Tensor::from_slice(&uniform([seed, block as u64, number as u64, ADAPTERS], a));
+                let key = [seed, block as u64, number as u64, ADAPTERS];
+                let values = match settings.init {
+                    LoraInit::Kaiming => Tensor::from_slice(&uniform(key, a)),
+                    LoraInit::Gaussian => Tensor::from_slice(&normals(key, a.numel())) / settings.rank as f64,
+                };
                 start.narrow(0, a.offset, a.numel()).copy_(&values);
             }
             start
         });
         let whole = whole.collect();
-        Self::of(layouts, whole, settings)
+        Self::of(blocks, whole, settings)
     }
 
-    /// Adapters with these values, one flat float32 tensor per block.
-    pub fn of(layouts: Vec<Layout>, whole: Vec<Tensor>, settings: &recipe::Lora) -> Self {
-        Self { layouts, whole, lora_rank: settings.rank, alpha: settings.alpha }
+    /// Adapters of these blocks with these values, one flat float32 tensor per block.
+    pub fn of(blocks: &[Layout], whole: Vec<Tensor>, settings: &Lora) -> Self {
+        let layouts = Self::layouts_of(blocks, settings);
+        let mut numbers = 0..;
+        let one = |w: &Param| Adapted {
+            shape: [w.shape[0], w.shape[1]],
+            number: adapts(settings, w).then(|| numbers.next()).flatten(),
+        };
+        let projections = blocks.first().into_iter().flat_map(projections).map(one).collect();
+        Self { layouts, whole, projections, settings: settings.clone() }
     }
 
     /// A copy with its own storage.
     pub fn copy(&self) -> Self {
         let whole = self.whole.iter().map(|flat| flat.detach().copy()).collect();
-        Self { layouts: self.layouts.clone(), whole, ..*self }
+        let Self { layouts, projections, settings, .. } = self;
+        Self { layouts: layouts.clone(), whole, projections: projections.clone(), settings: settings.clone() }
     }
 
     /// This rank's shards of A and B, one flat tensor per block.
@@ -110,8 +150,15 @@ impl Adapters {
     /// A and B of a block's projections in a flat tensor of the block's layout.
     pub fn views(&self, block: usize, flat: &Tensor) -> Vec<LowRank> {
         let layout = &self.layouts[block];
-        let pair = |ab: &[Param]| LowRank { a: layout.view(flat, &ab[0]), b: layout.view(flat, &ab[1]) };
-        layout.params.chunks_exact(2).map(pair).collect()
+        let none = |shape| Tensor::zeros(shape, (flat.kind(), flat.device()));
+        let views = self.projections.iter().map(|Adapted { shape: [outputs, inputs], number }| match number {
+            Some(number) => {
+                let at = 2 * number;
+                LowRank { a: layout.view(flat, &layout.params[at]), b: layout.view(flat, &layout.params[at + 1]) }
+            }
+            None => LowRank { a: none([0, *inputs]), b: none([*outputs, 0]) },
+        });
+        views.collect()
     }
 
     /// A rank's shard of a block's weights with the adapters merged into them, W0 + s B A in float32; `held` is its shard of
@@ -120,7 +167,8 @@ impl Adapters {
         no_grad(|| {
             let merged = held.detach().to_kind(Kind::Float).copy();
             let partition = ranks.partition(layout);
-            for (w, LowRank { a, b }) in projections(layout).zip(self.of_block(block)) {
+            let all = projections(layout).zip(self.of_block(block));
+            for (w, LowRank { a, b }) in all.filter(|(_, one)| !one.is_none()) {
                 let change = (b.matmul(&a) * self.scale()).view([-1]);
                 for piece in partition.pieces_of(ranks.comm.rank(), w.offset..w.offset + w.numel()) {
                     let change = change.narrow(0, piece.start - w.offset, piece.length);
@@ -145,8 +193,8 @@ impl Adapters {
             "task_type": "CAUSAL_LM",
             "base_model_name_or_path": base,
             "revision": revision,
-            "r": self.lora_rank,
-            "lora_alpha": self.alpha,
+            "r": self.settings.rank,
+            "lora_alpha": self.settings.alpha,
             "lora_dropout": 0.0,
             "bias": "none",
             "target_modules": targets.collect::<Vec<_>>(),
@@ -156,7 +204,7 @@ impl Adapters {
 
     /// The factor s of the adapters' outputs.
     pub fn scale(&self) -> f64 {
-        self.alpha / self.lora_rank as f64
+        self.settings.alpha / self.settings.rank as f64
     }
 }
 

@@ -13,7 +13,7 @@ mod units;
 use std::rc::Rc;
 
 pub use layout::{Layout, OUTER, Owned, Param};
-pub use lora::{Adapters, LowRank, projections};
+pub use lora::{Adapters, LowRank, adapted, projections};
 pub use loss_scale::LossScale;
 pub use optimizer::{NamedState, Optimizer, StepReport, UpdateRule};
 pub use partition::{Partition, Piece, Slice};

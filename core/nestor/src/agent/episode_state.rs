@@ -73,30 +73,8 @@ impl EpisodeState {
     /// The messages of the next prompt, of which the template wrote the last one. Without a system message of its own, an
     /// observation gets the recipe's, or that of the reset; a transcript holds it already.
     pub fn chat(&self, text: String, rollout: &Rollout) -> Result<Vec<Message>> {
-        let mut chat = self.now.messages.clone();
-        match chat.last_mut() {
-            Some(last) => last.set_content(text),
-            None => chat.push(Message::new("user", text)),
-        }
-        let own = chat.iter().position(|message| message.role == "system");
-        if rollout.is_transcript() && !self.episode.steps.is_empty() {
-            return match chat.iter().find(|message| !matches!(message.role.as_str(), "user" | "tool")) {
-                None => Ok(chat),
-                Some(message) => Err(input_error!(
-                    "the environment shows a message of role `{}` after the first step; in a transcript an observation only adds \
-                     messages of the user and of tools to the conversation",
-                    message.role
-                )),
-            };
-        }
-        match (&rollout.system, own) {
-            (Some(_), Some(_)) => Err(input_error!(
-                "the environment's messages begin with a system message, and rollout.system is another one; remove one of them"
-            )),
-            (Some(system), None) => Ok([vec![Message::new("system", system)], chat].concat()),
-            (None, None) => Ok(self.system.iter().cloned().chain(chat).collect()),
-            (None, Some(_)) => Ok(chat),
-        }
+        let continues = rollout.is_transcript() && !self.episode.steps.is_empty();
+        chat(self.now.messages.clone(), text, (rollout, self.system.as_ref()), continues)
     }
 
     /// The prompt of the next step for a model: its messages as tokens by `encode`, with its images, cut to the recipe's limit.
@@ -219,6 +197,9 @@ impl EpisodeState {
         {
             self.episode.task_type = Some(kind.clone());
         }
+        if !seen.task.is_empty() {
+            self.episode.goal.clone_from(&seen.task);
+        }
         self.episode.metrics.extend(std::mem::take(&mut seen.metrics));
         let images = std::mem::take(&mut seen.images);
         self.images = images.into_iter().map(|image| self.episode.number_of(image.into())).collect();
@@ -230,9 +211,47 @@ impl EpisodeState {
         (self.episode.failure, self.episode.won) = (Some(failure), false);
     }
 
+    /// The record so far.
+    pub fn record(&self) -> &Episode {
+        &self.episode
+    }
+
     /// The record of the episode.
     pub fn finish(self) -> Episode {
         Episode { last_anchor: self.now.anchor, ..self.episode }
+    }
+}
+
+/// The messages of a prompt whose template wrote `text`: those of the observation, with the text as the last one. `system` is the
+/// message of the reset; `continues`: they are added to a conversation.
+pub fn chat(
+    mut chat: Vec<Message>,
+    text: String,
+    (rollout, system): (&Rollout, Option<&Message>),
+    continues: bool,
+) -> Result<Vec<Message>> {
+    match chat.last_mut() {
+        Some(last) => last.set_content(text),
+        None => chat.push(Message::new("user", text)),
+    }
+    let own = chat.iter().position(|message| message.role == "system");
+    if continues {
+        return match chat.iter().find(|message| !matches!(message.role.as_str(), "user" | "tool")) {
+            None => Ok(chat),
+            Some(message) => Err(input_error!(
+                "the environment shows a message of role `{}` after the first step; in a transcript an observation only adds \
+                 messages of the user and of tools to the conversation",
+                message.role
+            )),
+        };
+    }
+    match (&rollout.system, own) {
+        (Some(_), Some(_)) => Err(input_error!(
+            "the environment's messages begin with a system message, and rollout.system is another one; remove one of them"
+        )),
+        (Some(system), None) => Ok([vec![Message::new("system", system)], chat].concat()),
+        (None, None) => Ok(system.into_iter().cloned().chain(chat).collect()),
+        (None, Some(_)) => Ok(chat),
     }
 }
 

@@ -15,6 +15,7 @@ mod rehearsal;
 mod report;
 mod slots;
 mod tasks;
+mod teacher_prompt;
 pub mod play;
 
 pub use self::columns::{RunColumns, episode_columns};
@@ -30,3 +31,4 @@ pub use self::rehearsal::{
 pub use self::report::{Count, Scored, Success, evaluation_lines, write_images};
 pub use self::slots::fill_slots;
 pub use self::tasks::{EpisodePlan, TaskCursor, count_eval_tasks, count_tasks, eval_plan, plan, plan_from};
+pub use self::teacher_prompt::TeacherPrompts;

@@ -59,8 +59,8 @@ pub struct PlaySettings {
 impl PlaySettings {
     /// Training in the given iteration.
     pub fn train(rollout: &Rollout, iteration: u64) -> Self {
-        let Rollout { temperature, top_k, top_p, .. } = *rollout;
-        let sampling = Sampling { temperature, top_k, top_p };
+        let Rollout { temperature, top_k, top_p, min_p, .. } = *rollout;
+        let sampling = Sampling { temperature, top_k, top_p, min_p };
         Self { stream: noise::TRAIN, iteration, split: rollout.split.clone(), sampling }
     }
 

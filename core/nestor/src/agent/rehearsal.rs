@@ -8,6 +8,7 @@ use super::episode_state::{EpisodeState, StepTokens};
 use super::failures::Failures;
 use super::prompt::{self, PromptTemplate};
 use super::tasks::EpisodePlan;
+use super::teacher_prompt::TeacherPrompts;
 use crate::error::Stopped;
 use crate::input_error;
 use crate::model::Config;
@@ -47,6 +48,8 @@ pub struct Rehearsal<'a> {
     pub config: &'a Config,
     /// True if a warm start follows, whose responses must fit too.
     pub imitates: bool,
+    /// The teacher's own prompts.
+    pub teacher: Option<TeacherPrompts<'a>>,
 }
 
 /// Results of a rehearsal.
@@ -300,7 +303,11 @@ impl Rehearsal<'_> {
         let Observation { reward, valid, ref metrics, .. } = seen;
         let step = || RehearsedStep { task: plan.task, response, reward, valid, over, metrics: metrics.clone() };
         rehearsed.step.get_or_insert_with(step);
-        if playing.observe(seen, self.rollout.max_steps)? {
+        let ended = playing.observe(seen, self.rollout.max_steps)?;
+        if let Some(teacher) = &self.teacher {
+            teacher.prompt(playing.record(), 0)?;
+        }
+        if ended {
             rehearsed.ended += usize::from(over || self.rollout.max_steps == 1);
             return Ok(true);
         }

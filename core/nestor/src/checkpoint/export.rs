@@ -80,19 +80,22 @@ fn adapters(manifest: &Manifest, checkpoint: &Path, config: &Config, device: Dev
         return Ok(None);
     }
     let settings = lora(checkpoint)?;
-    let layouts = Adapters::layouts_of(&unit_weights::block_layouts(config), settings.rank);
+    let blocks = unit_weights::block_layouts(config);
+    let layouts = Adapters::layouts_of(&blocks, &settings);
     let whole: Vec<Tensor> = layouts.iter().map(|l| Tensor::zeros([l.numel()], (Kind::Float, device))).collect();
     open(manifest, checkpoint, ADAPTER, &layouts)?.fill(&layouts, &Solo { device }, &whole)?;
-    Ok(Some(Adapters::of(layouts, whole, &settings)))
+    Ok(Some(Adapters::of(&blocks, whole, &settings)))
 }
 
-/// Rank and alpha of a checkpoint's adapters.
+/// Rank, alpha and projections of a checkpoint's adapters.
 fn lora(checkpoint: &Path) -> Result<Lora> {
     let path = checkpoint.join(ADAPTER_CONFIG);
     let settings = read_object(&path)?.unwrap_or_default();
     let rank = settings.get("r").and_then(serde_json::Value::as_i64);
     let alpha = settings.get("lora_alpha").and_then(serde_json::Value::as_f64);
-    let both = rank.zip(alpha).map(|(rank, alpha)| Lora { rank, alpha });
+    let targets = settings.get("target_modules").cloned().map(serde_json::from_value);
+    let target_modules = targets.transpose().with_context(|| format!("{}: target_modules", path.display()))?;
+    let both = rank.zip(alpha).map(|(rank, alpha)| Lora { target_modules, ..Lora::of_all(rank, alpha) });
     both.with_context(|| format!("{}: has no rank or no alpha", path.display()))
 }
 
@@ -122,7 +125,10 @@ pub fn export(checkpoint: &Path, dir: &Path, output: Output, kind: Kind) -> Resu
         tensors = tensors.into_iter().map(|tensor| tensor.rounded(kind)).collect();
     }
     if let Some(adapters) = adapters {
-        let of_block = |block| projections(&layouts[1 + block]).map(|w| w.name.clone()).zip(adapters.of_block(block));
+        let of_block = |block| {
+            let all = projections(&layouts[1 + block]).map(|w| w.name.clone()).zip(adapters.of_block(block));
+            all.filter(|(_, one)| !one.is_none())
+        };
         let mut changes: HashMap<String, _> = (0..config.num_hidden_layers as usize).flat_map(of_block).collect();
         let merged = tensors.into_iter().map(|tensor| match changes.remove(&tensor.name) {
             Some(change) => tensor.merge(change, adapters.scale()),
@@ -143,7 +149,7 @@ pub fn export_adapter(checkpoint: &Path, dir: &Path) -> Result<()> {
         ));
     }
     let config = Config::load(checkpoint)?;
-    let mut layouts = Adapters::layouts_of(&unit_weights::block_layouts(&config), lora(checkpoint)?.rank);
+    let mut layouts = Adapters::layouts_of(&unit_weights::block_layouts(&config), &lora(checkpoint)?);
     let mut files = open(&manifest, checkpoint, ADAPTER, &layouts)?;
     let mut settings = read_object(&checkpoint.join(ADAPTER_CONFIG))?.unwrap_or_default();
     if config.vision.is_some() {

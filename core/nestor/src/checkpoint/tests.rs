@@ -78,7 +78,7 @@ fn config() -> Config {
 fn layouts() -> Vec<(&'static str, Vec<Layout>)> {
     let all = unit_weights::layouts(&config());
     let critic = unit_weights::layouts(&Config { output: Output::Value, ..config() });
-    let adapters = Adapters::layouts_of(&all[1..], 3);
+    let adapters = Adapters::layouts_of(&all[1..], &Lora::of_all(3, 6.0));
     let sets = [
         (POLICY.master_weights, all),
         (ADAPTER, adapters.clone()),
@@ -204,7 +204,8 @@ fn any_number_of_ranks_reads_what_any_other_wrote() {
     let [whole, trained] = [0, 1]
         .map(|set| all[set].1.iter().enumerate().map(|(unit, layout)| flat(set, unit, layout)).collect::<Vec<_>>());
     assert!(bits(model.units.held()) == bits(&whole));
-    let adapters = Adapters::of(all[1].1.clone(), trained, &Lora { rank: 3, alpha: 6.0 });
+    let blocks = unit_weights::block_layouts(&model.config);
+    let adapters = Adapters::of(&blocks, trained, &Lora::of_all(3, 6.0));
 
     for kind in [Kind::Float, Kind::BFloat16] {
         let exported = |from: &Path, to: &str| {

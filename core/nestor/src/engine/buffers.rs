@@ -12,7 +12,7 @@ use super::{NoiseKey, Sampling};
 /// Uniform numbers of a request that are uploaded at once.
 const UNIFORMS: usize = 64;
 /// Numbers of a request's line in the table of slots: its uniform numbers, and the settings of its draws.
-pub const SLOT_NUMBERS: usize = UNIFORMS + 4;
+pub const SLOT_NUMBERS: usize = UNIFORMS + 5;
 /// Place of the inverse temperature in a line.
 pub const INVERSE_TEMPERATURE: usize = UNIFORMS;
 /// Place of the greedy flag in a line: 1 where the request is greedy.
@@ -21,6 +21,8 @@ pub const GREEDY: usize = UNIFORMS + 1;
 pub const TOP_K: usize = UNIFORMS + 2;
 /// Place of top-p in a line.
 pub const TOP_P: usize = UNIFORMS + 3;
+/// Place of the logarithm of min-p in a line.
+pub const LOG_MIN_P: usize = UNIFORMS + 4;
 
 /// Rows of the recorded pass that takes this many: 1, 2, 4, 8, 16, 32, then multiples of 32.
 pub fn bucket(rows: usize) -> usize {
@@ -196,6 +198,7 @@ impl SlotTable {
             line[GREEDY] = f32::from(u8::from(draw.sampling.is_greedy()));
             line[TOP_K] = draw.sampling.kept_tokens() as f32;
             line[TOP_P] = draw.sampling.top_p as f32;
+            line[LOG_MIN_P] = draw.sampling.log_min_p();
         }
         let place = |draw: &NextDraw| {
             let (slot, first) = self.lines[&draw.id];

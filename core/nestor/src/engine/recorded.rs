@@ -10,7 +10,7 @@ use tch::{Kind, Tensor};
 
 use super::EngineOptions;
 use super::ahead::{Executor, FedRows};
-use super::buffers::{Column, GREEDY, INVERSE_TEMPERATURE, SLOT_NUMBERS, Shape, TOP_K, TOP_P, bucket};
+use super::buffers::{Column, GREEDY, INVERSE_TEMPERATURE, LOG_MIN_P, SLOT_NUMBERS, Shape, TOP_K, TOP_P, bucket};
 use super::cache::{Cache, DecodeView};
 use super::forward::{Feed, HeldWeights, Weights, forward};
 use super::sampler::{Draw, Drawn, draw_rows, draw_tensors};
@@ -220,12 +220,18 @@ impl DecodePass {
         let states = model.forward(WeightSource::Held { outer, blocks }, &input, attend)?;
         let lines = self.table.index_select(0, &self.slots);
         let column = |place: usize| lines.select(1, place as i64);
-        let truncation = self.truncates.then(|| [column(TOP_K).to_kind(Kind::Int), column(TOP_P).contiguous()]);
+        let truncation = self
+            .truncates
+            .then(|| [column(TOP_K).to_kind(Kind::Int), column(TOP_P).contiguous(), column(LOG_MIN_P).contiguous()]);
         let settings = DrawColumns {
             inverse_temperatures: &column(INVERSE_TEMPERATURE).contiguous(),
             uniforms: &lines.gather(1, &self.uniforms.unsqueeze(1), false).squeeze_dim(1),
             greedy: &column(GREEDY).to_kind(Kind::Int),
-            truncation: truncation.as_ref().map(|[top_k, top_p]| TruncationColumns { top_k, top_p }),
+            truncation: truncation.as_ref().map(|[top_k, top_p, log_min_p]| TruncationColumns {
+                top_k,
+                top_p,
+                log_min_p,
+            }),
         };
         let both = draw_rows(&model.logits(outer, &states), &settings);
         drawn.narrow(1, 0, both.size()[1]).copy_(&both);

@@ -1,6 +1,6 @@
 //! Samples the next token of every row, and records its log-prob.
 //!
-//! The recorded log-prob is that of the whole distribution at the row's temperature; top-k and top-p only decide which
+//! The recorded log-prob is that of the whole distribution at the row's temperature; top-k, top-p and min-p only decide which
 //! tokens may be drawn. A draw inverts the cumulative distribution at one uniform number per token; [`nestor_torch::draw`] has
 //! the rule of all of it.
 
@@ -26,11 +26,13 @@ pub struct Sampling {
     pub top_k: i64,
     /// Draw among the smallest set of likeliest tokens that holds this much probability; 1 is off.
     pub top_p: f64,
+    /// Draw among tokens of these with at least this part of the likeliest one's probability; 0 is off.
+    pub min_p: f64,
 }
 
 impl Default for Sampling {
     fn default() -> Self {
-        Self { temperature: 1.0, top_k: 0, top_p: 1.0 }
+        Self { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 }
     }
 }
 
@@ -45,12 +47,17 @@ pub struct Draw {
 impl Sampling {
     /// True for rows that draw from a part of the distribution.
     pub fn truncates(&self) -> bool {
-        !self.is_greedy() && (self.top_k > 0 || self.top_p < 1.0)
+        !self.is_greedy() && (self.top_k > 0 || self.top_p < 1.0 || self.min_p > 0.0)
     }
 
     /// The number of the likeliest tokens as a kernel reads it, which float32 holds too: 0 where they are all.
     pub fn kept_tokens(&self) -> i32 {
         self.top_k.clamp(0, MOST_KEPT) as i32
+    }
+
+    /// The logarithm of min-p, minus infinity where it is off: the same number in all samplers, which add it to the largest logit.
+    pub fn log_min_p(&self) -> f32 {
+        (self.min_p as f32).ln()
     }
 
     pub fn is_greedy(&self) -> bool {
@@ -120,6 +127,7 @@ fn draw_on_cpu(logits: &Tensor, draws: &[Draw]) -> anyhow::Result<Drawn> {
             greedy: i32::from(draw.sampling.is_greedy()),
             top_k: draw.sampling.kept_tokens(),
             top_p: draw.sampling.top_p as f32,
+            log_min_p: draw.sampling.log_min_p(),
         })
         .collect();
     let drawn = match logits.kind() {
@@ -144,15 +152,17 @@ pub fn draw_tensors(logits: &Tensor, draws: &[Draw]) -> Tensor {
     let uniforms = draws.iter().map(|draw| draw.uniform).collect();
     let greedy = column(&|sampling| f32::from(u8::from(sampling.is_greedy())));
     let (top_k, top_p) = (column(&|sampling| sampling.kept_tokens() as f32), column(&|sampling| sampling.top_p as f32));
-    let columns = [column(&Sampling::inverse_temperature), uniforms, greedy, top_k, top_p].concat();
-    let columns = upload(&columns, logits.device()).view([5, -1]);
+    let log_min_p = column(&Sampling::log_min_p);
+    let columns = [column(&Sampling::inverse_temperature), uniforms, greedy, top_k, top_p, log_min_p].concat();
+    let columns = upload(&columns, logits.device()).view([6, -1]);
     let truncates = draws.iter().any(|draw| draw.sampling.truncates());
-    let truncation = truncates.then(|| [columns.select(0, 3).to_kind(Kind::Int), columns.select(0, 4)]);
+    let truncation =
+        truncates.then(|| [columns.select(0, 3).to_kind(Kind::Int), columns.select(0, 4), columns.select(0, 5)]);
     let settings = DrawColumns {
         inverse_temperatures: &columns.select(0, 0),
         uniforms: &columns.select(0, 1),
         greedy: &columns.select(0, 2).to_kind(Kind::Int),
-        truncation: truncation.as_ref().map(|[top_k, top_p]| TruncationColumns { top_k, top_p }),
+        truncation: truncation.as_ref().map(|[top_k, top_p, log_min_p]| TruncationColumns { top_k, top_p, log_min_p }),
     };
     draw_rows(logits, &settings)
 }
@@ -179,7 +189,7 @@ mod tests {
     use super::*;
     use crate::engine::noise::NoiseKey;
 
-    /// Plain reference: probabilities after temperature, top-k, then top-p on what is left, renormalised.
+    /// Plain reference: probabilities after temperature, top-k, then top-p on what is left, then min-p, renormalised.
     fn reference(logits: &[f64], s: Sampling) -> Vec<f64> {
         let temperature = if s.temperature == 0.0 { 1.0 } else { s.temperature };
         let exp: Vec<f64> = logits.iter().map(|l| (l / temperature).exp()).collect();
@@ -198,6 +208,9 @@ mod tests {
             mass += exp[i] / sum;
             kept.push(i);
         }
+        let likeliest = exp[kept[0]];
+        kept.retain(|&i| exp[i] >= s.min_p * likeliest);
+        let mass: f64 = kept.iter().map(|&i| exp[i] / sum).sum();
         let mut probs = vec![0.0; logits.len()];
         kept.iter().for_each(|&i| probs[i] = exp[i] / sum / mass);
         probs
@@ -212,11 +225,13 @@ mod tests {
         let settings = [
             Sampling { temperature: 1.0, ..Default::default() },
             Sampling { temperature: 0.6, ..Default::default() },
-            Sampling { temperature: 1.0, top_k: 3, top_p: 1.0 },
-            Sampling { temperature: 1.5, top_k: 5, top_p: 0.7 },
-            Sampling { temperature: 1.0, top_k: 0, top_p: 0.8 },
-            Sampling { temperature: 1.0, top_k: 0, top_p: 0.0 },
-            Sampling { temperature: 0.0, top_k: 0, top_p: 1.0 },
+            Sampling { top_k: 3, ..Default::default() },
+            Sampling { temperature: 1.5, top_k: 5, top_p: 0.7, min_p: 0.0 },
+            Sampling { top_p: 0.8, ..Default::default() },
+            Sampling { temperature: 1.5, min_p: 0.3, ..Default::default() },
+            Sampling { temperature: 2.0, top_k: 6, top_p: 0.9, min_p: 0.2 },
+            Sampling { top_p: 0.0, ..Default::default() },
+            Sampling { temperature: 0.0, ..Default::default() },
         ];
         let count = 20_000;
         let rows = count * settings.len();
@@ -256,7 +271,7 @@ mod tests {
         let draws: Vec<Draw> = settings
             .iter()
             .map(|&(temperature, top_k, top_p)| Draw {
-                sampling: Sampling { temperature, top_k, top_p },
+                sampling: Sampling { temperature, top_k, top_p, ..Default::default() },
                 uniform: 0.999_999_94,
             })
             .collect();
@@ -276,7 +291,7 @@ mod tests {
     fn logits_that_are_not_finite_are_an_error_in_every_mode() {
         let settings = [(0.0, 0, 1.0), (1.0, 0, 1.0), (1.0, 3, 1.0), (1.0, 0, 0.5), (0.7, 3, 0.5)];
         for (temperature, top_k, top_p) in settings {
-            let draw = Draw { sampling: Sampling { temperature, top_k, top_p }, uniform: 0.5 };
+            let draw = Draw { sampling: Sampling { temperature, top_k, top_p, ..Default::default() }, uniform: 0.5 };
             for bad in [f32::NAN, f32::INFINITY] {
                 for row in [[bad; 5], [0.0, bad, 1.0, f32::NEG_INFINITY, 2.0]] {
                     let logits =

@@ -94,7 +94,8 @@ pub fn eval(args: &EvalArgs) -> Result<EvalReport> {
 fn left_out(recipe: &Recipe, shared_env: SharedEnv, folder: &Path) -> Result<SharedEnv> {
     let (tokenizer, config) = (Tokenizer::load(folder)?, Config::load(folder)?.with_image_limits(&recipe.model)?);
     let (shared_env, tokenizer, config) = (&shared_env, &tokenizer, &config);
-    let rehearsal = Rehearsal { shared_env, rollout: &recipe.rollout, tokenizer, config, imitates: false };
+    let rehearsal =
+        Rehearsal { shared_env, rollout: &recipe.rollout, tokenizer, config, imitates: false, teacher: None };
     let (left, warnings) = without_long(&rehearsal, &[&recipe.eval.split])?;
     warnings.iter().for_each(|warning| terminal::warn(&format!("warning: {warning}")));
     Ok(left)

@@ -1,16 +1,14 @@
 //! Checks of the columns that an estimator asks for, and of the teacher.
 
-use std::path::Path;
-
 use anyhow::{Context, Result};
 
+use super::model::check_frozen;
 use super::{Conditions, Findings};
 use crate::input_error;
-use crate::model::{Config, hub, new, weights};
+use crate::model::Config;
 use crate::plugin::{Column, Estimator};
 use crate::policy::columns::HiddenMean;
 use crate::recipe::Recipe;
-use crate::tokenizer::Tokenizer;
 
 /// Refuses a column that the run cannot give and the estimator cannot do without, and a teacher that does not fit. Keeps the
 /// teacher's configuration.
@@ -22,8 +20,7 @@ pub fn check(recipe: &Recipe, conditions: &Conditions, findings: &mut Findings) 
         findings.take(layers);
     }
     if let Some(teacher) = &recipe.estimator.teacher {
-        let checked = hub::folder(teacher.path.as_ref())
-            .and_then(|folder| check_teacher(recipe, &folder, findings.tokenizer.as_ref()));
+        let checked = check_frozen(recipe, (&teacher.path, "teacher"), findings.tokenizer.as_ref());
         let checked = checked.context("recipe key `estimator.teacher.path`");
         findings.teacher = findings.take_here(checked, conditions.elsewhere.is_none());
     }
@@ -60,27 +57,4 @@ fn check_layers(estimator: &Estimator, config: &Config) -> Result<()> {
             layers - 1
         )),
     }
-}
-
-/// Checks the files of the teacher's folder, without reading its weights.
-fn check_teacher(recipe: &Recipe, folder: &Path, of_policy: Option<&Tokenizer>) -> Result<Config> {
-    let (config, tokenizer) = (Config::load(folder)?, Tokenizer::load(folder)?);
-    weights::open(folder)?;
-    new::check_vocabulary(&config, &tokenizer).with_context(|| folder.display().to_string())?;
-    if of_policy.is_some_and(|policy| !policy.has_ids_of(&tokenizer)) {
-        return Err(input_error!(
-            "{}: the teacher's tokenizer gives other ids than the policy's, so it cannot score the policy's tokens; choose a \
-             teacher of the same family",
-            folder.display()
-        ));
-    }
-    let (tokens, limit) = (recipe.rollout.max_tokens(), config.max_position_embeddings);
-    if i64::try_from(tokens).is_ok_and(|tokens| tokens <= limit) {
-        return Ok(config);
-    }
-    Err(input_error!(
-        "{}: the teacher's max_position_embeddings is {limit}, and a sequence has up to {tokens} tokens; lower the limits of \
-         `rollout`, or choose another teacher",
-        folder.display()
-    ))
 }

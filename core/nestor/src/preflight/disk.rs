@@ -26,8 +26,9 @@ pub struct Space {
 }
 
 impl Space {
-    /// The room that a run of this network takes in a directory that need not exist yet.
-    pub fn of(recipe: &Recipe, config: &Config, dir: &Path) -> Self {
+    /// The room that a run of this network takes in a directory that need not exist yet. `saves_reference`: it keeps a frozen copy of the
+    /// policy.
+    pub fn of(recipe: &Recipe, config: &Config, saves_reference: bool, dir: &Path) -> Self {
         let layouts = unit_weights::layouts(config);
         let sum = |layouts: &[Layout]| layouts.iter().map(|layout| layout.numel() as u64).sum::<u64>();
         let all = sum(&layouts);
@@ -37,14 +38,13 @@ impl Space {
         let trained = state(&layouts[..trained_units(&layouts, config, recipe.model.vision_train())]);
         let policy = match &recipe.model.lora {
             Some(lora) => {
-                let adapters = Adapters::layouts_of(&unit_weights::block_layouts(config), lora.rank);
+                let adapters = Adapters::layouts_of(&unit_weights::block_layouts(config), lora);
                 FLOAT * sum(&adapters) + state(&adapters)
             }
             None => FLOAT * all + trained,
         };
         let critic = recipe.critic.as_ref().map_or(0, |_| FLOAT * all + trained);
-        let reference = recipe.update.kl.is_some() || recipe.update.kl_in_reward.is_some();
-        let reference = if reference { all * kind(recipe.dtype).elt_size_in_bytes() as u64 } else { 0 };
+        let reference = if saves_reference { all * kind(recipe.dtype).elt_size_in_bytes() as u64 } else { 0 };
         let new = recipe.model.new.as_ref().map_or(0, |_| FLOAT * all);
         Self { checkpoint: policy + critic, once: reference + new, free: free(dir) }
     }
@@ -112,7 +112,7 @@ mod tests {
                  update: {{mini_batch: 2, lr: 1.0e-6}}\neval: {{tasks: 4}}\n"
             );
             let recipe = load_resolved("recipe", &text).expect("a recipe");
-            Space::of(&recipe, &config, Path::new(".")).checkpoint
+            Space::of(&recipe, &config, false, Path::new(".")).checkpoint
         };
         assert_eq!(bytes("all"), 12 * all);
         assert_eq!(bytes("merger"), 12 * all - 8 * (tower - merger));

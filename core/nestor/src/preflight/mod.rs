@@ -19,8 +19,8 @@ pub use disk::Space;
 pub use model::new_tokenizer;
 
 use crate::agent::{
-    MOST_ROWS, MeasuredLengths, Rehearsal, Rehearsed, RehearsedPrompt, RehearsedStep, TaskCursor, count_eval_tasks,
-    count_tasks, eval_plan, fill_slots, plan, without_long,
+    MOST_ROWS, MeasuredLengths, Rehearsal, Rehearsed, RehearsedPrompt, RehearsedStep, TaskCursor, TeacherPrompts,
+    count_eval_tasks, count_tasks, eval_plan, fill_slots, plan, without_long,
 };
 use crate::checkpoint::Source;
 use crate::error::InputError;
@@ -76,6 +76,8 @@ pub struct Findings {
     pub config: Option<Config>,
     /// The teacher's configuration.
     pub teacher: Option<Config>,
+    /// That of the model of `reference`.
+    pub reference: Option<Config>,
     pub tokenizer: Option<Tokenizer>,
     /// The first prompt of the first iteration.
     pub prompt: Option<RehearsedPrompt>,
@@ -176,13 +178,15 @@ pub fn preflight(recipe: &Recipe, conditions: &Conditions) -> Findings {
     plugins(recipe, conditions, &mut findings);
     model::check(recipe, conditions, &mut findings);
     columns::check(recipe, conditions, &mut findings);
+    reference(recipe, conditions, &mut findings);
     lessons(recipe, conditions, &mut findings);
     drop_long(recipe, &mut findings);
     if conditions.root {
         rehearse(recipe, &mut findings);
     }
     if let (Some(dir), Some(config), true) = (conditions.dir, &findings.config, conditions.root) {
-        let space = Space::of(recipe, config, dir);
+        let reads = needs_reference(recipe, findings.estimator.as_ref(), findings.loss.as_ref());
+        let space = Space::of(recipe, config, reads && recipe.reference.is_none(), dir);
         match space.check(recipe) {
             Ok(warning) => findings.warnings.extend(warning),
             Err(problem) => findings.problems.push(problem),
@@ -190,6 +194,27 @@ pub fn preflight(recipe: &Recipe, conditions: &Conditions) -> Findings {
         findings.space = Some(space);
     }
     findings
+}
+
+/// Refuses a reference that nothing reads, and one that does not fit. Keeps its configuration.
+fn reference(recipe: &Recipe, conditions: &Conditions, findings: &mut Findings) {
+    let Some(reference) = &recipe.reference else { return };
+    if findings.estimator.is_some() && !needs_reference(recipe, findings.estimator.as_ref(), findings.loss.as_ref()) {
+        findings.problems.push(input_error!(
+            "recipe key `reference`: nothing reads its log-probs, so the model would be loaded for nothing; add `update.kl` or \
+             `update.kl_in_reward`, or remove the section (or --set reference=null)"
+        ));
+    }
+    let checked = model::check_frozen(recipe, (&reference.path, "reference"), findings.tokenizer.as_ref());
+    findings.reference =
+        findings.take_here(checked.context("recipe key `reference.path`"), conditions.elsewhere.is_none());
+}
+
+/// True if the run needs a frozen reference.
+pub fn needs_reference(recipe: &Recipe, estimator: Option<&Estimator>, loss: Option<&Loss>) -> bool {
+    let of_plugins = estimator.is_some_and(|estimator| estimator.needs().reference)
+        || loss.is_some_and(|loss| loss.needs().reference);
+    recipe.update.kl.is_some() || recipe.update.kl_in_reward.is_some() || of_plugins
 }
 
 /// Refuses several ranks without sharding.
@@ -318,7 +343,7 @@ fn drop_long(recipe: &Recipe, findings: &mut Findings) {
     if rollout.truncation != Truncation::Drop || findings.tasks.is_none() {
         return;
     }
-    let rehearsal = Rehearsal { shared_env, rollout, tokenizer, config, imitates: false };
+    let rehearsal = Rehearsal { shared_env, rollout, tokenizer, config, imitates: false, teacher: None };
     let evaluated = findings.eval_tasks.map(|_| &*eval.split).filter(|split| *split != rollout.split);
     let splits: Vec<&str> = [&*rollout.split].into_iter().chain(evaluated).collect();
     let left = without_long(&rehearsal, &splits).context("recipe key `rollout.truncation`");
@@ -342,7 +367,14 @@ fn rehearse(recipe: &Recipe, findings: &mut Findings) {
     let _slow = SlowNotice::new("rehearsing first prompts");
     let (tasks, eval_tasks) = (findings.tasks, findings.eval_tasks);
     let (rollout, eval) = (&recipe.rollout, &recipe.eval);
-    let rehearsal = Rehearsal { shared_env, rollout, tokenizer, config, imitates: recipe.imitates_expert() };
+    let template = recipe.estimator.teacher.as_ref().and_then(|teacher| teacher.template.as_ref());
+    let limit = findings.teacher.as_ref().map_or(usize::MAX, |teacher| teacher.max_position_embeddings as usize);
+    let teacher = template.map(|template| TeacherPrompts::new(template, rollout, (tokenizer, config), limit));
+    let teacher = match teacher.transpose() {
+        Ok(teacher) => teacher,
+        Err(problem) => return findings.problems.push(problem),
+    };
+    let rehearsal = Rehearsal { shared_env, rollout, tokenizer, config, imitates: recipe.imitates_expert(), teacher };
     let evaluated = |(tasks, count): (u64, u64)| {
         let panel = EvalTasks::Panel(tasks.min(u64::from(u32::MAX)) as u32);
         eval_plan(count, panel, 1, eval.panel_seed(recipe.seed))

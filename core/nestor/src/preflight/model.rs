@@ -6,7 +6,7 @@ use super::{Conditions, Findings};
 use crate::agent::{TaskCursor, check_expert, plan, texts};
 use crate::checkpoint::Source;
 use crate::input_error;
-use crate::model::{Config, new, weight_files, weights};
+use crate::model::{Config, hub, new, weight_files, weights};
 use crate::plugin::SharedEnv;
 use crate::recipe::Recipe;
 use crate::tokenizer::Tokenizer;
@@ -37,6 +37,30 @@ pub fn check(recipe: &Recipe, conditions: &Conditions, findings: &mut Findings) 
     if let Some(config) = findings.config.clone() {
         findings.take(check_positions(recipe, &config));
     }
+}
+
+/// Checks the files of a frozen model that scores the policy's tokens, without reading its weights. `role` is its part in messages.
+pub fn check_frozen(recipe: &Recipe, (name, role): (&str, &str), of_policy: Option<&Tokenizer>) -> Result<Config> {
+    let folder = hub::folder(name.as_ref())?;
+    let (config, tokenizer) = (Config::load(&folder)?, Tokenizer::load(&folder)?);
+    weights::open(&folder)?;
+    new::check_vocabulary(&config, &tokenizer).with_context(|| folder.display().to_string())?;
+    if of_policy.is_some_and(|policy| !policy.has_ids_of(&tokenizer)) {
+        return Err(input_error!(
+            "{}: the {role}'s tokenizer gives other ids than the policy's, so it cannot score the policy's tokens; choose a \
+             {role} of the same family",
+            folder.display()
+        ));
+    }
+    let (tokens, limit) = (recipe.rollout.max_tokens(), config.max_position_embeddings);
+    if i64::try_from(tokens).is_ok_and(|tokens| tokens <= limit) {
+        return Ok(config);
+    }
+    Err(input_error!(
+        "{}: the {role}'s max_position_embeddings is {limit}, and a sequence has up to {tokens} tokens; lower the limits of \
+         `rollout`, or choose another {role}",
+        folder.display()
+    ))
 }
 
 /// Checks the files of a model, without reading its weights. Those of a checkpoint were checked when it was found.

@@ -8,7 +8,7 @@ use super::directory::{RunDir, place};
 use super::record::PluginFiles;
 use super::resume::{Resumption, resumption};
 use super::{TrainArgs, identity};
-use crate::plugin::{Estimator, Kind, Loss};
+use crate::plugin::{Kind, Loss};
 use crate::preflight::{Conditions, Ready, preflight};
 use crate::ranks::{agree, from_root};
 use crate::recipe::Recipe;
@@ -76,12 +76,6 @@ pub fn check(recipe: &mut Recipe, name: &str, args: &TrainArgs, ranks: &Ranks, c
         false => None,
     };
     Ok(Checked { dir, claim, ready, resumption })
-}
-
-/// True if the run needs the policy before reinforcement learning.
-pub fn needs_reference(recipe: &Recipe, estimator: &Estimator, loss: Option<&Loss>) -> bool {
-    let of_plugins = estimator.needs().reference || loss.is_some_and(|loss| loss.needs().reference);
-    recipe.update.kl.is_some() || recipe.update.kl_in_reward.is_some() || of_plugins
 }
 
 /// The folder, in the run directory, of the model that a run made or copied when it began.

@@ -1,15 +1,16 @@
 //! The columns that networks and the estimator add to a batch.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::Run;
 use super::alarms::check_rows;
 use super::report;
 use super::speed::{forward_flops, scoring_flops};
-use crate::data::Batch;
+use crate::agent::TeacherPrompts;
+use crate::data::{Batch, Episode};
 use crate::model::{Model, hub, kind, weights};
 use crate::plugin::{Asked, Column, Values};
-use crate::policy::batching::ScoringPasses;
+use crate::policy::batching::{MicroBatching, ScoringPasses};
 use crate::policy::columns::{HiddenMean, PolicyColumns, policy_columns};
 use crate::policy::critic::ragged_values;
 use crate::policy::kl_reward::subtract_kl;
@@ -22,7 +23,7 @@ use crate::shard::Ranks;
 impl Run {
     /// Adds the columns that the recipe or the estimator asks for: log-probs recomputed before the update, entropies, hidden
     /// states, log-probs of reference and teacher, values of the critic. Then subtracts KL from the rewards.
-    pub fn columns(&mut self, batch: &mut Batch) -> Result<()> {
+    pub fn columns(&mut self, batch: &mut Batch, episodes: &[Episode]) -> Result<()> {
         self.ledger.kl_coefficient = self.ledger.state.kl_coefficient;
         if batch.rows.is_empty() {
             return Ok(());
@@ -31,15 +32,9 @@ impl Run {
             ScoringPasses::new(self.learner.policy.micro_batching(self.recipe.update.micro_batch_tokens), batch);
         self.policy_columns(batch, &passes)?;
         self.reference_logprobs(batch, &passes)?;
+        self.teacher_logprobs(batch, episodes, &passes)?;
         let Self { recipe, ranks, learner, meter, ledger, .. } = self;
         let update = &recipe.update;
-        if let Some(teacher) = &learner.teacher {
-            meter.phases.start("teacher");
-            let _bar = ranks.progress.phase("teacher", "sequences");
-            let logprobs = ragged_logprobs(ranks, teacher, batch, &passes, recipe.rollout.temperature)?;
-            batch.rows.columns.insert(Column::TeacherLogprobs.to_string(), Values::F32(logprobs));
-            meter.speed.count(passes.computed_share * scoring_flops(&teacher.config, batch));
-        }
         if let Some(critic) = &learner.critic {
             meter.phases.start("values");
             let _bar = ranks.progress.phase("values", "sequences");
@@ -64,6 +59,37 @@ impl Run {
         let _bar = ranks.progress.phase("reference", "sequences");
         batch.rows.ref_logprobs = Some(ragged_logprobs(ranks, reference, batch, passes, temperature)?);
         meter.speed.count(passes.computed_share * scoring_flops(&reference.config, batch));
+        Ok(())
+    }
+
+    /// Adds the teacher's log-probs, where the run has one: behind the policy's prompts, or behind its own.
+    fn teacher_logprobs(&mut self, batch: &mut Batch, episodes: &[Episode], passes: &ScoringPasses) -> Result<()> {
+        let Self { recipe, ranks, learner, meter, player, .. } = self;
+        let Some(teacher) = &learner.teacher else { return Ok(()) };
+        let temperature = recipe.rollout.temperature;
+        meter.phases.start("teacher");
+        let _bar = ranks.progress.phase("teacher", "sequences");
+        let template = recipe.estimator.teacher.as_ref().and_then(|teacher| teacher.template.as_ref());
+        let (logprobs, flops) = match template {
+            None => (
+                ragged_logprobs(ranks, teacher, batch, passes, temperature)?,
+                passes.computed_share * scoring_flops(&teacher.config, batch),
+            ),
+            Some(template) => {
+                let reads = (player.tokenizer(), &learner.policy.model.config);
+                let limit = teacher.config.max_position_embeddings as usize;
+                let prompts = TeacherPrompts::new(template, &recipe.rollout, reads, limit)?;
+                let own = prompts.batch(episodes, &batch.rows)?;
+                let budget = recipe.update.micro_batch_tokens;
+                let passes = ScoringPasses::new(MicroBatching { ranks, config: &teacher.config, budget }, &own);
+                (
+                    ragged_logprobs(ranks, teacher, &own, &passes, temperature)?,
+                    passes.computed_share * scoring_flops(&teacher.config, &own),
+                )
+            }
+        };
+        batch.rows.columns.insert(Column::TeacherLogprobs.to_string(), Values::F32(logprobs));
+        meter.speed.count(flops);
         Ok(())
     }
 
@@ -139,16 +165,12 @@ impl PolicyAsked {
     }
 }
 
-/// Loads the model of `estimator.teacher`, sharded as the reference is.
-pub fn load_teacher(recipe: &Recipe, ranks: &Ranks) -> Result<Option<Model>> {
-    let Some(teacher) = &recipe.estimator.teacher else { return Ok(None) };
-    let load = || {
-        let folder = hub::folder(teacher.path.as_ref())?;
-        let model = weights::load(&folder, kind(recipe.dtype), ranks.comm.device())?;
-        // It must see as many tokens of an image as the policy.
-        let seeing = model.config.vision.is_some();
-        let model = if seeing { model.with_vision(&recipe.model, recipe.deterministic)? } else { model };
-        shard(model, ranks)
-    };
-    load().map(Some).context("recipe key `estimator.teacher.path`")
+/// Loads a frozen model that the recipe names beside the policy, sharded as the policy is.
+pub fn load_frozen(path: &str, recipe: &Recipe, ranks: &Ranks) -> Result<Model> {
+    let folder = hub::folder(path.as_ref())?;
+    let model = weights::load(&folder, kind(recipe.dtype), ranks.comm.device())?;
+    // It must see as many tokens of an image as the policy.
+    let seeing = model.config.vision.is_some();
+    let model = if seeing { model.with_vision(&recipe.model, recipe.deterministic)? } else { model };
+    shard(model, ranks)
 }

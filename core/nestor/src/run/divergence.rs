@@ -192,7 +192,7 @@ pub fn rates(recipe: &Recipe, (key, lr): (&str, f64)) -> String {
     if beta1 * beta1 >= beta2.sqrt() && beta1 > 0.0 {
         keys.push(format!("raise the second of update.optimizer.betas ({beta1}, {beta2})"));
     }
-    if let Some(lora) = recipe.model.lora.filter(|lora| lora.alpha / lora.rank as f64 > 1e3) {
+    if let Some(lora) = recipe.model.lora.as_ref().filter(|lora| lora.alpha / lora.rank as f64 > 1e3) {
         keys.push(format!("lower model.lora.alpha ({:e})", lora.alpha));
     }
     keys.join(", or ")

@@ -69,7 +69,8 @@ fn text(recipe: &Recipe, plugins: PluginFiles, models: &[Snapshot]) -> Result<St
 /// or the run has its own copy.
 pub fn snapshots(recipe: &Recipe) -> Vec<Snapshot> {
     let teacher = recipe.estimator.teacher.as_ref().map(|teacher| &teacher.path);
-    let names = recipe.model.path.iter().chain(teacher);
+    let reference = recipe.reference.as_ref().map(|reference| &reference.path);
+    let names = recipe.model.path.iter().chain(teacher).chain(reference);
     names.filter_map(|name| Snapshot::of(&hub::folder(name.as_ref()).ok()?)).collect()
 }
 

@@ -10,8 +10,8 @@ use nestor_torch::{fused, kernels};
 use tch::{Device, Kind};
 
 use super::alarms::Alarms;
-use super::check::{Checked, MODEL, check, files, needs_reference};
-use super::columns::load_teacher;
+use super::check::{Checked, MODEL, check, files};
+use super::columns::load_frozen;
 use super::divergence::of_warm_start;
 use super::ledger::{Ledger, SaveClock, State, UnderWay};
 use super::record::{moved, rebuilt, snapshots, write_recipe};
@@ -29,7 +29,7 @@ use crate::model::new_folder::in_new_folder;
 use crate::model::{Model, StoredType, device_name, kind, new, prepare, weights};
 use crate::policy::Network;
 use crate::policy::kl_reward::KlCoefficient;
-use crate::preflight::{Ready, check_sharding, new_tokenizer};
+use crate::preflight::{Ready, check_sharding, needs_reference, new_tokenizer};
 use crate::progress::Progress;
 use crate::ranks::{self, Rendezvous, from_root};
 use crate::recipe::{Recipe, WarmStart};
@@ -86,7 +86,8 @@ impl Run {
         warnings.extend(rebuilt(&before, &origin.state.plugins));
         let earlier = std::mem::replace(&mut origin.state.models, snapshots(&recipe));
         warnings.extend(moved(&earlier, &origin.state.models));
-        origin.teacher = load_teacher(&recipe, &ranks)?;
+        let teacher = recipe.estimator.teacher.as_ref().map(|teacher| load_frozen(&teacher.path, &recipe, &ranks));
+        origin.teacher = teacher.transpose().context("recipe key `estimator.teacher.path`")?;
         origin.estimator =
             estimator_state::begin(&*ranks.comm, &checked.ready.estimator, resumption.as_ref(), &before)?;
         let mut run = Self::assemble(recipe, checked, origin, ranks, phases, console)?;
@@ -325,14 +326,20 @@ impl Run {
         })
     }
 
-    /// Copies the policy that reinforcement learning starts from, or loads that copy in a resumed run.
+    /// Loads the model of `reference`; without one copies the policy that reinforcement learning starts from, or loads that copy in a
+    /// resumed run.
     fn freeze_reference(&mut self, resumed: bool) -> Result<()> {
-        if !needs_reference(&self.recipe, &self.estimator, self.loss.as_ref()) {
+        if !needs_reference(&self.recipe, Some(&self.estimator), self.loss.as_ref()) {
             return Ok(());
         }
         self.meter.phases.start("checkpoint");
         let (ranks, checkpoints) = (&self.ranks, &self.ledger.checkpoints);
         let _bar = ranks.progress.phase("checkpoint", "");
+        if let Some(other) = &self.recipe.reference {
+            let loaded = load_frozen(&other.path, &self.recipe, ranks).context("recipe key `reference.path`")?;
+            self.learner.reference = Some(loaded);
+            return Ok(());
+        }
         let mut reference = self.learner.policy.model.frozen();
         if resumed {
             checkpoints.load_reference(&mut reference, ranks).context("loading the frozen reference")?;
@@ -368,7 +375,8 @@ fn restore(recipe: &Recipe, checked: &Checked, resumption: &Resumption, ranks: &
     resumption.fit(&mut state, under_way.update.is_some(), recipe, checked.ready.tasks)?;
     let begun = under_way.warm_start.is_none();
     if begun
-        && needs_reference(recipe, &checked.ready.estimator, checked.ready.loss.as_ref())
+        && recipe.reference.is_none()
+        && needs_reference(recipe, Some(&checked.ready.estimator), checked.ready.loss.as_ref())
         && !Checkpoints::new(&checked.dir).has_reference()
     {
         return Err(input_error!(

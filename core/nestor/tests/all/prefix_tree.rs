@@ -136,7 +136,7 @@ fn numbers(model: &dyn Fn() -> Model, batch: &Batch, micro_batch_tokens: usize) 
     if policy.model.config.vision.is_some() {
         return found; // adapters ask for a frozen tower
     }
-    let adapters = (&Lora { rank: 3, alpha: 6.0 }, 7);
+    let adapters = (&Lora::of_all(3, 6.0), 7);
     let mut adapted = Network::with_lora(model(), rule(), adapters, &ranks).unwrap();
     // B is 0 at first, and with it A's gradient.
     let mut rng = ChaCha8Rng::seed_from_u64(1);

@@ -133,8 +133,7 @@ fn compute_weights_are_the_new_master_weights_in_their_type() {
 fn adapters_start_as_the_base_and_train_only_projections() {
     for kind in [Kind::Float, Kind::BFloat16] {
         let (base, batch) = (model_in(kind), batch(&[3, 5, 4]));
-        let mut policy =
-            Network::with_lora(model_in(kind), adamw(), (&Lora { rank: 4, alpha: 8.0 }, 1), &solo()).unwrap();
+        let mut policy = Network::with_lora(model_in(kind), adamw(), (&Lora::of_all(4, 8.0), 1), &solo()).unwrap();
         policy.refresh().unwrap();
         let passes = ScoringPasses::new(policy.micro_batching(20), &batch);
         let logprobs = |model: &Model| ragged_logprobs(&solo(), model, &batch, &passes, 1.0).unwrap();

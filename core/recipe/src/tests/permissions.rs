@@ -39,7 +39,7 @@ const CHANGES: &str = "
   model.vision.cache_tokens=9  update.max_skipped=3
 - critic.clip=1             - critic.warmup=2           - rollout.dynamic_sampling.rounds=4
 - rollout.dynamic_sampling=null                         - rollout.invalid_action_penalty=0.5
-- rollout.stop=[x]         - rollout.temperature=0.5   - rollout.top_k=3           - rollout.top_p=0.5          - rollout.truncation=left
+- rollout.stop=[x]         - rollout.temperature=0.5   - rollout.top_k=3           - rollout.top_p=0.5          - rollout.min_p=0.1          - rollout.truncation=left
 - update.aggregation=seq-mean-token-sum                 - update.clip_high=0.3       - update.clip_low=0.3
 - update.dual_clip=4        - update.entropy=0          - update.epochs=2            - update.importance_cap=2
 - update.kl.coef=0.02       - update.kl.kind=k1         - update.kl=null             - update.kl_in_reward.coef=0.5
@@ -51,7 +51,9 @@ const CHANGES: &str = "
 - update.reweight=null     - update.mask_cut_responses=true
 > critic=null               > dtype=float32             > env.config.range=11        > env.config.new=1
 > env.config={range:10}     > estimator.config.gamma=1  > estimator.config={gamma:1} > model.lora.alpha=3
-> estimator.teacher.path=x  > estimator.teacher=null
+> estimator.teacher.path=x  > estimator.teacher=null      > reference.path=x            > reference=null
+> estimator.teacher.template=x
+> model.lora.init=gaussian  > model.lora.target_modules=[q_proj]
 > model.lora.rank=3         > model.lora=null           > model.new.heads=8          > model.new.hidden_size=32
 > model.new.initializer_range=0.1                       > model.new.intermediate_size=64
 > model.new.vision.heads=1  > model.new.vision.hidden_size=8                       > model.new.vision.patch_size=7

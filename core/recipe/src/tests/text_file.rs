@@ -35,6 +35,11 @@ fn a_file_is_found_from_the_recipe_that_names_it() -> Result<()> {
     let system = WHOLE.replace("rollout:\n", "rollout:\n  system: {file: s.txt}\n");
     let base = folder.write("recipes/base.yaml", &system);
     assert_eq!(folder.load(&base, &[])?.rollout.system.as_deref(), Some("be\nbrief\n"));
+    let teacher = "estimator: {plugin: stars, teacher: {path: m, template: {file: s.txt}}}";
+    let base = folder.write("recipes/base.yaml", &format!("extends: whole.yaml\n{teacher}\n"));
+    folder.write("recipes/whole.yaml", WHOLE);
+    let teacher = folder.load(&base, &[])?.estimator.teacher.expect("a teacher");
+    assert_eq!(teacher.template.as_deref(), Some("be\nbrief\n"));
     let over = folder.write("over.yaml", &with("{file: nowhere}").replace("iterations: 20", "iterations: 21"));
     assert_eq!(folder.load(&over, &["rollout.template=null"])?.rollout.template, None);
     Ok(())

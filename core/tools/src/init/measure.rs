@@ -93,7 +93,8 @@ fn first_prompts(
     plan: &[EpisodePlan],
 ) -> Result<RolloutLimits> {
     let config = &Config::shape("tiny")?; // of a model that reads text: its sizes do not matter
-    let rehearsal = Rehearsal { shared_env, rollout: &draft.rollout, tokenizer, config, imitates: false };
+    let rehearsal =
+        Rehearsal { shared_env, rollout: &draft.rollout, tokenizer, config, imitates: false, teacher: None };
     let mut prompt = 0;
     for episode in plan.chunks(1) {
         let first = rehearsal.play(&draft.rollout.split, episode)?;

@@ -1,5 +1,6 @@
 //! The collectives of an iteration: number of calls, and bytes that each rank sends.
 
+use super::memory::Frozen;
 use super::time::{Collective, TimeSetup, slices};
 use super::tower::TowerPasses;
 use super::units::UnitSizes;
@@ -45,7 +46,7 @@ impl TimeSetup<'_> {
             let images = self.images(sequences);
             let mut tower = [self.tower_update(config, images)].map(|passes| passes.times(micro as f64)).to_vec();
             let scored = |is_policy| self.tower_scoring(config, images, is_policy).times((micro / w.epochs) as f64);
-            tower.extend((0..log_probs).map(|network| scored(policy && (network > 0 || !self.reference))));
+            tower.extend((0..log_probs).map(|network| scored(policy && (network > 0 || !w.reference))));
             let TowerPasses { gathered: (calls, numel), .. } = TowerPasses::sum(&tower);
             let what = if policy { "vision tower" } else { "the critic's vision tower" };
             add("all_gather", what, calls as u64, share(b * numel as u64));
@@ -59,12 +60,13 @@ impl TimeSetup<'_> {
             let what = if policy { "weights after each step" } else { "the critic's after each step" };
             add("all_gather", what, steps * calls, steps * share(bytes));
         }
-        if let (Some(teacher), true) = (self.teacher, self.update.gathers()) {
-            let units = UnitSizes::new(teacher, self.cluster.ranks);
-            let (outer, block, blocks) = (units.outer(), units.block(), teacher.num_hidden_layers as u64);
+        for Frozen { name, config } in self.frozen.iter().filter(|_| self.update.gathers()) {
+            let units = UnitSizes::new(config, self.cluster.ranks);
+            let (outer, block, blocks) = (units.outer(), units.block(), config.num_hidden_layers as u64);
             let passes = micro / w.epochs;
             let (calls, bytes) = (2 * slices(outer) + blocks * slices(block), b * (2 * outer + blocks * block));
-            add("all_gather", "units of the teacher", passes * calls, passes * share(bytes));
+            let units = if *name == "teacher" { "units of the teacher" } else { "units of the reference" };
+            add("all_gather", units, passes * calls, passes * share(bytes));
         }
         let networks = 1 + u64::from(w.critic);
         add("all_gather", "episodes", 1, share(w.host_bytes()));

@@ -234,10 +234,10 @@ fn passes(setup: &UpdateSetup, memory: &mut Memory) -> u64 {
 #[derive(Debug, Clone, Copy)]
 pub struct IterationSetup<'a> {
     pub update: UpdateSetup<'a>,
-    /// True if there is a frozen reference.
+    /// True if there is a frozen copy of the policy, the reference.
     pub reference: bool,
-    /// The frozen teacher's network, if there is one.
-    pub teacher: Option<&'a Config>,
+    /// Other frozen networks.
+    pub frozen: &'a [Frozen],
     /// True if a critic is trained.
     pub critic: bool,
     /// Requests that one rank decodes at once.
@@ -252,6 +252,14 @@ pub struct IterationSetup<'a> {
     pub plugins: u64,
     /// Memory that the allocator cannot use.
     pub fragments: u64,
+}
+
+/// A frozen network beside the policy, which scores its responses.
+#[derive(Debug, Clone)]
+pub struct Frozen {
+    /// Its part: `reference` or `teacher`.
+    pub name: &'static str,
+    pub config: Config,
 }
 
 /// Memory of a whole iteration: generation, then the update's two moments.
@@ -270,8 +278,8 @@ pub fn iteration_memory(setup: &IterationSetup) -> Memory {
         };
         memory.push("reference", [bytes; 3]);
     }
-    if let Some(teacher) = setup.teacher {
-        memory.push("teacher", [update.frozen(&UnitSizes::new(teacher, update.ranks)); 3]);
+    for Frozen { name, config } in setup.frozen {
+        memory.push(name, [update.frozen(&UnitSizes::new(config, update.ranks)); 3]);
     }
     if setup.critic {
         let config = Config { output: Output::Value, ..update.config.clone() };
@@ -280,7 +288,7 @@ pub fn iteration_memory(setup: &IterationSetup) -> Memory {
     }
     let networks = [(update.config, true)].into_iter().chain(setup.critic.then_some((update.config, true)));
     let networks = networks.chain(setup.reference.then_some((update.config, false)));
-    let networks = networks.chain(setup.teacher.map(|teacher| (teacher, false)));
+    let networks = networks.chain(setup.frozen.iter().map(|frozen| (&frozen.config, false)));
     let images = networks.map(|(config, trains)| update.kept_images(config, trains)).sum::<u64>();
     memory.push("kept embeddings of images", [images; 3]);
     memory.push("process", [update.process; 3]);

@@ -34,18 +34,17 @@ use serde_json::Value;
 pub use self::hardware::{Cluster, Hardware};
 pub use self::images::Images;
 use self::knobs::Knobs;
-pub use self::memory::{Item, IterationSetup, Memory, UpdateSetup, iteration_memory, update_memory};
+pub use self::memory::{Frozen, Item, IterationSetup, Memory, UpdateSetup, iteration_memory, update_memory};
 use self::planner::{Fit, Planner};
 use self::search::Fitted;
 pub use self::time::{Collective, Iteration, PlannedPhase};
 use self::units::UnitSizes;
 use self::whole::WholeRun;
 pub use self::workload::PlannedWork;
-use self::workload::{Means, planned_work};
+use self::workload::{AskedPasses, Means, planned_work};
 use crate::checkpoint::Source;
 use crate::input_error;
 use crate::model::{Config, arch::shape_names, kind, new::last_ids};
-use crate::plugin::Column;
 use crate::preflight::{Conditions, Findings, preflight};
 use crate::recipe::{self, Recipe, Sharding, all_of};
 
@@ -138,22 +137,21 @@ pub fn plan(args: &PlanArgs) -> Result<Plan> {
     // The plugins are open, with the data that each rank loads. Rounded up, so that plans of one recipe are alike.
     let plugins = host::own_bytes().zip(before).map_or(0, |(after, before)| after.saturating_sub(before));
     let plugins = plugins.next_multiple_of(PLUGIN_BYTES);
-    let Findings { problems, warnings, estimator, teacher, eval_tasks, lengths, lessons, config: found, .. } = findings;
+    let (passes, frozen) = (AskedPasses::of(&recipe, &findings), frozen(&findings));
+    let Findings { problems, warnings, eval_tasks, lengths, lessons, config: found, .. } = findings;
     if let Some(error) = all_of(problems) {
         return Err(error);
     }
     // The checks trained the tokenizer of a new model, which may have fewer tokens than asked for.
     let config = found.unwrap_or(config);
-    let asked = estimator.iter().flat_map(|estimator| estimator.asked());
-    let asks_policy = asked.into_iter().any(|one| matches!(one.column, Column::Entropy | Column::Hidden { .. }));
     let means = Means::of(args, lengths);
-    let workload = planned_work(&recipe, &config, &means, asks_policy)?;
+    let workload = planned_work(&recipe, &config, &means, passes)?;
     if let (Some(settings), Some(lessons)) = (&mut recipe.warm_start, &lessons) {
         settings.steps = Some(settings.steps(lessons.learned.len()));
     }
     let measurement = means.measurement(&recipe);
     let planner =
-        Planner { hardware: target.hardware, config, teacher, per_node: args.gpus_per_node, workload, recipe, plugins };
+        Planner { hardware: target.hardware, config, frozen, per_node: args.gpus_per_node, workload, recipe, plugins };
     let fit = args.fit.then(|| planner.search(ranks)).transpose()?;
     let knobs = fit.as_ref().map_or(Knobs::of(&planner.recipe), |fit| fit.knobs);
     let mut plan = planner.plan(&knobs, ranks, eval_tasks.map(|(tasks, _)| tasks));
@@ -168,10 +166,11 @@ pub fn memory_warning(recipe: &Recipe, findings: &Findings, ranks: usize) -> Opt
     let config = findings.config.clone()?;
     let hardware = machine::target(None, recipe.device, kind(recipe.dtype), None).hardware;
     let means = Means { measured: findings.lengths, ..Means::default() };
-    let workload = planned_work(recipe, &config, &means, false).ok()?;
-    let (teacher, recipe) = (findings.teacher.clone(), recipe.clone());
+    let passes = AskedPasses { policy: false, ..AskedPasses::of(recipe, findings) };
+    let workload = planned_work(recipe, &config, &means, passes).ok()?;
+    let (frozen, recipe) = (frozen(findings), recipe.clone());
     let knobs = Knobs::of(&recipe);
-    let planner = Planner { hardware, config, teacher, per_node: PER_NODE, workload, recipe, plugins: 0 };
+    let planner = Planner { hardware, config, frozen, per_node: PER_NODE, workload, recipe, plugins: 0 };
     let Fit { peak_phase, peak_bytes, capacity, fits, .. } = planner.fit(ranks as u64, &knobs);
     (!fits).then(|| {
         format!(
@@ -181,6 +180,12 @@ pub fn memory_warning(recipe: &Recipe, findings: &Findings, ranks: usize) -> Opt
             format::bytes(capacity)
         )
     })
+}
+
+/// The frozen networks that a recipe names.
+fn frozen(findings: &Findings) -> Vec<Frozen> {
+    let named = [("reference", &findings.reference), ("teacher", &findings.teacher)];
+    named.into_iter().filter_map(|(name, config)| Some(Frozen { name, config: config.clone()? })).collect()
 }
 
 /// The bytes of `--memory`.

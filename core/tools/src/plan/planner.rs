@@ -1,5 +1,6 @@
 //! Memory and time of a recipe under some settings: the arithmetic behind a plan, and behind the search of `--fit`.
 
+use super::memory::Frozen;
 use nestor_args::Gpu;
 use serde::Serialize;
 
@@ -8,7 +9,7 @@ use super::images::Images;
 use super::knobs::Knobs;
 use super::memory::{IterationSetup, Memory, UpdateSetup, iteration_memory};
 use super::time::{Iteration, TimeSetup};
-use super::workload::{PlannedWork, has_reference};
+use super::workload::PlannedWork;
 use crate::engine::PAGE;
 use crate::model::{Config, kind};
 use crate::recipe::{Recipe, Sharding};
@@ -36,8 +37,8 @@ pub struct Fit {
 pub struct Planner {
     pub recipe: Recipe,
     pub config: Config,
-    /// The teacher's network.
-    pub teacher: Option<Config>,
+    /// Frozen networks beside the policy.
+    pub frozen: Vec<Frozen>,
     pub hardware: Hardware,
     pub per_node: u64,
     /// The work of an iteration under the recipe's own settings.
@@ -115,8 +116,8 @@ impl Planner {
         let slots = knobs.slots.min(self.episodes(ranks));
         let memory = iteration_memory(&IterationSetup {
             update: self.update_setup(ranks, knobs),
-            reference: has_reference(&self.recipe),
-            teacher: self.teacher.as_ref(),
+            reference: self.workload.reference,
+            frozen: &self.frozen,
             critic: self.recipe.critic.is_some(),
             slots,
             longest,
@@ -136,9 +137,8 @@ impl Planner {
         let share = self.sharing(fit.ranks) as f64;
         TimeSetup {
             update: self.update_setup(fit.ranks, knobs),
-            teacher: self.teacher.as_ref(),
+            frozen: &self.frozen,
             recomputed: fit.memory.recomputed,
-            reference: has_reference(&self.recipe),
             workload: PlannedWork {
                 micro_batch_tokens: knobs.micro_batch_tokens,
                 slots: knobs.slots,

@@ -248,7 +248,7 @@ impl Planner {
             let fewest = self.clusters().find(|&n| n > ranks && self.need(n).fits);
             remedies.extend(fewest.map(|fewest| format!("{fewest} ranks (--gpus {fewest})")));
         }
-        let lora = Lora { rank: LORA_RANK, alpha: LORA_RANK as f64 };
+        let lora = Lora::of_all(LORA_RANK, LORA_RANK as f64);
         let freeze = |recipe: &mut Recipe| {
             let vision = recipe.model.vision.get_or_insert_default();
             vision.train = Some(VisionTrain::None);
@@ -259,7 +259,7 @@ impl Planner {
             remedies.push(format!("a frozen vision tower ({frozen})"));
         }
         let adapt = |other: &mut Self| {
-            other.recipe.model.lora = Some(lora);
+            other.recipe.model.lora = Some(lora.clone());
             if seeing {
                 freeze(&mut other.recipe);
             }

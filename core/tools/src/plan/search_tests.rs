@@ -1,4 +1,4 @@
-use super::workload::{Means, planned_work};
+use super::workload::{AskedPasses, Means, planned_work};
 use super::*;
 use crate::error::InputError;
 use crate::recipe::VisionTrain;
@@ -17,11 +17,12 @@ fn planner(shape: &str, sets: &[&str], gpu: Gpu) -> Planner {
     let args = PlanArgs { sets, ..super::tests::args("", 1, Some(shape)) };
     let recipe = recipe::load(&args.recipe, &args.sets).expect("a recipe");
     let config = Config::shape(shape).expect("a shape").with_image_limits(&recipe.model).expect("limits");
+    let passes = AskedPasses { policy: false, reference: recipe.update.kl.is_some() };
     Planner {
-        teacher: None,
+        frozen: Vec::new(),
         hardware: Hardware::of(gpu, kind(recipe.dtype)),
         per_node: 8,
-        workload: planned_work(&recipe, &config, &Means::of(&args, None), false).expect("work"),
+        workload: planned_work(&recipe, &config, &Means::of(&args, None), passes).expect("work"),
         config,
         plugins: 0,
         recipe,

@@ -1,6 +1,7 @@
 use std::sync::LazyLock;
 
 use super::hardware::Cluster;
+use super::memory::Frozen;
 use super::time::TimeSetup;
 use super::*;
 use crate::error::InputError;
@@ -37,7 +38,7 @@ fn iteration(update: UpdateSetup) -> IterationSetup {
     IterationSetup {
         update,
         reference: true,
-        teacher: None,
+        frozen: &[],
         critic: false,
         slots: 32,
         longest: 2048,
@@ -182,7 +183,7 @@ fn full_takes_no_more_than_grad_op_in_the_update() {
 #[test]
 fn adapters_have_small_optimizers_and_share_their_base() {
     let config = Config::shape("7b").expect("shape");
-    let lora = Lora { rank: 64, alpha: 64.0 };
+    let lora = Lora::of_all(64, 64.0);
     let with = update_memory(&UpdateSetup { lora: Some(&lora), ..update(&config, 1, Sharding::Full) });
     // In and out of q, k, v, o, gate, up and down: 90,112 rows and columns a block.
     let columns = 7168 + 2 * 4096 + 7168 + 3 * 22_528;
@@ -195,7 +196,8 @@ fn adapters_have_small_optimizers_and_share_their_base() {
     assert_eq!(reference(Some(&lora)), 4 * 28 * 64 * columns);
     assert_eq!(reference(None), bytes(&with, "frozen base of the adapters"));
     // A teacher shares nothing, and is frozen as a whole reference is.
-    let teacher = IterationSetup { teacher: Some(&config), ..iteration(update(&config, 4, Sharding::Full)) };
+    let frozen = [Frozen { name: "teacher", config: config.clone() }];
+    let teacher = IterationSetup { frozen: &frozen, ..iteration(update(&config, 4, Sharding::Full)) };
     assert_eq!(bytes(&iteration_memory(&teacher), "teacher"), bytes(&iteration_memory(&teacher), "reference"));
 }
 
@@ -232,7 +234,7 @@ fn frozen_parts_of_a_tower_have_weights_alone() {
             let weights = iteration_memory(&iteration(float)).item("weights").map_or(0, |bytes| bytes[0]);
             assert_eq!(weights, 4 * frozen, "{shape} {train:?}");
         }
-        let lora = Lora { rank: 64, alpha: 64.0 };
+        let lora = Lora::of_all(64, 64.0);
         let adapted = UpdateSetup { lora: Some(&lora), ..seeing(&config, VisionTrain::None) };
         assert_eq!(bytes(&update_memory(&adapted), "frozen base of the adapters"), 2 * all);
     }
@@ -338,6 +340,7 @@ fn work() -> PlannedWork {
         cache_tokens: u64::MAX,
         longest_response: 1.0,
         logprob_passes: 1,
+        reference: true,
         critic: false,
         images: Images::NONE,
     }
@@ -353,7 +356,7 @@ fn communication_hides_where_the_rates_say() {
         let hardware = Hardware { latency, ..Hardware::of(Gpu::H100, Kind::BFloat16) };
         let update = update(&config, ranks, Sharding::Full);
         let cluster = Cluster { ranks, per_node: 8 };
-        TimeSetup { update, teacher: None, recomputed: 28, reference: true, workload, hardware, cluster }.iteration()
+        TimeSetup { update, frozen: &[], recomputed: 28, workload, hardware, cluster }.iteration()
     };
     assert!((on(8, [0.0; 3]).hidden_from / 1009.0 - 1.0).abs() < 0.01, "{}", on(8, [0.0; 3]).hidden_from);
     let slower = on(8, [8.4e-6, 3.4e-6, 14e-6]);

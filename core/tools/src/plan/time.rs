@@ -3,6 +3,7 @@
 //! With `full` each unit is all-gathered while the previous one computes, and a block's gradient is reduced while the next
 //! block's is computed. Communication beyond that computation is exposed, and so are the first gather and last reduction.
 
+use super::memory::Frozen;
 use serde::Serialize;
 
 use super::hardware::{Cluster, Hardware};
@@ -82,12 +83,10 @@ pub struct Collective {
 pub struct TimeSetup<'a> {
     /// The network and its sharding; its `ranks` are those of the cluster.
     pub update: UpdateSetup<'a>,
-    /// The frozen teacher's network, if there is one.
-    pub teacher: Option<&'a Config>,
+    /// Frozen networks that are no copy of the policy.
+    pub frozen: &'a [Frozen],
     /// Blocks that the backward pass recomputes.
     pub recomputed: u64,
-    /// True if a frozen reference gives log-probs.
-    pub reference: bool,
     pub workload: PlannedWork,
     pub hardware: Hardware,
     pub cluster: Cluster,
@@ -175,15 +174,15 @@ impl TimeSetup<'_> {
             let once = steps / w.epochs as f64 * micro;
             let mut all = plus([0.0; 3], pass, w.logprob_passes as f64 * once);
             for network in 0..w.logprob_passes {
-                let is_policy = network > 0 || !self.reference;
+                let is_policy = network > 0 || !w.reference;
                 all = plus(all, self.tower_scoring(self.update.config, images, is_policy).seconds, once);
             }
             phase("log-probs", all);
         }
-        if let Some(teacher) = self.teacher {
-            let pass = self.costs(teacher, sequences).forward();
-            let pass = plus(pass, self.tower_scoring(teacher, images, false).seconds, 1.0);
-            phase("teacher", plus([0.0; 3], pass, steps / w.epochs as f64 * micro));
+        for Frozen { name, config } in self.frozen {
+            let pass = self.costs(config, sequences).forward();
+            let pass = plus(pass, self.tower_scoring(config, images, false).seconds, 1.0);
+            phase(name, plus([0.0; 3], pass, steps / w.epochs as f64 * micro));
         }
         if w.critic {
             let config = Config { output: Output::Value, ..self.update.config.clone() };

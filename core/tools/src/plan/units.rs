@@ -2,7 +2,7 @@
 
 use crate::model::{Config, unit_weights};
 use crate::recipe::{Lora, VisionTrain};
-use crate::shard::{Adapters, Layout, UpdateRule};
+use crate::shard::{Adapters, Layout, UpdateRule, adapted};
 
 /// Sizes of a network's units in elements, and of a rank's shards of them.
 #[derive(Debug, Clone)]
@@ -92,7 +92,7 @@ pub fn optimizer_state(config: &Config, rule: &dyn UpdateRule, train: VisionTrai
 
 /// The same for adapters alone.
 pub fn adapter_state(config: &Config, lora: &Lora, rule: &dyn UpdateRule, ranks: u64) -> u64 {
-    let block = Adapters::layouts_of(&outer_and_block(config)[1..2], lora.rank);
+    let block = Adapters::layouts_of(&outer_and_block(config)[1..2], lora);
     config.num_hidden_layers as u64 * state_shard(&block[0], rule, ranks)
 }
 
@@ -103,8 +103,7 @@ fn state_shard(layout: &Layout, rule: &dyn UpdateRule, ranks: u64) -> u64 {
 /// The adapters' units, one per block.
 pub fn adapter_units(config: &Config, lora: &Lora, ranks: u64) -> UnitSizes {
     let layouts = outer_and_block(config);
-    let matrices = layouts[1].params.iter().filter(|param| param.shape.len() == 2);
-    let block: i64 = matrices.map(|param| lora.rank * (param.shape[0] + param.shape[1])).sum();
+    let block: i64 = adapted(&layouts[1], lora).map(|param| lora.rank * (param.shape[0] + param.shape[1])).sum();
     let blocks = config.num_hidden_layers as usize;
     UnitSizes { numel: vec![block as u64; blocks], language: blocks, ranks }
 }

@@ -8,6 +8,8 @@ use super::images::Images;
 use crate::agent::MeasuredLengths;
 use crate::input_error;
 use crate::model::Config;
+use crate::plugin::Column;
+use crate::preflight::{Findings, needs_reference};
 use crate::recipe::{OldLogprobs, Recipe};
 
 /// The work of one iteration; counts of steps and tokens are means.
@@ -41,11 +43,34 @@ pub struct PlannedWork {
     pub longest_response: f64,
     /// Forward passes of policy and reference that only compute log-probs.
     pub logprob_passes: u64,
+    /// True if one of them is of a frozen copy of the policy.
+    pub reference: bool,
     /// True if a critic is trained.
     pub critic: bool,
     /// The images of steps.
     #[serde(skip_serializing_if = "Images::is_none")]
     pub images: Images,
+}
+
+/// The passes that only compute log-probs or columns, beside those that the recipe's keys ask for.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct AskedPasses {
+    /// The estimator asks for columns that a pass of the policy gives.
+    pub policy: bool,
+    /// A frozen copy of the policy is the reference.
+    pub reference: bool,
+}
+
+impl AskedPasses {
+    pub fn of(recipe: &Recipe, findings: &Findings) -> Self {
+        let Findings { estimator, loss, .. } = findings;
+        let mut asked = estimator.iter().flat_map(|estimator| estimator.asked());
+        let reads = needs_reference(recipe, estimator.as_ref(), loss.as_ref());
+        Self {
+            policy: asked.any(|one| matches!(one.column, Column::Entropy | Column::Hidden { .. })),
+            reference: reads && recipe.reference.is_none(),
+        }
+    }
 }
 
 impl PlannedWork {
@@ -161,8 +186,8 @@ impl Means {
 }
 
 /// The work of an iteration. The lengths are those given, else those measured. The default means are close to the published ALFWorld run: 34 of 50 steps, prompts of 521 of
-/// 2048 tokens, responses of 81 of 512. `asks_policy`: the estimator asks for columns that a pass of the policy gives.
-pub fn planned_work(recipe: &Recipe, config: &Config, means: &Means, asks_policy: bool) -> Result<PlannedWork> {
+/// 2048 tokens, responses of 81 of 512.
+pub fn planned_work(recipe: &Recipe, config: &Config, means: &Means, passes: AskedPasses) -> Result<PlannedWork> {
     let (r, u) = (&recipe.rollout, &recipe.update);
     let mean = |flag: &str, given: Option<f64>, share: f64, most: f64| match given {
         None => Ok((share * most).max(1.0)),
@@ -196,8 +221,9 @@ pub fn planned_work(recipe: &Recipe, config: &Config, means: &Means, asks_policy
         cache_tokens: r.cache_tokens.map_or(u64::MAX, |tokens| tokens as u64),
         longest_response: r.max_response_tokens as f64,
         // One pass gives recomputed log-probs and columns.
-        logprob_passes: u64::from(u.old_logprobs == OldLogprobs::Recompute || asks_policy)
-            + u64::from(has_reference(recipe)),
+        reference: passes.reference,
+        logprob_passes: u64::from(u.old_logprobs == OldLogprobs::Recompute || passes.policy)
+            + u64::from(passes.reference),
         critic: recipe.critic.is_some(),
         images: Images::new(recipe, config, Some(prompt)),
     };
@@ -212,9 +238,4 @@ pub fn planned_work(recipe: &Recipe, config: &Config, means: &Means, asks_policy
     let shuffled = workload.sequences() / workload.tasks as f64;
     workload.siblings = (if u.shuffle { shuffled } else { of_a_group.min(workload.sequences()) }).max(1.0);
     Ok(workload)
-}
-
-/// True if a frozen reference gives log-probs.
-pub fn has_reference(recipe: &Recipe) -> bool {
-    recipe.update.kl.is_some() || recipe.update.kl_in_reward.is_some()
 }

@@ -359,7 +359,7 @@ fn run_generate(args: Generate) -> Result<()> {
         model: args.model,
         source,
         max_new_tokens: args.max_new_tokens,
-        sampling: Sampling { temperature: args.temperature, top_k: args.top_k, top_p: args.top_p },
+        sampling: Sampling { temperature: args.temperature, top_k: args.top_k, top_p: args.top_p, min_p: args.min_p },
         seed: args.seed,
         kind: kind(args.compute.dtype),
         device: device(args.compute.device)?,
@@ -390,7 +390,7 @@ fn run_embed(args: EmbedArgs) -> Result<()> {
 
 fn run_bench(args: ProfiledBench, lora: Option<i64>, work: fn(&BenchOptions) -> Result<Value>) -> Result<()> {
     let json = args.bench.json;
-    let lora = lora.map(|rank| Lora { rank, alpha: 2.0 * rank as f64 });
+    let lora = lora.map(|rank| Lora::of_all(rank, 2.0 * rank as f64));
     let measured = work(&BenchOptions { lora, ..bench_options(args)? })?;
     print(json, &measured, || seconds_and_rate(&measured))
 }

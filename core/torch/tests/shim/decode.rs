@@ -207,7 +207,10 @@ fn every_draw_is_the_token_of_the_cpus_sampler() {
         for row in (0..ROWS).step_by(2) {
             let inverse_temperature = if random.one_in(2) { 1.0 } else { 1.0 / (0.05 + 2.0 * random.uniform()) as f32 };
             let (top_k, top_p) = if truncates { truncation(&mut random, vocabulary) } else { (0, 1.0) };
-            let draw = RawDraw { inverse_temperature, uniform: random.uniform() as f32, greedy: 0, top_k, top_p };
+            let min_p = [0.0, 0.0, 0.0, 0.05, 0.5, 1.0][random.below(6) as usize] * f32::from(u8::from(truncates));
+            let log_min_p = f32::ln(min_p);
+            let uniform = random.uniform() as f32;
+            let draw = RawDraw { inverse_temperature, uniform, greedy: 0, top_k, top_p, log_min_p };
             draws.extend(match random.below(4) {
                 0 => [RawDraw { greedy: 1, ..draw }, RawDraw { uniform: [0.0, 1.0][random.below(2) as usize], ..draw }],
                 1 => [draw, RawDraw { uniform: random.uniform() as f32, ..draw }],
@@ -217,8 +220,9 @@ fn every_draw_is_the_token_of_the_cpus_sampler() {
         let want = nestor_torch::draw(&seen, &draws).expect("drawn");
         let column = |f: &dyn Fn(&RawDraw) -> f32| Tensor::from_slice(&draws.iter().map(f).collect::<Vec<_>>());
         let (top_k, top_p) = (column(&|d| d.top_k as f32).to_kind(Kind::Int), column(&|d| d.top_p));
+        let log_min_p = column(&|d| d.log_min_p);
         let columns = DrawColumns {
-            truncation: truncates.then_some(TruncationColumns { top_k: &top_k, top_p: &top_p }),
+            truncation: truncates.then_some(TruncationColumns { top_k: &top_k, top_p: &top_p, log_min_p: &log_min_p }),
             inverse_temperatures: &column(&|d| d.inverse_temperature),
             uniforms: &column(&|d| d.uniform),
             greedy: &column(&|d| d.greedy as f32).to_kind(Kind::Int),

@@ -1,11 +1,11 @@
-//! The CPU's sampler with top-k and top-p against a plain computation with sorted tokens, in float64 and whole numbers.
+//! The CPU's sampler with top-k, top-p and min-p against a plain computation with sorted tokens, in float64 and whole numbers.
 
 use nestor_torch::{RawDraw, draw};
 use tch::{Kind, Tensor};
 
 use super::random::Random;
 
-/// The rule of [`nestor_torch::draw`] for a row with top-k or top-p.
+/// The rule of [`nestor_torch::draw`] for a row with top-k, top-p or min-p.
 fn plain(logits: &[f32], draw: RawDraw) -> i64 {
     let x: Vec<f32> = logits.iter().map(|logit| logit * draw.inverse_temperature).collect();
     let top = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -25,6 +25,7 @@ fn plain(logits: &[f32], draw: RawDraw) -> i64 {
             before - mass[token] < enough
         });
     }
+    order.retain(|&token| x[token] >= top + draw.log_min_p);
     let kept: u128 = order.iter().map(|&token| mass[token]).sum();
     let drawn = ((f64::from(draw.uniform) * kept as f64) as u128).min(kept - 1);
     order.sort_unstable();
@@ -37,7 +38,7 @@ fn plain(logits: &[f32], draw: RawDraw) -> i64 {
 }
 
 #[test]
-fn top_k_and_top_p_keep_the_first_tokens_in_their_order() {
+fn the_first_tokens_in_their_order_are_kept() {
     for case in 0..4_000 {
         let mut random = Random::new(case);
         let longest = if random.one_in(10) { 6_000 } else { 300 };
@@ -58,10 +59,12 @@ fn top_k_and_top_p_keep_the_first_tokens_in_their_order() {
         let wide = Vec::<f32>::try_from(logits.to_kind(Kind::Float).view([-1])).expect("logits");
         let top_k = [0, 1, 5, 1 + random.below(vocabulary)][random.below(4) as usize] as i32;
         let top_p = [1.0, 0.0, 0.5, random.uniform() as f32][random.below(4) as usize];
+        let min_p = [0.0, 0.0, random.uniform() as f32, 1.0][random.below(4) as usize];
+        let log_min_p = f32::ln(min_p);
         let inverse_temperature = [1.0, 0.3 + random.uniform() as f32][random.below(2) as usize];
         let uniform = [0.0, 1.0, random.uniform() as f32][random.below(3) as usize];
-        let one = RawDraw { inverse_temperature, uniform, greedy: 0, top_k, top_p };
-        if (top_k == 0 || i64::from(top_k) == vocabulary) && top_p == 1.0 {
+        let one = RawDraw { inverse_temperature, uniform, greedy: 0, top_k, top_p, log_min_p };
+        if (top_k == 0 || i64::from(top_k) == vocabulary) && top_p == 1.0 && min_p == 0.0 {
             continue;
         }
         let token = draw(&logits, &[one]).expect("drawn")[0].token;

@@ -21,7 +21,7 @@ fn main() -> Result<()> {
     let [model, adapter, rank, alpha, tokens, out] = &arguments[..] else {
         bail!("usage: adapted_logits MODEL_DIR ADAPTER RANK ALPHA TOKENS OUT");
     };
-    let settings = Lora { rank: rank.parse().context("the rank")?, alpha: alpha.parse().context("alpha")? };
+    let settings = Lora::of_all(rank.parse().context("the rank")?, alpha.parse().context("alpha")?);
     let model = weights::load(Path::new(model), Kind::BFloat16, Device::Cpu)?;
     let rule = update_rule(&Optimizer::default());
     let mut policy = Network::with_lora(model, rule, (&settings, 0), &Ranks::solo(Device::Cpu))?;

@@ -10,7 +10,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::*;
-use crate::engine::buffers::{Column, GREEDY, INVERSE_TEMPERATURE, SLOT_NUMBERS, TOP_K, TOP_P};
+use crate::engine::buffers::{Column, GREEDY, INVERSE_TEMPERATURE, LOG_MIN_P, SLOT_NUMBERS, TOP_K, TOP_P};
 use crate::engine::scheduler::Limits;
 use crate::engine::{FinishReason, NoiseKey, Request};
 
@@ -32,13 +32,15 @@ struct Settings {
     greedy: bool,
     top_k: i32,
     top_p: f32,
+    log_min_p: f32,
 }
 
 impl Settings {
     fn of(draw: &Draw) -> Self {
         let Draw { sampling, uniform } = *draw;
         let (greedy, top_k, top_p) = (sampling.is_greedy(), sampling.kept_tokens(), sampling.top_p as f32);
-        Self { inverse_temperature: sampling.inverse_temperature(), uniform, greedy, top_k, top_p }
+        let log_min_p = sampling.log_min_p();
+        Self { inverse_temperature: sampling.inverse_temperature(), uniform, greedy, top_k, top_p, log_min_p }
     }
 
     fn draw(&self, sequence: impl Iterator<Item = u64>) -> (u32, f32) {
@@ -46,6 +48,7 @@ impl Settings {
         if !self.greedy {
             hash = mix(hash, u64::from(self.uniform.to_bits()) << 32 | u64::from(self.inverse_temperature.to_bits()));
             hash = mix(hash, (self.top_k as u64) << 32 | u64::from(self.top_p.to_bits()));
+            hash = mix(hash, u64::from(self.log_min_p.to_bits()));
         }
         ((hash % 17) as u32, -((hash >> 40) as f32))
     }
@@ -99,6 +102,7 @@ impl Memory {
                 greedy: line[GREEDY] == 1.0,
                 top_k: if shape.truncates { line[TOP_K] as i32 } else { 0 },
                 top_p: if shape.truncates { line[TOP_P] } else { 1.0 },
+                log_min_p: if shape.truncates { line[LOG_MIN_P] } else { f32::NEG_INFINITY },
             };
             let seen = 0..column(Column::Length)[row] as usize;
             drawn.push(settings.draw(seen.map(|at| self.cache.get(&place(row, at)).copied().unwrap_or(0))));
@@ -231,7 +235,8 @@ impl Scenario {
                 let temperature = [0.0, 1.0, 1.0, 0.7][rng.random_range(0..4)];
                 let top_k = if rng.random_range(0..8) == 0 { 3 } else { 0 };
                 let top_p = if rng.random_range(0..8) == 0 { 0.5 } else { 1.0 };
-                let sampling = Sampling { temperature, top_k, top_p };
+                let min_p = if rng.random_range(0..8) == 0 { 0.25 } else { 0.0 };
+                let sampling = Sampling { temperature, top_k, top_p, min_p };
                 let max_new_tokens = rng.random_range(1..=if long { 100 } else { 24 });
                 let key = NoiseKey { episode, ..NoiseKey::default() };
                 (rng.random_range(0..40), Request { key, images: Vec::new(), prompt, max_new_tokens, sampling })
@@ -345,7 +350,7 @@ fn one_pass_ahead_gives_the_plain_engines_tokens_and_order() {
 fn a_stale_buffer_is_found() {
     let columns =
         [Column::Token, Column::Source, Column::Position, Column::Place, Column::Length, Column::Slot, Column::Uniform];
-    let settings = [INVERSE_TEMPERATURE, GREEDY, TOP_K, TOP_P].map(Stale::Setting);
+    let settings = [INVERSE_TEMPERATURE, GREEDY, TOP_K, TOP_P, LOG_MIN_P].map(Stale::Setting);
     let rest = [Stale::PageTable, Stale::Slots, Stale::Drawn];
     for stale in columns.into_iter().map(Stale::Column).chain(settings).chain(rest) {
         let found = (0..300).any(|seed| {

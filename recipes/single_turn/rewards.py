@@ -1,5 +1,6 @@
-"""Rewards of gsm_symbolic.yaml, in TRL's form."""
+"""Rewards of gsm_symbolic.yaml and reverse_text.yaml, in TRL's form."""
 import re
+from difflib import SequenceMatcher
 
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 
@@ -17,3 +18,9 @@ def form(completions, **kwargs):
 def final(text):
     numbers = NUMBER.findall(text)
     return float(numbers[-1].replace(",", "")) if numbers else None
+
+
+def likeness(completions, answer, **kwargs):
+    """The ratio of difflib between the response and the answer: 1 where they are equal."""
+    texts = [text[-1]["content"] if isinstance(text, list) else text for text in completions]
+    return [SequenceMatcher(None, text.strip(), wanted).ratio() for text, wanted in zip(texts, answer)]

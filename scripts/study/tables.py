@@ -1,7 +1,7 @@
-"""The tables and curves of docs/study.md, from the records in docs/study alone.
+"""The tables and curves of docs/study.md and docs/textworld.md, from the records in docs/study alone.
 
     .venv/bin/python scripts/study/tables.py            prints every block
-    .venv/bin/python scripts/study/tables.py --write    puts them into docs/study.md and docs/img
+    .venv/bin/python scripts/study/tables.py --write    puts them into the pages and docs/img
     .venv/bin/python scripts/study/tables.py --check    exit code 1 if they differ from what is there
 
 A record is one line for each run, which `nestor compare --save` wrote: recipe, panel, outcomes of every task, metrics. The success
@@ -17,12 +17,12 @@ from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs/study.md"
+PAGE, TEXTWORLD = ROOT / "docs/study.md", ROOT / "docs/textworld.md"
 NESTOR = ROOT / "target/release/nestor"
 MAIN = ["grpo", "gigpo", "rloo", "ppo"]
 # Two-sided 95 % quantiles of Student's t for 1 to 9 degrees of freedom.
 T95 = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262]
-COLORS = {"grpo": "#888888", "gigpo": "#d1495b", "rloo": "#2e86ab", "ppo": "#7fb069"}
+COLORS = {"grpo": "#888888", "gigpo": "#d1495b", "rloo": "#2e86ab", "ppo": "#7fb069", "gigpo_permuted": "#9b6a3c"}
 
 
 def records(*names):
@@ -122,6 +122,26 @@ def states(groups):
     return table(["group", *[name for name, _, _ in columns]], rows)
 
 
+def habits(groups):
+    """The policy in the evaluations before reinforcement learning and at the end, and in training."""
+    def evaluated(name, at):
+        return lambda run: run["metrics"]["columns"][name][{"before": 0, "after": -1}[at]]
+    percent = lambda of: lambda run: 100 * of(run)
+    last = lambda name: lambda run: mean(values(run, name)[-5:])
+    columns = [
+        ("possible commands before, %", 1, percent(evaluated("eval/valid_action_ratio", "before"))),
+        ("after", 1, percent(evaluated("eval/valid_action_ratio", "after"))),
+        ("cut after, %", 1, percent(evaluated("eval/clipped_ratio", "after"))),
+        ("tokens of a command before", 1, evaluated("eval/response_length", "before")),
+        ("after", 1, evaluated("eval/response_length", "after")),
+        ("KL of the last 5", 3, last("loss/kl")),
+        ("tokens in all, thousands", 0, lambda run: run["metrics"]["columns"]["tokens/total"][-1] / 1e3),
+        ("hours", 2, lambda run: sum(values(run, "time/iteration_s")) / 3600),
+    ]
+    rows = [[group, *[shown(over_seeds(runs, of)[0], digits) for _, digits, of in columns]] for group, runs in groups.items()]
+    return table(["group", *[name for name, _, _ in columns]], rows)
+
+
 def costs(groups):
     """Time of the advantage, and peak memory."""
     def advantage(run):
@@ -197,18 +217,36 @@ def blocks():
     return found, pictures
 
 
+def textworld_blocks():
+    """The same of the page on TextWorld."""
+    found, pictures = {}, {}
+    for model, title in [("smollm2", "SmolLM2-135M"), ("qwen2.5-coder-0.5b", "Qwen2.5-Coder-0.5B")]:
+        recorded = records(f"textworld_{model}")
+        groups = {group: recorded[group] for group in [*MAIN, "gigpo_permuted"] if group in recorded}
+        if "grpo" not in groups or len(groups) < 2:
+            continue
+        found[model] = short(compared(groups, "grpo"))
+        found[f"{model} states"] = states(groups)
+        found[f"{model} habits"] = habits(groups)
+        pictures[f"textworld_{model}.svg"] = curve(groups, f"{title} on TextWorld: success on held-out games by iteration")
+    return found, pictures
+
+
 def main():
-    found, pictures = blocks()
+    made = {PAGE: blocks(), TEXTWORLD: textworld_blocks()}
+    found = {name: block for blocks, _ in made.values() for name, block in blocks.items()}
     if "--write" not in sys.argv and "--check" not in sys.argv:
         print("\n\n".join(f"## {name}\n\n{block}" for name, block in found.items()))
         return
-    page = PAGE.read_text()
-    for name, block in found.items():
-        pattern = re.compile(rf"(<!-- table: {re.escape(name)} -->\n).*?(<!-- end -->)", re.S)
-        if not pattern.search(page):
-            sys.exit(f"docs/study.md has no place for the table `{name}`")
-        page = pattern.sub(lambda place: f"{place[1]}\n{block}\n\n{place[2]}", page)
-    files = {PAGE: page, **{ROOT / "docs/img" / name: svg for name, svg in pictures.items()}}
+    files = {}
+    for path, (own, pictures) in made.items():
+        page = path.read_text()
+        for name, block in own.items():
+            pattern = re.compile(rf"(<!-- table: {re.escape(name)} -->\n).*?(<!-- end -->)", re.S)
+            if not pattern.search(page):
+                sys.exit(f"{path.relative_to(ROOT)} has no place for the table `{name}`")
+            page = pattern.sub(lambda place, block=block: f"{place[1]}\n{block}\n\n{place[2]}", page)
+        files |= {path: page, **{ROOT / "docs/img" / name: svg for name, svg in pictures.items()}}
     stale = [str(path.relative_to(ROOT)) for path, text in files.items() if not path.exists() or path.read_text() != text]
     if "--check" in sys.argv:
         sys.exit(f"stale: {', '.join(stale)}; run scripts/study/tables.py --write" if stale else 0)

@@ -140,7 +140,7 @@ TRANSCRIPT = [*WINDOW, "rollout.history={mode: transcript}", "rollout.max_sequen
 
 @pytest.mark.parametrize("launch, sets, before", [
     ((), WINDOW, 0), ((), TRANSCRIPT, 6), (("launch", "--nproc", 2), [*WINDOW, "rollout.history.length=2"], 2)])
-def test_a_teacher_with_a_template_scores_behind_its_own_prompts(launch, sets, before, train, models):
+def test_a_teacher_with_a_template_scores_behind_its_own_prompts(launch, sets, before, train, run, models, tmp_path):
     """Log-probs of transformers behind prompts that Python's jinja2 renders, from what the recorded episodes hold."""
     done, columns, episodes = train(["task", "token", "observation", "admissible", "teacher_logprobs"], *sets,
                                     f"estimator.teacher.template={json.dumps(HINT)}", launch=launch)
@@ -160,6 +160,10 @@ def test_a_teacher_with_a_template_scores_behind_its_own_prompts(launch, sets, b
             sequences.append((ids, columns["token"][offsets[row]:offsets[row + 1]]))
             row += 1
     assert row > 20 and task
+    if not launch:
+        shown = run("train", tmp_path / "recipe.yaml", *[word for s in (*sets, f"estimator.teacher.template={json.dumps(HINT)}")
+                                                         for word in ("--set", s)], "--check")
+        assert re.search(r"the teacher scores it behind this prompt:\n.*\|\d+\|(True|False)\|0\|", shown.stdout, re.DOTALL), shown
     near(columns["teacher_logprobs"], [x for logprobs, *_ in reference(models / "teacher", sequences) for x in logprobs])
 
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-RECORDS = ["alfworld", "alfworld_rest", "alfworld_cause", "webshop"]
+RECORDS = ["alfworld", "alfworld_rest", "alfworld_cause", "webshop", "textworld_smollm2", "textworld_qwen2.5-coder-0.5b"]
 
 
 def test_tables_and_curves_of_the_page_come_from_the_records(root):

@@ -36,6 +36,8 @@ pub struct RehearsedStep {
     pub over: bool,
     /// The environment's own metrics.
     pub metrics: BTreeMap<String, f64>,
+    /// The prompt that a teacher with a template of its own scores the response behind.
+    pub teacher_prompt: Option<String>,
 }
 
 /// Plays the first two steps of episodes: with the expert's actions where the environment has an expert, else with an
@@ -301,12 +303,12 @@ impl Rehearsal<'_> {
         };
         let over = seen.terminated || seen.truncated;
         let Observation { reward, valid, ref metrics, .. } = seen;
-        let step = || RehearsedStep { task: plan.task, response, reward, valid, over, metrics: metrics.clone() };
-        rehearsed.step.get_or_insert_with(step);
+        let metrics = metrics.clone();
         let ended = playing.observe(seen, self.rollout.max_steps)?;
-        if let Some(teacher) = &self.teacher {
-            teacher.prompt(playing.record(), 0)?;
-        }
+        let teacher = self.teacher.as_ref().map(|teacher| teacher.prompt(playing.record(), 0)).transpose()?;
+        let teacher_prompt = teacher.map(|prompt| self.tokenizer.decode(&prompt.tokens, false));
+        let step = RehearsedStep { task: plan.task, response, reward, valid, over, metrics, teacher_prompt };
+        rehearsed.step.get_or_insert(step);
         if ended {
             rehearsed.ended += usize::from(over || self.rollout.max_steps == 1);
             return Ok(true);

@@ -21,6 +21,9 @@ const COLLAPSED: f64 = 1e-3;
 /// Success rate from which such certainty is no failure.
 const SOLVED: f64 = 0.9;
 
+/// Share of the groups with advantages from which penalties that alone count are an alarm.
+const MOSTLY: f64 = 0.75;
+
 /// Values and rewards beyond this cannot be squared in float32.
 const LARGEST: f64 = 1e18;
 
@@ -81,7 +84,8 @@ impl Alarms {
 }
 
 /// Causes that an update which diverges brings about too.
-const OF_RESPONSES: [&str; 4] = ["every response cut", "nothing readable", "all advantages zero", "groups of one"];
+const OF_RESPONSES: [&str; 5] =
+    ["every response cut", "nothing readable", "all advantages zero", "groups of one", "penalties outweigh rewards"];
 
 fn causes(iteration: u64, updated: Updated) -> Vec<Alarm> {
     let Updated { metrics, rows, recipe, .. } = updated;
@@ -128,6 +132,17 @@ fn causes(iteration: u64, updated: Updated) -> Vec<Alarm> {
         let message = "only penalties had an advantage: rollout.group_size is 1, and this estimator compares the episodes \
                        of a group; raise it";
         alarm("groups of one", message.into());
+    } else if rollout.group_size > 1
+        && let Some((penalised, all)) =
+            groups_of_penalties(rows).filter(|(part, all)| *part as f64 > MOSTLY * *all as f64)
+    {
+        let penalty = rollout.invalid_action_penalty;
+        let message = format!(
+            "in {penalised} of the {all} groups with advantages all episodes returned the same, so they come from \
+             rollout.invalid_action_penalty ({penalty}) alone: the policy learns to answer validly, whether it helps or not; lower the \
+             penalty, or take easier tasks, larger groups or a warm start"
+        );
+        alarm("penalties outweigh rewards", message);
     }
     let entropy = metrics.get("policy/entropy");
     if entropy.is_some_and(|entropy| entropy < COLLAPSED) && metrics.get("episode/success") < Some(SOLVED) {
@@ -157,6 +172,28 @@ fn only_penalties_count(rows: &Rows) -> bool {
     let unpenalised = (0..rows.len()).filter(|&row| rows.penalty[row] == 0.0);
     let advantages = |row: usize| &rows.advantages[rows.response(row as u32)];
     unpenalised.flat_map(advantages).all(|&advantage| advantage == 0.0)
+}
+
+/// The groups with advantages whose episodes returned the same and differ in penalties, and all groups with advantages. None where no
+/// step has a penalty.
+fn groups_of_penalties(rows: &Rows) -> Option<(usize, usize)> {
+    if rows.penalty.iter().all(|&penalty| penalty == 0.0) {
+        return None;
+    }
+    let mut groups = BTreeMap::<u32, (BTreeMap<u32, f64>, bool, bool)>::new();
+    for row in 0..rows.len() {
+        let (returns, penalised, counts) = groups.entry(rows.group[row]).or_default();
+        *returns.entry(rows.episode[row]).or_default() += rows.reward[row];
+        *penalised |= rows.penalty[row] != 0.0;
+        *counts |= rows.advantages[rows.response(row as u32)].iter().any(|&advantage| advantage != 0.0);
+    }
+    let counting = groups.into_values().filter(|(.., counts)| *counts);
+    Some(counting.fold((0, 0), |(part, all), (returns, penalised, _)| {
+        let mut values = returns.into_values();
+        let first = values.next();
+        let alike = values.all(|other| Some(other) == first);
+        (part + usize::from(alike && penalised), all + 1)
+    }))
 }
 
 /// Refuses to give an estimator values or rewards that no estimator can use, since its advantages would not be finite and
@@ -267,6 +304,28 @@ mod tests {
         assert!(found(&[], 1, &[(1.0, 0.0, 1.0), (0.0, 0.0, 0.0), (0.0, 0.1, -2.0)]).is_empty());
         // Equal returns would not differ in larger groups either.
         assert!(found(&[], 1, &[(0.0, 0.0, 0.0), (0.0, 0.1, -2.0)]).is_empty());
+    }
+
+    #[test]
+    fn penalties_that_alone_differ_are_an_alarm() {
+        // Groups of two episodes of one step.
+        let of = |steps: &[(f64, f64, f32)]| {
+            let mut rows = rows(steps);
+            rows.group = rows.episode.iter().map(|episode| episode / 2).collect();
+            rows
+        };
+        let found = |steps: &[(f64, f64, f32)]| {
+            let (metrics, rows, recipe, reports) = (metrics(&[]), of(steps), recipe(2), UpdateReports::default());
+            let updated = Updated { recipe: &recipe, metrics: &metrics, rows: &rows, reports: &reports };
+            Alarms::default().of(1, updated).into_iter().map(|alarm| alarm.cause).collect::<Vec<_>>()
+        };
+        let (alike, won) = ([(0.0, 0.1, -1.0), (0.0, 0.0, 1.0)], [(1.0, 0.1, 1.0), (0.0, 0.0, -1.0)]);
+        let silent = [(0.0, 0.1, 0.0), (0.0, 0.1, 0.0)];
+        assert_eq!(found(&[alike, alike, silent].concat()), ["penalties outweigh rewards"]);
+        assert!(found(&[alike, won].concat()).is_empty());
+        assert!(found(&[silent, won].concat()).is_empty());
+        // Other differences than penalties, such as KL in the reward.
+        assert!(found(&[(0.0, 0.0, -1.0), (0.0, 0.0, 1.0)]).is_empty());
     }
 
     #[test]

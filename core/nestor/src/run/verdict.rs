@@ -68,6 +68,7 @@ impl Verdict {
             "prompt": prompt.as_ref().map(|p| json!({ "task": p.task, "tokens": p.tokens, "text": p.text })),
             "step": step.as_ref().map(|s| json!({
                 "task": s.task, "response": s.response, "reward": s.reward, "valid": s.valid, "over": s.over, "metrics": s.metrics,
+                "teacher_prompt": s.teacher_prompt,
             })),
         })
     }
@@ -109,13 +110,17 @@ impl Display for Verdict {
             let (task, tokens, most) = (prompt.task, prompt.tokens, rollout.max_prompt_tokens);
             writeln!(f, "first prompt (task {task}, {tokens} of at most {most} tokens):\n{}", prompt.text.trim_end())?;
         }
-        if let Some(RehearsedStep { response, reward, valid, over, metrics, .. }) = &self.findings.step {
+        if let Some(RehearsedStep { response, reward, valid, over, metrics, teacher_prompt, .. }) = &self.findings.step
+        {
             let response =
                 if response.is_empty() { "an empty response".into() } else { format!("the response {response:?}") };
             let (is, over) =
                 (if *valid { "valid" } else { "invalid" }, if *over { ", and the episode is over" } else { "" });
             let metrics: String = metrics.iter().map(|(name, value)| format!(", env/{name} {}", value + 0.0)).collect();
             writeln!(f, "first step: {response} is {is} and gets the reward {reward}{metrics}{over}")?;
+            if let Some(prompt) = teacher_prompt {
+                writeln!(f, "the teacher scores it behind this prompt:\n{}", prompt.trim_end())?;
+            }
         }
         match self.findings.problems.len() {
             0 => write!(f, "passed: the run would start"),

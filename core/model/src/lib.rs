@@ -22,6 +22,7 @@ pub mod process_memory;
 pub mod error;
 pub mod failpoint;
 pub mod files;
+pub mod random;
 
 // Other crates, by the names that this one uses for them.
 use nestor_args::terminal;

@@ -4,7 +4,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::error::Problem;
-use super::ranges::range;
 
 const MOST_RANK: i64 = 1 << 12;
 
@@ -87,7 +86,11 @@ pub(super) fn problem(l: &Lora) -> Option<Problem> {
     let message = format!("must be from 1 to {MOST_RANK}, but is {}", l.rank);
     (!(1..=MOST_RANK).contains(&l.rank))
         .then(|| ("model.lora.rank".into(), message))
-        .or_else(|| range("model.lora.alpha", l.alpha, l.alpha > 0.0, "greater than 0"))
+        .or_else(|| {
+            let message = format!("must be greater than 0, but is {}", l.alpha);
+            let is_positive = l.alpha > 0.0; // false for NaN
+            (!is_positive).then(|| ("model.lora.alpha".into(), message))
+        })
         .or_else(|| {
             let targets = l.target_modules.as_ref()?;
             let twice = targets.iter().enumerate().any(|(at, target)| targets[..at].contains(target));

@@ -484,6 +484,6 @@ fn most(path: &str, value: usize, most: usize) -> Option<Problem> {
     (value > most).then(|| (path.into(), format!("must be at most {most}, but is {value}")))
 }
 
-pub(super) fn range(path: &str, value: f64, good: bool, wanted: &str) -> Option<Problem> {
+fn range(path: &str, value: f64, good: bool, wanted: &str) -> Option<Problem> {
     (!good).then(|| (path.into(), format!("must be {wanted}, but is {value}")))
 }

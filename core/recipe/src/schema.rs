@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::defaults::{one, one_u32, yes};
+use super::defaults::{is_zero, one, one_u32, yes};
 use super::{
     Critic, EnvChoice, EstimatorChoice, EvalTasks, FrozenModel, Lora, NewVision, PluginChoice, Update, Vision,
     WarmStart,
@@ -187,7 +187,7 @@ pub struct Rollout {
     #[serde(default = "one")]
     pub top_p: f64,
     /// Samples among tokens of these with at least this part of the likeliest token's probability; 0 disables the limit.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub min_p: f64,
     /// Texts that end a response as an end-of-sequence token does, such as `</action>`. They stay in the response.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

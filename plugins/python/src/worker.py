@@ -225,9 +225,9 @@ class Adapter:
 
 
 def checked_score(one):
-    """Reward and metrics of one completion that was scored with others."""
+    """Reward, metrics and info of one completion that was scored with others."""
     metrics = {str(key): number(value, f'metric "{key}"') for key, value in one["metrics"].items()}
-    return {"reward": number(one["reward"], "the reward"), "metrics": metrics}
+    return {"reward": number(one["reward"], "the reward"), "metrics": metrics, "info": one["info"]}
 
 
 def shown(value):

@@ -1,26 +1,20 @@
 //! Models with random weights, initialised as transformers does.
 
-use std::f32::consts::TAU;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{Rng, SeedableRng};
 use tch::{Device, Kind, Tensor};
 
 use super::new_folder::in_new_folder_or_stop;
 use super::weights::write;
 use super::{Config, Model};
 use crate::input_error;
+use crate::random::{WEIGHTS, normals};
 use crate::recipe::NewModel;
 use crate::tokenizer::Tokenizer;
 
 /// Elements drawn from one random stream; threads draw different streams.
 const CHUNK: i64 = 1 << 20;
-
-/// Last word of every key of this module. Keys begin with the seed, as the engine's noise keys do. There the last word is
-/// step and token number, never both at their largest, so no stream of weights is one of noise.
-const WEIGHTS: u64 = u64::MAX;
 
 /// The model that `nestor model new` writes.
 #[derive(Debug)]
@@ -136,22 +130,4 @@ fn draw(seed: u64, number: u64, starts: &[i64], numel: i64) -> Result<Vec<Vec<f3
             .collect();
         threads.into_iter().map(|t| t.join().map_err(|_| anyhow!("a thread that draws weights died"))).collect()
     })
-}
-
-/// `n` standard normal numbers from the random stream of this key, by Box and Muller.
-pub fn normals(key: [u64; 4], n: i64) -> Vec<f32> {
-    let mut bytes = [0; 32];
-    for (part, word) in bytes.chunks_exact_mut(8).zip(key) {
-        part.copy_from_slice(&word.to_le_bytes());
-    }
-    let mut rng = ChaCha8Rng::from_seed(bytes);
-    let mut unit = || ((rng.next_u32() >> 8) as f32 + 0.5) / (1 << 24) as f32; // in (0, 1)
-    let mut values = Vec::with_capacity(n as usize + 1);
-    while values.len() < n as usize {
-        let radius = (-2.0 * unit().ln()).sqrt();
-        let (sin, cos) = (TAU * unit()).sin_cos();
-        values.extend([radius * cos, radius * sin]);
-    }
-    values.truncate(n as usize);
-    values
 }

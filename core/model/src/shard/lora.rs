@@ -9,18 +9,13 @@
 //! half of an entry's last bit, so that most of the first steps would not reach the outputs.
 
 use anyhow::Result;
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{Rng, SeedableRng};
 use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor, no_grad};
 
 use super::layout::{Layout, Param};
 use super::units::Ranks;
-use crate::model::new::normals;
+use crate::random::{ADAPTERS, normals, uniforms};
 use crate::recipe::{Lora, LoraInit};
-
-/// Last word of the keys of A's random numbers; no key of new weights or of noise ends with it.
-const ADAPTERS: u64 = u64::MAX - 1;
 
 /// The adapters of a network's blocks.
 #[derive(Debug)]
@@ -100,7 +95,9 @@ impl Adapters {
             for (number, a) in layout.params.iter().step_by(2).enumerate() {
                 let key = [seed, block as u64, number as u64, ADAPTERS];
                 let values = match settings.init {
-                    LoraInit::Kaiming => Tensor::from_slice(&uniform(key, a)),
+                    LoraInit::Kaiming => {
+                        Tensor::from_slice(&uniforms(key, a.numel(), 1.0 / (a.shape[1] as f32).sqrt()))
+                    }
                     LoraInit::Gaussian => Tensor::from_slice(&normals(key, a.numel())) / settings.rank as f64,
                 };
                 start.narrow(0, a.offset, a.numel()).copy_(&values);
@@ -206,15 +203,4 @@ impl Adapters {
     pub fn scale(&self) -> f64 {
         self.settings.alpha / self.settings.rank as f64
     }
-}
-
-/// Uniform numbers within ±1 / sqrt(in) for A (rank, in), from the random stream of this key.
-fn uniform(key: [u64; 4], a: &Param) -> Vec<f32> {
-    let mut bytes = [0; 32];
-    for (bytes, word) in bytes.chunks_exact_mut(8).zip(key) {
-        bytes.copy_from_slice(&word.to_le_bytes());
-    }
-    let mut rng = ChaCha8Rng::from_seed(bytes);
-    let bound = 1.0 / (a.shape[1] as f32).sqrt();
-    (0..a.numel()).map(|_| ((rng.next_u32() >> 8) as f32 / (1 << 23) as f32 - 1.0) * bound).collect()
 }

@@ -122,6 +122,7 @@ fn a_resume_prints_refuses_or_allows_every_change() -> Result<()> {
         "update.kl_in_reward={adaptive: {}}",
         "update.reweight={}",
         "estimator.teacher={path: teacher}",
+        "reference={path: reference}",
     ];
     let path = folder.write("r.yaml", &format!("{WHOLE}{SECTIONS}"));
     let before = folder.load(&path, &sets)?;

@@ -21,7 +21,7 @@ pub struct PromptTemplate {
     environment: Environment<'static>,
     origin: String,
     /// Variables beyond those of [`PromptVariables`], as errors name them.
-    more: Option<&'static str>,
+    more: &'static str,
 }
 
 /// The variables of a template; docs/recipe.md lists them with these comments.
@@ -76,14 +76,14 @@ impl PromptTemplate {
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         // As jinja2 reads line ends.
         let source = source.replace("\r\n", "\n").replace('\r', "\n");
-        let mut template = Self { environment, origin: origin.into(), more: None };
+        let mut template = Self { environment, origin: origin.into(), more: "" };
         template.environment.add_template_owned(NAME, source).map_err(|error| template.explain(&error))?;
         Ok(template)
     }
 
     /// The same with further variables, as errors name them.
     pub fn with_variables(self, more: &'static str) -> Self {
-        Self { more: Some(more), ..self }
+        Self { more, ..self }
     }
 
     /// Its name in errors.
@@ -107,11 +107,9 @@ impl PromptTemplate {
         let part = part.map_or(String::new(), |part| format!(", at `{part}`"));
         input_error!(
             "{}: {error}{part}; a prompt template may use observation, image, task, admissible, history (step, observation, \
-             image, action), step, steps_taken, chat{} follow_up{}{}",
+             image, action), step, steps_taken, chat, follow_up{}",
             self.origin,
-            if self.more.is_some() { "," } else { " and" },
-            if self.more.is_some() { ", " } else { "" },
-            self.more.unwrap_or_default()
+            self.more
         )
     }
 }

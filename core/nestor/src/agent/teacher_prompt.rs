@@ -51,7 +51,7 @@ impl<'a> TeacherPrompts<'a> {
         if rollout.is_transcript() {
             (rollout.history.mode, rollout.history.length) = (HistoryMode::Window, Some(rollout.max_steps as usize));
         }
-        let template = PromptTemplate::new(template, KEY)?.with_variables("info (after the response) and won");
+        let template = PromptTemplate::new(template, KEY)?.with_variables(", info (after the response) and won");
         Ok(Self { template, rollout, tokenizer, config, limit })
     }
 

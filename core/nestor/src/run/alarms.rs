@@ -132,9 +132,10 @@ fn causes(iteration: u64, updated: Updated) -> Vec<Alarm> {
         let message = "only penalties had an advantage: rollout.group_size is 1, and this estimator compares the episodes \
                        of a group; raise it";
         alarm("groups of one", message.into());
-    } else if rollout.group_size > 1
-        && let Some((penalised, all)) =
-            groups_of_penalties(rows).filter(|(part, all)| *part as f64 > MOSTLY * *all as f64)
+    } else if let (penalised, all) = groups_of_penalties(rows)
+        && rollout.group_size > 1
+        && recipe.update.kl_in_reward.is_none()
+        && penalised as f64 > MOSTLY * all as f64
     {
         let penalty = rollout.invalid_action_penalty;
         let message = format!(
@@ -174,26 +175,35 @@ fn only_penalties_count(rows: &Rows) -> bool {
     unpenalised.flat_map(advantages).all(|&advantage| advantage == 0.0)
 }
 
-/// The groups with advantages whose episodes returned the same and differ in penalties, and all groups with advantages. None where no
-/// step has a penalty.
-fn groups_of_penalties(rows: &Rows) -> Option<(usize, usize)> {
-    if rows.penalty.iter().all(|&penalty| penalty == 0.0) {
-        return None;
-    }
-    let mut groups = BTreeMap::<u32, (BTreeMap<u32, f64>, bool, bool)>::new();
+/// A group's returns by episode, whether it has a penalty, and its smallest and its largest advantage.
+#[derive(Default)]
+struct GroupSpread {
+    returns: BTreeMap<u32, f64>,
+    penalised: bool,
+    advantages: [f32; 2],
+}
+
+/// The groups with advantages that come from penalties alone, and all groups with advantages. In such a group all episodes returned
+/// the same, and advantages have both signs: an estimator that compares beyond groups gives nearly all of them one sign. Values of a
+/// critic differ without penalties, so a run with a critic has none.
+fn groups_of_penalties(rows: &Rows) -> (usize, usize) {
+    let mut groups = BTreeMap::<u32, GroupSpread>::new();
     for row in 0..rows.len() {
-        let (returns, penalised, counts) = groups.entry(rows.group[row]).or_default();
-        *returns.entry(rows.episode[row]).or_default() += rows.reward[row];
-        *penalised |= rows.penalty[row] != 0.0;
-        *counts |= rows.advantages[rows.response(row as u32)].iter().any(|&advantage| advantage != 0.0);
+        let group = groups.entry(rows.group[row]).or_default();
+        *group.returns.entry(rows.episode[row]).or_default() += rows.reward[row];
+        group.penalised |= rows.penalty[row] != 0.0;
+        for &advantage in &rows.advantages[rows.response(row as u32)] {
+            let [least, most] = group.advantages;
+            group.advantages = [least.min(advantage), most.max(advantage)];
+        }
     }
-    let counting = groups.into_values().filter(|(.., counts)| *counts);
-    Some(counting.fold((0, 0), |(part, all), (returns, penalised, _)| {
-        let mut values = returns.into_values();
+    let counting: Vec<GroupSpread> = groups.into_values().filter(|group| group.advantages != [0.0; 2]).collect();
+    let of_penalties = counting.iter().filter(|GroupSpread { returns, penalised, advantages: [least, most] }| {
+        let mut values = returns.values();
         let first = values.next();
-        let alike = values.all(|other| Some(other) == first);
-        (part + usize::from(alike && penalised), all + 1)
-    }))
+        *penalised && *least < 0.0 && *most > 0.0 && rows.values.is_none() && values.all(|other| Some(other) == first)
+    });
+    (of_penalties.count(), counting.len())
 }
 
 /// Refuses to give an estimator values or rewards that no estimator can use, since its advantages would not be finite and
@@ -324,7 +334,9 @@ mod tests {
         assert_eq!(found(&[alike, alike, silent].concat()), ["penalties outweigh rewards"]);
         assert!(found(&[alike, won].concat()).is_empty());
         assert!(found(&[silent, won].concat()).is_empty());
-        // Other differences than penalties, such as KL in the reward.
+        // An estimator that compares beyond groups, such as REINFORCE++: a lost group is worse than the mean in any case.
+        assert!(found(&[[(0.0, 0.1, -1.5), (0.0, 0.0, -1.0)], [(1.0, 0.0, 1.0), (1.0, 0.0, 1.0)]].concat()).is_empty());
+        // Other differences than penalties, such as values of a critic.
         assert!(found(&[(0.0, 0.0, -1.0), (0.0, 0.0, 1.0)]).is_empty());
     }
 

@@ -166,8 +166,7 @@ pub fn memory_warning(recipe: &Recipe, findings: &Findings, ranks: usize) -> Opt
     let config = findings.config.clone()?;
     let hardware = machine::target(None, recipe.device, kind(recipe.dtype), None).hardware;
     let means = Means { measured: findings.lengths, ..Means::default() };
-    let passes = AskedPasses { policy: false, ..AskedPasses::of(recipe, findings) };
-    let workload = planned_work(recipe, &config, &means, passes).ok()?;
+    let workload = planned_work(recipe, &config, &means, AskedPasses::of(recipe, findings)).ok()?;
     let (frozen, recipe) = (frozen(findings), recipe.clone());
     let knobs = Knobs::of(&recipe);
     let planner = Planner { hardware, config, frozen, per_node: PER_NODE, workload, recipe, plugins: 0 };

@@ -289,7 +289,7 @@ def prefix_tree_none(row, a, target):
 def fine_tuning(row, a, model, steps, batch, target):
     """Fine-tuning on a file of chats in float32: losses of every step, and seconds."""
     folder, steps, longest = models.folder(model), 3 if a.small else steps, 512
-    rows = tune.chats(4 * batch)
+    rows = tune.chats(folder, 4 * batch, longest)
     measured = {"ours": [], "theirs": []}
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "chats.jsonl"

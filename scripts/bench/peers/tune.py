@@ -14,14 +14,17 @@ from .program import ROOT, Failed, run
 RECIPE = "recipes/real/smollm2.yaml"
 
 
-def chats(count):
-    """Two neighbouring paragraphs of the documentation each: a message of the user, and its answer."""
+def chats(folder, count, longest):
+    """Two neighbouring paragraphs of the documentation each: a message of the user, and its answer. None has more than `longest` tokens of
+    this model: TRL would cut it, and Nestor would leave it out."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
     paragraphs = [part.replace("\n", " ") for page in sorted((ROOT / "docs").glob("*.md")) for part in page.read_text().split("\n\n")
                   if 200 < len(part) < 700 and "|" not in part and "`" not in part[:1]]
-    pairs = list(zip(paragraphs[::2], paragraphs[1::2]))[:count]
-    assert len(pairs) == count, f"the documentation has {len(pairs)} pairs of paragraphs"
-    return [{"messages": [{"role": "user", "content": f"Continue: {first}"}, {"role": "assistant", "content": second}]}
-            for first, second in pairs]
+    pairs = [[{"role": "user", "content": f"Continue: {first}"}, {"role": "assistant", "content": second}]
+             for first, second in zip(paragraphs[::2], paragraphs[1::2])]
+    fitting = [pair for pair in pairs if len(tokens(tokenizer, pair)["input_ids"]) <= longest][:count]
+    assert len(fitting) == count, f"the documentation has {len(fitting)} pairs of paragraphs of at most {longest} tokens"
+    return [{"messages": pair} for pair in fitting]
 
 
 def ours(folder, file, steps, batch, lr, longest):

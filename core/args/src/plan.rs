@@ -53,11 +53,11 @@ pub struct PlanArgs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
 pub enum Gpu {
     /// NVIDIA H100, 80 GB
-    #[value(name = "h100-80gb")]
+    #[value(name = "h100-80gb", alias = "h100")]
     #[serde(rename = "h100-80gb")]
     H100,
     /// NVIDIA H200, 141 GB
-    #[value(name = "h200-141gb")]
+    #[value(name = "h200-141gb", alias = "h200")]
     #[serde(rename = "h200-141gb")]
     H200,
     /// This machine's CPU and free memory

@@ -8,7 +8,7 @@ use crate::PluginFile;
 use crate::call::{Answer, Handle, Open, Out, Texts, open};
 use crate::calls::{Call, Function, Name};
 use crate::isolate::Process;
-use crate::supervise::{Limits, Supervisor};
+use crate::supervise::{Limits, Stopped, Supervisor};
 
 /// An open component with its function tables `T`.
 pub struct Opened<T> {
@@ -70,7 +70,10 @@ impl<T: Copy + Send + 'static> Opened<T> {
         if over {
             return;
         }
-        if let Err(error) = close() {
+        if let Err(error) = close()
+            && !error.is::<Stopped>()
+        // the user asked for it
+        {
             terminal::warn(&format!("warning: plugin {}: closing: {error:#}", self.id));
         }
     }

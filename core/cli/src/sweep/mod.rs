@@ -2,6 +2,7 @@
 //! failure, memory or threads do not touch the others. The state is in the run directories alone: a sweep that was killed
 //! continues where they are.
 
+mod disk;
 mod file;
 mod job;
 mod progress;

@@ -17,6 +17,7 @@ use nix::sys::signal::Signal;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use super::disk;
 use super::file::Sweep;
 use super::job::Job;
 use super::progress::{Progress, State};
@@ -60,6 +61,8 @@ pub struct Schedule<'a> {
     /// Prints no lines.
     quiet: bool,
     drawn: Instant,
+    /// A finished run's size was looked at.
+    measured: bool,
 }
 
 impl<'a> Schedule<'a> {
@@ -74,7 +77,7 @@ impl<'a> Schedule<'a> {
         let missing = warm_starts.iter().filter(|start| !start.is_ready()).filter(needed);
         let waiting = missing.map(|start| warm(sweep, start)).chain(runs.iter().cloned()).collect();
         let (running, failed, stopped) = (Vec::new(), 0, false);
-        Ok(Self { sweep, jobs, waiting, running, failed, stopped, quiet, drawn: Instant::now() })
+        Ok(Self { sweep, jobs, waiting, running, failed, stopped, quiet, drawn: Instant::now(), measured: false })
     }
 
     /// Runs until nothing is left or a signal asks to stop. Returns the exit code.
@@ -178,7 +181,10 @@ impl<'a> Schedule<'a> {
             (Some(130), _) if self.stopped => {}
             (code, next) if code == Some(i32::from(WORK_DONE)) || (code == Some(0) && job.is_none()) => match next {
                 Some(next) => self.waiting.push_front(*next),
-                None => self.say(&done(&task.name, progress)),
+                None => {
+                    self.say(&done(&task.name, progress));
+                    self.warn_of_disk(job);
+                }
             },
             _ => {
                 self.failed += 1;
@@ -186,6 +192,15 @@ impl<'a> Schedule<'a> {
                 let last = error_of(&task.log).map_or(String::new(), |line| format!(": {line}"));
                 self.say(&format!("failed: {} {how}{last} ({})", task.name, task.log.display()));
             }
+        }
+    }
+
+    /// The first finished run tells how much room those that have not begun will take.
+    fn warn_of_disk(&mut self, finished: Option<&Job>) {
+        let Some(job) = finished.filter(|_| !self.measured) else { return };
+        self.measured = true;
+        if let Some(warning) = disk::shortage(&job.dir, self.waiting.len()) {
+            self.say(&warning);
         }
     }
 

@@ -18,7 +18,7 @@ const QUIET: u64 = 10;
 /// Mean entropy per token, in nats, below which samples of one state hardly ever differ.
 const COLLAPSED: f64 = 1e-3;
 
-/// Success rate from which such certainty is no failure.
+/// Success rate from which certainty is no failure, and episodes of a group return the same since all are won.
 const SOLVED: f64 = 0.9;
 
 /// Share of the groups with advantages from which penalties that alone count are an alarm.
@@ -106,6 +106,7 @@ fn causes(iteration: u64, updated: Updated) -> Vec<Alarm> {
         return alarms;
     }
     let rollout = &recipe.rollout;
+    let solved = metrics.get("episode/success").is_some_and(|success| success >= SOLVED);
     if is("response/clipped_ratio", 1.0) {
         let tokens = rollout.max_response_tokens;
         let message = format!(
@@ -124,6 +125,7 @@ fn causes(iteration: u64, updated: Updated) -> Vec<Alarm> {
             (1, true) => {
                 "rollout.group_size is 1, so that this estimator has nothing to compare an episode with; raise it"
             }
+            _ if solved => "the policy solves its tasks; take harder ones, or end the run",
             _ => "episodes returned the same; take easier or more varied tasks, larger groups, or a warm start",
         };
         let message = format!("every advantage was 0, so the policy learned nothing from rewards: {why}");
@@ -134,6 +136,7 @@ fn causes(iteration: u64, updated: Updated) -> Vec<Alarm> {
         alarm("groups of one", message.into());
     } else if let (penalised, all) = groups_of_penalties(rows)
         && rollout.group_size > 1
+        && !solved
         && recipe.update.kl_in_reward.is_none()
         && penalised as f64 > MOSTLY * all as f64
     {
@@ -146,7 +149,7 @@ fn causes(iteration: u64, updated: Updated) -> Vec<Alarm> {
         alarm("penalties outweigh rewards", message);
     }
     let entropy = metrics.get("policy/entropy");
-    if entropy.is_some_and(|entropy| entropy < COLLAPSED) && metrics.get("episode/success") < Some(SOLVED) {
+    if entropy.is_some_and(|entropy| entropy < COLLAPSED) && !solved {
         let message = format!(
             "the policy's entropy is {:.1e} nats per token: it answers alike each time, and groups hardly \
              differ; raise update.entropy or rollout.temperature, or lower update.lr",
@@ -324,14 +327,18 @@ mod tests {
             rows.group = rows.episode.iter().map(|episode| episode / 2).collect();
             rows
         };
-        let found = |steps: &[(f64, f64, f32)]| {
-            let (metrics, rows, recipe, reports) = (metrics(&[]), of(steps), recipe(2), UpdateReports::default());
+        let at = |success: f64, steps: &[(f64, f64, f32)]| {
+            let (metrics, rows) = (metrics(&[("episode/success", success)]), of(steps));
+            let (recipe, reports) = (recipe(2), UpdateReports::default());
             let updated = Updated { recipe: &recipe, metrics: &metrics, rows: &rows, reports: &reports };
             Alarms::default().of(1, updated).into_iter().map(|alarm| alarm.cause).collect::<Vec<_>>()
         };
+        let found = |steps: &[(f64, f64, f32)]| at(0.1, steps);
         let (alike, won) = ([(0.0, 0.1, -1.0), (0.0, 0.0, 1.0)], [(1.0, 0.1, 1.0), (0.0, 0.0, -1.0)]);
         let silent = [(0.0, 0.1, 0.0), (0.0, 0.1, 0.0)];
         assert_eq!(found(&[alike, alike, silent].concat()), ["penalties outweigh rewards"]);
+        // All episodes of a group returned the same since all are won.
+        assert!(at(0.95, &[alike, alike].concat()).is_empty());
         assert!(found(&[alike, won].concat()).is_empty());
         assert!(found(&[silent, won].concat()).is_empty());
         // An estimator that compares beyond groups, such as REINFORCE++: a lost group is worse than the mean in any case.

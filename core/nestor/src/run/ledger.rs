@@ -38,7 +38,7 @@ pub struct State {
     /// The first iteration whose evaluation compares with the last one's: an earlier one had other tasks.
     #[serde(default)]
     pub comparable_from: u64,
-    /// The best evaluation after an iteration.
+    /// The best evaluation after an iteration or a warm start.
     #[serde(default)]
     pub best: Option<Best>,
     #[serde(default)]
@@ -127,7 +127,7 @@ impl State {
         self.candidate = sound.then_some(Candidate { moment, steps });
     }
 
-    /// Records an evaluation after an iteration; true if it is the best one.
+    /// Records an evaluation after an iteration, or after a warm start as iteration 0; true if it is the best one.
     pub fn evaluated(&mut self, iteration: u64, success: f64) -> bool {
         let best = self.best.is_none_or(|best| success > best.success);
         if best {

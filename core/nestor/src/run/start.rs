@@ -199,14 +199,19 @@ impl Run {
         self.freeze_reference(false)?;
         let critic = self.recipe.critic.as_ref().map(|_| Network::critic_of(&self.learner.policy));
         self.learner.critic = critic.transpose()?;
+        let mut best = false;
         match self.recipe.eval.evaluates() {
-            true => drop(self.evaluate(0)?),
+            true => {
+                let success = self.evaluate(0)?;
+                // Reinforcement learning may lose what imitation taught. A start without imitation is there already, as the model.
+                best = self.recipe.warm_start.is_some() && self.ledger.state.evaluated(0, success);
+            }
             false => self.count_env_errors()?, // those of the warm start
         }
         report::totals(&mut self.meter.metrics, self.ledger.totals);
         self.record()?;
         self.ledger.warm_start = None;
-        if self.save_is_due()? || self.recipe.checkpoint.every > 0 {
+        if self.save_is_due()? || best || self.recipe.checkpoint.every > 0 {
             self.save()?;
         }
         Ok(())

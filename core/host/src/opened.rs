@@ -8,7 +8,7 @@ use crate::PluginFile;
 use crate::call::{Answer, Handle, Open, Out, Texts, open};
 use crate::calls::{Call, Function, Name};
 use crate::isolate::Process;
-use crate::supervise::{Limits, Stopped, Supervisor};
+use crate::supervise::{Limits, Supervisor};
 
 /// An open component with its function tables `T`.
 pub struct Opened<T> {
@@ -70,10 +70,7 @@ impl<T: Copy + Send + 'static> Opened<T> {
         if over {
             return;
         }
-        if let Err(error) = close()
-            && !error.is::<Stopped>()
-        // the user asked for it
-        {
+        if let Err(error) = close() {
             terminal::warn(&format!("warning: plugin {}: closing: {error:#}", self.id));
         }
     }

@@ -16,7 +16,7 @@ use crate::environment_call::{EnvironmentCall as Request, lacks};
 use crate::isolate::{Process, World};
 use crate::library::{EnvironmentTables, PluginFile};
 use crate::observation::{of_reset, of_step};
-use crate::supervise::{Limits, Stopped, Supervisor};
+use crate::supervise::{Limits, Supervisor};
 
 /// An open environment; clones share it.
 #[derive(Clone)]
@@ -71,10 +71,7 @@ impl Inner {
         if gave_up || self.gave_up.load(Ordering::Relaxed) {
             return;
         }
-        if let Err(error) = body(self)
-            && !error.is::<Stopped>()
-        // the user asked for it
-        {
+        if let Err(error) = body(self) {
             terminal::warn(&format!("warning: {under}: closing: {error:#}"));
         }
     }

@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::Path;
 
+use nestor_args::free_disk::free_disk;
 use nestor_args::free_memory::{memory_files, most_and_left};
 use nix::sys::resource::{Resource, getrlimit};
-use nix::sys::statvfs::statvfs;
 
 use super::Check;
 
@@ -14,7 +14,7 @@ const MIB: u64 = 1 << 20;
 
 /// Checks this machine as the process sees it.
 pub fn checks() -> Vec<Check> {
-    let mut all = vec![disk(free("runs")), shared_memory(free("/dev/shm"))];
+    let mut all = vec![disk(free_disk(Path::new("runs"))), shared_memory(free_disk(Path::new("/dev/shm")))];
     all.extend(limit(Resource::RLIMIT_NOFILE).map(open_files));
     all.extend(limit(Resource::RLIMIT_NPROC).map(processes));
     all.extend(limit(Resource::RLIMIT_MEMLOCK).map(|bytes| locked(bytes, Path::new("/sys/class/infiniband").exists())));
@@ -23,13 +23,6 @@ pub fn checks() -> Vec<Check> {
     let (text, group) = memory_files();
     all.extend(memory(&text, group));
     all
-}
-
-/// Free bytes of the disk of a path, or of its nearest parent that exists.
-fn free(path: &str) -> Option<u64> {
-    let whole = std::path::absolute(path).ok()?;
-    let disk = statvfs(whole.ancestors().find(|path| path.exists())?).ok()?;
-    disk.blocks_available().checked_mul(disk.fragment_size())
 }
 
 /// The soft limit; `u64::MAX` is none.

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use nix::sys::statvfs::statvfs;
+use nestor_args::free_disk::free_disk;
 
 /// Bytes of a block in `st_blocks`, whatever the file system's own blocks are.
 const BLOCK: u64 = 512;
@@ -12,10 +12,7 @@ const BLOCK: u64 = 512;
 /// A warning if as many runs as are left, each as large as this finished one, do not fit on its disk. None where its files or the disk
 /// cannot be read.
 pub fn shortage(finished: &Path, left: usize) -> Option<String> {
-    let each = size(finished)?;
-    let disk = statvfs(finished).ok()?;
-    let free = disk.blocks_available().checked_mul(disk.fragment_size())?;
-    describe(each, left, free)
+    describe(size(finished)?, left, free_disk(finished)?)
 }
 
 fn describe(each: u64, left: usize, free: u64) -> Option<String> {

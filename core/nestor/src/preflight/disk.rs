@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Result;
-use nix::sys::statvfs::statvfs;
+use nestor_args::free_disk::free_disk;
 use serde::Serialize;
 
 use crate::input_error;
@@ -46,7 +46,7 @@ impl Space {
         let critic = recipe.critic.as_ref().map_or(0, |_| FLOAT * all + trained);
         let reference = if saves_reference { all * kind(recipe.dtype).elt_size_in_bytes() as u64 } else { 0 };
         let new = recipe.model.new.as_ref().map_or(0, |_| FLOAT * all);
-        Self { checkpoint: policy + critic, once: reference + new, free: free(dir) }
+        Self { checkpoint: policy + critic, once: reference + new, free: free_disk(dir) }
     }
 
     /// Refuses a disk without room for one checkpoint. Returns a warning if it has none for all that are kept at once.
@@ -84,14 +84,6 @@ fn trained_units(layouts: &[Layout], config: &Config, train: VisionTrain) -> usi
         VisionTrain::Merger => (language + 1).min(layouts.len()),
         VisionTrain::All => layouts.len(),
     }
-}
-
-/// Free bytes of the disk of a directory, or of its nearest parent that exists.
-fn free(dir: &Path) -> Option<u64> {
-    let whole = std::path::absolute(dir).ok()?;
-    let existing = whole.ancestors().find(|path| path.exists())?;
-    let disk = statvfs(existing).ok()?;
-    disk.blocks_available().checked_mul(disk.fragment_size())
 }
 
 #[cfg(test)]

@@ -261,7 +261,8 @@ def test_files_of_a_run(finished):
     log = (run_dir / "log.txt").read_text()
     assert "2/2" in log and "eval" in log
     assert set(log.splitlines()) <= set((ended.stdout + ended.stderr).splitlines())
-    assert [path.name for path in checkpoints(run_dir)] == ["iteration-000001", "iteration-000002"]
+    best = (run_dir / "checkpoints/best").readlink().name
+    assert [path.name for path in checkpoints(run_dir)] == sorted({"iteration-000001", "iteration-000002", best})
 
 
 def test_the_saved_recipe_is_a_recipe(finished, run, run_json, tmp_path):
@@ -382,9 +383,10 @@ def test_stopped_by_a_signal_and_resumed(nestor, run, root, tmp_path):
     assert process.returncode == 130, errors
     stopped = len(read_rows(run_dir)) - 1
     assert 1 <= stopped
-    # The recipe asks for no checkpoints, so the signal caused this one: between two iterations, or inside an update.
-    saved = [path.name for path in checkpoints(run_dir)]
-    assert len(saved) == 1 and saved[0].partition("+")[0] == f"iteration-{stopped:06}"
+    # The recipe asks for no checkpoints. The warm start's evaluation is the best, and the signal caused the other one: between two
+    # iterations, or inside an update.
+    best, saved = [path.name for path in checkpoints(run_dir)]
+    assert best == "iteration-000000" and saved.partition("+")[0] == f"iteration-{stopped:06}"
 
     again = run("train", recipe, *settings)
     assert again.returncode == 2 and "--resume" in again.stderr

@@ -225,7 +225,7 @@ eval: {tasks: 2}
 
     #[test]
     fn every_sweep_of_the_project_is_valid() -> Result<()> {
-        for folder in ["smoke", "study"] {
+        for folder in ["smoke", "study", "textworld"] {
             let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recipes").join(folder).join("sweeps");
             for entry in std::fs::read_dir(&folder)? {
                 assert!(!Sweep::read(&entry?.path())?.jobs()?.is_empty());

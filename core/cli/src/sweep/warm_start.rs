@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use nestor_recipe::Recipe;
+use nestor_plugin::files::{self, LARGE};
+use nestor_recipe::{Recipe, load_resolved};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -49,7 +50,7 @@ pub fn warm_starts(sweep: &Sweep, jobs: &mut [Job]) -> Result<Vec<WarmStart>> {
         if sharing.len() < 2 && sweep.file.warm_start_seed.is_none() {
             continue;
         }
-        let dir = sweep.dir.join(WARM_STARTS).join(identity);
+        let dir = folder(&sweep.dir.join(WARM_STARTS), &identity);
         let start = warm_start(&dir, &sharing[0].sets, sweep.file.warm_start_seed);
         for job in sharing {
             job.sets.push(format!("model={}", json!({ "path": start.model })));
@@ -59,6 +60,20 @@ pub fn warm_starts(sweep: &Sweep, jobs: &mut [Job]) -> Result<Vec<WarmStart>> {
         all.push(start);
     }
     Ok(all)
+}
+
+/// The folder of the warm start of an identity. A newer Nestor has more keys and so another hash of the same recipe: its sweeps keep the
+/// folders that an older one began, since a run that is resumed keeps the name of its model.
+fn folder(all: &Path, identity: &str) -> PathBuf {
+    let own = all.join(identity);
+    let Some((_, seed)) = identity.split_once('/').filter(|_| !own.is_dir()) else { return own };
+    let same = |folder: &PathBuf| {
+        let text = files::read_to_string(&folder.join("run/recipe.yaml"), LARGE).ok()?;
+        let recipe = load_resolved("a warm start", &text).ok()?;
+        Some(self::identity(&recipe, Some(recipe.seed)).ok()? == identity)
+    };
+    let older = std::fs::read_dir(all).into_iter().flatten().flatten().map(|entry| entry.path().join(seed));
+    older.filter(|folder| same(folder) == Some(true)).min().unwrap_or(own)
 }
 
 /// The run of a warm start: that of a job which shares it, without reinforcement learning.
@@ -76,8 +91,10 @@ fn warm_start(dir: &Path, sets: &[String], seed: Option<u64>) -> WarmStart {
 fn identity(recipe: &Recipe, seed: Option<u64>) -> Result<String> {
     let all = serde_json::to_value(recipe).context("writing the recipe as JSON")?;
     let mut rollout = all["rollout"].clone();
-    // These belong to reinforcement learning alone.
-    for key in ["tasks", "group_size", "slots", "invalid_action_penalty", "dynamic_sampling", "temperature"] {
+    // These belong to reinforcement learning alone, or to the machine.
+    for key in
+        ["tasks", "group_size", "slots", "invalid_action_penalty", "dynamic_sampling", "temperature", "env_threads"]
+    {
         rollout.as_object_mut().map(|keys| keys.remove(key));
     }
     let update: Vec<&Value> =
@@ -123,6 +140,27 @@ eval: {tasks: 2}
         let start = warm_starts(&sweep, &mut sweep.jobs()?)?.remove(0);
         let recipe = nestor_recipe::load(&sweep.recipe, &start.sets)?;
         assert_eq!((recipe.iterations, recipe.update.warmup), (0, 3));
+        Ok(())
+    }
+
+    #[test]
+    fn a_warm_start_of_a_version_with_fewer_keys_is_kept() -> Result<()> {
+        let dir = tempfile::tempdir()?;
+        std::fs::write(dir.path().join("base.yaml"), RECIPE)?;
+        let file = dir.path().join("sweep.yaml");
+        std::fs::write(&file, format!("{{recipe: base.yaml, dir: {:?}, seeds: [9, 10]}}", dir.path().join("s")))?;
+        let mut sweep = Sweep::read(&file)?;
+        sweep.file.warm_start_seed = Some(9);
+        let start = |sweep: &Sweep| Ok::<_, anyhow::Error>(warm_starts(sweep, &mut sweep.jobs()?)?.remove(0).run);
+        let older = sweep.dir.join(WARM_STARTS).join("0123456789ab/seed-9/run");
+        std::fs::create_dir_all(&older)?;
+        let recipe = sweep.jobs()?.remove(0).recipe.to_yaml()?;
+        let fewer: String = recipe.split_inclusive('\n').filter(|line| !line.contains("top_p")).collect();
+        assert_ne!(fewer, recipe);
+        std::fs::write(older.join("recipe.yaml"), &fewer)?;
+        assert_eq!(start(&sweep)?, older);
+        std::fs::write(older.join("recipe.yaml"), fewer.replace("steps: 10", "steps: 11"))?;
+        assert_ne!(start(&sweep)?, older);
         Ok(())
     }
 

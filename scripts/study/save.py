@@ -13,6 +13,26 @@ ROOT = Path(__file__).resolve().parents[2]
 NESTOR = ROOT / "target/release/nestor"
 
 
+def repeated(path):
+    """The share of steps of an evaluation whose action the episode took before in the same state, as metric `eval/repeated_ratio`."""
+    steps = again = 0
+    for line in path.read_text().splitlines():
+        taken = [(step["anchor"], step["action"]) for step in json.loads(line)["steps"]]
+        steps, again = steps + len(taken), again + len(taken) - len(set(taken))
+    return again / max(steps, 1)
+
+
+def complete(record):
+    """Adds metrics to runs that were made before Nestor had them, from the episodes that they saved."""
+    runs = [json.loads(line) for line in record.read_text().splitlines()]
+    for run in runs:
+        iterations, columns = run["metrics"]["iterations"], run["metrics"]["columns"]
+        files = [ROOT / run["name"] / f"evaluations/iteration-{iteration:06}.jsonl" for iteration in iterations]
+        if any(file.exists() for file in files):
+            columns.setdefault("eval/repeated_ratio", [round(repeated(file), 6) if file.exists() else None for file in files])
+    record.write_text("".join(json.dumps(run, ensure_ascii=False, separators=(",", ":")) + "\n" for run in runs))
+
+
 def main(sweep):
     folder, _, name = sweep.rpartition("/")
     file = f"recipes/{folder or 'study'}/sweeps/{name}.yaml"
@@ -20,9 +40,10 @@ def main(sweep):
     done = [row["dir"] for row in json.loads(listed)["runs"] if row["state"] == "done"]
     if not done:
         sys.exit(f"no run of {file} is done")
-    record = f"docs/study/{sweep.replace('/', '_')}.jsonl"
+    record = ROOT / f"docs/study/{sweep.replace('/', '_')}.jsonl"
     subprocess.run([NESTOR, "compare", *done, "--by-folder", "--save", record], cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
-    print(f"saved {len(done)} runs to {record}")
+    complete(record)
+    print(f"saved {len(done)} runs to {record.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

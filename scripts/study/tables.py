@@ -131,6 +131,8 @@ def habits(groups):
     columns = [
         ("possible commands before, %", 1, percent(evaluated("eval/valid_action_ratio", "before"))),
         ("after", 1, percent(evaluated("eval/valid_action_ratio", "after"))),
+        ("repeated before, %", 1, percent(evaluated("eval/repeated_ratio", "before"))),
+        ("after", 1, percent(evaluated("eval/repeated_ratio", "after"))),
         ("cut after, %", 1, percent(evaluated("eval/clipped_ratio", "after"))),
         ("tokens of a command before", 1, evaluated("eval/response_length", "before")),
         ("after", 1, evaluated("eval/response_length", "after")),

@@ -14,10 +14,14 @@ use crate::files::{expand, recipe, rows, run_of, text};
 const FACTS: [&str; 9] =
     ["nestor", "commit", "torch", "state", "seconds", "parameters", "estimator", "environment", "start_weights"];
 /// Metrics that a record keeps: these, and those that begin with one of `KEPT_SECTIONS`.
-const KEPT: [&str; 9] = [
+const KEPT: [&str; 13] = [
     "episode/success",
     "episode/length",
     "episode/total",
+    "episode/valid_action_ratio",
+    "episode/repeated_ratio",
+    "response/length",
+    "loss/kl",
     "tokens/total",
     "policy/entropy",
     "advantage/zero_ratio",

@@ -2,7 +2,7 @@
 //! [`Sequence`] and [`Batch`] for the update, and [`PluginFile`] for the run's record.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 pub use nestor_host::{PluginFile, Rows};
 pub use nestor_images::{ImageKey, KeyedImage};
@@ -134,6 +134,12 @@ impl Episode {
     /// Number of the step that the environment failed in; none where it failed in the reset or not at all.
     pub fn failed_step(&self) -> Option<usize> {
         self.steps.len().checked_sub(1).filter(|_| self.failed())
+    }
+
+    /// Number of steps whose action the episode took before in the same state.
+    pub fn repeated_steps(&self) -> usize {
+        let mut taken = HashSet::new();
+        self.steps.iter().filter(|step| !taken.insert((&step.anchor, &step.action))).count()
     }
 
     /// Undiscounted sum of the environment's rewards.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use nestor_plugin::files::{self, LARGE};
-use nestor_recipe::{Recipe, load_resolved};
+use nestor_recipe::{Recipe, input_error, load_resolved};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -39,19 +39,30 @@ impl WarmStart {
 /// The warm starts that jobs share. Changes these jobs to start from the model of theirs.
 pub fn warm_starts(sweep: &Sweep, jobs: &mut [Job]) -> Result<Vec<WarmStart>> {
     let mut shared: BTreeMap<String, Vec<&mut Job>> = BTreeMap::new();
+    let seed = sweep.file.warm_start_seed;
     for job in jobs {
+        if job.recipe.warm_start.is_some()
+            && job.recipe.model.lora.is_some()
+            && seed.is_some_and(|seed| seed != job.recipe.seed)
+        {
+            return Err(input_error!(
+                "warm_start_seed: {} has adapters, and each run with adapters makes its own warm start by its own seed; leave \
+                 warm_start_seed out, or set model.lora to null",
+                job.name
+            ));
+        }
         // Adapters belong to the weights below them, which an exported model has no more.
         if job.recipe.warm_start.is_some() && job.recipe.model.lora.is_none() {
-            shared.entry(identity(&job.recipe, sweep.file.warm_start_seed)?).or_default().push(job);
+            shared.entry(identity(&job.recipe, seed)?).or_default().push(job);
         }
     }
     let mut all = Vec::new();
     for (identity, sharing) in shared {
-        if sharing.len() < 2 && sweep.file.warm_start_seed.is_none() {
+        if sharing.len() < 2 && seed.is_none() {
             continue;
         }
         let dir = folder(&sweep.dir.join(WARM_STARTS), &identity);
-        let start = warm_start(&dir, &sharing[0].sets, sweep.file.warm_start_seed);
+        let start = warm_start(&dir, &sharing[0].sets, seed);
         for job in sharing {
             job.sets.push(format!("model={}", json!({ "path": start.model })));
             job.sets.push("warm_start=null".into());
@@ -174,10 +185,11 @@ eval: {tasks: 2}
         let (count, jobs) = shared("variants: {a: {warm_start.lr: 0.5}, b: {env.config: {size: 3}}}")?;
         assert_eq!(count, 0, "each makes its own");
         assert!(jobs.iter().all(|job| job.model.is_none()));
-        assert_eq!(
-            shared("variants: {a: {model.lora: {rank: 2, alpha: 4}}, b: {model.lora: {rank: 2, alpha: 4}}}")?.0,
-            0
-        );
+        let adapters = "variants: {a: {model.lora: {rank: 2, alpha: 4}}, b: {model.lora: {rank: 2, alpha: 4}}}";
+        assert_eq!(shared(adapters)?.0, 0);
+        assert_eq!(shared(&format!("{adapters}, seeds: [7], warm_start_seed: 7"))?.0, 0);
+        let refused = shared(&format!("{adapters}, seeds: [7, 8], warm_start_seed: 7")).expect_err("not shared");
+        assert!(refused.to_string().contains("warm_start_seed: a/seed-8 has adapters"), "{refused}");
         Ok(())
     }
 }

@@ -39,6 +39,7 @@ impl EvaluatedModel {
             "return": mean_return,
             "length": mean_length,
             "valid_action_ratio": evaluation.valid_actions,
+            "repeated_ratio": evaluation.repeated_actions,
             "clipped_ratio": evaluation.cut_responses,
             "response_length": evaluation.mean_response,
             "env": environment,
@@ -51,7 +52,7 @@ impl EvaluatedModel {
     /// Several lines, for a report of one model.
     pub fn text(&self) -> String {
         let Evaluation { success, failed, by_type, mean_return, mean_length, environment, .. } = &self.evaluation;
-        let Evaluation { valid_actions, cut_responses, mean_response, .. } = self.evaluation;
+        let Evaluation { valid_actions, repeated_actions, cut_responses, mean_response, .. } = self.evaluation;
         let mut text = format!("success {}", rate_text(success));
         if *failed > 0 {
             text += &format!("; the environment failed in {failed} of them, which count as not won");
@@ -60,7 +61,8 @@ impl EvaluatedModel {
             text += &format!("\n  {kind} {}", rate_text(rate));
         }
         text += &format!(
-            "\nvalid actions {valid_actions:.3} | cut responses {cut_responses:.3} | tokens per response {mean_response:.1}"
+            "\nvalid actions {valid_actions:.3} | repeated {repeated_actions:.3} | cut responses {cut_responses:.3} | tokens per \
+             response {mean_response:.1}"
         );
         text += &format!("\nreturn {mean_return:.3} | length {mean_length:.1} | ");
         for (name, value) in environment {

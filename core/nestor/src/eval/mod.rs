@@ -45,6 +45,8 @@ pub struct Evaluation {
     pub mean_length: f64,
     /// Share of steps whose response the environment could read.
     pub valid_actions: f64,
+    /// Share of steps whose action the episode took before in the same state.
+    pub repeated_actions: f64,
     /// Share of responses that were cut at `rollout.max_response_tokens`.
     pub cut_responses: f64,
     /// Mean number of tokens of a response.
@@ -70,10 +72,12 @@ impl Evaluation {
         let share = |holds: &dyn Fn(&Step) -> bool| {
             steps().filter(|step| holds(step)).count() as f64 / steps().count().max(1) as f64
         };
+        let repeated: usize = finished().map(Episode::repeated_steps).sum();
         Self {
             failed: episodes.len() - finished().count(),
             finished: finished().count(),
             valid_actions: share(&|step| step.valid),
+            repeated_actions: repeated as f64 / steps().count().max(1) as f64,
             cut_responses: share(&|step| ends.end(&step.response).is_none()),
             mean_response: steps().map(|step| step.response.len() as f64).sum::<f64>() / steps().count().max(1) as f64,
             success: SuccessRate::of(&all),

@@ -55,6 +55,7 @@ impl Table {
         columns.push(number("valid", 3, &|e| Some(e.valid_actions)));
         columns.push(number("cut", 3, &|e| Some(e.cut_responses)));
         columns.push(number("tokens", 1, &|e| Some(e.mean_response)));
+        columns.push(number("repeated", 3, &|e| Some(e.repeated_actions)));
         for kind in names_of(models, |e| e.by_type.keys()) {
             columns.push(number(&kind, 3, &|e| e.by_type.get(&kind).map(SuccessRate::rate)));
         }
@@ -134,9 +135,9 @@ mod tests {
         let models = models();
         let expected = "\
 models in runs:
-model                             iteration  success   95 % interval  pass@2  return  length  valid    cut  tokens   coin
-  a/checkpoints/iteration-000001          1    0.250  0.037 to 0.744   0.500   1.000     1.0  1.000  0.000     2.0  0.250
-* b/model                                 -    0.750  0.256 to 0.963   1.000   1.000     1.0  1.000  0.000     2.0  0.750";
+model                             iteration  success   95 % interval  pass@2  return  length  valid    cut  tokens  repeated   coin
+  a/checkpoints/iteration-000001          1    0.250  0.037 to 0.744   0.500   1.000     1.0  1.000  0.000     2.0     0.000  0.250
+* b/model                                 -    0.750  0.256 to 0.963   1.000   1.000     1.0  1.000  0.000     2.0     0.000  0.750";
         assert_eq!(Table::of(&models, 1).text(None), expected);
         // A terminal of 80 columns has no room for the last ones.
         let narrow: Vec<&str> = expected.lines().map(|line| line[..line.len().min(77)].trim_end()).collect();

@@ -40,6 +40,7 @@ pub fn evaluation(metrics: &mut Metrics, evaluation: &Evaluation) {
         metrics.set("eval/return", evaluation.mean_return);
         metrics.set("eval/length", evaluation.mean_length);
         metrics.set("eval/valid_action_ratio", evaluation.valid_actions);
+        metrics.set("eval/repeated_ratio", evaluation.repeated_actions);
         metrics.set("eval/clipped_ratio", evaluation.cut_responses);
         metrics.set("eval/response_length", evaluation.mean_response);
     }
@@ -65,6 +66,8 @@ pub fn episodes(metrics: &mut Metrics, episodes: &[Episode], ends: &Ends) {
     metrics.set("episode/truncated", mean(truncated));
     let steps = || episodes.iter().flat_map(|e| &e.steps);
     metrics.set("episode/valid_action_ratio", mean(steps().map(|s| f64::from(u8::from(s.valid)))));
+    let repeated = episodes.iter().map(|episode| episode.repeated_steps()).sum::<usize>();
+    metrics.set("episode/repeated_ratio", repeated as f64 / steps().count().max(1) as f64);
     metrics.set("prompt/length", mean(steps().map(|s| s.prompt.len() as f64)));
     metrics.set("prompt/length_max", steps().map(|s| s.prompt.len()).max().unwrap_or(0) as f64);
     metrics.set("response/length", mean(steps().map(|s| s.response.len() as f64)));
@@ -231,6 +234,7 @@ fn policy(metrics: &mut Metrics, report: &UpdateReport) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::Step;
 
     #[test]
     fn a_plugins_numbers_are_means_over_episodes_under_names_of_their_own() -> Result<()> {
@@ -249,6 +253,29 @@ mod tests {
         estimator(&mut metrics, BTreeMap::from([("errors".to_string(), 2.0)]))?;
         assert_eq!(metrics.get("estimator/errors"), Some(2.0));
         Ok(())
+    }
+
+    #[test]
+    fn a_repeated_action_is_one_taken_before_in_the_same_state() {
+        let episode = |steps: &[(&str, &str)]| Episode {
+            steps: steps
+                .iter()
+                .map(|(anchor, action)| Step {
+                    anchor: anchor.as_bytes().to_vec(),
+                    action: action.to_string(),
+                    ..Step::default()
+                })
+                .collect(),
+            ..Episode::default()
+        };
+        let circle = [("a", "go north"), ("b", "go south"), ("a", "go north"), ("b", "look"), ("b", "look")];
+        let played = [episode(&circle), episode(&[("a", "go north"), ("b", "go north"), ("a", "look")])];
+        let mut metrics = Metrics::new();
+        episodes(&mut metrics, &played, &vec![7].into());
+        evaluation(&mut metrics, &Evaluation::of(&played, &vec![7].into()));
+        for name in ["episode/repeated_ratio", "eval/repeated_ratio"] {
+            assert_eq!(metrics.get(name), Some(2.0 / 8.0), "{name}");
+        }
     }
 
     #[test]

@@ -35,6 +35,7 @@ pub const METRICS: &[Metric] = table! {
     "eval/return", "reward", "undiscounted return of evaluation episodes", "mean of sum_t reward_t";
     "eval/length", "steps", "length of evaluation episodes", "mean of steps";
     "eval/valid_action_ratio", "share", "steps of evaluation episodes whose response the environment could parse", "valid / steps";
+    "eval/repeated_ratio", "share", "steps of evaluation episodes whose action the episode took before in the same state (anchor)", "repeated / steps";
     "eval/clipped_ratio", "share", "responses of evaluation episodes that reached the token limit", "without an end token / steps";
     "eval/response_length", "tokens", "length of responses of evaluation episodes", "mean over steps";
     "eval/env/<name>", "", "the environment's own number of this name, the last one of each evaluation episode", "mean over the episodes that have it";
@@ -46,6 +47,7 @@ pub const METRICS: &[Metric] = table! {
     "episode/total", "episodes", "episodes played for training so far, including groups that dynamic sampling dropped", "sum over iterations";
     "episode/truncated", "share", "training episodes cut by a limit", "cut / episodes";
     "episode/valid_action_ratio", "share", "steps whose response the environment could parse", "valid / steps";
+    "episode/repeated_ratio", "share", "steps whose action the episode took before in the same state (anchor): a policy that walks in circles repeats many", "repeated / steps";
     "env/errors", "count", "failures of the environment that the run survived (`rollout.env_errors`), including evaluation", "sum over ranks";
     "env/<name>", "", "the environment's own number of this name (`NESTOR_METRICS`), the last one of each training episode", "mean over the episodes that have it";
     "estimator/<name>", "", "the estimator's own number of this name (`NESTOR_METRICS`)", "";

@@ -2,6 +2,7 @@
 import subprocess
 
 import kills
+import pytest
 from test_resume import has_checkpoint
 
 # Everywhere inside a save, at either rank, in an update, in the warm start and in an evaluation.
@@ -10,15 +11,16 @@ FAILPOINTS = ["mid-checkpoint:2@1", "between-files:3@0", "before-manifest:2", "b
               "mid-rollout:9@1=term"]  # the last one in the first evaluation
 
 
-def test_ranks_are_killed_at_random_and_nothing_is_lost(nestor, tmp_path):
-    kills.kills(8, 2, "full", 1, tmp_path, iterations=8, longest=2.5)
+@pytest.mark.parametrize("launcher, number", [("nestor", 8), ("torchrun", 3)])
+def test_ranks_are_killed_at_random_and_nothing_is_lost(launcher, number, tmp_path):
+    kills.kills(number, launcher, 2, "full", 1, tmp_path, iterations=number, longest=2.5)
 
 
 def test_ranks_are_killed_inside_a_save(failpoints, tmp_path):
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True, "timeout": 120}
 
     def launch(run_dir, failpoint=None, resume=()):
-        command = [*kills.command(run_dir, 2, "full", 4, 0), *resume]
+        command = [*kills.command(run_dir, "nestor", 2, "full", 4, 0), *resume]
         return failpoints(failpoint, *command[1:]) if failpoint else subprocess.run(command, **quiet)
 
     assert launch(tmp_path / "whole").returncode == 0

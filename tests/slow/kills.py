@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Kills ranks of a sharded run at random moments and compares its end with an undisturbed run's.
 
-A run of the smoke recipe (`deterministic: true`) on several ranks under `nestor launch --restarts` loses a random rank by
-SIGKILL again and again: while it starts, plays, updates or saves. It must end by itself, with parameters, moments and state
+A run of the smoke recipe (`deterministic: true`) on several ranks under `nestor launch --restarts`, or torchrun's `--max-restarts`, loses a
+random rank by SIGKILL again and again: while it starts, plays, updates or saves. It must end by itself, with parameters, moments and state
 bit-identical to those of an uninterrupted run, and with the same metrics except times.
 
-    tests/slow/kills.py [--kills 200] [--nproc 2] [--sharding full|grad_op] [--seed 0]
+    tests/slow/kills.py [--kills 200] [--nproc 2] [--sharding full|grad_op] [--launcher nestor|torchrun] [--seed 0]
 """
 import argparse
 import json
@@ -23,13 +23,15 @@ sys.path.insert(0, str(ROOT / "tests/python"))
 from measured import MEASURED  # noqa: E402
 
 
-def command(run_dir, nproc, sharding, iterations, restarts):
+def command(run_dir, launcher, nproc, sharding, iterations, restarts):
     settings = {"deterministic": "true", "iterations": iterations, "sharding": sharding, "checkpoint.every": 1,
                 "eval.every": 4, "update.mini_batch": 16, "update.micro_batch_tokens": 128, "warm_start.steps": 20}
     sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     nestor = os.environ.get("NESTOR", ROOT / "target/release/nestor")
-    return [str(nestor), "launch", "--nproc", str(nproc), "--restarts", str(restarts), "train",
-            str(ROOT / "recipes/smoke/gigpo.yaml"), *sets, "--run-dir", str(run_dir)]
+    start = [str(nestor), "launch", "--nproc", str(nproc), "--restarts", str(restarts)]
+    if launcher == "torchrun":
+        start = [str(ROOT / ".venv/bin/torchrun"), "--nproc-per-node", str(nproc), "--max-restarts", str(restarts), "--no-python", str(nestor)]
+    return [*start, "train", str(ROOT / "recipes/smoke/gigpo.yaml"), *sets, "--run-dir", str(run_dir)]
 
 
 def outcome(run_dir):
@@ -65,11 +67,11 @@ def disturb(run, random_numbers, most, longest):
     return kills
 
 
-def kills(total, nproc, sharding, seed, folder, iterations=24, longest=5.0, say=lambda line: None):
+def kills(total, launcher, nproc, sharding, seed, folder, iterations=24, longest=5.0, say=lambda line: None):
     """Disturbs runs until `total` ranks were killed; every run must end like the undisturbed one."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     quiet = {"env": environment, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-    whole = subprocess.run(command(folder / "whole", nproc, sharding, iterations, 0), **quiet)
+    whole = subprocess.run(command(folder / "whole", launcher, nproc, sharding, iterations, 0), **quiet)
     assert whole.returncode == 0, whole.stderr
     want = outcome(folder / "whole")
     numbers = random.Random(seed)
@@ -79,7 +81,7 @@ def kills(total, nproc, sharding, seed, folder, iterations=24, longest=5.0, say=
         run_dir = folder / f"run-{number}"
         begin = time.monotonic()
         log = (folder / f"run-{number}.log").open("w+")
-        run = subprocess.Popen(command(run_dir, nproc, sharding, iterations, 10_000), **{**quiet, "stderr": log})
+        run = subprocess.Popen(command(run_dir, launcher, nproc, sharding, iterations, 10_000), **{**quiet, "stderr": log})
         killed = disturb(run, numbers, min(total - done, 25), longest)
         code = run.wait(timeout=900)
         log.seek(0)
@@ -102,11 +104,12 @@ def main():
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--nproc", type=int, default=2)
     parser.add_argument("--sharding", default="full", choices=["full", "grad_op"])
+    parser.add_argument("--launcher", default="nestor", choices=["nestor", "torchrun"])
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         say = lambda line: print(line, flush=True)
-        runs = kills(args.kills, args.nproc, args.sharding, args.seed, Path(folder), say=say)
+        runs = kills(args.kills, args.launcher, args.nproc, args.sharding, args.seed, Path(folder), say=say)
     print(f"{args.kills} kills in {runs} runs: all ended, bit-identical to the undisturbed one")
 
 

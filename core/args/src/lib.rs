@@ -196,6 +196,15 @@ pub struct SweepArgs {
     pub json: bool,
 }
 
+/// The value of `--resume`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Resume {
+    /// There must be a run.
+    Always,
+    /// Begin where there is none.
+    Auto,
+}
+
 #[derive(Args)]
 #[command(group(clap::ArgGroup::new("resumes").args(["resume", "resume_from"])))]
 pub struct Train {
@@ -208,9 +217,10 @@ pub struct Train {
     /// The run directory; by default the first free runs/RECIPE[-N], with --resume the only run there
     #[arg(long, value_name = "DIR")]
     pub run_dir: Option<PathBuf>,
-    /// Continue from the newest complete checkpoint
-    #[arg(long)]
-    pub resume: bool,
+    /// Continue from the newest complete checkpoint. `--resume auto` begins the run where the directory holds none, so that a scheduler may
+    /// start the same command again; the recipe's `checkpoint.resume: auto` does the same
+    #[arg(long, value_name = "auto", num_args = 0..=1, require_equals = true, default_missing_value = "always", hide_possible_values = true)]
+    pub resume: Option<Resume>,
     /// Continue from another checkpoint of the run: `best`, the number of an iteration, or the checkpoint's folder. The next save removes the
     /// later ones
     #[arg(long, value_name = "CHECKPOINT")]
@@ -304,7 +314,7 @@ impl Launch {
     /// Parses the command that the ranks run.
     pub fn parse(&self) -> Result<Command, clap::Error> {
         let whole = std::iter::once(OsString::from("nestor")).chain(self.command.iter().cloned());
-        Ok(Cli::try_parse_from(whole)?.command)
+        Ok(Cli::try_parse_from(joined(whole))?.command)
     }
 }
 
@@ -342,9 +352,24 @@ pub fn parse() -> Cli {
     parse_from(&args).unwrap_or_else(|error| error.exit())
 }
 
+/// `--resume auto` as clap takes the value of an option that may have none: behind `=`. Else `--resume RECIPE` would lose the recipe.
+fn joined(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut whole: Vec<OsString> = Vec::new();
+    for arg in args {
+        match whole.last_mut() {
+            Some(last) if last == "--resume" && (arg == "auto" || arg == "always") => {
+                last.push("=");
+                last.push(arg);
+            }
+            _ => whole.push(arg),
+        }
+    }
+    whole
+}
+
 /// Parses a command line, and that of the command which `launch` starts.
 fn parse_from(args: &[OsString]) -> Result<Cli, clap::Error> {
-    let parsed = Cli::try_parse_from(args).and_then(|cli| {
+    let parsed = Cli::try_parse_from(joined(args.iter().cloned())).and_then(|cli| {
         if let Command::Torch(TorchCommand::Launch(launch)) = &cli.command {
             launch.parse()?;
         }

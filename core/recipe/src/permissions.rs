@@ -17,6 +17,7 @@ pub(super) const FREE: &[&str] = &[
     "checkpoint.every",
     "checkpoint.every_minutes",
     "checkpoint.keep",
+    "checkpoint.resume",
     "checkpoint.rollouts_every",
     "critic.grad_clip",
     "critic.lr",

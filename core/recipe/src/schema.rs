@@ -327,11 +327,38 @@ pub struct Checkpoint {
     /// Iterations between saved rollouts (the training episodes as JSONL); 0 saves none.
     #[serde(default = "one_u64")]
     pub rollouts_every: u64,
+    /// `auto` continues the run that the run directory holds and begins one where it holds none, as `--resume auto` does, so that a
+    /// scheduler may start the same command again.
+    #[serde(default, skip_serializing_if = "ResumeMode::is_never")]
+    pub resume: ResumeMode,
+}
+
+/// Says if a start continues the run in the run directory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ResumeMode {
+    /// Refuse it, but for `--resume`.
+    #[default]
+    Never,
+    /// Continue it.
+    Auto,
+}
+
+impl ResumeMode {
+    fn is_never(&self) -> bool {
+        *self == Self::Never
+    }
 }
 
 impl Default for Checkpoint {
     fn default() -> Self {
-        Self { every: 0, every_minutes: default_every_minutes(), keep: default_keep(), rollouts_every: 1 }
+        Self {
+            every: 0,
+            every_minutes: default_every_minutes(),
+            keep: default_keep(),
+            rollouts_every: 1,
+            resume: ResumeMode::Never,
+        }
     }
 }
 

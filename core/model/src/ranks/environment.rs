@@ -13,7 +13,7 @@ use crate::input_error;
 const MOST_RANKS: usize = 1 << 16;
 
 /// Returns the value of a variable that is set.
-type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
+pub(super) type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// The rank of a process, and the address of the store where all ranks meet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -168,7 +168,7 @@ fn required<T: FromStr>(lookup: Lookup, name: &str, missing: &dyn Fn(&str) -> an
     }
 }
 
-fn number<T: FromStr>(lookup: Lookup, name: &str, default: Option<T>) -> Result<T> {
+pub(super) fn number<T: FromStr>(lookup: Lookup, name: &str, default: Option<T>) -> Result<T> {
     let text = lookup(name);
     let value = match &text {
         Some(text) => text.trim().parse().ok(),

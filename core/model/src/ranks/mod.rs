@@ -5,6 +5,7 @@ mod balance;
 mod environment;
 mod exchange;
 pub mod launch;
+pub mod restart;
 mod secret;
 mod under_way;
 mod watch;

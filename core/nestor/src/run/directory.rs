@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use nestor_host::lock::{Lock, LockKind};
 
 use super::TrainArgs;
+use super::check::{MODEL, PARTIAL_MODEL};
 use crate::error::InputError;
 pub use crate::files::RECIPE;
 use crate::input_error;
@@ -58,8 +59,8 @@ impl RunDir {
         let resumes = resumes || args.restarted && is_run(dir);
         claimed.resumes = resumes;
         claimed.fresh = !resumes && is_empty(dir);
-        if !(resumes || args.restarted) {
-            check_empty(dir)?;
+        if !resumes {
+            check_free(dir, args)?;
         }
         Ok(claimed)
     }
@@ -123,8 +124,8 @@ pub fn place(name: &str, args: &TrainArgs) -> Result<(PathBuf, bool)> {
     if args.resume && !args.restarted && !resumes {
         return Err(holds_no_run(dir));
     }
-    if !(resumes || args.restarted) {
-        check_empty(dir)?;
+    if !resumes {
+        check_free(dir, args)?;
     }
     Ok((dir.clone(), resumes))
 }
@@ -148,6 +149,17 @@ pub fn is_run(dir: &Path) -> bool {
 pub fn has_results(dir: &Path) -> bool {
     let rows = fs::metadata(dir.join("metrics.jsonl")).is_ok_and(|found| found.len() > 0);
     rows || fs::read_dir(dir.join("checkpoints")).is_ok_and(|mut entries| entries.next().is_some())
+}
+
+/// Refuses a directory for a new run that holds something; where an earlier start may have died early, something else than that start's.
+pub fn check_free(dir: &Path, args: &TrainArgs) -> Result<()> {
+    let left = |entry: fs::DirEntry| {
+        let name = entry.file_name();
+        let staged = name.to_string_lossy().starts_with(&format!(".{MODEL}."));
+        staged || [LOCK.file, MODEL, PARTIAL_MODEL].iter().any(|left| name == *left)
+    };
+    let mut entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    if args.restarted && entries.all(left) { Ok(()) } else { check_empty(dir) }
 }
 
 /// Refuses a directory for a new run that holds something.
@@ -209,13 +221,22 @@ fn cannot_make(dir: &Path, error: std::io::Error) -> anyhow::Error {
     }
 }
 
+/// The run directory of a command that may be started again, where it names none: that of the recipe's file, or `runs/NAME`.
+pub fn default_dir(name: &str, recipe: Option<&Path>) -> PathBuf {
+    own_dir(recipe).unwrap_or_else(|| numbered(name, 1))
+}
+
+/// The directory of the run whose `recipe.yaml` this is.
+fn own_dir(recipe: Option<&Path>) -> Option<PathBuf> {
+    let dir = recipe.filter(|file| file.file_name().is_some_and(|name| name == RECIPE))?.parent()?;
+    is_run(dir).then(|| dir.into())
+}
+
 /// The directory to resume where the command names none: that of the recipe's file, or the only run of this name (of any
 /// name without a recipe).
 pub fn to_resume(recipe: Option<&Path>) -> Result<PathBuf> {
-    if let Some(dir) = recipe.filter(|file| file.file_name().is_some_and(|name| name == RECIPE)).and_then(Path::parent)
-        && is_run(dir)
-    {
-        return Ok(dir.into());
+    if let Some(dir) = own_dir(recipe) {
+        return Ok(dir);
     }
     let name = recipe.map(|file| file.file_stem().unwrap_or_default().to_string_lossy().into_owned());
     let mut runs = runs(name.as_deref()).with_context(|| format!("looking for runs in {RUNS}"))?;

@@ -50,7 +50,7 @@ use crate::shard::Ranks;
 use crate::track::{Metrics, Phases, Tracker};
 use crate::warm_start::Lessons;
 use alarms::Alarms;
-pub use directory::{RECIPE, check_empty, make_first_free, remove_empty, to_resume};
+pub use directory::{RECIPE, check_free, default_dir, is_run, make_first_free, remove_empty, to_resume};
 use directory::{RunDir, episodes_file};
 use divergence::Updated;
 use ledger::{Ledger, OpenRow, OptimizerCounters, SaveClock, StartedUpdate};
@@ -73,7 +73,7 @@ pub struct TrainArgs {
     pub resume_from: Option<String>,
     /// Keys of the recipe that may change on resume although they belong to the run's start.
     pub allow_change: Vec<String>,
-    /// The launcher restarted the ranks: resume if the directory holds a run, else start over in it.
+    /// An earlier start may have begun the run: resume if the directory holds one, else start over in it.
     pub restarted: bool,
     /// Write JSON to standard output.
     pub json: bool,

@@ -10,7 +10,7 @@ use nestor_torch::{fused, kernels};
 use tch::{Device, Kind};
 
 use super::alarms::Alarms;
-use super::check::{Checked, MODEL, check, files};
+use super::check::{Checked, MODEL, PARTIAL_MODEL, check, files};
 use super::columns::load_frozen;
 use super::divergence::of_warm_start;
 use super::ledger::{Ledger, SaveClock, State, UnderWay};
@@ -461,7 +461,7 @@ fn model_files(recipe: &Recipe, ready: &Ready, dir: &Path) -> Result<PathBuf> {
     if let Some(Source::Folder(folder)) = &ready.source {
         return Ok(folder.clone());
     }
-    let (folder, partial) = (dir.join(MODEL), dir.join("model.partial"));
+    let (folder, partial) = (dir.join(MODEL), dir.join(PARTIAL_MODEL));
     // An earlier start that was killed may have left these.
     for leftover in [&folder, &partial].into_iter().filter(|f| f.exists()) {
         std::fs::remove_dir_all(leftover).with_context(|| format!("removing {}", leftover.display()))?;

@@ -13,7 +13,7 @@ use nestor_args::output::{print, print_line, rows, words};
 use nestor_args::oversubscribe::Asked;
 use nestor_args::{
     self as args, BenchCommand, EmbedArgs, Evaluate, Generate, Launch, LogprobDiff, ModelCommand, ProfiledBench,
-    Prompt, TorchCommand as Command, Train,
+    Prompt, Resume, TorchCommand as Command, Train,
 };
 use nestor_torch::{Backend, cuda, kernels};
 use serde_json::Value;
@@ -36,11 +36,12 @@ use crate::out_of_memory::{caught, in_phase, will_be_caught};
 use crate::plan::{self, plan};
 use crate::plugin::{self, Plugins};
 use crate::policy::logprobs::score;
-use crate::ranks::Rendezvous;
 use crate::ranks::launch::{self, end_with_launcher};
-use crate::recipe::{self, Dist, Dtype, Lora, Recipe};
+use crate::ranks::{Rendezvous, restart};
+use crate::recipe::{self, Dist, Dtype, Lora, Recipe, ResumeMode};
 use crate::run::{
-    MemoryWarning, RECIPE, TrainArgs, check_empty, join, make_first_free, remove_empty, to_resume, verdict,
+    MemoryWarning, RECIPE, TrainArgs, check_free, default_dir, is_run, join, make_first_free, remove_empty, to_resume,
+    verdict,
 };
 use crate::terminal;
 use crate::tokenize::tokenize;
@@ -256,8 +257,7 @@ fn run_check(args: &Train, how: TrainArgs, recipe: Recipe, ranks: usize) -> Resu
 }
 
 fn run_train(args: Train) -> Result<ExitCode> {
-    let how = train_options(&args)?;
-    let recipe = read_recipe(&args, &how)?;
+    let (how, recipe) = options_and_recipe(&args)?;
     if args.check {
         return run_check(&args, how, recipe, Rendezvous::of_environment()?.world);
     }
@@ -274,14 +274,31 @@ fn run_train(args: Train) -> Result<ExitCode> {
     })
 }
 
-/// The options of a run, with the directory of the run to resume.
+/// The options of a run, with the directory of the run to resume, and its recipe.
+fn options_and_recipe(args: &Train) -> Result<(TrainArgs, Recipe)> {
+    let mut how = train_options(args)?;
+    let recipe = read_recipe(args, &how)?;
+    if recipe.checkpoint.resume == ResumeMode::Auto && !how.resume {
+        how.restarted = true;
+        how.run_dir.get_or_insert_with(|| default_dir(&args.name(), args.recipe.as_deref()));
+    }
+    if let (None, Some(why)) = (&how.run_dir, restart::sign()?) {
+        return Err(input_error!(
+            "{why}, so this command must name the run that a restart continues: add --run-dir DIR"
+        ));
+    }
+    Ok((how, recipe))
+}
+
 fn train_options(args: &Train) -> Result<TrainArgs> {
-    let resume = args.resume || args.resume_from.is_some();
+    let auto = args.resume == Some(Resume::Auto);
+    let resume = args.resume == Some(Resume::Always) || args.resume_from.is_some();
     let run_dir = match &args.run_dir {
         None if resume => Some(to_resume(args.recipe.as_deref())?),
+        None if auto => Some(default_dir(&args.name(), args.recipe.as_deref())),
         named => named.clone(),
     };
-    let Train { restarted, json, .. } = *args;
+    let (json, restarted) = (args.json, args.restarted || auto || restart::count()? > 0);
     let (resume_from, allow_change) = (args.resume_from.clone(), args.allow_change.clone());
     let memory_warning = Some(plan::memory_warning as MemoryWarning);
     Ok(TrainArgs { run_dir, resume, resume_from, allow_change, restarted, json, memory_warning })
@@ -295,6 +312,11 @@ fn read_recipe(args: &Train, options: &TrainArgs) -> Result<Recipe> {
     }
     let own = || options.run_dir.as_ref().map(|dir| dir.join(RECIPE));
     let file = args.recipe.clone().or_else(own).context("clap asks for a recipe or --resume")?;
+    if let (None, Some(dir)) = (&args.recipe, &options.run_dir)
+        && !is_run(dir)
+    {
+        return Err(input_error!("{} holds no run yet: name the recipe that begins it", dir.display()));
+    }
     recipe::load(&file, &args.sets)
 }
 
@@ -307,17 +329,20 @@ fn run_launch(args: Launch) -> Result<ExitCode> {
     let (mut again, mut json, mut input, mut made) = (Vec::new(), false, String::new(), Vec::new());
     match command {
         Command::Train(train) if train.check => {
-            let how = train_options(&train)?;
-            let recipe = read_recipe(&train, &how)?;
+            let (how, recipe) = options_and_recipe(&train)?;
             return run_check(&train, how, recipe, nproc.into());
         }
         Command::Train(train) => {
-            let how = train_options(&train)?;
+            let (how, recipe) = options_and_recipe(&train)?;
             // Read once: a file that changes during the run changes nothing.
-            input = read_recipe(&train, &how)?.to_yaml()?;
+            input = recipe.to_yaml()?;
             let dir = match &how.run_dir {
-                Some(dir) if !how.resume => check_empty(dir).map(|()| dir.clone())?,
-                Some(dir) => dir.clone(),
+                Some(dir) => {
+                    if !(how.resume || how.restarted && is_run(dir)) {
+                        check_free(dir, &how)?;
+                    }
+                    dir.clone()
+                }
                 None => {
                     let (dir, all) = make_first_free(&train.name())?;
                     made = all;

@@ -172,6 +172,14 @@ def test_killed_and_resumed(failpoint, whole, run, root, tmp_path):
     kill_and_resume(run, root / "recipes/smoke/gigpo.yaml", tmp_path / "run", failpoint, SETTINGS, whole)
 
 
+@pytest.mark.parametrize("failpoint", ["mid-checkpoint:2", "between-files:6", "before-manifest:2", "after-rename:2", "mid-rollout:40",
+                                       "mid-mini-batch:5"])
+def test_killed_while_a_thread_saves_and_resumed(failpoint, whole, run, root, tmp_path):
+    """The checkpoints and rows are those of a run that waits for its saves."""
+    settings = [*SETTINGS, "checkpoint.background=true"]
+    kill_and_resume(run, root / "recipes/smoke/gigpo.yaml", tmp_path / "run", failpoint, settings, whole)
+
+
 def test_dynamic_sampling_killed_and_resumed(run, root, tmp_path):
     """Every iteration plays further rounds, so each kill leaves the task cursor elsewhere than the checkpoint."""
     recipe = root / "recipes/smoke/gigpo.yaml"

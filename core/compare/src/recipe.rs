@@ -2,15 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use nestor_recipe::Recipe;
 use serde_json::Value;
 
 /// Values by dotted key; a list is one value.
 pub type Flat = BTreeMap<String, String>;
 
-/// Flattens a recipe.
+/// Flattens a recipe. A key that the run's version of Nestor did not have yet has its default.
 pub fn flat(recipe: &Value) -> Flat {
     let mut keys = Flat::new();
-    flatten("", recipe, &mut keys);
+    let whole = serde_json::from_value::<Recipe>(recipe.clone()).and_then(|recipe| serde_json::to_value(&recipe));
+    flatten("", whole.as_ref().unwrap_or(recipe), &mut keys);
     keys
 }
 
@@ -157,6 +159,25 @@ mod tests {
             "a seed of the warm start that is a run's too"
         );
         assert_eq!(grouped(&[(1, a, "1"), (2, "", "1")]), [[0], [1]], "one of them from new weights");
+    }
+
+    #[test]
+    fn a_key_of_a_newer_version_has_its_default_in_older_runs() {
+        let recipe = |rollout: &str, lr: &str| -> Value {
+            let rollout =
+                format!("{{tasks: 1, group_size: 2, max_steps: 2, max_prompt_tokens: 8, max_response_tokens: 8{rollout}}}");
+            let update = format!("{{mini_batch: 1, lr: {lr}}}");
+            let text = format!(
+                "{{iterations: 4, model: {{path: m}}, env: {{plugin: maze}}, estimator: {{plugin: stars}}, rollout: {rollout}, \
+                 update: {update}, eval: {{tasks: 2}}}}"
+            );
+            serde_yaml::from_str(&text).expect("a recipe")
+        };
+        let differ = |a: &Value, b: &Value| -> Vec<String> {
+            differences(&[flat(a), flat(b)]).into_iter().map(|(key, _)| key).collect()
+        };
+        assert!(differ(&recipe("", "1"), &recipe(", min_p: 0, top_p: 1", "1")).is_empty());
+        assert_eq!(differ(&recipe("", "1"), &recipe(", min_p: 0.1", "2")), ["rollout.min_p", "update.lr"]);
     }
 
     #[test]

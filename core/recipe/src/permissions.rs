@@ -14,6 +14,7 @@ pub enum OnResume {
 
 /// Keys that may always change: length, speed, memory, output, and the optimizer's rates.
 pub(super) const FREE: &[&str] = &[
+    "checkpoint.background",
     "checkpoint.every",
     "checkpoint.every_minutes",
     "checkpoint.keep",

@@ -327,6 +327,10 @@ pub struct Checkpoint {
     /// Iterations between saved rollouts (the training episodes as JSONL); 0 saves none.
     #[serde(default = "one_u64")]
     pub rollouts_every: u64,
+    /// Takes a copy of the tensors on the host, which a thread writes beside the next iteration. The checkpoint appears at that iteration's
+    /// end. The copy is as large as the checkpoint: 12 bytes per trained parameter with AdamW, divided among the ranks.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub background: bool,
     /// `auto` continues the run that the run directory holds and begins one where it holds none, as `--resume auto` does, so that a
     /// scheduler may start the same command again.
     #[serde(default, skip_serializing_if = "ResumeMode::is_never")]
@@ -357,6 +361,7 @@ impl Default for Checkpoint {
             every_minutes: default_every_minutes(),
             keep: default_keep(),
             rollouts_every: 1,
+            background: false,
             resume: ResumeMode::Never,
         }
     }

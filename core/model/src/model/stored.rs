@@ -422,11 +422,11 @@ pub fn of_files<'a>(files: &'a TensorFiles<'a>, layouts: &[Layout]) -> Vec<Outgo
     params.map(stored).collect()
 }
 
-/// The contents of a rank's shards: whole parameters, and pieces of others.
-pub fn of_shards(layouts: &[Layout], comm: &dyn Comm, shards: &[Tensor]) -> Vec<Outgoing<'static>> {
+/// The contents of the shards of a rank among `world`: whole parameters, and pieces of others.
+pub fn of_shards(layouts: &[Layout], (rank, world): (usize, usize), shards: &[Tensor]) -> Vec<Outgoing<'static>> {
     let mut all = Vec::new();
     for (layout, shard) in layouts.iter().zip(shards) {
-        for Owned { param, piece, start } in layout.owned(comm.rank(), comm.world()) {
+        for Owned { param, piece, start } in layout.owned(rank, world) {
             let first = piece.start - param.offset;
             let whole = piece.length == param.numel();
             let range = (!whole).then_some(first..first + piece.length);

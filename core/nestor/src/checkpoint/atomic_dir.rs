@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use super::manifest::{MANIFEST, Manifest, set_file};
 use super::moment::is_leftover;
@@ -27,39 +27,101 @@ pub struct TensorSet<'a> {
     pub shards: Vec<Tensor>,
 }
 
-/// Writes sets of tensors in float32, and the files that `add` writes at rank 0, into a directory. Flushes all files to
-/// disk before it writes the manifest, and the manifest before it renames the directory. When one rank fails, all of
-/// them fail with its error and leave nothing behind.
-pub fn write_dir(
-    comm: &dyn Comm,
-    path: &Path,
-    sets: &[TensorSet],
-    add: impl FnOnce(&Path) -> Result<()>,
-) -> Result<()> {
-    let context = || format!("saving {}", path.display());
-    let root = comm.rank() == 0;
-    let temporary = path.with_extension("tmp");
-    let parent = path.parent().unwrap_or(Path::new("."));
-    agree(comm, if root { begin(parent, &temporary) } else { Ok(()) }).with_context(context)?;
-    let own = write_sets(comm, &temporary, sets).and_then(|sums| {
-        if root {
-            add(&temporary)?;
+impl TensorSet<'_> {
+    /// A copy on the host, which later changes of the tensors do not reach.
+    pub fn copied(&self) -> CopiedSet {
+        let copied = |shard: &Tensor| match shard.device() {
+            Device::Cpu => shard.detach().copy(),
+            _ => shard.detach().to_device(Device::Cpu),
+        };
+        let shards = self.shards.iter().map(copied).collect();
+        CopiedSet { name: self.name.clone(), layouts: self.layouts.to_vec(), shards }
+    }
+}
+
+/// A [`TensorSet`] that a thread may hold.
+#[derive(Debug)]
+pub struct CopiedSet {
+    name: String,
+    layouts: Vec<Layout>,
+    shards: Vec<Tensor>,
+}
+
+impl CopiedSet {
+    pub fn as_set(&self) -> TensorSet<'_> {
+        let shards = self.shards.iter().map(Tensor::shallow_clone).collect();
+        TensorSet { name: self.name.clone(), layouts: &self.layouts, shards }
+    }
+}
+
+/// The files that a rank wrote, with their checksums.
+pub type Sums = Vec<(String, Sum)>;
+
+/// A directory that ranks write, before its manifest.
+#[derive(Debug, Clone)]
+pub struct Staged {
+    path: PathBuf,
+    temporary: PathBuf,
+}
+
+impl Staged {
+    /// Makes the directory under its temporary name. All ranks call it together.
+    pub fn begin(comm: &dyn Comm, path: &Path) -> Result<Self> {
+        let staged = Self { path: path.into(), temporary: path.with_extension("tmp") };
+        let parent = path.parent().unwrap_or(Path::new("."));
+        let begun = if comm.rank() == 0 { begin(parent, &staged.temporary) } else { Ok(()) };
+        agree(comm, begun).with_context(|| staged.doing())?;
+        Ok(staged)
+    }
+
+    /// The directory while it is incomplete.
+    pub fn dir(&self) -> &Path {
+        &self.temporary
+    }
+
+    /// Writes the files of this rank among `world` in float32, and returns their checksums.
+    pub fn write(&self, (rank, world): (usize, usize), sets: &[TensorSet]) -> Result<Sums> {
+        let (dir, mut sums) = (&self.temporary, Vec::new());
+        for (number, set) in sets.iter().enumerate() {
+            if number == 1 {
+                failpoint("mid-checkpoint");
+            }
+            if number > 0 {
+                failpoint("between-files");
+            }
+            let file = set_file(&set.name, rank, world);
+            let tensors = of_shards(set.layouts, (rank, world), &set.shards);
+            let written = write_file(&dir.join(&file), tensors, Kind::Float);
+            let apart = written.is_err() && !dir.exists();
+            let note = || format!("{} is missing: all ranks must share a file system", dir.display());
+            let sum = if apart { written.with_context(note)? } else { written? };
+            sums.push((file, sum));
         }
         Ok(sums)
-    });
-    // From here on only rank 0 writes.
-    let written = exchange(comm, own).and_then(|sums| {
-        let files = sums.into_iter().flatten().collect();
-        let ended = if root { end(comm.world(), path, &temporary, files) } else { Ok(()) };
-        if root && ended.is_err() {
-            clear(&temporary);
-        }
-        agree(comm, ended)
-    });
-    if root && written.is_err() {
-        clear(&temporary);
     }
-    written.with_context(context)
+
+    /// Flushes all files to disk before it writes the manifest, and the manifest before it renames the directory. All ranks call it
+    /// together with what they wrote. When one rank fails, all of them fail with its error and leave nothing behind.
+    pub fn end(&self, comm: &dyn Comm, own: Result<Sums>) -> Result<()> {
+        let root = comm.rank() == 0;
+        // From here on only rank 0 writes.
+        let written = exchange(comm, own).and_then(|sums| {
+            let files = sums.into_iter().flatten().collect();
+            let ended = if root { end(comm.world(), &self.path, &self.temporary, files) } else { Ok(()) };
+            if root && ended.is_err() {
+                clear(&self.temporary);
+            }
+            agree(comm, ended)
+        });
+        if root && written.is_err() {
+            clear(&self.temporary);
+        }
+        written.with_context(|| self.doing())
+    }
+
+    fn doing(&self) -> String {
+        format!("saving {}", self.path.display())
+    }
 }
 
 /// Makes the empty directory, and removes temporary ones that interrupted runs left. Other files are not the run's.
@@ -77,27 +139,6 @@ fn begin(parent: &Path, temporary: &Path) -> Result<()> {
 /// Frees the room of an incomplete checkpoint. Ignores its own error, because the first error is the one to report.
 fn clear(temporary: &Path) {
     let _ = fs::remove_dir_all(temporary);
-}
-
-/// Writes this rank's files and returns their checksums.
-fn write_sets(comm: &dyn Comm, dir: &Path, sets: &[TensorSet]) -> Result<Vec<(String, Sum)>> {
-    let mut sums = Vec::new();
-    for (number, set) in sets.iter().enumerate() {
-        if number == 1 {
-            failpoint("mid-checkpoint");
-        }
-        if number > 0 {
-            failpoint("between-files");
-        }
-        let file = set_file(&set.name, comm.rank(), comm.world());
-        let tensors = of_shards(set.layouts, comm, &set.shards);
-        let written = write_file(&dir.join(&file), tensors, Kind::Float);
-        let apart = written.is_err() && !dir.exists();
-        let note = || format!("{} is missing: all ranks must share a file system", dir.display());
-        let sum = if apart { written.with_context(note)? } else { written? };
-        sums.push((file, sum));
-    }
-    Ok(sums)
 }
 
 /// Writes the manifest and renames the directory.

@@ -5,7 +5,8 @@
 //! task cursor, KL coefficient), the state of an estimator that remembers (`estimator-state.bin`), and the model's configuration
 //! and tokenizer. `manifest.json` is written last: size and
 //! SHA-256 of each file, and a SHA-256 of that list. The directory is written under a temporary name, flushed to disk
-//! and renamed. The links `latest` and `best` name two of them.
+//! and renamed. The links `latest` and `best` name two of them. With `checkpoint.background` a thread writes a copy of the tensors
+//! beside the next iteration, at whose end the directory gets its manifest and its name.
 //!
 //! W ranks write W files for each file of tensors, `policy-0000r-of-0000W.safetensors`. Every rank writes its shards:
 //! whole tensors, and pieces of others (`NAME[first..end]`). It reads its shards from any number of files. All ranks
@@ -25,6 +26,7 @@ mod manifest;
 mod moment;
 mod named;
 mod parts;
+mod saving;
 mod source;
 #[cfg(test)]
 mod tests;
@@ -44,6 +46,7 @@ pub use base::Base;
 pub use export::{export, export_adapter, load_model};
 pub use moment::Moment;
 pub use parts::{changed_since, tensor_sets};
+pub use saving::Saving;
 pub use source::Source;
 
 use crate::files::{read_object, sum, write_json};
@@ -57,7 +60,7 @@ use crate::ranks::{Comm, agree, from_root};
 use crate::shard::{Adapters, Layout, Ranks};
 use crate::terminal;
 use crate::tokenizer;
-use atomic_dir::{remove, write_dir};
+use atomic_dir::{Staged, remove};
 use export::open;
 use links::{BEST, LATEST, point};
 use manifest::{MANIFEST, Manifest, damage};
@@ -178,7 +181,10 @@ impl<'a> Contents<'a> {
     }
 
     /// Writes the files that rank 0 alone writes.
-    fn write_files(&self, dir: &Path, state: &impl Serialize) -> Result<()> {
+    fn add(&self, comm: &dyn Comm, dir: &Path, state: &impl Serialize) -> Result<()> {
+        if comm.rank() > 0 {
+            return Ok(());
+        }
         if let Some(config) = &self.adapter_config {
             write_json(&dir.join(ADAPTER_CONFIG), config)?;
         }
@@ -253,23 +259,6 @@ impl Checkpoints {
         self.dir.join(moment.to_string())
     }
 
-    /// Saves a checkpoint of this moment, links it, and removes those that `retention` does not keep.
-    pub fn save(
-        &self,
-        comm: &dyn Comm,
-        moment: Moment,
-        contents: &Contents,
-        state: &impl Serialize,
-        retention: &Retention,
-    ) -> Result<()> {
-        let path = self.path(moment);
-        write_dir(comm, &path, &contents.sets, |dir| contents.write_files(dir, state))?;
-        if comm.rank() == 0 {
-            self.link(moment, retention);
-        }
-        agree(comm, if comm.rank() == 0 { self.remove_old(moment, retention) } else { Ok(()) })
-    }
-
     /// Links the newest checkpoint and the best one. Some file systems have no links, so a failure is only a warning.
     fn link(&self, newest: Moment, retention: &Retention) {
         let best = retention.best.filter(|&best| self.path(best).exists()).map(|best| best.to_string());
@@ -294,7 +283,9 @@ impl Checkpoints {
 
     /// Saves the frozen reference, once per run: its weights, or only its adapters where it has the policy's base.
     pub fn save_reference(&self, reference: &Model, ranks: &Ranks) -> Result<()> {
-        write_dir(&*ranks.comm, &self.reference_dir(), &[own_set(reference, ranks)], |_| Ok(()))
+        let comm = &*ranks.comm;
+        let staged = Staged::begin(comm, &self.reference_dir())?;
+        staged.end(comm, staged.write((comm.rank(), comm.world()), &[own_set(reference, ranks)]))
     }
 
     /// Loads what [`Self::save_reference`] saved.

@@ -24,6 +24,10 @@ impl Run {
             if let Err(error) = self.save_before_failure() {
                 terminal::warn(&format!("warning: the run could not be saved: {error:#}"));
             }
+        } else if self.ranks.world() == 1
+            && let Err(error) = self.finish_save()
+        {
+            terminal::warn(&format!("warning: the checkpoint under way could not be finished: {error:#}"));
         }
         self.ranks.comm.abort(&message); // first, so that the others do not wait for W&B
         if !error.is::<InputError>() {
@@ -58,6 +62,7 @@ impl Run {
         if unfinished && self.ledger.saved != Some(self.ledger.moment()) {
             self.save()?;
         }
+        self.finish_save()?;
         Ok(unfinished)
     }
 

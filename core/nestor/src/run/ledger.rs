@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::UpdateReports;
 use crate::agent::TaskCursor;
-use crate::checkpoint::{Checkpoints, Moment, Retention, Unfinished};
+use crate::checkpoint::{Checkpoints, Moment, Retention, Saving, Unfinished};
 use crate::data::{Batch, Episode, PluginFile};
 use crate::model::hub::Snapshot;
 use crate::policy::Network;
@@ -246,8 +246,10 @@ pub struct Ledger {
     pub warm_start: Option<ImitationState>,
     /// The next iteration, once its update has begun.
     pub update: Option<StartedUpdate>,
-    /// The newest checkpoint.
+    /// The newest checkpoint, which may be under way.
     pub saved: Option<Moment>,
+    /// The checkpoint that a thread writes.
+    pub saving: Option<Saving>,
     pub checkpoints: Checkpoints,
     pub clock: SaveClock,
 }

@@ -17,6 +17,7 @@ mod peaks;
 mod record;
 mod report;
 mod resume;
+mod save;
 mod signals;
 pub mod speed;
 mod start;
@@ -31,7 +32,6 @@ use rand_chacha::rand_core::Rng;
 use serde::{Deserialize, Serialize};
 
 use crate::agent::{Faults, Player, RunColumns, Scored, episode_columns, evaluation_lines, pack, write_images};
-use crate::checkpoint::{Base, Contents};
 use crate::data::{Batch, Episode};
 use crate::engine::{Counters as Generated, NoiseKey, noise};
 use crate::eval::{self, Evaluation, Panel};
@@ -53,7 +53,7 @@ use alarms::Alarms;
 pub use directory::{RECIPE, check_free, default_dir, is_run, make_first_free, remove_empty, to_resume};
 use directory::{RunDir, episodes_file};
 use divergence::Updated;
-use ledger::{Ledger, OpenRow, OptimizerCounters, SaveClock, StartedUpdate};
+use ledger::{Ledger, OpenRow, SaveClock, StartedUpdate};
 use speed::{Speed, generation_flops, image_flops, training_flops};
 pub use start::join;
 use summary::{RunState, RunSummary};
@@ -231,6 +231,7 @@ impl Run {
         let asked = |every: u64| last || (every > 0 && iteration.is_multiple_of(every));
         let evaluates = self.recipe.eval.evaluates() && asked(self.recipe.eval.every);
         let saves = asked(self.recipe.checkpoint.every);
+        self.finish_save()?;
         let mut best = false;
         if evaluates {
             if self.save_is_due()? {
@@ -394,40 +395,6 @@ impl Run {
     /// Writes the run's state, at rank 0.
     fn summarize(&mut self, state: RunState) -> Result<()> {
         self.summary.as_mut().map_or(Ok(()), |summary| summary.write(state))
-    }
-
-    /// Saves a checkpoint, unless the newest one records the same moment.
-    fn save(&mut self) -> Result<()> {
-        let moment = self.ledger.moment();
-        let phase = self.meter.phases.running();
-        self.meter.phases.start("checkpoint");
-        let _bar = self.ranks.progress.phase("checkpoint", "");
-        let row = self.meter.open_row();
-        let Self { learner: Learner { policy, critic, .. }, ledger, .. } = self;
-        // The critic is made after the warm start.
-        let critic = critic.as_ref().filter(|_| ledger.warm_start.is_none());
-        let networks = [Some(&*policy), critic].into_iter().flatten();
-        let own = networks.clone().all(Network::is_finite);
-        let finite = exchange(&*self.ranks.comm, Ok(own))?.iter().all(|finite| *finite);
-        let skips = networks.clone().any(|network| network.skipped_in_a_row > 0);
-        let sound = finite && !skips && !self.meter.alarms.is_diverging(ledger.state.iteration);
-        ledger.state.saving(moment, (policy, critic), sound);
-        ledger.state.policy = OptimizerCounters::of(policy);
-        ledger.state.critic = critic.map(OptimizerCounters::of);
-        let estimator = ledger.estimator.as_deref();
-        let base = ledger.state.start_model.as_ref().map(|sum| Base::new(&self.model_files, self.recipe.dtype, sum));
-        let contents = Contents {
-            estimator,
-            base: base.transpose()?,
-            ..Contents::new(policy, critic, &self.model_files, ledger.unfinished(&row)?)?
-        };
-        let retention = ledger.retention(self.recipe.checkpoint.keep);
-        ledger.checkpoints.save(&*self.ranks.comm, moment, &contents, &ledger.state, &retention)?;
-        ledger.saved = Some(moment);
-        ledger.clock.reset();
-        self.ranks.notice.saved(&ledger.checkpoints.path(moment));
-        self.meter.phases.start(phase);
-        Ok(())
     }
 }
 

@@ -156,6 +156,7 @@ impl Run {
             update,
             checkpoints: Checkpoints::new(&dir),
             saved: None,
+            saving: None,
             clock: SaveClock::start(&recipe.checkpoint, ranks.comm.rank()),
             state,
         };
@@ -337,6 +338,7 @@ impl Run {
         if !needs_reference(&self.recipe, Some(&self.estimator), self.loss.as_ref()) {
             return Ok(());
         }
+        self.finish_save()?; // one save at a time writes into the folder
         self.meter.phases.start("checkpoint");
         let (ranks, checkpoints) = (&self.ranks, &self.ledger.checkpoints);
         let _bar = ranks.progress.phase("checkpoint", "");

@@ -144,7 +144,7 @@ impl UpdateSetup<'_> {
     }
 
     /// Names and bytes of the tensors that a rank always holds of the policy.
-    fn policy(&self) -> Vec<(&'static str, u64)> {
+    fn policy(&self) -> [(&'static str, u64); 4] {
         let rule = update_rule(self.optimizer);
         let (name, [weights, master_weights, sums, state]) = match self.lora {
             None => ("weights", self.state(self.config)),
@@ -155,12 +155,7 @@ impl UpdateSetup<'_> {
                 ("frozen base of the adapters", [frozen, 4 * shard, 4 * shard, 4 * state])
             }
         };
-        vec![
-            (name, weights),
-            ("master weights", master_weights),
-            ("gradient sums", sums),
-            (rule.state_in_words(), state),
-        ]
+        [(name, weights), ("master weights", master_weights), ("gradient sums", sums), (rule.state_in_words(), state)]
     }
 }
 
@@ -252,6 +247,25 @@ pub struct IterationSetup<'a> {
     pub plugins: u64,
     /// Memory that the allocator cannot use.
     pub fragments: u64,
+    /// A thread writes checkpoints from a copy on the host.
+    pub background: bool,
+}
+
+impl IterationSetup<'_> {
+    /// Bytes of the copy that a thread writes to a checkpoint: master weights and the optimizer's state, also those of a critic.
+    pub fn checkpoint_copy(&self) -> u64 {
+        if !self.background {
+            return 0;
+        }
+        let [_, (_, master_weights), _, (_, state)] = self.update.policy();
+        let critic = self.critic.then(|| self.update.state(&critic_config(self.update.config)));
+        master_weights + state + critic.map_or(0, |[_, master_weights, _, state]| master_weights + state)
+    }
+}
+
+/// The network of a critic beside a policy.
+fn critic_config(policy: &Config) -> Config {
+    Config { output: Output::Value, ..policy.clone() }
 }
 
 /// A frozen network beside the policy, which scores its responses.
@@ -282,8 +296,7 @@ pub fn iteration_memory(setup: &IterationSetup) -> Memory {
         memory.push(name, [update.frozen(&UnitSizes::new(config, update.ranks)); 3]);
     }
     if setup.critic {
-        let config = Config { output: Output::Value, ..update.config.clone() };
-        let state = update.state(&config).iter().sum::<u64>();
+        let state = update.state(&critic_config(update.config)).iter().sum::<u64>();
         memory.push("critic and its optimizer", [state; 3]);
     }
     let networks = [(update.config, true)].into_iter().chain(setup.critic.then_some((update.config, true)));
@@ -297,6 +310,7 @@ pub fn iteration_memory(setup: &IterationSetup) -> Memory {
     } else {
         memory.push("batch and episodes", [setup.batch; 3]);
         memory.push("plugins and environments", [setup.plugins; 3]);
+        memory.push("copy for a checkpoint", [setup.checkpoint_copy(); 3]);
     }
     let held = memory.totals()[0];
     generation(setup, &mut memory);

@@ -89,6 +89,9 @@ pub struct Plan {
     pub smallest: Option<u64>,
     /// Bytes of batch and episodes on the host of every rank.
     pub host_bytes: u64,
+    /// Bytes of the copy that a thread writes to a checkpoint, on the host of every rank.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub checkpoint_copy: u64,
     /// The same batch on more and more ranks, up to the requested number.
     pub scaling: Vec<Iteration>,
     /// The fewest of these ranks whose communication is no longer hidden.
@@ -277,6 +280,7 @@ impl Planner {
                 _ => self.clusters().find(|&ranks| fit(ranks).fits),
             },
             host_bytes: self.workload.host_bytes(),
+            checkpoint_copy: self.iteration_setup(ranks, knobs).checkpoint_copy(),
             exposed_from: scaling.iter().find(|point| point.ranks > 1 && !point.hidden()).map(|point| point.ranks),
             scaling,
             here,

@@ -112,9 +112,18 @@ impl Planner {
 
     /// Memory of a rank.
     pub fn fit(&self, ranks: u64, knobs: &Knobs) -> Fit {
+        let memory = iteration_memory(&self.iteration_setup(ranks, knobs));
+        let (peak_phase, peak_bytes) = memory.peak();
+        let capacity = self.capacity(ranks);
+        let sharding = knobs.sharding;
+        Fit { ranks, sharding, memory, peak_phase, peak_bytes, capacity, fits: peak_bytes <= capacity }
+    }
+
+    /// The inputs of a rank's memory.
+    pub fn iteration_setup(&self, ranks: u64, knobs: &Knobs) -> IterationSetup<'_> {
         let longest = self.longest();
         let slots = knobs.slots.min(self.episodes(ranks));
-        let memory = iteration_memory(&IterationSetup {
+        IterationSetup {
             update: self.update_setup(ranks, knobs),
             reference: self.workload.reference,
             frozen: &self.frozen,
@@ -125,11 +134,8 @@ impl Planner {
             batch: self.workload.host_bytes(),
             plugins: self.plugins + self.episodes(ranks) * ENVIRONMENT,
             fragments: self.hardware.fragments,
-        });
-        let (peak_phase, peak_bytes) = memory.peak();
-        let capacity = self.capacity(ranks);
-        let sharding = knobs.sharding;
-        Fit { ranks, sharding, memory, peak_phase, peak_bytes, capacity, fits: peak_bytes <= capacity }
+            background: self.recipe.checkpoint.background,
+        }
     }
 
     /// The inputs of a rank's times.

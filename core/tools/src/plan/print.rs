@@ -48,6 +48,13 @@ impl Display for Plan {
                 bytes(self.host_bytes * sharing)
             )?;
         }
+        if self.checkpoint_copy > 0 && self.hardware.gpu != Gpu::Cpu {
+            let (copy, node) = (bytes(self.checkpoint_copy), bytes(self.checkpoint_copy * sharing.max(1)));
+            writeln!(
+                f,
+                "checkpoint.background copies {copy} to the host of every rank for a save: {node} on a node.\n"
+            )?;
+        }
         writeln!(f, "Assumed:")?;
         for line in &self.assumptions {
             writeln!(f, "  {line}")?;

@@ -46,6 +46,7 @@ fn iteration(update: UpdateSetup) -> IterationSetup {
         batch: 0,
         plugins: 0,
         fragments: 0,
+        background: false,
     }
 }
 
@@ -199,6 +200,20 @@ fn adapters_have_small_optimizers_and_share_their_base() {
     let frozen = [Frozen { name: "teacher", config: config.clone() }];
     let teacher = IterationSetup { frozen: &frozen, ..iteration(update(&config, 4, Sharding::Full)) };
     assert_eq!(bytes(&iteration_memory(&teacher), "teacher"), bytes(&iteration_memory(&teacher), "reference"));
+}
+
+#[test]
+fn a_save_in_the_background_copies_master_weights_and_moments() {
+    let config = Config::shape("7b").expect("shape");
+    let units = UnitSizes::new(&config, 8);
+    let setup = |background, critic| {
+        let update = UpdateSetup { cpu: true, ..update(&config, 8, Sharding::Full) };
+        IterationSetup { background, critic, ..iteration(update) }
+    };
+    assert_eq!(setup(false, false).checkpoint_copy(), 0);
+    assert_eq!(bytes(&iteration_memory(&setup(true, false)), "copy for a checkpoint"), 12 * units.shard());
+    // A critic has a head of one output in place of the vocabulary's.
+    assert!((24 * units.shard()).abs_diff(setup(true, true).checkpoint_copy()) < 12 * units.outer());
 }
 
 /// Parameters of Qwen2.5-VL-3B and 7B: those of transformers' `Qwen2_5_VLForConditionalGeneration` with the published sizes, of

@@ -164,8 +164,9 @@ mod tests {
     #[test]
     fn a_key_of_a_newer_version_has_its_default_in_older_runs() {
         let recipe = |rollout: &str, lr: &str| -> Value {
-            let rollout =
-                format!("{{tasks: 1, group_size: 2, max_steps: 2, max_prompt_tokens: 8, max_response_tokens: 8{rollout}}}");
+            let rollout = format!(
+                "{{tasks: 1, group_size: 2, max_steps: 2, max_prompt_tokens: 8, max_response_tokens: 8{rollout}}}"
+            );
             let update = format!("{{mini_batch: 1, lr: {lr}}}");
             let text = format!(
                 "{{iterations: 4, model: {{path: m}}, env: {{plugin: maze}}, estimator: {{plugin: stars}}, rollout: {rollout}, \

@@ -9,6 +9,8 @@
 
 #include <memory>
 #include <mutex>
+#include <sstream>
+#include <string>
 
 #include "guarded.h"
 #include "store.h"
@@ -55,6 +57,9 @@ struct nestor_group {
   bool nccl;
   int rank, world;
   int64_t timeout_ms;
+  // Gloo's network: names of interfaces with commas between, else an address of this machine, else that of its hostname.
+  const char* interfaces;
+  const char* address;
 };
 
 // Joins the group of `world` ranks that meet through a store.
@@ -72,7 +77,14 @@ int nestor_group_join(Store* store, const nestor_group* at, Group** group, char*
       joined->backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(joined->store, at->rank, at->world, options);
     } else {
       auto options = c10d::ProcessGroupGloo::Options::create(timeout);
-      options->devices.push_back(c10d::ProcessGroupGloo::createDefaultDevice());
+      std::istringstream interfaces(at->interfaces);
+      for (std::string name; std::getline(interfaces, name, ',');) {
+        options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForInterface(name));
+      }
+      if (options->devices.empty()) {
+        options->devices.push_back(*at->address ? c10d::ProcessGroupGloo::createDeviceForHostname(at->address)
+                                                : c10d::ProcessGroupGloo::createDefaultDevice());
+      }
       joined->backend = c10::make_intrusive<c10d::ProcessGroupGloo>(joined->store, at->rank, at->world, options);
     }
     *group = joined.release();

@@ -1,6 +1,6 @@
 //! Process groups of c10d.
 
-use std::ffi::{c_char, c_int};
+use std::ffi::{CString, c_char, c_int};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -19,7 +19,7 @@ pub enum Backend {
 }
 
 /// A process as a member of a group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Member {
     /// Number of this process, from 0.
     pub rank: usize,
@@ -27,6 +27,19 @@ pub struct Member {
     pub world: usize,
     /// Longest wait for the other ranks, when joining and in every collective.
     pub timeout: Duration,
+    pub network: Network,
+}
+
+/// The network of a group of Gloo. NCCL chooses its own.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Network {
+    /// The address that this machine's hostname has.
+    #[default]
+    Hostname,
+    /// An address of this machine.
+    Address(String),
+    /// Names of interfaces, with commas between.
+    Interfaces(String),
 }
 
 /// Operation of a reduction.
@@ -42,6 +55,8 @@ struct RawMember {
     rank: c_int,
     world: c_int,
     timeout_ms: i64,
+    interfaces: *const c_char,
+    address: *const c_char,
 }
 
 /// A group that this process has joined. All ranks must start the same collectives in the same order.
@@ -148,14 +163,22 @@ unsafe impl Sync for Progress {}
 impl ProcessGroup {
     /// Joins the group; returns when all ranks have joined.
     pub fn join(backend: Backend, store: &Store, at: &Member) -> Result<Self> {
+        let (interfaces, address) = match &at.network {
+            Network::Hostname => ("", ""),
+            Network::Address(address) => ("", &**address),
+            Network::Interfaces(names) => (&**names, ""),
+        };
+        let (interfaces, address) = (CString::new(interfaces)?, CString::new(address)?);
         let raw = RawMember {
             nccl: backend == Backend::Nccl,
             rank: c_int::try_from(at.rank)?,
             world: c_int::try_from(at.world)?,
             timeout_ms: i64::try_from(at.timeout.as_millis())?,
+            interfaces: interfaces.as_ptr(),
+            address: address.as_ptr(),
         };
         let mut handle = std::ptr::null_mut();
-        // SAFETY: the store is alive, and the group keeps its own reference; on success the handle is set.
+        // SAFETY: the store and both texts are alive, and the group keeps its own reference; on success the handle is set.
         call(|message, size| unsafe { nestor_group_join(store.handle, &raw, &mut handle, message, size) })
             .with_context(|| format!("joining the group as rank {} of {}", at.rank, at.world))?;
         Ok(Self { handle })
@@ -280,7 +303,9 @@ mod tests {
         let play = move |rank: usize| {
             let timeout = Duration::from_secs(30);
             let store = Store::connect(&address(port), rank == 0, timeout).expect("a store");
-            let group = ProcessGroup::join(Backend::Gloo, &store, &Member { rank, world: 2, timeout }).expect("joined");
+            let group =
+                ProcessGroup::join(Backend::Gloo, &store, &Member { rank, world: 2, timeout, ..Member::default() })
+                    .expect("joined");
             for kind in [Kind::Float, Kind::BFloat16] {
                 let own = |n: i64| Tensor::arange(n, (kind, Device::Cpu)) + 10 * rank as i64;
                 let mut sum = own(3);
@@ -332,8 +357,10 @@ mod tests {
     fn groups_of_several_threads_start_at_once() {
         let timeout = Duration::from_secs(30);
         let store = Store::connect(&address(0), true, timeout).expect("a store");
-        let join =
-            |_| ProcessGroup::join(Backend::Gloo, &store, &Member { rank: 0, world: 1, timeout }).expect("joined");
+        let join = |_| {
+            ProcessGroup::join(Backend::Gloo, &store, &Member { world: 1, timeout, ..Member::default() })
+                .expect("joined")
+        };
         for _ in 0..100 {
             let groups: Vec<ProcessGroup> = (0..4).map(join).collect();
             let ready = std::sync::Barrier::new(groups.len());

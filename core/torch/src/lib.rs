@@ -25,7 +25,7 @@ use tch::{Device, Tensor};
 
 pub use adamw::{AdamW, AdamWState, adamw};
 pub use decode::{PAGE, PagedCache, RawDraw, RawDrawn, ReorderedLinear, Segment, draw};
-pub use group::{Backend, Member, ProcessGroup, Progress, Reduce, Work};
+pub use group::{Backend, Member, Network, ProcessGroup, Progress, Reduce, Work};
 pub use profile::{Dear, Profile, profile};
 pub use store::{Store, StoreAddress, exit_now};
 

@@ -5,6 +5,7 @@ mod balance;
 mod environment;
 mod exchange;
 pub mod launch;
+mod network;
 pub mod restart;
 mod secret;
 mod under_way;
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 pub use nestor_torch::Reduce;
-use nestor_torch::{Backend, Member, ProcessGroup, Store, StoreAddress, Work};
+use nestor_torch::{Backend, Member, Network, ProcessGroup, Store, StoreAddress, Work};
 use secret::SECRET;
 use tch::{Device, Kind, Tensor, no_grad};
 
@@ -179,9 +180,14 @@ impl C10d {
         let store = Store::connect(&address, rendezvous.serves(), timeout).map_err(|error| in_use(error, &address))?;
         let store = Rc::new(store);
         let watch = Rc::new(Watch::start(rendezvous, store.clone(), patience)?);
-        let group =
-            ProcessGroup::join(backend, &store, &Member { rank: rendezvous.rank, world: rendezvous.world, timeout });
-        let group = group.map_err(|error| watch.explain(error))?;
+        let network = network::choose((&address.host, address.port));
+        let named = matches!(network, Network::Interfaces(_));
+        let Rendezvous { rank, world, .. } = *rendezvous;
+        let group = ProcessGroup::join(backend, &store, &Member { rank, world, timeout, network });
+        let group = group.map_err(|error| match named && format!("{error:#}").contains("interface") {
+            true => error.context(format!("the variable {} must name interfaces of this machine", network::INTERFACES)),
+            false => watch.explain(error),
+        })?;
         Ok(Self { rendezvous: rendezvous.clone(), device, group, watch, aborted: Cell::new(false), _store: store })
     }
 

@@ -36,12 +36,12 @@ def records(*names):
     return groups
 
 
-def compared(groups, against):
+def compared(groups, against, *options):
     """The report of `nestor compare`."""
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
         file.writelines(json.dumps(run) + "\n" for runs in groups.values() for run in runs)
         file.flush()
-        command = [NESTOR, "compare", file.name, "--by-folder", "--against", against, "--markdown"]
+        command = [NESTOR, "compare", file.name, "--by-folder", "--against", against, "--markdown", *options]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
@@ -160,16 +160,18 @@ def costs(groups):
 
 
 def curve(groups, title):
-    """An SVG of success on the panel: mean over seeds and its 95 % interval."""
+    """An SVG of success on the panel: the mean over seeds, and its 95 % interval where there are three seeds or more."""
     width, height, left, bottom, top = 640, 320, 48, 36, 28
     points = {}
     for group, runs in groups.items():
         episodes = runs[0]["panel"]["tasks"] * runs[0]["panel"]["samples"]
         points[group] = {int(at): over_seeds(runs, lambda run, at=at: sum(map(int, run["outcomes"][at])) / episodes)
                          for at in runs[0]["outcomes"]}
+        if len(runs) < 3:  # t's interval of two is wider than the picture
+            points[group] = {at: (center, 0.0) for at, (center, _) in points[group].items()}
     last = max(at for line in points.values() for at in line)
     edges = [center + sign * spread for line in points.values() for center, spread in line.values() for sign in (-1, 1)]
-    low, high = math.floor(min(edges) * 10) / 10, math.ceil(max(edges) * 10) / 10
+    low, high = max(math.floor(min(edges) * 10) / 10, 0.0), min(math.ceil(max(edges) * 10) / 10, 1.0)
     x = lambda at: left + (width - left - 96) * at / last
     y = lambda success: height - bottom - (height - bottom - top) * (success - low) / (high - low)
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">',
@@ -181,8 +183,8 @@ def curve(groups, title):
         parts.append(f'<text x="{x(at):.1f}" y="{height - 14}" text-anchor="middle">{at}</text>')
     for number, (group, line) in enumerate(points.items()):
         color, ordered = COLORS.get(group, "#444444"), sorted(line.items())
-        band = [f"{x(at):.1f},{y(center + spread):.1f}" for at, (center, spread) in ordered]
-        band += [f"{x(at):.1f},{y(center - spread):.1f}" for at, (center, spread) in reversed(ordered)]
+        band = [f"{x(at):.1f},{y(min(center + spread, high)):.1f}" for at, (center, spread) in ordered]
+        band += [f"{x(at):.1f},{y(max(center - spread, low)):.1f}" for at, (center, spread) in reversed(ordered)]
         path = " ".join(f"{x(at):.1f},{y(center):.1f}" for at, (center, _) in ordered)
         parts += [f'<polygon points="{" ".join(band)}" fill="{color}" opacity="0.13"/>',
                   f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="2"/>',
@@ -227,7 +229,7 @@ def textworld_blocks():
         groups = {group: recorded[group] for group in [*MAIN, "gigpo_permuted"] if group in recorded}
         if "grpo" not in groups or len(groups) < 2:
             continue
-        found[model] = short(compared(groups, "grpo"))
+        found[model] = short(compared(groups, "grpo", "--window", "3"))  # as its plan says
         found[f"{model} states"] = states(groups)
         found[f"{model} habits"] = habits(groups)
         pictures[f"textworld_{model}.svg"] = curve(groups, f"{title} on TextWorld: success on held-out games by iteration")

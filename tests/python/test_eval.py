@@ -50,7 +50,7 @@ def test_checkpoints_get_the_numbers_that_their_run_wrote(finished, run, run_jso
     table = run("eval", finished, "--all")
     assert table.returncode == 0, table.stderr
     lines = table.stdout.splitlines()
-    assert [line.split()[-10] for line in lines[2:-1]] == ["-", "0", "1", "2"] and lines[-1].startswith("* highest success")
+    assert [line.split()[-11] for line in lines[2:-1]] == ["-", "0", "1", "2"] and lines[-1].startswith("* highest success")
 
 
 def test_evaluation_leaves_no_trace_in_a_run(finished, run, root, tmp_path):

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use super::directory::{RunDir, place};
+use super::directory::{MODEL, RunDir, place};
 use super::record::PluginFiles;
 use super::resume::{Resumption, resumption};
 use super::{TrainArgs, identity};
@@ -77,11 +77,6 @@ pub fn check(recipe: &mut Recipe, name: &str, args: &TrainArgs, ranks: &Ranks, c
     };
     Ok(Checked { dir, claim, ready, resumption })
 }
-
-/// The folder, in the run directory, of the model that a run made or copied when it began.
-pub const MODEL: &str = "model";
-/// The same while it is made.
-pub const PARTIAL_MODEL: &str = "model.partial";
 
 /// The folder of the model that the run in a directory made when it began; none if it has not made one.
 pub fn made_model(dir: &Path) -> Option<PathBuf> {

@@ -9,13 +9,17 @@ use anyhow::{Context, Result};
 use nestor_host::lock::{Lock, LockKind};
 
 use super::TrainArgs;
-use super::check::{MODEL, PARTIAL_MODEL};
 use crate::error::InputError;
 pub use crate::files::RECIPE;
 use crate::input_error;
 
 /// The folder of directories with a default name.
 const RUNS: &str = "runs";
+
+/// The folder, in the run directory, of the model that a run made or copied when it began.
+pub const MODEL: &str = "model";
+/// The same while it is made.
+pub const PARTIAL_MODEL: &str = "model.partial";
 
 /// The lock of a run. Rank 0 holds it.
 const LOCK: LockKind = LockKind { file: "run.lock", option: "--run-dir" };

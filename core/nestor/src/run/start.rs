@@ -10,8 +10,9 @@ use nestor_torch::{fused, kernels};
 use tch::{Device, Kind};
 
 use super::alarms::Alarms;
-use super::check::{Checked, MODEL, PARTIAL_MODEL, check, files};
+use super::check::{Checked, check, files};
 use super::columns::load_frozen;
+use super::directory::{MODEL, PARTIAL_MODEL};
 use super::divergence::of_warm_start;
 use super::ledger::{Ledger, SaveClock, State, UnderWay};
 use super::record::{moved, rebuilt, snapshots, write_recipe};

@@ -18,6 +18,7 @@ pub(super) const FREE: &[&str] = &[
     "checkpoint.every",
     "checkpoint.every_minutes",
     "checkpoint.keep",
+    "checkpoint.mirror",
     "checkpoint.resume",
     "checkpoint.rollouts_every",
     "critic.grad_clip",

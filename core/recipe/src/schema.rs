@@ -331,6 +331,11 @@ pub struct Checkpoint {
     /// end. The copy is as large as the checkpoint: 12 bytes per trained parameter with AdamW, divided among the ranks.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub background: bool,
+    /// The folder of an object store to which a thread copies each checkpoint and the run's files beside training: `s3://BUCKET/FOLDER`,
+    /// `gs://…`, `az://…` or `file:///FOLDER`. Credentials come from the environment. `--resume auto` fetches the run from it where the run
+    /// directory is gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mirror: Option<String>,
     /// `auto` continues the run that the run directory holds and begins one where it holds none, as `--resume auto` does, so that a
     /// scheduler may start the same command again.
     #[serde(default, skip_serializing_if = "ResumeMode::is_never")]
@@ -362,6 +367,7 @@ impl Default for Checkpoint {
             keep: default_keep(),
             rollouts_every: 1,
             background: false,
+            mirror: None,
             resume: ResumeMode::Never,
         }
     }

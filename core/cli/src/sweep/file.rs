@@ -100,9 +100,14 @@ impl Sweep {
         let mut jobs = Vec::new();
         for seed in seeds {
             for (name, sets) in &variants {
-                let sets = [&sets[..], &[format!("seed={seed}")]].concat();
-                let recipe = load(&self.recipe, &sets).with_context(|| format!("variant {name}"))?;
+                let mut sets = [&sets[..], &[format!("seed={seed}")]].concat();
+                let mut recipe = load(&self.recipe, &sets).with_context(|| format!("variant {name}"))?;
                 let name = format!("{name}/seed-{seed}");
+                // A mirror holds one run.
+                if let Some(url) = &mut recipe.checkpoint.mirror {
+                    *url = format!("{}/{name}", url.trim_end_matches('/'));
+                    sets.push(set("checkpoint.mirror", &Value::from(url.clone())));
+                }
                 jobs.push(Job { dir: self.dir.join(&name), name, sets, recipe, model: None });
             }
         }
@@ -218,6 +223,10 @@ eval: {tasks: 2}
         assert_eq!(jobs[7].dir, Path::new("runs/s/b-lr=0.2-entropy=0/seed-2"));
         let recipe = &jobs[7].recipe;
         assert_eq!((&*recipe.estimator.plugin, recipe.update.lr, recipe.seed), ("moons", 0.2, 2));
+        let mirrored =
+            sweep("{recipe: base.yaml, seeds: [1, 2], variants: {a: {checkpoint.mirror: \"s3://runs/s/\"}}}")?;
+        assert_eq!(mirrored[1].recipe.checkpoint.mirror.as_deref(), Some("s3://runs/s/a/seed-2"));
+        assert!(mirrored[1].sets.iter().any(|set| set.contains("s3://runs/s/a/seed-2")), "{:?}", mirrored[1].sets);
         let alone = sweep("{recipe: base.yaml}")?;
         assert_eq!((alone.len(), &*alone[0].name, alone[0].recipe.seed), (1, "base/seed-9", 9));
         Ok(())

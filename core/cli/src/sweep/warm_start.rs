@@ -89,7 +89,8 @@ fn folder(all: &Path, identity: &str) -> PathBuf {
 
 /// The run of a warm start: that of a job which shares it, without reinforcement learning.
 fn warm_start(dir: &Path, sets: &[String], seed: Option<u64>) -> WarmStart {
-    let own = ["iterations=0", "eval.every=0", "wandb=null", "tensorboard=null"].map(str::to_string);
+    let own = ["iterations=0", "eval.every=0", "checkpoint.mirror=null", "wandb=null", "tensorboard=null"]
+        .map(str::to_string);
     let seed = seed.map(|seed| format!("seed={seed}"));
     WarmStart {
         run: dir.join("run"),

@@ -23,6 +23,7 @@ mod base;
 mod export;
 mod links;
 mod manifest;
+mod mirrored;
 mod moment;
 mod named;
 mod parts;
@@ -44,9 +45,10 @@ use tch::Tensor;
 pub use atomic_dir::TensorSet;
 pub use base::Base;
 pub use export::{export, export_adapter, load_model};
+pub use mirrored::FORMAT;
 pub use moment::Moment;
 pub use parts::{changed_since, tensor_sets};
-pub use saving::Saving;
+pub use saving::{Save, Saving};
 pub use source::Source;
 
 use crate::files::{read_object, sum, write_json};
@@ -318,6 +320,11 @@ impl Checkpoints {
         }
         ensure!(all.is_empty(), "every checkpoint in {} is damaged: start another run", self.dir.display());
         Ok(None)
+    }
+
+    /// The moment of the newest checkpoint, damaged or not; none where there is none.
+    pub fn newest_moment(&self) -> Result<Option<Moment>> {
+        Ok(self.list()?.last().map(|(moment, _)| *moment))
     }
 
     /// All undamaged checkpoints, the oldest first. Names damaged ones to `warn`.

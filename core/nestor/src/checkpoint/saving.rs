@@ -10,6 +10,16 @@ use super::atomic_dir::{CopiedSet, Staged, Sums, TensorSet};
 use super::{Checkpoints, Contents, Moment, Retention};
 use crate::ranks::{Comm, agree};
 
+/// A checkpoint to write.
+#[derive(Debug, Clone, Copy)]
+pub struct Save<'a> {
+    pub moment: Moment,
+    pub contents: &'a Contents<'a>,
+    pub retention: Retention,
+    /// A thread writes it.
+    pub background: bool,
+}
+
 /// A checkpoint that is being written. Until it ends the earlier ones remain.
 #[derive(Debug)]
 pub struct Saving {
@@ -34,42 +44,29 @@ impl Saving {
 }
 
 impl Checkpoints {
-    /// Saves a checkpoint of this moment, links it, and removes those that `retention` does not keep.
-    pub fn save(
-        &self,
-        comm: &dyn Comm,
-        moment: Moment,
-        contents: &Contents,
-        state: &impl Serialize,
-        retention: &Retention,
-    ) -> Result<()> {
-        let staged = Staged::begin(comm, &self.path(moment))?;
-        let written = staged.write((comm.rank(), comm.world()), &contents.sets);
-        let written = written.and_then(|sums| contents.add(comm, staged.dir(), state).map(|()| sums));
-        self.end(comm, Saving { moment, retention: *retention, staged, files: Files::Written(written) })
+    /// Saves a checkpoint beside the run's `state`, links it, and removes those that its retention does not keep.
+    pub fn save(&self, comm: &dyn Comm, save: Save, state: &impl Serialize) -> Result<()> {
+        let saving = self.begin(comm, save, state)?;
+        self.end(comm, saving)
     }
 
-    /// Begins to save a checkpoint: copies this rank's tensors on the host, and lets a thread write the copies. All ranks call it together,
-    /// and [`Self::end`] before they save anything else here.
-    pub fn begin(
-        &self,
-        comm: &dyn Comm,
-        moment: Moment,
-        contents: &Contents,
-        state: &impl Serialize,
-        retention: &Retention,
-    ) -> Result<Saving> {
+    /// Begins to save a checkpoint beside the run's `state`: writes this rank's files, or, in the background, copies its tensors on the host and lets a
+    /// thread write the copies. All ranks call it together, and [`Self::end`] before they save anything else here.
+    pub fn begin(&self, comm: &dyn Comm, save: Save, state: &impl Serialize) -> Result<Saving> {
+        let Save { moment, contents, retention, background } = save;
         let staged = Staged::begin(comm, &self.path(moment))?;
+        let place = (comm.rank(), comm.world());
         let files = match contents.add(comm, staged.dir(), state) {
             Err(error) => Files::Written(Err(error)), // the others learn of it at the end
-            Ok(()) => {
-                let (staged, place) = (staged.clone(), (comm.rank(), comm.world()));
+            Ok(()) if background => {
+                let staged = staged.clone();
                 let copies: Vec<CopiedSet> = contents.sets.iter().map(TensorSet::copied).collect();
                 let write = move || staged.write(place, &copies.iter().map(CopiedSet::as_set).collect::<Vec<_>>());
                 Files::UnderWay(Builder::new().name("checkpoint".into()).spawn(write).context("starting a thread")?)
             }
+            Ok(()) => Files::Written(staged.write(place, &contents.sets)),
         };
-        Ok(Saving { moment, retention: *retention, staged, files })
+        Ok(Saving { moment, retention, staged, files })
     }
 
     /// Waits until all ranks have written their files, links the checkpoint, and removes those that its retention does not keep. All ranks

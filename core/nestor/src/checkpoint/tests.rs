@@ -157,7 +157,8 @@ fn save(
             estimator: Some(&[7; 64]),
         };
         let (moment, retention) = (Moment::iteration(iteration), Retention { keep: 2, best: None, good: None });
-        Checkpoints::new(run).save(comm, moment, &saved, &json!({ "iteration": iteration }), &retention)
+        let save = Save { moment, contents: &saved, retention, background: false };
+        Checkpoints::new(run).save(comm, save, &json!({ "iteration": iteration }))
     });
     for result in saved {
         result.expect("saved");
@@ -350,7 +351,8 @@ fn ranks_fail_together_and_leave_the_checkpoint_before() {
             estimator: None,
         };
         let retention = Retention { keep: 1, best: None, good: None };
-        let saved = Checkpoints::new(run.path()).save(comm, Moment::iteration(2), &saved, &json!({}), &retention);
+        let save = Save { moment: Moment::iteration(2), contents: &saved, retention, background: false };
+        let saved = Checkpoints::new(run.path()).save(comm, save, &json!({}));
         let error = saved.expect_err("one rank failed");
         message(&error)
     });
@@ -380,7 +382,8 @@ fn save_among(run: &Path, moment: Moment, best: Option<Moment>) -> Vec<String> {
         estimator: None,
     };
     let retention = Retention { keep: 2, best, good: None };
-    Checkpoints::new(run).save(&SOLO, moment, &saved, &json!({}), &retention).expect("saved");
+    let save = Save { moment, contents: &saved, retention, background: false };
+    Checkpoints::new(run).save(&SOLO, save, &json!({})).expect("saved");
     let described = |path: PathBuf| {
         let name = path.file_name().expect("a name").to_string_lossy().into_owned();
         fs::read_link(&path).map_or(name.clone(), |target| format!("{name} -> {}", target.display()))

@@ -13,6 +13,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
+use nestor_mirror::Store;
 use serde_json::Value;
 
 pub use disk::Space;
@@ -174,6 +175,7 @@ pub fn preflight(recipe: &Recipe, conditions: &Conditions) -> Findings {
     findings.take(check_sharding(recipe, conditions.ranks));
     if conditions.root && conditions.elsewhere.is_none() {
         findings.take(WandbRun::check(recipe.wandb.as_ref()));
+        findings.take(recipe.checkpoint.mirror.as_deref().map_or(Ok(()), |url| Store::open(url).map(drop)));
     }
     plugins(recipe, conditions, &mut findings);
     model::check(recipe, conditions, &mut findings);

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use super::directory::{MODEL, RunDir, place};
 use super::record::PluginFiles;
 use super::resume::{Resumption, resumption};
-use super::{TrainArgs, identity};
+use super::{TrainArgs, identity, mirror};
 use crate::plugin::{Kind, Loss};
 use crate::preflight::{Conditions, Ready, preflight};
 use crate::ranks::{agree, from_root};
@@ -35,7 +35,7 @@ impl Checked {
 /// plugins' defaults. A refused recipe leaves nothing behind.
 pub fn check(recipe: &mut Recipe, name: &str, args: &TrainArgs, ranks: &Ranks, console: &Console) -> Result<Checked> {
     let comm = &*ranks.comm;
-    let (dir, resumes) = from_root(comm, || place(name, args))?;
+    let (dir, resumes) = from_root(comm, || mirror::look(recipe, args).and_then(|()| place(name, args)))?;
     let made = if resumes { made_model(&dir) } else { None };
     let conditions = Conditions {
         ranks: comm.world(),

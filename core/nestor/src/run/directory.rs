@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nestor_host::lock::{Lock, LockKind};
+use nestor_mirror::FETCHING;
 
 use super::TrainArgs;
 use crate::error::InputError;
@@ -22,12 +23,12 @@ pub const MODEL: &str = "model";
 pub const PARTIAL_MODEL: &str = "model.partial";
 
 /// The lock of a run. Rank 0 holds it.
-const LOCK: LockKind = LockKind { file: "run.lock", option: "--run-dir" };
+pub const LOCK: LockKind = LockKind { file: "run.lock", option: "--run-dir" };
 
 /// Time that a resumed run waits for the lock: a stopped one may be about to end.
 const RESUME_PATIENCE: Duration = Duration::from_secs(2);
 /// Time that a restarted run waits for it: the kernel frees a killed process's memory before its locks.
-const RESTART_PATIENCE: Duration = Duration::from_secs(60);
+pub const RESTART_PATIENCE: Duration = Duration::from_secs(60);
 
 /// A run directory that this process has claimed. Dropping it frees the claim; a new directory without results is removed.
 #[derive(Debug)]
@@ -163,7 +164,8 @@ pub fn check_free(dir: &Path, args: &TrainArgs) -> Result<()> {
         staged || [LOCK.file, MODEL, PARTIAL_MODEL].iter().any(|left| name == *left)
     };
     let mut entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    if args.restarted && entries.all(left) { Ok(()) } else { check_empty(dir) }
+    let fetching = args.restarted && dir.join(FETCHING).exists(); // a start that was killed while it fetched the run from its mirror
+    if fetching || args.restarted && entries.all(left) { Ok(()) } else { check_empty(dir) }
 }
 
 /// Refuses a directory for a new run that holds something.
@@ -199,7 +201,7 @@ pub fn make_first_free(name: &str) -> Result<(PathBuf, Vec<PathBuf>)> {
 }
 
 /// Makes a directory and those above it. Returns those that did not exist, outermost first.
-fn make(dir: &Path) -> Result<Vec<PathBuf>> {
+pub fn make(dir: &Path) -> Result<Vec<PathBuf>> {
     let missing = |dir: &&Path| !dir.as_os_str().is_empty() && !dir.exists();
     let mut made: Vec<PathBuf> = dir.ancestors().take_while(missing).map(Path::to_path_buf).collect();
     made.reverse();

@@ -36,6 +36,7 @@ impl Run {
         let _ = self.summarize(RunState::Failed); // the error itself is the one to report
         self.meter.tracker.wandb.failed(&message);
         self.meter.tracker.close(1);
+        let _ = self.finish_mirror(); // only its lines can fail
     }
 
     /// Ends the run and reports how. A stopped run saves what its newest checkpoint lacks.
@@ -82,9 +83,17 @@ impl Run {
         }
     }
 
+    /// Waits until the mirror has what the run wrote.
+    fn finish_mirror(&mut self) -> Result<()> {
+        let Some(mirror) = self.mirror.take() else { return Ok(()) };
+        let _bar = self.ranks.progress.phase("mirror", "");
+        mirror.finish(&mut self.meter.tracker)
+    }
+
     fn end(&mut self, status: Status) -> Result<Status> {
         self.meter.tracker.close(if status == Status::Done { 0 } else { 130 });
         self.summarize(if status == Status::Done { RunState::Done } else { RunState::Stopped })?;
+        self.finish_mirror()?;
         self.meter.tracker.emit(&Event::End { status, run_dir: &self.dir })?;
         Ok(status)
     }

@@ -13,6 +13,7 @@ mod failed;
 mod group_filter;
 mod identity;
 mod ledger;
+mod mirror;
 mod peaks;
 mod record;
 mod report;
@@ -54,6 +55,7 @@ pub use directory::{RECIPE, check_free, default_dir, is_run, make_first_free, re
 use directory::{RunDir, episodes_file};
 use divergence::Updated;
 use ledger::{Ledger, OpenRow, SaveClock, StartedUpdate};
+use mirror::Mirror;
 use speed::{Speed, generation_flops, image_flops, training_flops};
 pub use start::join;
 use summary::{RunState, RunSummary};
@@ -106,6 +108,8 @@ pub struct Run {
     ledger: Ledger,
     /// `run.json`, at rank 0.
     summary: Option<RunSummary>,
+    /// The run's copy in an object store, at rank 0.
+    mirror: Option<Mirror>,
     /// The run directory, at rank 0. Dropped last.
     claim: Option<RunDir>,
 }
@@ -389,6 +393,7 @@ impl Run {
             metrics.set("perf/peak_flops", speed.peak);
         }
         tracker.record(iteration, &std::mem::take(metrics))?;
+        self.mirror.as_mut().map_or(Ok(()), |mirror| mirror.tell(tracker))?;
         self.summarize(RunState::Running)
     }
 

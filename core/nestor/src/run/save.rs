@@ -3,8 +3,9 @@
 use anyhow::Result;
 
 use super::ledger::OptimizerCounters;
+use super::mirror::Mirror;
 use super::{Learner, Run};
-use crate::checkpoint::{Base, Contents};
+use crate::checkpoint::{Base, Contents, Save};
 use crate::policy::Network;
 use crate::ranks::exchange;
 
@@ -12,6 +13,11 @@ impl Run {
     /// Saves a checkpoint. With `checkpoint.background` a thread writes it until [`Self::finish_save`].
     pub(super) fn save(&mut self) -> Result<()> {
         self.finish_save()?;
+        self.begin_save()?;
+        if self.recipe.checkpoint.background { Ok(()) } else { self.finish_save() }
+    }
+
+    fn begin_save(&mut self) -> Result<()> {
         let moment = self.ledger.moment();
         let phase = self.meter.phases.running();
         self.meter.phases.start("checkpoint");
@@ -35,14 +41,10 @@ impl Run {
             base: base.transpose()?,
             ..Contents::new(policy, critic, &self.model_files, ledger.unfinished(&row)?)?
         };
-        let retention = ledger.retention(self.recipe.checkpoint.keep);
-        let (comm, checkpoints, state) = (&*self.ranks.comm, &ledger.checkpoints, &ledger.state);
-        if self.recipe.checkpoint.background {
-            ledger.saving = Some(checkpoints.begin(comm, moment, &contents, state, &retention)?);
-        } else {
-            checkpoints.save(comm, moment, &contents, state, &retention)?;
-            self.ranks.notice.saved(&checkpoints.path(moment));
-        }
+        let (retention, background) =
+            (ledger.retention(self.recipe.checkpoint.keep), self.recipe.checkpoint.background);
+        let save = Save { moment, contents: &contents, retention, background };
+        ledger.saving = Some(ledger.checkpoints.begin(&*self.ranks.comm, save, &ledger.state)?);
         ledger.saved = Some(moment);
         ledger.clock.reset();
         self.meter.phases.start(phase);
@@ -58,6 +60,7 @@ impl Run {
         let path = self.ledger.checkpoints.path(saving.moment());
         self.ledger.checkpoints.end(&*self.ranks.comm, saving)?;
         self.ranks.notice.saved(&path);
+        self.mirror.iter().for_each(Mirror::saved);
         self.meter.phases.start(phase);
         Ok(())
     }

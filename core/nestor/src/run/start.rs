@@ -15,6 +15,7 @@ use super::columns::load_frozen;
 use super::directory::{MODEL, PARTIAL_MODEL};
 use super::divergence::of_warm_start;
 use super::ledger::{Ledger, SaveClock, State, UnderWay};
+use super::mirror::Mirror;
 use super::record::{moved, rebuilt, snapshots, write_recipe};
 use super::resume::{Resumption, drop_later_evaluations};
 use super::speed::Speed;
@@ -171,6 +172,8 @@ impl Run {
         meter.resume_row(row);
         let Ready { estimator, loss, .. } = ready;
         let summary = None;
+        let mirror = recipe.checkpoint.mirror.as_deref().filter(|_| ranks.comm.rank() == 0);
+        let mirror = mirror.map(|url| Mirror::start(url, &dir)).transpose()?;
         Ok(Self {
             recipe,
             dir,
@@ -184,6 +187,7 @@ impl Run {
             meter,
             ledger,
             summary,
+            mirror,
             claim,
         })
     }

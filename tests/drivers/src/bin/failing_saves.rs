@@ -8,7 +8,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use nestor::checkpoint::{Checkpoints, Contents, Moment, Retention, TensorSet};
+use nestor::checkpoint::{Checkpoints, Contents, Moment, Retention, Save, TensorSet};
 use nestor_model::error::message;
 use nestor_model::model::{Config, unit_weights};
 use nestor_model::ranks::{C10d, Comm, Rendezvous, Secret, Solo};
@@ -141,7 +141,8 @@ fn save(comm: &dyn Comm, run_dir: &Path, iteration: u64) -> Result<()> {
     };
     let state = json!({ "iteration": iteration });
     let retention = Retention { keep: 2, best: None, good: None };
-    Checkpoints::new(run_dir).save(comm, Moment::iteration(iteration), &saved, &state, &retention)
+    let save = Save { moment: Moment::iteration(iteration), contents: &saved, retention, background: false };
+    Checkpoints::new(run_dir).save(comm, save, &state)
 }
 
 /// The report of an attempt: the newest undamaged checkpoint, `sound` if its tensors are those saved, and all files

@@ -37,7 +37,7 @@ NESTOR = os.environ.get("NESTOR", str(ROOT / "target/release/nestor"))
 PACKAGES = ["moto[s3]==5.2.5", "flask==3.1.3", "flask-cors==6.0.5"]
 BUCKET = "runs"
 FAULTS = ["500", "503", "403", "silence", "cut", "bytes"]
-SILENCE_S = 6
+SILENCE_S = 2
 
 
 def free_port():
@@ -140,7 +140,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def command(run_dir, *more):
-    settings = {"deterministic": "true", "dtype": "float32", "device": "cpu", "iterations": 40, "checkpoint.every": 1, "eval.every": 4,
+    settings = {"deterministic": "true", "dtype": "float32", "device": "cpu", "iterations": 120, "checkpoint.every": 1, "eval.every": 4,
                 "warm_start.steps": 20}
     sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     return [NESTOR, "train", str(ROOT / "recipes/smoke/gigpo.yaml"), *sets, "--run-dir", str(run_dir), *more]
@@ -151,6 +151,12 @@ def outcome(run_dir):
     contents = {path.name: path.read_bytes() for path in [*last.glob("*.safetensors"), last / "state.json"]}
     rows = [json.loads(line) for name in ("metrics.jsonl", "steps.jsonl") for line in (run_dir / name).read_text().splitlines()]
     return last.name, contents, [{k: v for k, v in row.items() if not k.startswith(MEASURED)} for row in rows]
+
+
+def is_fetching(log):
+    """True until the log tells that a fetch has ended, or that the run begins without one."""
+    text = log.read_text()
+    return "fetched " not in text and "parameters" not in text
 
 
 def main():
@@ -171,15 +177,18 @@ def main():
             subprocess.run(command(scratch / "whole"), check=True, capture_output=True)
             alone = time.monotonic() - began
             want, run_dir, mirror = outcome(scratch / "whole"), scratch / "run", f"s3://{BUCKET}/{args.seed}/run"
-            kills = deleted = fetched = refused = 0
+            kills = deleted = fetching = fetched = refused = 0
             proxy.rate, proxy.left = 0.1, args.faults
             while True:
                 log = open(scratch / "log.txt", "w+")
                 run = subprocess.Popen(command(run_dir, "--set", f"checkpoint.mirror={mirror}", "--resume", "auto"), env=environment,
                                        stdout=log, stderr=log)
                 ends = kills >= args.kills
+                whole = numbers.random() < 0.7  # a fetch may end before the kill
+                while whole and run.poll() is None and is_fetching(scratch / "log.txt"):
+                    time.sleep(0.05)
                 try:
-                    run.wait(None if ends else numbers.uniform(0.3, 0.9) * alone)
+                    run.wait(None if ends else numbers.uniform(0.2, 1.5) * alone)
                 except subprocess.TimeoutExpired:
                     run.kill()
                     run.wait()
@@ -188,6 +197,7 @@ def main():
                         shutil.rmtree(run_dir)
                         deleted += 1
                 text = (scratch / "log.txt").read_text()
+                fetching += "fetching the run" in text
                 fetched += "fetched iteration" in text or "fetched warm-start" in text
                 if run.returncode in (1, 2):
                     refused += 1  # the store gave no answer, or refused, when the run began
@@ -208,7 +218,7 @@ def main():
             run = subprocess.run(command(run_dir, "--set", f"checkpoint.mirror={mirror}", "--resume", "auto"), env=environment,
                                  capture_output=True, text=True)
             assert run.returncode == 0 and outcome(run_dir) == want, run.stderr
-            print(f"{kills} kills, {deleted} of them with the directory; fetched {fetched} times, {refused} starts refused by a fault; "
+            print(f"{kills} kills, {deleted} of them with the directory; {fetching} fetches begun and {fetched} ended, {refused} starts refused by a fault; "
                   f"faults {dict(sorted(proxy.done.items()))}; the end is bit-identical")
     finally:
         server.terminate()

@@ -22,12 +22,17 @@ const RECIPE: &str = "recipe.yaml";
 /// Attempts at a file, each of which continues the one before.
 const ATTEMPTS: usize = 5;
 
+/// Content of a store that is not what was uploaded, however often it is asked for.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Damaged(String);
+
 /// A run that was fetched.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Fetched {
     /// The checkpoint to continue from.
     pub newest: String,
-    /// Checkpoints in the store that are damaged or could not be read, and files that are not as they were uploaded.
+    /// Checkpoints and files in the store that are damaged.
     pub skipped: Vec<String>,
     pub bytes: u64,
 }
@@ -35,7 +40,7 @@ pub struct Fetched {
 /// Fetches the run of a store into `dir`, which holds nothing but an earlier attempt. None where the store holds no checkpoint.
 ///
 /// # Errors
-/// When the store holds a run of which no checkpoint can be read: a new run must not begin in its place.
+/// When the store does not answer, or holds a run of which no checkpoint is whole: a new run must not begin in its place.
 pub fn fetch(store: &Store, dir: &Path, format: Format) -> Result<Option<Fetched>> {
     block_on(async {
         let objects: BTreeMap<String, u64> = store.list().await?.into_iter().collect();
@@ -60,12 +65,16 @@ pub fn fetch(store: &Store, dir: &Path, format: Format) -> Result<Option<Fetched
         for name in names {
             match run.checkpoint(&name).await {
                 Ok(()) => newest = newest.or(Some(name)),
-                Err(error) => skipped.push(format!("{name}: {error:#}")),
+                Err(error) if error.is::<Damaged>() => skipped.push(format!("{name}: {error:#}")),
+                Err(error) => return Err(error),
             }
         }
         let Some(newest) = newest else {
-            anyhow::bail!("no checkpoint of the mirror {} can be read: {}", store.url, skipped.join("; "));
+            anyhow::bail!("all checkpoints of the mirror {} are damaged: {}", store.url, skipped.join("; "));
         };
+        if !skipped.is_empty() {
+            store.write(LATEST, newest.clone().into_bytes()).await?;
+        }
         let reference = folders.iter().find(|name| (format.order)(vec![name.to_string()]).is_empty());
         if let Some(name) = reference {
             run.checkpoint(name).await?;
@@ -79,9 +88,12 @@ pub fn fetch(store: &Store, dir: &Path, format: Format) -> Result<Option<Fetched
             // A writer that was killed may have replaced the file and not its sum.
             let sum = sums.get(name).filter(|sum| objects.get(name) == Some(&sum.bytes));
             let (path, expected) = (dir.join(name), sum.map(|sum| (sum.bytes, &*sum.sha256)));
-            if let Err(error) = run.file(name, &path, expected).await {
-                run.file(name, &path, None).await?;
-                skipped.push(format!("{error:#}; it was fetched as it is"));
+            match run.file(name, &path, expected).await {
+                Err(error) if error.is::<Damaged>() => {
+                    run.file(name, &path, None).await?;
+                    skipped.push(format!("{error:#}; it was fetched as it is"));
+                }
+                fetched => fetched?,
             }
         }
         fs::remove_file(dir.join(FETCHING)).with_context(|| format!("removing {}", dir.join(FETCHING).display()))?;
@@ -123,7 +135,8 @@ impl Run<'_> {
             self.file(object, &folder.join(MANIFEST), None).await?;
             match (self.format.entries)(folder) {
                 Err(_) if attempt < ATTEMPTS => attempt += 1,
-                entries => return entries.with_context(|| format!("fetching {}/{object}", self.store.url)),
+                Err(error) => return Err(Damaged(format!("{}/{object}: {error:#}", self.store.url)).into()),
+                entries => return entries,
             }
         }
     }
@@ -131,9 +144,10 @@ impl Run<'_> {
     /// Fetches an object, and continues where an attempt broke off. Content that is not as expected is fetched anew.
     async fn file(&mut self, object: &str, path: &Path, expected: Option<(u64, &str)>) -> Result<()> {
         let here = || format!("fetching {}/{object}", self.store.url);
-        let size = *self.objects.get(object).with_context(|| format!("{}/{object} is missing", self.store.url))?;
-        if let Some((bytes, _)) = expected {
-            ensure!(size == bytes, "{}/{object} has {size} bytes of {bytes}", self.store.url);
+        let damaged = |why: String| anyhow::Error::new(Damaged(format!("{}/{object} {why}", self.store.url)));
+        let size = *self.objects.get(object).ok_or_else(|| damaged("is missing".into()))?;
+        if let Some((bytes, _)) = expected.filter(|(bytes, _)| size != *bytes) {
+            return Err(damaged(format!("has {size} bytes of {bytes}")));
         }
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
@@ -149,7 +163,7 @@ impl Run<'_> {
                 none => none.insert(File::create(path).with_context(|| format!("writing {}", path.display()))?),
             };
             if let Err(error) = self.stream(object, size, target, &mut hasher, &mut written).await {
-                last = Some(error);
+                last = Some(error.context(here()));
                 continue;
             }
             let found = hex(std::mem::take(&mut hasher));
@@ -158,10 +172,10 @@ impl Run<'_> {
                 self.bytes += size;
                 return synced;
             }
-            last = Some(anyhow::anyhow!("the content does not have its checksum"));
+            last = Some(damaged("does not have its checksum".into()));
             (file, written) = (None, 0);
         }
-        Err(last.context("an attempt failed")?).with_context(here)
+        Err(last.context("an attempt failed")?)
     }
 
     /// Appends the bytes of an object from `written` on.

@@ -13,6 +13,8 @@ use crate::record::RECORD;
 
 /// Files that belong to this machine.
 const OWN: [&str; 3] = ["run.lock", RECORD, FETCHING];
+/// The begin of the name of a folder with an older copy of the run.
+pub const SET_ASIDE: &str = "before-fetch-";
 /// Folders whose files are written once and never change.
 const WRITTEN_ONCE: [&str; 4] = ["evaluations", "images", "model", "rollouts"];
 
@@ -31,8 +33,13 @@ fn walk(dir: &Path, below: &str, found: &mut BTreeMap<String, Stamp>) -> Result<
     for entry in fs::read_dir(&folder).with_context(|| format!("listing {}", folder.display()))? {
         let entry = entry.with_context(|| format!("listing {}", folder.display()))?;
         let Ok(name) = entry.file_name().into_string() else { continue };
+        let set_aside = below.is_empty() && name.starts_with(SET_ASIDE);
         let unfinished = [".tmp", ".partial"].iter().any(|end| name.ends_with(end));
-        if name.starts_with('.') || unfinished || below.is_empty() && (name == CHECKPOINTS || OWN.contains(&&*name)) {
+        if name.starts_with('.')
+            || unfinished
+            || set_aside
+            || below.is_empty() && (name == CHECKPOINTS || OWN.contains(&&*name))
+        {
             continue;
         }
         let path = if below.is_empty() { name } else { format!("{below}/{name}") };

@@ -25,6 +25,7 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 pub use fetch::{FETCHING, Fetched, fetch};
+pub use files::SET_ASIDE;
 pub use store::Store;
 pub use worker::{Report, Worker};
 

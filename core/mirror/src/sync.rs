@@ -57,7 +57,9 @@ impl Mirror {
         let name = name_of(newest);
         let reference = local.first().filter(|first| (self.format.order)(vec![name_of(first)]).is_empty());
         for folder in reference.into_iter().chain([newest]) {
-            self.send_checkpoint(folder, &remote).await?;
+            if !self.send_checkpoint(folder, &remote).await? {
+                return Ok(None);
+            }
         }
         self.store.write(LATEST, name.clone().into_bytes()).await?;
         for folder in local.iter().rev().skip(1) {
@@ -97,22 +99,25 @@ impl Mirror {
         Ok(())
     }
 
-    /// Uploads a checkpoint that the mirror lacks. One that retention removes meanwhile is left out.
-    async fn send_checkpoint(&mut self, folder: &Path, remote: &BTreeMap<String, u64>) -> Result<()> {
+    /// Uploads a checkpoint that the mirror lacks. Returns false for one that retention has removed meanwhile: a newer one was saved.
+    async fn send_checkpoint(&mut self, folder: &Path, remote: &BTreeMap<String, u64>) -> Result<bool> {
         let name = name_of(folder);
         let key = |file: &str| format!("{CHECKPOINTS}/{name}/{file}");
-        let Ok(manifest) = std::fs::read(folder.join(MANIFEST)) else { return Ok(()) };
+        let Ok(manifest) = std::fs::read(folder.join(MANIFEST)) else { return Ok(false) };
         let there = remote.contains_key(&key(MANIFEST));
         if there && !self.manifests.contains_key(&name) {
             let found = self.store.read(&key(MANIFEST)).await?;
             self.manifests.extend(found.map(|found| (name.clone(), found)));
         }
         if self.manifests.get(&name) == Some(&manifest) {
-            return Ok(());
+            return Ok(true);
         }
-        let entries = (self.format.entries)(folder).with_context(|| format!("the checkpoint {}", folder.display()))?;
+        let entries = match (self.format.entries)(folder) {
+            Err(_) if !folder.exists() => return Ok(false),
+            entries => entries.with_context(|| format!("the checkpoint {}", folder.display()))?,
+        };
         let opened: Result<Vec<Opened>> = entries.iter().map(|entry| Opened::entry(folder, entry)).collect();
-        let Ok(opened) = opened else { return Ok(()) };
+        let Ok(opened) = opened else { return Ok(false) };
         if there {
             // Another one of this name, of an earlier life of the run: half of each would be damage.
             self.store.remove(&key(MANIFEST)).await?;
@@ -128,7 +133,7 @@ impl Mirror {
         }
         self.store.write(&key(MANIFEST), manifest.clone()).await?;
         self.manifests.insert(name, manifest);
-        Ok(())
+        Ok(true)
     }
 
     /// Removes checkpoints that the directory does not keep, each one's manifest first.

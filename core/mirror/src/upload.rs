@@ -31,7 +31,7 @@ pub struct Opened {
     pub name: String,
     file: File,
     pub bytes: u64,
-    /// Of a file of a checkpoint; a growing file has none.
+    /// The checksum of a file of a checkpoint; a growing file has none.
     pub sha256: Option<String>,
 }
 

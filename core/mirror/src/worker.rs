@@ -96,7 +96,7 @@ impl Worker {
     }
 }
 
-/// What the run has said since the last look.
+/// The messages of the run since the last look.
 struct Mailbox {
     told: Receiver<Message>,
     saved: Cell<bool>,

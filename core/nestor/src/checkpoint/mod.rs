@@ -261,6 +261,12 @@ impl Checkpoints {
         self.dir.join(moment.to_string())
     }
 
+    /// Links the newest of the checkpoints that were fetched from a mirror, which has no links. A save links the best one.
+    pub fn link_newest(&self) -> Result<()> {
+        let newest = self.newest_moment()?.map(|newest| newest.to_string());
+        point(&self.dir, LATEST, newest.as_deref())
+    }
+
     /// Links the newest checkpoint and the best one. Some file systems have no links, so a failure is only a warning.
     fn link(&self, newest: Moment, retention: &Retention) {
         let best = retention.best.filter(|&best| self.path(best).exists()).map(|best| best.to_string());

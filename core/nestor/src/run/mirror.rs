@@ -1,13 +1,14 @@
 //! The run's copy in an object store (`checkpoint.mirror`): fetched before a start, and kept up to date by a thread of rank 0.
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use nestor_host::lock::Lock;
-use nestor_mirror::{Fetched, Report, Store, Worker, fetch};
+use nestor_mirror::{FETCHING, Fetched, Report, SET_ASIDE, Store, Worker, fetch};
 
 use super::TrainArgs;
-use super::directory::{LOCK, RESTART_PATIENCE, check_free, is_run, make, remove_empty};
+use super::directory::{LOCK, RECIPE, RESTART_PATIENCE, check_free, is_run, make, remove_empty};
 use crate::checkpoint::{Checkpoints, FORMAT, Moment};
 use crate::error::InputError;
 use crate::input_error;
@@ -19,7 +20,7 @@ use crate::track::Tracker;
 /// run must find no other run in the mirror.
 ///
 /// # Errors
-/// An `InputError` where the store refuses, or holds another run than the directory. Others where it cannot be reached and may hold a run
+/// An `InputError` where the store refuses, or holds a run that is not to be continued. Others where it cannot be reached and may hold a run
 /// that this start would begin anew.
 pub fn look(recipe: &Recipe, args: &TrainArgs) -> Result<()> {
     let Some(url) = &recipe.checkpoint.mirror else { return Ok(()) };
@@ -39,7 +40,18 @@ pub fn look(recipe: &Recipe, args: &TrainArgs) -> Result<()> {
     };
     let Some(latest) = latest else { return Ok(()) };
     match (continues, &args.run_dir) {
-        (Some(dir), _) => check_age(dir, url, &latest, args),
+        (Some(_), _) if args.resume => Ok(()),
+        (Some(dir), _) if Moment::of_name(&latest) <= Checkpoints::new(dir).newest_moment()? => Ok(()),
+        (Some(dir), _) => {
+            let _lock = Lock::take(dir, LOCK, RESTART_PATIENCE)?;
+            let aside = set_aside(dir, url)?;
+            let aside = aside.display();
+            terminal::warn(&format!(
+                "warning: the mirror {url} holds {latest}, which is newer than all checkpoints of {}: these are in {aside} now",
+                dir.display()
+            ));
+            fetch_here(&store, url, dir)
+        }
         (None, Some(dir)) if args.restarted => fetch_run(&store, url, dir, args),
         _ => Err(input_error!(
             "the mirror {url} already holds a run ({latest}): continue it by --resume auto, or name another folder by `checkpoint.mirror`"
@@ -47,17 +59,23 @@ pub fn look(recipe: &Recipe, args: &TrainArgs) -> Result<()> {
     }
 }
 
-/// Refuses to continue a directory that is older than its mirror, as an old disk may be: the mirror would lose what it has more.
-fn check_age(dir: &Path, url: &str, latest: &str, args: &TrainArgs) -> Result<()> {
-    let newest = Checkpoints::new(dir).newest_moment()?;
-    if args.resume || Moment::of_name(latest) <= newest {
-        return Ok(());
+/// Moves a run that is older than its mirror, as on an old disk, into a folder of its directory. A killed process's last request may also
+/// have reached the store after the run was begun anew.
+fn set_aside(dir: &Path, url: &str) -> Result<PathBuf> {
+    let aside = (1..).map(|n| dir.join(format!("{SET_ASIDE}{n}"))).find(|path| !path.exists());
+    let aside = aside.context("no number is free")?;
+    let context = || format!("moving the run in {} aside", dir.display());
+    fs::create_dir(&aside).and_then(|()| fs::write(dir.join(FETCHING), url)).with_context(context)?;
+    let mut names: Vec<_> = fs::read_dir(dir).with_context(context)?.flatten().map(|entry| entry.file_name()).collect();
+    // A process that is killed here leaves a run without checkpoints, or none: the next one moves the rest.
+    names.sort_by_key(|name| (name != "checkpoints", name != RECIPE));
+    for name in names {
+        let text = name.to_string_lossy();
+        if ![LOCK.file, FETCHING].contains(&&*text) && !text.starts_with(SET_ASIDE) {
+            fs::rename(dir.join(&name), aside.join(&name)).with_context(context)?;
+        }
     }
-    Err(input_error!(
-        "the mirror {url} holds {latest}, which is newer than all checkpoints of {}: remove the directory to fetch the run, or continue \
-         the directory by --resume",
-        dir.display()
-    ))
+    Ok(aside)
 }
 
 fn fetch_run(store: &Store, url: &str, dir: &Path, args: &TrainArgs) -> Result<()> {
@@ -67,11 +85,16 @@ fn fetch_run(store: &Store, url: &str, dir: &Path, args: &TrainArgs) -> Result<(
         return Ok(()); // the one that held the lock began it, or fetched it
     }
     check_free(dir, args)?;
-    terminal::warn(&format!("fetching the run from its mirror {url}"));
-    let fetched = fetch(store, dir, FORMAT);
+    let fetched = fetch_here(store, url, dir);
     drop(lock);
     remove_empty(&made); // where nothing was fetched
-    let Some(Fetched { newest, skipped, bytes }) = fetched? else { return Ok(()) };
+    fetched
+}
+
+fn fetch_here(store: &Store, url: &str, dir: &Path) -> Result<()> {
+    terminal::warn(&format!("fetching the run from its mirror {url}"));
+    let Some(Fetched { newest, skipped, bytes }) = fetch(store, dir, FORMAT)? else { return Ok(()) };
+    Checkpoints::new(dir).link_newest()?;
     for why in skipped {
         terminal::warn(&format!("warning: damage in the mirror: {why}"));
     }

@@ -10,13 +10,12 @@ use futures_util::StreamExt;
 use object_store::{GetOptions, GetRange, ObjectStore};
 use sha2::{Digest, Sha256};
 
+use crate::files::FETCHING;
 use crate::store::{Store, block_on, told};
 use crate::sync::checkpoint_of;
 use crate::upload::hex;
 use crate::{CHECKPOINTS, Entry, FILES, Format, LATEST, MANIFEST, Sums};
 
-/// Marks a run directory that is being fetched.
-pub const FETCHING: &str = "mirror.fetching";
 /// The file that makes a directory a run. It is fetched last.
 const RECIPE: &str = "recipe.yaml";
 /// Attempts at a file, each of which continues the one before.

@@ -8,9 +8,10 @@ use std::time::SystemTime;
 use anyhow::{Context, Result};
 
 use crate::CHECKPOINTS;
-use crate::fetch::FETCHING;
 use crate::record::RECORD;
 
+/// Marks a run directory that is being fetched.
+pub const FETCHING: &str = "mirror.fetching";
 /// Files that belong to this machine.
 const OWN: [&str; 3] = ["run.lock", RECORD, FETCHING];
 /// The begin of the name of a folder with an older copy of the run.

@@ -24,8 +24,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-pub use fetch::{FETCHING, Fetched, fetch};
-pub use files::SET_ASIDE;
+pub use fetch::{Fetched, fetch};
+pub use files::{FETCHING, SET_ASIDE};
 pub use store::Store;
 pub use worker::{Report, Worker};
 

@@ -15,6 +15,8 @@ mod progress;
 mod record;
 mod store;
 mod sync;
+#[cfg(test)]
+mod tests;
 mod upload;
 mod worker;
 

@@ -12,8 +12,9 @@ use object_store::azure::MicrosoftAzureBuilder;
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::local::LocalFileSystem;
 use object_store::multipart::MultipartStore;
-use object_store::path::Path;
+use object_store::path::{Path, PathPart};
 use object_store::{BackoffConfig, ClientOptions, Error, ObjectStore, ObjectStoreExt, ObjectStoreScheme, RetryConfig};
+use percent_encoding::percent_decode_str;
 use url::Url;
 
 /// Time of one request, a part of an upload included.
@@ -112,9 +113,11 @@ impl Store {
             .await
             .map_err(told)
             .with_context(|| format!("listing {}", self.url))?;
+        // Characters that some stores do not take are encoded in keys.
+        let decoded = |part: PathPart| percent_decode_str(part.as_ref()).decode_utf8_lossy().into_owned();
         let name = |path: &Path| {
-            path.prefix_match(&self.prefix)
-                .map(|parts| parts.map(|part| part.as_ref().to_string()).collect::<Vec<_>>().join("/"))
+            let parts = path.prefix_match(&self.prefix)?;
+            Some(parts.map(decoded).collect::<Vec<_>>().join("/"))
         };
         Ok(found.iter().filter_map(|object| Some((name(&object.location)?, object.size))).collect())
     }

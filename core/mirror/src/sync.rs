@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use crate::files::{Stamp, files, is_written_once};
 use crate::progress::Progress;
-use crate::record::RecordFile;
+use crate::record::{Record, RecordFile};
 use crate::store::Store;
 use crate::upload::{Opened, checkpoint_file, whole};
 use crate::{CHECKPOINTS, FILES, Format, LATEST, MANIFEST, Sums};
@@ -123,6 +123,7 @@ impl Mirror {
             self.store.remove(&key(MANIFEST)).await?;
             self.manifests.remove(&name);
         }
+        self.abort_other(&name).await;
         self.record.begin(&name);
         for file in &opened {
             let sent = self.record.record.done.get(&file.name);
@@ -134,6 +135,18 @@ impl Mirror {
         self.store.write(&key(MANIFEST), manifest.clone()).await?;
         self.manifests.insert(name, manifest);
         Ok(true)
+    }
+
+    /// Ends the upload of a file of another checkpoint, which a newer one overtook: stores keep, and charge for, its parts until then.
+    async fn abort_other(&mut self, name: &str) {
+        let Record { checkpoint, part, .. } = &mut self.record.record;
+        if checkpoint == name {
+            return;
+        }
+        if let (Some(parts), Some(begun)) = (&self.store.parts, part.take()) {
+            let path = self.store.key(&format!("{CHECKPOINTS}/{checkpoint}/{}", begun.file));
+            let _ = parts.abort_multipart(&path, &begun.id).await; // stores remove old ones by themselves, too
+        }
     }
 
     /// Removes checkpoints that the directory does not keep, each one's manifest first.

@@ -73,7 +73,7 @@ fn a_run_comes_back_as_it_was() -> Result<()> {
     let mut mirror = Mirror::new(store.clone(), dir.path(), FORMAT);
     block_on(async {
         assert_eq!(mirror.sync(|| false).await?.as_deref(), Some("iteration-000002+000001"));
-        // What retention removes goes, and what is written anew replaces the old.
+        // Retention removes one, another life of the run writes one of the same name, and one is new.
         fs::remove_dir_all(dir.path().join("checkpoints/iteration-000001"))?;
         checkpoint(dir.path(), "iteration-000002+000001", b"another life")?;
         checkpoint(dir.path(), "iteration-000003", b"three")?;

@@ -21,7 +21,7 @@ fn every_key_has_one_permission() {
 /// One change of every key as a `--set` argument; `>` marks those that a resumed run refuses, `-` those that it refuses
 /// inside an update.
 const CHANGES: &str = "
-  checkpoint.every=3        checkpoint.keep=9           checkpoint.rollouts_every=0  checkpoint.resume=auto  checkpoint.background=true  checkpoint.mirror=file:///copy  critic.grad_clip=2
+  checkpoint.every=3        checkpoint.keep=9           checkpoint.rollouts_every=0  checkpoint.resume=auto  checkpoint.background=true  checkpoint.mirror=copy  critic.grad_clip=2
   critic.lr=1e-3            deterministic=true          device=cpu                   dist.silence_s=20
   checkpoint.every_minutes=5  env.cpu_s=60              env.isolate=none             env.memory_gib=2
   env.timeout_s=60          estimator.cpu_s=60          estimator.isolate=process    estimator.memory_gib=0

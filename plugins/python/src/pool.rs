@@ -156,7 +156,7 @@ impl Held<'_> {
             }
         }
         if !slot.worker.as_mut().is_some_and(Worker::runs) {
-            if let Some(end) = slot.worker.take().and_then(|mut worker| worker.end())
+            if let Some(end) = slot.worker.take().map(|mut worker| worker.end())
                 && !self.pool.ended.swap(true, Ordering::Relaxed)
             {
                 eprintln!(

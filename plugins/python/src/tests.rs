@@ -1,6 +1,8 @@
 //! Plays the classes of tests/cases.py in real workers.
 
 use nestor_plugin::{Environment, Expert, Instance, Message, Observation, Snapshot, Start};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::{Play, PythonEnv};
@@ -110,6 +112,22 @@ fn a_worker_that_ends_or_hangs_is_replaced_and_other_episodes_continue() {
         play.reset(&world, Start { split: "train", task: 0, seed: 4 }).unwrap();
         let seen = other.step(&world, &said("b")).unwrap();
         assert_eq!((seen.text, seen.metrics["replays"]), (format!("step {}: b", count + 2), (count + 1) as f64));
+    }
+}
+
+/// The worker's connection ends before its keeper does.
+#[test]
+fn a_worker_that_is_killed_between_two_calls_costs_no_episode() {
+    let world = open("Echo");
+    let (mut play, _) = start(&world, 0, 0);
+    for round in 1..=10 {
+        let (mut asked, _) = start(&world, 0, 1);
+        let pid: i32 = asked.step(&world, &said("process")).unwrap().text.parse().unwrap();
+        drop(asked); // its answer would be another process's when it is played again
+        kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+        let stat = format!("/proc/{pid}/stat");
+        while std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z")) {}
+        assert_eq!(play.step(&world, &said("a")).unwrap().metrics["replays"], f64::from(round));
     }
 }
 

@@ -4,7 +4,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use nestor_child::Child;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -86,14 +87,28 @@ impl Worker {
         Ok((worker, described))
     }
 
-    /// Returns true if the process still runs.
+    /// Returns true if the process still runs and can be asked. A worker that was killed has closed its connection some milliseconds before its
+    /// keeper ends.
     pub fn runs(&mut self) -> bool {
-        matches!(self.child.poll(), Ok(None))
+        matches!(self.child.poll(), Ok(None)) && !self.is_closed()
     }
 
-    /// The end of the process, such as `was killed by SIGKILL`; none while it runs.
-    pub fn end(&mut self) -> Option<String> {
-        self.wait(Duration::ZERO).map(ended)
+    /// True if nobody holds the other end of the connection.
+    fn is_closed(&self) -> bool {
+        let mut link = [PollFd::new(self.link.as_fd(), PollFlags::empty())]; // the end of a connection is reported unasked
+        poll(&mut link, PollTimeout::ZERO).is_ok()
+            && link[0].revents().is_some_and(|found| found.contains(PollFlags::POLLHUP))
+    }
+
+    /// The end of a worker that does not run, such as `was killed by SIGKILL`. One that has only closed its connection is killed.
+    pub fn end(&mut self) -> String {
+        match self.wait(PATIENCE) {
+            Some(status) => ended(status),
+            None => {
+                self.kill();
+                "closed its connection to nestor".into()
+            }
+        }
     }
 
     /// Sends a request for an environment and waits for the reply.

@@ -14,7 +14,7 @@ use crate::files::FETCHING;
 use crate::store::{Store, block_on, told};
 use crate::sync::checkpoint_of;
 use crate::upload::hex;
-use crate::{CHECKPOINTS, Entry, FILES, Format, LATEST, MANIFEST, Sums};
+use crate::{CHECKPOINTS, FILES, Format, LATEST, MANIFEST, Sum, Sums};
 
 /// The file that makes a directory a run. It is fetched last.
 const RECIPE: &str = "recipe.yaml";
@@ -86,8 +86,8 @@ pub fn fetch(store: &Store, dir: &Path, format: Format) -> Result<Option<Fetched
         for name in objects.keys().map(String::as_str).filter(is_file).chain([RECIPE]) {
             // A writer that was killed may have replaced the file and not its sum.
             let sum = sums.get(name).filter(|sum| objects.get(name) == Some(&sum.bytes));
-            let (path, expected) = (dir.join(name), sum.map(|sum| (sum.bytes, &*sum.sha256)));
-            match run.file(name, &path, expected).await {
+            let path = dir.join(name);
+            match run.file(name, &path, sum).await {
                 Err(error) if error.is::<Damaged>() => {
                     run.file(name, &path, None).await?;
                     skipped.push(format!("{error:#}; it was fetched as it is"));
@@ -118,9 +118,8 @@ impl Run<'_> {
         let partial = self.dir.join(CHECKPOINTS).join(format!("{name}.tmp"));
         fs::create_dir_all(&partial).with_context(|| format!("making {}", partial.display()))?;
         let key = |file: &str| format!("{CHECKPOINTS}/{name}/{file}");
-        for entry in self.manifest(&key(MANIFEST), &partial).await? {
-            let (object, path) = (key(&entry.name), partial.join(&entry.name));
-            self.file(&object, &path, Some((entry.bytes, &entry.sha256))).await?;
+        for (name, sum) in self.manifest(&key(MANIFEST), &partial).await? {
+            self.file(&key(&name), &partial.join(&name), Some(&sum)).await?;
         }
         let renamed =
             File::open(&partial).and_then(|folder| folder.sync_all()).and_then(|()| fs::rename(&partial, &folder));
@@ -128,25 +127,25 @@ impl Run<'_> {
     }
 
     /// Fetches the manifest of a checkpoint into its folder. It has a checksum of its own: a damaged one is fetched again.
-    async fn manifest(&mut self, object: &str, folder: &Path) -> Result<Vec<Entry>> {
+    async fn manifest(&mut self, object: &str, folder: &Path) -> Result<Sums> {
         let mut attempt = 1;
         loop {
             self.file(object, &folder.join(MANIFEST), None).await?;
-            match (self.format.entries)(folder) {
+            match (self.format.sums)(folder) {
                 Err(_) if attempt < ATTEMPTS => attempt += 1,
                 Err(error) => return Err(Damaged(format!("{}/{object}: {error:#}", self.store.url)).into()),
-                entries => return entries,
+                sums => return sums,
             }
         }
     }
 
     /// Fetches an object, and continues where an attempt broke off. Content that is not as expected is fetched anew.
-    async fn file(&mut self, object: &str, path: &Path, expected: Option<(u64, &str)>) -> Result<()> {
+    async fn file(&mut self, object: &str, path: &Path, expected: Option<&Sum>) -> Result<()> {
         let here = || format!("fetching {}/{object}", self.store.url);
         let damaged = |why: String| anyhow::Error::new(Damaged(format!("{}/{object} {why}", self.store.url)));
         let size = *self.objects.get(object).ok_or_else(|| damaged("is missing".into()))?;
-        if let Some((bytes, _)) = expected.filter(|(bytes, _)| size != *bytes) {
-            return Err(damaged(format!("has {size} bytes of {bytes}")));
+        if let Some(sum) = expected.filter(|sum| size != sum.bytes) {
+            return Err(damaged(format!("has {size} bytes of {}", sum.bytes)));
         }
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
@@ -166,7 +165,7 @@ impl Run<'_> {
                 continue;
             }
             let found = hex(std::mem::take(&mut hasher));
-            if expected.is_none_or(|(_, sha256)| found == sha256) {
+            if expected.is_none_or(|sum| found == sum.sha256) {
                 let synced = target.sync_all().with_context(|| format!("writing {}", path.display()));
                 self.bytes += size;
                 return synced;

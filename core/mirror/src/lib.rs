@@ -40,21 +40,12 @@ const CHECKPOINTS: &str = "checkpoints";
 /// The file of a checkpoint that is written last.
 const MANIFEST: &str = "manifest.json";
 
-/// The sums of a run's files by their names.
-type Sums = BTreeMap<String, Sum>;
+/// Sums of files by their names.
+pub type Sums = BTreeMap<String, Sum>;
 
-/// The size and checksum of a file of the run when it was uploaded.
+/// The size and checksum of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Sum {
-    bytes: u64,
-    /// Hexadecimal.
-    sha256: String,
-}
-
-/// A file of a checkpoint, as its manifest names it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
-    pub name: String,
+pub struct Sum {
     pub bytes: u64,
     /// Hexadecimal.
     pub sha256: String,
@@ -68,5 +59,5 @@ pub struct Format {
     /// Sorts names as `list` does; other names are left out.
     pub order: fn(Vec<String>) -> Vec<String>,
     /// The files that the manifest in a checkpoint's folder names. Refuses a damaged manifest.
-    pub entries: fn(&Path) -> Result<Vec<Entry>>,
+    pub sums: fn(&Path) -> Result<Sums>,
 }

@@ -112,11 +112,11 @@ impl Mirror {
         if self.manifests.get(&name) == Some(&manifest) {
             return Ok(true);
         }
-        let entries = match (self.format.entries)(folder) {
+        let sums = match (self.format.sums)(folder) {
             Err(_) if !folder.exists() => return Ok(false),
-            entries => entries.with_context(|| format!("the checkpoint {}", folder.display()))?,
+            sums => sums.with_context(|| format!("the checkpoint {}", folder.display()))?,
         };
-        let opened: Result<Vec<Opened>> = entries.iter().map(|entry| Opened::entry(folder, entry)).collect();
+        let opened: Result<Vec<Opened>> = sums.iter().map(|(name, sum)| Opened::summed(folder, name, sum)).collect();
         let Ok(opened) = opened else { return Ok(false) };
         if there {
             // Another one of this name, of an earlier life of the run: half of each would be damage.

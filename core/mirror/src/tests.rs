@@ -11,7 +11,7 @@ use crate::store::block_on;
 use crate::sync::Mirror;
 use crate::upload::hex;
 
-const FORMAT: Format = Format { list, order, entries };
+const FORMAT: Format = Format { list, order, sums };
 
 fn list(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut all: Vec<PathBuf> = fs::read_dir(folder)?.flatten().map(|entry| entry.path()).collect();
@@ -25,9 +25,8 @@ fn order(mut names: Vec<String>) -> Vec<String> {
     names
 }
 
-fn entries(folder: &Path) -> Result<Vec<Entry>> {
-    let sums: Sums = serde_json::from_slice(&fs::read(folder.join(MANIFEST))?)?;
-    Ok(sums.into_iter().map(|(name, Sum { bytes, sha256 })| Entry { name, bytes, sha256 }).collect())
+fn sums(folder: &Path) -> Result<Sums> {
+    Ok(serde_json::from_slice(&fs::read(folder.join(MANIFEST))?)?)
 }
 
 fn write(dir: &Path, name: &str, content: &[u8]) -> Result<()> {

@@ -13,10 +13,10 @@ use object_store::multipart::{MultipartStore, PartId};
 use object_store::{ObjectStore, ObjectStoreExt};
 use sha2::{Digest, Sha256};
 
+use crate::Sum;
 use crate::progress::Progress;
 use crate::record::{Parts, RecordFile};
 use crate::store::{Store, told};
-use crate::{Entry, Sum};
 
 /// The size of a part. A file of more than [`MOST_PARTS`] of them has larger parts.
 const PART: u64 = 16 << 20;
@@ -37,10 +37,10 @@ pub struct Opened {
 
 impl Opened {
     /// Opens a file of a checkpoint.
-    pub fn entry(folder: &Path, entry: &Entry) -> Result<Self> {
-        let path = folder.join(&entry.name);
+    pub fn summed(folder: &Path, name: &str, sum: &Sum) -> Result<Self> {
+        let path = folder.join(name);
         let file = File::open(&path).with_context(|| format!("reading {}", path.display()))?;
-        Ok(Self { name: entry.name.clone(), file, bytes: entry.bytes, sha256: Some(entry.sha256.clone()) })
+        Ok(Self { name: name.into(), file, bytes: sum.bytes, sha256: Some(sum.sha256.clone()) })
     }
 
     /// Opens a file of the run at its present size; one that grows gets a copy of what it has.
@@ -233,12 +233,8 @@ mod tests {
     fn file(dir: &Path) -> Result<(Vec<u8>, Opened)> {
         let content: Vec<u8> = (0..2 * PART + 99).map(|at| (at % 251) as u8).collect();
         std::fs::write(dir.join("policy.safetensors"), &content)?;
-        let entry = Entry {
-            name: "policy.safetensors".into(),
-            bytes: content.len() as u64,
-            sha256: hex(Sha256::new_with_prefix(&content)),
-        };
-        Ok((content, Opened::entry(dir, &entry)?))
+        let sum = Sum { bytes: content.len() as u64, sha256: hex(Sha256::new_with_prefix(&content)) };
+        Ok((content, Opened::summed(dir, "policy.safetensors", &sum)?))
     }
 
     #[test]

@@ -13,8 +13,9 @@ use crate::progress::Progress;
 use crate::store::{Store, block_on};
 use crate::sync::Mirror;
 
-/// Time after which a failed upload is tried again, if no save comes first. It doubles with each failure in a row, up to the second one.
+/// Time after which a failed upload is tried again, if no save comes first.
 const AGAIN: Duration = Duration::from_millis(500);
+/// The time doubles with each failure in a row, up to this one.
 const AGAIN_AT_MOST: Duration = Duration::from_secs(60);
 /// Time without a byte after which the end of a run stops waiting.
 const PATIENCE: Duration = Duration::from_secs(150);
@@ -41,34 +42,24 @@ pub struct Worker {
     tell: Sender<Message>,
     reports: Receiver<Report>,
     progress: Progress,
-    thread: JoinHandle<()>,
-    url: String,
+    thread: JoinHandle<Result<()>>,
 }
 
 impl Worker {
     /// Starts the thread for the run in `dir`.
     pub fn start(store: Store, dir: &Path, format: Format) -> Result<Self> {
         let ((tell, told), (report, reports)) = (channel(), channel());
-        let url = store.url.clone();
         let mirror = Mirror::new(store, dir, format);
         let progress = mirror.progress.clone();
         let mailbox = Mailbox { told, saved: Cell::new(false), ends: Cell::new(false) };
-        let work = move || {
-            if let Err(error) = block_on(keep(mirror, mailbox, report.clone())) {
-                let _ = report.send(Report::Failed(format!("{error:#}"))); // the run may have ended
-            }
-        };
+        let work = move || block_on(keep(mirror, mailbox, report));
         let thread = Builder::new().name("mirror".into()).spawn(work).context("starting a thread")?;
-        Ok(Self { tell, reports, progress, thread, url })
-    }
-
-    pub fn url(&self) -> &str {
-        &self.url
+        Ok(Self { tell, reports, progress, thread })
     }
 
     /// Says that the run has saved a checkpoint.
     pub fn saved(&self) {
-        let _ = self.tell.send(Message::Saved); // a thread that has ended has reported why
+        let _ = self.tell.send(Message::Saved); // the end of a run reports a thread that has ended early
     }
 
     /// The reports since the last call.
@@ -92,7 +83,13 @@ impl Worker {
                 return reports;
             }
         }
-        self.reports()
+        let mut reports: Vec<Report> = self.reports.try_iter().collect();
+        match self.thread.join() {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => reports.push(Report::Failed(format!("{error:#}"))),
+            Err(_) => reports.push(Report::Failed("the thread of the mirror panicked".into())),
+        }
+        reports
     }
 }
 

@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use nestor_mirror::{Entry, Format};
+use nestor_mirror::{Format, Sum, Sums};
 
 use super::manifest::Manifest;
 use super::moment::{Moment, REFERENCE};
 use super::{Checkpoints, is_checkpoint};
 
 /// This format of checkpoints.
-pub const FORMAT: Format = Format { list, order, entries };
+pub const FORMAT: Format = Format { list, order, sums };
 
 fn list(folder: &Path) -> Result<Vec<PathBuf>> {
     let reference = folder.join(REFERENCE);
@@ -24,7 +24,7 @@ fn order(names: Vec<String>) -> Vec<String> {
     moments.iter().map(Moment::to_string).collect()
 }
 
-fn entries(folder: &Path) -> Result<Vec<Entry>> {
+fn sums(folder: &Path) -> Result<Sums> {
     let files = Manifest::read(folder)?.files.into_iter();
-    Ok(files.map(|(name, sum)| Entry { name, bytes: sum.bytes, sha256: sum.sha256 }).collect())
+    Ok(files.map(|(name, sum)| (name, Sum { bytes: sum.bytes, sha256: sum.sha256 })).collect())
 }

@@ -43,6 +43,17 @@ def outcome(run_dir):
     return last.name, files, [{k: v for k, v in row.items() if not k.startswith(MEASURED)} for row in rows]
 
 
+def check(name, got, want):
+    """Fails with the first thing in which two outcomes differ."""
+    assert got[0] == want[0], f"{name}: the newest checkpoint is {got[0]}, not {want[0]}"
+    assert got[1].keys() == want[1].keys(), f"{name}: it has the files {sorted(got[1])}, not {sorted(want[1])}"
+    different = [file for file in want[1] if got[1][file] != want[1][file]]
+    assert not different, f"{name}: {different} differ"
+    rows = [(a, b) for a, b in zip(got[2], want[2]) if a != b]
+    assert not rows, f"{name}: of {len(rows)} rows that differ the first is {rows[0][0]}, not {rows[0][1]}"
+    assert len(got[2]) == len(want[2]), f"{name}: {len(got[2])} rows, not {len(want[2])}"
+
+
 def ranks_of(launcher):
     """Process ids of the ranks that a launcher started."""
     children = Path(f"/proc/{launcher}/task/{launcher}/children")
@@ -86,14 +97,7 @@ def kills(total, launcher, nproc, sharding, seed, folder, iterations=24, longest
         code = run.wait(timeout=900)
         log.seek(0)
         assert code == 0, f"run {number} ended with {code}:\n{log.read()[-4000:]}"
-        got = outcome(run_dir)
-        for what, a, b in zip(("newest checkpoint", "files", "metrics"), got, want):
-            if what == "files":
-                assert a.keys() == b.keys(), (a.keys(), b.keys())
-                different = [name for name in b if a[name] != b[name]]
-                assert not different, f"run {number}: {different} differ"
-            else:
-                assert a == b, f"run {number}: {what} differs"
+        check(f"run {number}", outcome(run_dir), want)
         done += killed
         say(f"run {number}: {killed} kills in {time.monotonic() - begin:.0f} s, ended bit-identical ({done} of {total})")
     return number

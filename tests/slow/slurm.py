@@ -164,7 +164,7 @@ def main():
                     job = Job(environment, folder / f"{how[0]}-{run}", args.iterations)
                     done += disturbed(job, how, numbers, args.requeues // 2 - done)
                     job.wait()
-                    assert kills.outcome(job.run_dir) == want, f"run {run} under {name} ended otherwise"
+                    kills.check(f"run {run} under {name}", kills.outcome(job.run_dir), want)
                 print(f"{name}: {done} in {run} runs, all ended bit-identical to the undisturbed one", flush=True)
             array = Job(environment, folder / "array", 2, "--array=1-2")
             array.wait()

@@ -253,7 +253,7 @@ def main():
                     seconds, error = run.wait_for_error(since)
                     shown = f"{seconds:.1f} s", error.replace("|", "/")[:110]
                 run.ends()
-                assert kills.outcome(own / "run") == want, f"{name}: ended otherwise"
+                kills.check(name, kills.outcome(own / "run"), want)
             finally:
                 machines.close()
             print(f"| {name} | {shown[0]} | {shown[1]} | bit-identical after {time.monotonic() - begin:.0f} s |", flush=True)

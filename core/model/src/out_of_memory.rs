@@ -84,7 +84,10 @@ fn remedy(phase: Option<&str>) -> &'static str {
         Some("warm_start" | "critic" | "update") => {
             "lower `update.micro_batch_tokens`, or set `update.recompute` to all"
         }
-        Some(_) => "set `dtype` to bfloat16, train adapters (`model.lora`), or use more ranks with `sharding` full",
+        Some(_) => {
+            "set `dtype` to bfloat16, train adapters (`model.lora`), let the optimizer's tensors rest on the host of a GPU \
+             (`update.offload`), or use more ranks with `sharding` full"
+        }
         None => "give the command less work at once, or compute in bfloat16",
     }
 }

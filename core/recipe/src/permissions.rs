@@ -63,6 +63,7 @@ pub(super) const FREE: &[&str] = &[
     "update.max_skipped",
     "update.micro_batch_tokens",
     "update.min_lr_ratio",
+    "update.offload",
     "update.recompute",
     "update.schedule",
     "update.warmup",

@@ -58,6 +58,10 @@ pub(super) fn problems(recipe: &Recipe) -> Vec<Problem> {
                 "belongs to `dtype: float16`; leave it out (`--set update.loss_scale=null`)".into(),
             )
         }),
+        (r.update.offload == Offload::All && r.dtype == Dtype::Float32).then(|| {
+            let message = "must be `moments` with `dtype: float32`, in which the network computes with the master weights themselves";
+            ("update.offload".into(), message.into())
+        }),
         eval(&r.eval),
         minutes(r.checkpoint.every_minutes),
         least("checkpoint.keep", r.checkpoint.keep, 1, "must be at least 1"),

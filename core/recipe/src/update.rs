@@ -94,6 +94,9 @@ pub struct Update {
     /// Blocks that the backward pass recomputes.
     #[serde(default)]
     pub recompute: Recompute,
+    /// The optimizer's tensors that rest in the host's memory between two optimizer steps.
+    #[serde(default, skip_serializing_if = "Offload::is_none")]
+    pub offload: Offload,
     /// With `dtype: float16`: factor of the loss that a run begins with, 65,536 by default. It halves after a gradient that
     /// is not finite, and doubles after 2,000 good optimizer steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -313,6 +316,25 @@ pub enum Schedule {
     Cosine,
     /// Falls along a line to `min_lr_ratio`.
     Linear,
+}
+
+/// The optimizer's tensors that rest in the host's memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Offload {
+    /// None.
+    #[default]
+    None,
+    /// Its state: the moments of AdamW, the momentum of Muon.
+    Moments,
+    /// Its state and the float32 master weights; not with `dtype: float32`.
+    All,
+}
+
+impl Offload {
+    fn is_none(&self) -> bool {
+        *self == Self::None
+    }
 }
 
 fn default_micro_batch_tokens() -> usize {

@@ -5,6 +5,7 @@ mod layout;
 mod lora;
 mod loss_scale;
 mod muon;
+mod offload;
 mod optimizer;
 mod partition;
 mod sums;
@@ -15,12 +16,19 @@ use std::rc::Rc;
 pub use layout::{Layout, OUTER, Owned, Param};
 pub use lora::{Adapters, LowRank, adapted, projections};
 pub use loss_scale::LossScale;
-pub use optimizer::{NamedState, Optimizer, StepReport, UpdateRule};
+pub use optimizer::{NamedState, Optimizer, StepReport, Stepping, UpdateRule};
 pub use partition::{Partition, Piece, Slice};
 pub use sums::{GradientSums, UnitSum};
 pub use units::{HeldUnits, PendingUnit, Ranks, UnitReader};
 
 use crate::recipe::{self, OptimizerName};
+
+impl Stepping {
+    /// That of a recipe.
+    pub fn of(update: &recipe::Update) -> Self {
+        Self { rule: update_rule(&update.optimizer), offload: update.offload }
+    }
+}
 
 /// The update rule that a recipe names.
 pub fn update_rule(optimizer: &recipe::Optimizer) -> Rc<dyn UpdateRule> {

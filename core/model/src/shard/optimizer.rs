@@ -9,8 +9,10 @@ use tch::{Kind, Tensor};
 
 use super::layout::Layout;
 use super::loss_scale::LossScale;
+use super::offload::{host_zeros, step_by_unit};
 use super::units::Ranks;
 use crate::ranks::Reduce;
+use crate::recipe::Offload;
 
 /// The rule of an optimizer.
 pub trait UpdateRule: Debug {
@@ -29,6 +31,19 @@ pub trait UpdateRule: Debug {
     }
 }
 
+/// An update rule, and the place of its tensors between two steps.
+#[derive(Debug, Clone)]
+pub struct Stepping {
+    pub rule: Rc<dyn UpdateRule>,
+    pub offload: Offload,
+}
+
+impl From<Rc<dyn UpdateRule>> for Stepping {
+    fn from(rule: Rc<dyn UpdateRule>) -> Self {
+        Self { rule, offload: Offload::None }
+    }
+}
+
 /// A named tensor of an optimizer's state: of each unit, or of a part of it.
 #[derive(Debug)]
 pub struct NamedState {
@@ -40,7 +55,7 @@ pub struct NamedState {
 }
 
 /// The tensors of one step; lists have one entry for each unit.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct Step<'a> {
     pub units: &'a [Layout],
     pub ranks: &'a Ranks,
@@ -61,7 +76,7 @@ pub struct Step<'a> {
 }
 
 /// This rank's shards of a network's master weights, gradient sums and state of an update rule, all float32, one flat tensor
-/// per unit.
+/// per unit. Those that [`Stepping::offload`] names rest in the host's memory, the others on the network's device.
 #[derive(Debug)]
 pub struct Optimizer {
     /// The trained weights; the network computes with copies (or with these, in float32).
@@ -75,7 +90,7 @@ pub struct Optimizer {
     pub steps: u64,
     /// The gradient sums are multiples of the gradients by it, in float16.
     pub loss_scale: Option<LossScale>,
-    pub rule: Rc<dyn UpdateRule>,
+    pub stepping: Stepping,
 }
 
 /// Outcome of one optimizer step.
@@ -93,27 +108,41 @@ impl Optimizer {
     /// Starts with a state of zeros, from this rank's shards of the units. In float32 the master weights share storage with
     /// the network's own tensors, so that the network sees an optimizer step at once.
     pub fn new(
-        rule: Rc<dyn UpdateRule>,
+        stepping: Stepping,
         units: &[Layout],
         shards: &[Tensor],
         ranks: &Ranks,
         loss_scale: Option<LossScale>,
-    ) -> Self {
-        let master_weights: Vec<_> = shards.iter().map(|f| f.detach().to_kind(Kind::Float)).collect();
-        let grads = master_weights.iter().map(Tensor::zeros_like).collect();
-        let stale = vec![false; master_weights.len()];
+    ) -> Result<Self> {
+        let Stepping { rule, offload } = &stepping;
+        let master_weight = |shard: &Tensor| {
+            let weight = shard.detach().to_kind(Kind::Float);
+            if *offload != Offload::All {
+                return Ok(weight);
+            }
+            let mut resting = host_zeros(weight.numel() as i64, weight.device())?;
+            resting.copy_(&weight);
+            Ok(resting)
+        };
+        let master_weights = shards.iter().map(master_weight).collect::<Result<Vec<_>>>()?;
+        let zeros = |shard: &Tensor| Tensor::zeros(shard.size(), (Kind::Float, shard.device()));
+        let grads: Vec<Tensor> = shards.iter().map(zeros).collect();
+        let stale = vec![false; grads.len()];
         let mut state: Vec<NamedState> = Vec::new();
-        for (unit, shard) in units.iter().zip(&master_weights) {
+        for (unit, grad) in units.iter().zip(&grads) {
             for (number, (name, layout)) in rule.state(unit).into_iter().enumerate() {
                 if number == state.len() {
                     state.push(NamedState { name, layouts: Vec::new(), shards: Vec::new() });
                 }
                 let held = layout.held_numel(ranks.comm.rank(), ranks.world());
-                state[number].shards.push(shard.new_zeros([held], (Kind::Float, shard.device())));
+                state[number].shards.push(match offload {
+                    Offload::None => grad.new_zeros([held], (Kind::Float, grad.device())),
+                    Offload::Moments | Offload::All => host_zeros(held, grad.device())?,
+                });
                 state[number].layouts.push(layout);
             }
         }
-        Self { grads, stale, master_weights, state, steps: 0, loss_scale, rule }
+        Ok(Self { grads, stale, master_weights, state, steps: 0, loss_scale, stepping })
     }
 
     /// Sets the state and the number of steps to zero.
@@ -168,9 +197,12 @@ impl Optimizer {
         self.steps += 1;
         // The step itself clips and divides by the loss scale, which saves a pass over the gradients.
         let divisor = ((grad_norm + 1e-6) / grad_clip).max(1.0) * factor;
-        let Self { master_weights, grads, state, steps, rule, .. } = self;
+        let Self { master_weights, grads, state, steps, stepping: Stepping { rule, offload }, .. } = self;
         let step = Step { units, ranks, lr, steps: *steps, divisor, params: master_weights, grads, state, copies };
-        tch::no_grad(|| rule.step(&step))?;
+        tch::no_grad(|| match offload {
+            Offload::None => rule.step(&step),
+            offload => step_by_unit(&**rule, *offload, &step),
+        })?;
         Ok(StepReport { grad_norm, skipped: false, loss_scale })
     }
 }

@@ -1,7 +1,6 @@
 //! A network that is trained: the policy, or its critic.
 
 use std::cell::RefCell;
-use std::rc::Rc;
 
 use anyhow::{Result, bail};
 use tch::{Kind, Tensor, no_grad};
@@ -13,7 +12,7 @@ use crate::model::config::Output;
 use crate::model::unit_weights::layouts;
 use crate::model::{Config, Model};
 use crate::recipe::{self, LOSS_SCALE, Recompute};
-use crate::shard::{Adapters, GradientSums, HeldUnits, Layout, LossScale, Optimizer, Ranks, StepReport, UpdateRule};
+use crate::shard::{Adapters, GradientSums, HeldUnits, Layout, LossScale, Optimizer, Ranks, StepReport, Stepping};
 
 /// A network and its optimizer, shared by ranks.
 #[derive(Debug)]
@@ -29,23 +28,24 @@ pub struct Network {
 
 impl Network {
     /// Starts to train a network whose weights are whole on every rank: the optimizer's state is zero.
-    pub fn new(model: Model, rule: Rc<dyn UpdateRule>, ranks: &Ranks) -> Result<Self> {
+    pub fn new(model: Model, stepping: impl Into<Stepping>, ranks: &Ranks) -> Result<Self> {
         let model = shard(model, ranks)?;
         let (units, shards) = (&model.layouts[..model.trained], shards(&model, ranks));
-        let optimizer = Optimizer::new(rule, units, &shards[..model.trained], ranks, loss_scale(&model));
+        let optimizer = Optimizer::new(stepping.into(), units, &shards[..model.trained], ranks, loss_scale(&model))?;
         Ok(Self { model, optimizer, skipped_in_a_row: 0, ranks: ranks.clone() })
     }
 
     /// Starts to train a network's blocks through adapters, which change nothing yet.
     pub fn with_lora(
         model: Model,
-        rule: Rc<dyn UpdateRule>,
+        stepping: impl Into<Stepping>,
         (settings, seed): (&recipe::Lora, u64),
         ranks: &Ranks,
     ) -> Result<Self> {
         let model = shard(model, ranks)?;
         let adapters = Adapters::new(&model.layouts[1..=model.blocks()], model.device(), settings, seed);
-        let optimizer = Optimizer::new(rule, &adapters.layouts, &adapters.shards(ranks), ranks, loss_scale(&model));
+        let shards = adapters.shards(ranks);
+        let optimizer = Optimizer::new(stepping.into(), &adapters.layouts, &shards, ranks, loss_scale(&model))?;
         let model = Model { adapters: Some(adapters), ..model };
         Ok(Self { model, optimizer, skipped_in_a_row: 0, ranks: ranks.clone() })
     }
@@ -57,7 +57,7 @@ impl Network {
         let config = Config { output: Output::Value, ..policy.model.config.clone() };
         let (layouts, own) = (layouts(&config), policy.weights());
         // Blocks have the policy's layout; outside of them the head differs.
-        let float = |shard: &Tensor| shard.detach().to_kind(Kind::Float);
+        let float = |shard: &Tensor| shard.detach().to_device(device).to_kind(Kind::Float);
         let outer = ranks.whole_of(&policy.model.layouts[0], &float(&own[0]))?;
         let first = Tensor::zeros([layouts[0].numel()], (Kind::Float, device));
         no_grad(|| {
@@ -72,8 +72,8 @@ impl Network {
         // The critic freezes the units of a vision tower that the policy freezes.
         let trained = if policy.model.adapters.is_some() { policy.model.merger_unit() } else { policy.model.trained };
         let count = trained.min(weights.len());
-        let (rule, loss_scale) = (policy.optimizer.rule.clone(), policy.optimizer.loss_scale);
-        let optimizer = Optimizer::new(rule, &layouts[..count], &weights[..count], ranks, loss_scale);
+        let (stepping, loss_scale) = (policy.optimizer.stepping.clone(), policy.optimizer.loss_scale);
+        let optimizer = Optimizer::new(stepping, &layouts[..count], &weights[..count], ranks, loss_scale)?;
         let compute = || weights.iter().map(|shard| shard.to_kind(kind)).collect::<Vec<_>>();
         let units = if ranks.shards_weights() {
             HeldUnits::Sharded { ranks: ranks.clone(), shards: compute() }
@@ -153,14 +153,17 @@ impl Network {
     pub fn refresh(&mut self) -> Result<()> {
         let Self { model, optimizer, ranks, .. } = self;
         model.weights_changed();
+        let device = model.device();
+        let at_work = |master: &Tensor| master.to_device(device); // one that rests on the host
         if let Some(adapters) = &mut model.adapters {
-            return adapters.gather(&optimizer.master_weights, ranks);
+            let shards: Vec<Tensor> = optimizer.master_weights.iter().map(at_work).collect();
+            return adapters.gather(&shards, ranks);
         }
         let kind = model.kind();
         match &model.units {
             HeldUnits::Whole(flats) if !ranks.is_alone() => {
                 for ((layout, flat), master) in model.layouts.iter().zip(flats).zip(&optimizer.master_weights) {
-                    ranks.gather_into(layout, flat, &master.to_kind(kind))?.wait()?;
+                    ranks.gather_into(layout, flat, &at_work(master).to_kind(kind))?.wait()?;
                 }
             }
             _ if kind == Kind::Float => {} // they are the network's own tensors

@@ -35,7 +35,7 @@ use crate::preflight::{Ready, check_sharding, needs_reference, new_tokenizer};
 use crate::progress::Progress;
 use crate::ranks::{self, Rendezvous, from_root};
 use crate::recipe::{Recipe, WarmStart};
-use crate::shard::{Ranks, update_rule};
+use crate::shard::{Ranks, Stepping};
 use crate::stop_notice::StopNotice;
 use crate::tokenizer::Tokenizer;
 use crate::track::{Console, Kept, Metrics, Phases, RunFacts, TensorBoard, Tracker, WandbRun};
@@ -423,12 +423,12 @@ fn warm_start_seed(recipe: &Recipe) -> u64 {
 fn load_policy(recipe: &Recipe, model_files: &Path, ranks: &Ranks) -> Result<(Network, Option<String>)> {
     let (comm, kind) = (&*ranks.comm, kind(recipe.dtype));
     let model = weights::load(model_files, kind, comm.device())?.with_vision(&recipe.model, recipe.deterministic)?;
-    let rule = update_rule(&recipe.update.optimizer);
+    let stepping = Stepping::of(&recipe.update);
     let (mut policy, fingerprint) = match &recipe.model.lora {
-        None => (Network::new(model, rule, ranks)?, None),
+        None => (Network::new(model, stepping, ranks)?, None),
         Some(settings) => {
             let fingerprint = from_root(comm, || weights::fingerprint(model_files, kind))?;
-            (Network::with_lora(model, rule, (settings, recipe.seed), ranks)?, Some(fingerprint))
+            (Network::with_lora(model, stepping, (settings, recipe.seed), ranks)?, Some(fingerprint))
         }
     };
     if let Some(factor) = recipe.update.loss_scale {

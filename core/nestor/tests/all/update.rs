@@ -10,7 +10,7 @@ use nestor::policy::logprobs::ragged_logprobs;
 use nestor::policy::update::{UpdateReport, UpdateSettings, gradients, update as update_policy};
 use nestor_model::data::{Batch, Rows, Sequence};
 use nestor_model::model::{Config, Model, new};
-use nestor_model::shard::{Layout, Optimizer, Ranks, UpdateRule, update_rule};
+use nestor_model::shard::{Layout, Optimizer, Ranks, Stepping, UpdateRule, update_rule};
 use nestor_recipe::{Lora, Update};
 use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
@@ -127,6 +127,41 @@ fn compute_weights_are_the_new_master_weights_in_their_type() {
     let after = policy.model.units.held();
     let rounded: Vec<Tensor> = policy.optimizer.master_weights.iter().map(|t| t.to_kind(Kind::BFloat16)).collect();
     assert!(after == rounded && after != before);
+}
+
+/// Wherever the optimizer's tensors rest, steps are the same to the last bit, also those of a critic and of adapters.
+#[test]
+fn tensors_that_rest_on_the_host_take_the_same_steps() {
+    let batch = batch(&[3, 5, 4, 2, 6]);
+    let stepped = |kind: Kind, keys: Value, adapters: Option<&Lora>| {
+        let update = section(keys);
+        let (model, stepping) = (model_in(kind), Stepping::of(&update));
+        let mut policy = match adapters {
+            Some(lora) => Network::with_lora(model, stepping, (lora, 1), &solo()).unwrap(),
+            None => Network::new(model, stepping, &solo()).unwrap(),
+        };
+        train(&mut policy, &batch, &update).unwrap();
+        let mut critic = Network::critic_of(&policy).unwrap();
+        for network in [&mut policy, &mut critic] {
+            network.optimizer.grads.iter_mut().for_each(|grad| drop(grad.fill_(0.01)));
+            network.step(0.01, 1.0).unwrap();
+        }
+        let of = |network: &Network| {
+            let Optimizer { master_weights, state, .. } = &network.optimizer;
+            let tensors =
+                state.iter().map(|state| &state.shards[..]).chain([&master_weights[..], network.model.units.held()]);
+            tensors.flat_map(numbers).map(f32::to_bits).collect::<Vec<_>>()
+        };
+        [of(&policy), of(&critic)]
+    };
+    let lora = Lora::of_all(4, 8.0);
+    for (name, adapters) in [("adamw", None), ("muon", None), ("adamw", Some(&lora))] {
+        for (kind, offload) in [(Kind::Float, "moments"), (Kind::BFloat16, "moments"), (Kind::BFloat16, "all")] {
+            let keys = |offload| json!({ "epochs": 2, "optimizer": { "name": name }, "offload": offload });
+            let (resting, staying) = (stepped(kind, keys(offload), adapters), stepped(kind, keys("none"), adapters));
+            assert!(resting == staying, "{name} {kind:?} {offload} {}", adapters.is_some());
+        }
+    }
 }
 
 #[test]
@@ -337,7 +372,7 @@ fn clipping_and_adamw_equal_pytorch() {
     let units = [3, 2].map(|n| Layout::new("unit", vec![("weight".into(), vec![n])]));
     let rule = nestor_recipe::Optimizer { betas: [0.9, 0.95], weight_decay: 0.02, ..Default::default() };
     let weights = split([0.5, -1.0, 2.0, 0.25, -0.75]);
-    let mut optimizer = Optimizer::new(update_rule(&rule), &units, &weights, &solo(), None);
+    let mut optimizer = Optimizer::new(update_rule(&rule).into(), &units, &weights, &solo(), None).unwrap();
     for (grads, norm, weights) in steps {
         optimizer.grads = split(grads).into();
         let report = optimizer.step(&units, (0.1, 1.0), &solo(), None).unwrap();

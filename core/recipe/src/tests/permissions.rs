@@ -32,7 +32,7 @@ const CHANGES: &str = "
   rollout.env_threads=5     rollout.slots=5             sharding=grad_op             update.optimizer.betas=[0.8,0.9]
   update.grad_clip=2        update.lr=1e-5              update.micro_batch_tokens=999 update.min_lr_ratio=0.1
   update.recompute=all      update.schedule=cosine      update.warmup=2              update.optimizer.weight_decay=0.1
-  update.optimizer.eps=1e-6
+  update.optimizer.eps=1e-6 update.offload=moments
   wandb.entity=x            wandb.group=x               wandb.mode=live              wandb.name=x
   wandb.notes=x             wandb.project=x             wandb.table_episodes=1       wandb.table_every=1
   wandb.tags=[x]            wandb=null                  tensorboard.dir=x            tensorboard=null

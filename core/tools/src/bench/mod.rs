@@ -157,6 +157,7 @@ pub fn update(options: &BenchOptions) -> Result<Value> {
         sharding: options.sharding,
         lora: options.lora.as_ref(),
         optimizer: &update.optimizer,
+        offload: update.offload,
         micro_batch_tokens: micro_batch as u64,
         response_tokens: (rank_responses * micro_batch / rank_tokens) as u64,
         image_tokens: 0,

@@ -19,6 +19,8 @@ pub struct Hardware {
     pub memory_rate: f64,
     /// Bytes per second between ranks of one node, each way.
     pub link_rate: f64,
+    /// Bytes per second between the host's memory and the device, each way.
+    pub host_rate: f64,
     /// Bytes per second that each rank adds to its node's network connection.
     pub network_rate: f64,
     /// Seconds of a collective independent of its size: once, per hop inside a node, and per hop between nodes.
@@ -50,6 +52,7 @@ impl Hardware {
             flops: GPU_EFFICIENCY * if wide { 60e12 } else { flops },
             memory_rate,
             link_rate: 450e9,
+            host_rate: 50e9,
             network_rate: 50e9,
             // From NCCL's tuning model for rings with the protocol Simple.
             latency: [8.4e-6, 3.4e-6, 14e-6],
@@ -67,6 +70,7 @@ impl Hardware {
                 flops: CPU_EFFICIENCY * product_rate(Device::Cpu, kind, 3),
                 memory_rate: 6e9,
                 link_rate: 1e9,
+                host_rate: 6e9,
                 network_rate: 1e9,
                 latency: [100e-6, 50e-6, 50e-6],
                 launch: 100e-6,
@@ -92,7 +96,9 @@ impl Hardware {
             Gpu::H100 | Gpu::H200 => vec![
                 format!("passes run at {:.0} % of 798 TFLOP/s (H200: 790; float32: 60)", 100.0 * GPU_EFFICIENCY),
                 "memory reads at 3.0 TB/s (H200: 4.3); a decoding pass takes at least 12 launches of 4.5 us a block".into(),
-                "links of 450 GB/s each way inside a node, 50 GB/s per GPU between nodes".into(),
+                "links of 450 GB/s each way inside a node, 50 GB/s per GPU between nodes; 50 GB/s each way between a GPU and its host's pinned \
+                 memory (PCIe 5, not measured)"
+                    .into(),
                 "a collective takes 8.4 us, plus 3.4 us per hop inside a node and 14 us per hop between nodes (NCCL's \
                  model of its rings)"
                     .into(),

@@ -10,13 +10,14 @@ use serde::Serialize;
 use tch::{Device, Kind};
 
 use super::images::Images;
-use super::units::{UnitSizes, adapter_state, adapter_units, optimizer_state};
+use super::offload::Resting;
+use super::units::{UnitSizes, adapter_units, held, unit_tensors};
 use crate::engine::{pass_rows, recorded_rows};
 use crate::model::Config;
 use crate::model::config::Output;
 use crate::model::flops::block_matrices;
 use crate::policy::recompute::{PassBytes, PassSize};
-use crate::recipe::{Lora, Optimizer, Recompute, Sharding};
+use crate::recipe::{Lora, Offload, Optimizer, Recompute, Sharding};
 use crate::shard::update_rule;
 
 /// Bytes of one gathered or reduced slice, in float32.
@@ -89,6 +90,8 @@ pub struct UpdateSetup<'a> {
     /// The adapters, if only they are trained.
     pub lora: Option<&'a Lora>,
     pub optimizer: &'a Optimizer,
+    /// Its tensors that rest in the host's memory.
+    pub offload: Offload,
     /// Tokens of one rank's micro-batch.
     pub micro_batch_tokens: u64,
     /// Response tokens among them.
@@ -127,15 +130,14 @@ impl UpdateSetup<'_> {
     /// Units of a vision tower that are not trained have weights alone.
     fn state(&self, config: &Config) -> [u64; 4] {
         let units = &UnitSizes::new(config, self.ranks);
-        let shard = units.trained(self.images.train).shard();
         let weights = match (self.gathers(), self.kind, self.ranks) {
             // Those that are trained are the master weights.
             (_, Kind::Float, 1) | (true, Kind::Float, _) => self.frozen(&units.frozen(self.images.train)),
             (true, _, _) => self.bytes() * units.shard(),
             (false, _, _) => self.bytes() * units.all(),
         };
-        let state = optimizer_state(config, &*update_rule(self.optimizer), self.images.train, self.ranks);
-        [weights, 4 * shard, 4 * shard, 4 * state]
+        let [master_weights, state] = held(&unit_tensors(config, None, self));
+        [weights, master_weights, master_weights, state]
     }
 
     /// Bytes that a rank holds of a network that is not trained.
@@ -143,18 +145,19 @@ impl UpdateSetup<'_> {
         self.bytes() * if self.gathers() { units.shard() } else { units.all() }
     }
 
-    /// Names and bytes of the tensors that a rank always holds of the policy.
+    /// Bytes of the tensors of the policy that a rank always holds, wherever they rest, as [`Self::state`].
+    fn policy_state(&self) -> [u64; 4] {
+        let Some(lora) = self.lora else { return self.state(self.config) };
+        let [master_weights, state] = held(&unit_tensors(self.config, Some(lora), self));
+        [self.frozen(&UnitSizes::new(self.config, self.ranks)), master_weights, master_weights, state]
+    }
+
+    /// Names and bytes of the tensors of the policy that a rank always holds on its device.
     fn policy(&self) -> [(&'static str, u64); 4] {
+        let resting = self.resting(self.config, self.lora);
+        let [weights, master_weights, sums, state] = self.on_device(self.policy_state(), &resting);
+        let name = if self.lora.is_some() { "frozen base of the adapters" } else { "weights" };
         let rule = update_rule(self.optimizer);
-        let (name, [weights, master_weights, sums, state]) = match self.lora {
-            None => ("weights", self.state(self.config)),
-            Some(lora) => {
-                let shard = adapter_units(self.config, lora, self.ranks).shard();
-                let state = adapter_state(self.config, lora, &*rule, self.ranks);
-                let frozen = self.frozen(&UnitSizes::new(self.config, self.ranks));
-                ("frozen base of the adapters", [frozen, 4 * shard, 4 * shard, 4 * state])
-            }
-        };
         [(name, weights), ("master weights", master_weights), ("gradient sums", sums), (rule.state_in_words(), state)]
     }
 }
@@ -166,14 +169,15 @@ pub fn update_memory(setup: &UpdateSetup) -> Memory {
     for (name, bytes) in setup.policy() {
         memory.push(name, [bytes; 2]);
     }
-    passes(setup, &mut memory);
+    passes(setup, &setup.resting(setup.config, setup.lora), &mut memory);
     memory.push("process", [setup.process; 2]);
     memory
 }
 
-/// Adds the temporary memory of an update's passes to the last two moments of `memory`. Returns the part that is as large
-/// with one block.
-fn passes(setup: &UpdateSetup, memory: &mut Memory) -> u64 {
+/// Adds the temporary memory of an update's passes and steps to the last two moments of `memory`. Returns the part that is as
+/// large with one block.
+fn passes(setup: &UpdateSetup, resting: &Resting, memory: &mut Memory) -> u64 {
+    let held = memory.totals();
     let c = setup.config;
     let (b, tokens) = (setup.bytes(), setup.micro_batch_tokens);
     let units = UnitSizes::new(c, setup.ranks);
@@ -195,11 +199,11 @@ fn passes(setup: &UpdateSetup, memory: &mut Memory) -> u64 {
     let size = PassSize { tokens, states: setup.response_tokens, image_tokens: setup.image_tokens };
     let pass = PassBytes::new(c, setup.kind, setup.ops(), size);
     let gathered = |units: u64| if setup.gathers() { b * units } else { 0 };
-    let held = if setup.gathers() { pass.with_weights(setup.kind, block) } else { pass };
-    let auto = |free: u64| held.blocks_without_room(blocks as usize, free, setup.device()) as u64;
+    let gathering = if setup.gathers() { pass.with_weights(setup.kind, block) } else { pass };
+    let auto = |free: u64| gathering.blocks_without_room(blocks as usize, free, setup.device()) as u64;
     let again = match setup.recompute {
         Recompute::All => blocks,
-        Recompute::Auto => auto(setup.memory.saturating_sub(memory.totals()[before])),
+        Recompute::Auto => auto(setup.memory.saturating_sub(held[before])),
         Recompute::None => 0,
         Recompute::Blocks(n) => (n as u64).min(blocks),
     };
@@ -222,6 +226,12 @@ fn passes(setup: &UpdateSetup, memory: &mut Memory) -> u64 {
     if setup.cpu && setup.ranks > 1 {
         memory.push("slices in flight", at(2 * SLICE_BYTES, 2 * SLICE_BYTES));
     }
+    // A step follows the passes, whose memory is free by then.
+    let last = before + 1;
+    memory.push(
+        "one unit's tensors in a step",
+        at(0, resting.at_work.saturating_sub(memory.totals()[last] - held[last])),
+    );
     pass.graph + pass.gradients + pass.head
 }
 
@@ -257,14 +267,20 @@ impl IterationSetup<'_> {
         if !self.background {
             return 0;
         }
-        let [_, (_, master_weights), _, (_, state)] = self.update.policy();
+        let [_, master_weights, _, state] = self.update.policy_state();
         let critic = self.critic.then(|| self.update.state(&critic_config(self.update.config)));
         master_weights + state + critic.map_or(0, |[_, master_weights, _, state]| master_weights + state)
+    }
+
+    /// The tensors of the policy and the critic that rest on the host.
+    pub fn resting(&self) -> Resting {
+        let critic = self.critic.then(|| self.update.resting(&critic_config(self.update.config), None));
+        self.update.resting(self.update.config, self.update.lora) + critic.unwrap_or_default()
     }
 }
 
 /// The network of a critic beside a policy.
-fn critic_config(policy: &Config) -> Config {
+pub fn critic_config(policy: &Config) -> Config {
     Config { output: Output::Value, ..policy.clone() }
 }
 
@@ -296,8 +312,9 @@ pub fn iteration_memory(setup: &IterationSetup) -> Memory {
         memory.push(name, [update.frozen(&UnitSizes::new(config, update.ranks)); 3]);
     }
     if setup.critic {
-        let state = update.state(&critic_config(update.config)).iter().sum::<u64>();
-        memory.push("critic and its optimizer", [state; 3]);
+        let config = critic_config(update.config);
+        let state = update.on_device(update.state(&config), &update.resting(&config, None));
+        memory.push("critic and its optimizer", [state.iter().sum::<u64>(); 3]);
     }
     let networks = [(update.config, true)].into_iter().chain(setup.critic.then_some((update.config, true)));
     let networks = networks.chain(setup.reference.then_some((update.config, false)));
@@ -315,7 +332,7 @@ pub fn iteration_memory(setup: &IterationSetup) -> Memory {
     let held = memory.totals()[0];
     generation(setup, &mut memory);
     let played = memory.totals()[0] - held;
-    let block = passes(update, &mut memory);
+    let block = passes(update, &setup.resting(), &mut memory);
     if update.cpu {
         let [rollout, update] = [played / 4, block].map(|bytes| HEAP + bytes.min(HOLES));
         memory.push("holes and top of the heap", [rollout, update, update]);

@@ -10,6 +10,7 @@ mod images;
 mod knobs;
 mod machine;
 mod memory;
+mod offload;
 mod planner;
 mod print;
 mod search;
@@ -35,6 +36,7 @@ pub use self::hardware::{Cluster, Hardware};
 pub use self::images::Images;
 use self::knobs::Knobs;
 pub use self::memory::{Frozen, Item, IterationSetup, Memory, UpdateSetup, iteration_memory, update_memory};
+use self::offload::{Resting, host_warning};
 use self::planner::{Fit, Planner};
 use self::search::Fitted;
 pub use self::time::{Collective, Iteration, PlannedPhase};
@@ -92,6 +94,9 @@ pub struct Plan {
     /// Bytes of the copy that a thread writes to a checkpoint, on the host of every rank.
     #[serde(skip_serializing_if = "is_zero")]
     pub checkpoint_copy: u64,
+    /// The optimizer's tensors on the host of every rank, with `update.offload`.
+    #[serde(skip_serializing_if = "is_none")]
+    pub resting: Resting,
     /// The same batch on more and more ranks, up to the requested number.
     pub scaling: Vec<Iteration>,
     /// The fewest of these ranks whose communication is no longer hidden.
@@ -115,6 +120,10 @@ pub struct PlannedModel {
 
 fn is_zero(count: &u64) -> bool {
     *count == 0
+}
+
+fn is_none(resting: &Resting) -> bool {
+    *resting == Resting::default()
 }
 
 /// Plans a recipe.
@@ -174,14 +183,18 @@ pub fn memory_warning(recipe: &Recipe, findings: &Findings, ranks: usize) -> Opt
     let knobs = Knobs::of(&recipe);
     let planner = Planner { hardware, config, frozen, per_node: PER_NODE, workload, recipe, plugins: 0 };
     let Fit { peak_phase, peak_bytes, capacity, fits, .. } = planner.fit(ranks as u64, &knobs);
-    (!fits).then(|| {
+    let on_host = planner.iteration_setup(ranks as u64, &knobs).resting();
+    let host = host::available_bytes().filter(|_| hardware.gpu != Gpu::Cpu);
+    let host = host.and_then(|available| host_warning(&on_host, (ranks as u64).min(PER_NODE), available));
+    let device = (!fits).then(|| {
         format!(
             "the run may need {} of memory in {peak_phase}, and a rank has {}: `nestor plan RECIPE --fit` chooses settings \
              that fit",
             format::bytes(peak_bytes),
             format::bytes(capacity)
         )
-    })
+    });
+    device.or(host)
 }
 
 /// The frozen networks that a recipe names.
@@ -281,6 +294,7 @@ impl Planner {
             },
             host_bytes: self.workload.host_bytes(),
             checkpoint_copy: self.iteration_setup(ranks, knobs).checkpoint_copy(),
+            resting: self.iteration_setup(ranks, knobs).resting(),
             exposed_from: scaling.iter().find(|point| point.ranks > 1 && !point.hidden()).map(|point| point.ranks),
             scaling,
             here,

@@ -100,6 +100,7 @@ impl Planner {
             sharding: knobs.sharding,
             lora: self.recipe.model.lora.as_ref(),
             optimizer: &self.recipe.update.optimizer,
+            offload: self.recipe.update.offload,
             micro_batch_tokens: tokens,
             response_tokens: (tokens as f64 * share) as u64,
             image_tokens: image_tokens.min(tokens),

@@ -17,7 +17,7 @@ use super::knobs::Knobs;
 use super::planner::{Fit, Planner};
 use crate::engine::PAGE;
 use crate::input_error;
-use crate::recipe::{Dtype, Lora, Recipe, Recompute, Sharding, VisionTrain};
+use crate::recipe::{Dtype, Lora, Offload, Recipe, Recompute, Sharding, VisionTrain};
 
 /// Micro-batches are whole multiples of this number of tokens, unless a whole mini-batch or one sequence has fewer.
 const TOKENS: u64 = 64;
@@ -273,6 +273,12 @@ impl Planner {
                 String::new()
             };
             remedies.push(format!("adapters (--set 'model.lora={{rank: {LORA_RANK}, alpha: {LORA_RANK}}}'{also})"));
+        }
+        let offload = if self.recipe.dtype == Dtype::Float32 { Offload::Moments } else { Offload::All };
+        let on_gpu = self.hardware.gpu != Gpu::Cpu && self.recipe.update.offload != offload;
+        if on_gpu && with(&|other| other.recipe.update.offload = offload) {
+            let name = if offload == Offload::All { "all" } else { "moments" };
+            remedies.push(format!("the optimizer's tensors on the host (--set update.offload={name})"));
         }
         if self.recipe.dtype == Dtype::Float32 && with(&|other| other.recipe.dtype = Dtype::Bfloat16) {
             remedies.push("a smaller type (--set dtype=bfloat16)".into());

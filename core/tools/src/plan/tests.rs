@@ -7,9 +7,10 @@ use super::*;
 use crate::error::InputError;
 
 use nestor_args::Gpu;
-use tch::Kind;
+use tch::{Kind, Tensor};
 
-use crate::recipe::{Lora, Optimizer, OptimizerName, Recompute, VisionTrain};
+use crate::recipe::{Lora, Offload, Optimizer, OptimizerName, Recompute, VisionTrain};
+use crate::shard::{Ranks, Stepping};
 
 /// AdamW with the defaults of a recipe.
 static ADAMW: LazyLock<Optimizer> = LazyLock::new(Optimizer::default);
@@ -24,6 +25,7 @@ fn update(config: &Config, ranks: u64, sharding: Sharding) -> UpdateSetup<'_> {
         sharding,
         lora: None,
         optimizer: &ADAMW,
+        offload: Offload::None,
         micro_batch_tokens: 8192,
         response_tokens: 1024,
         image_tokens: 0,
@@ -123,6 +125,54 @@ fn muon_keeps_four_bytes_for_each_entry_of_a_hidden_matrix() {
         let wanted = (8 * sizes.all() - 4 * matrices) / ranks;
         assert!((wanted..wanted + 1_000).contains(&state), "{state}, not {wanted}");
     }
+}
+
+/// The tensors of a plan are those that an optimizer makes.
+#[test]
+fn the_tensors_that_rest_on_the_host_are_counted() {
+    let config = Config { num_hidden_layers: 3, ..Config::shape("tiny").expect("a shape") };
+    let layouts = crate::model::unit_weights::layouts(&config);
+    for name in [OptimizerName::Adamw, OptimizerName::Muon] {
+        for offload in [Offload::Moments, Offload::All] {
+            let optimizer = Optimizer { name, ..Optimizer::default() };
+            let rule = crate::shard::update_rule(&optimizer);
+            let (stepping, ranks) = (Stepping { rule, offload }, Ranks::solo(tch::Device::Cpu));
+            let weights: Vec<Tensor> =
+                layouts.iter().map(|unit| Tensor::zeros([unit.numel()], (Kind::BFloat16, tch::Device::Cpu))).collect();
+            let made = crate::shard::Optimizer::new(stepping, &layouts, &weights, &ranks, None).expect("made");
+            let sum = |tensors: &[Tensor]| 4 * tensors.iter().map(Tensor::numel).sum::<usize>() as u64;
+            let setup = UpdateSetup { optimizer: &optimizer, offload, ..update(&config, 1, Sharding::Full) };
+            let resting = setup.resting(&config, None);
+            assert_eq!(resting.state, made.state.iter().map(|state| sum(&state.shards)).sum::<u64>());
+            assert_eq!(resting.master_weights, if offload == Offload::All { sum(&made.master_weights) } else { 0 });
+            let all = resting.master_weights + resting.state;
+            assert!((all..2 * all).contains(&resting.host), "{resting:?}");
+        }
+    }
+}
+
+/// 12 of the 18 bytes that a rank holds for each of its parameters.
+#[test]
+fn two_gpus_train_all_weights_of_seven_billion_with_tensors_on_the_host() {
+    let planned = |offload: &str| {
+        let sets = ["update.micro_batch_tokens=4096".to_string(), format!("update.offload={offload}")];
+        plan(&PlanArgs { sets: sets.into(), ..args("", 2, Some("7b")) }).expect("a plan")
+    };
+    let [none, moments, all] = ["none", "moments", "all"].map(planned);
+    assert!(!none.here.fits && all.here.fits);
+    assert!(none.here.peak_bytes > moments.here.peak_bytes && moments.here.peak_bytes > all.here.peak_bytes);
+    let of_parameters = |plan: &Plan| {
+        let bytes = plan.resting.master_weights + plan.resting.state;
+        (bytes as f64 * 2.0 / plan.model.parameters as f64).round()
+    };
+    assert_eq!([&none, &moments, &all].map(of_parameters), [0.0, 8.0, 12.0]);
+    let copies = |plan: &Plan| plan.iteration.phase("update").expect("an update").communication;
+    assert!(copies(&all) > copies(&moments) && copies(&moments) > copies(&none));
+    let text = all.to_string();
+    assert!(text.contains("update.offload keeps") && text.contains("to the device and back"), "{text}");
+    let warning = host_warning(&all.resting, 2, 100_000_000_000).expect("too much");
+    assert!(warning.starts_with("update.offload keeps 116 GB in the host's memory, and 100 GB are free"), "{warning}");
+    assert_eq!(host_warning(&all.resting, 2, 200_000_000_000), None);
 }
 
 /// VmHWM of `nestor bench update --model 0.5b --batch 4 --prompt 256 --new 64 --dtype bfloat16` on one thread, as

@@ -288,10 +288,15 @@ impl TimeSetup<'_> {
         }
     }
 
-    /// Seconds of that all-gather.
+    /// Seconds of that all-gather, and of the copies of a step's tensors that rest on the host.
     fn after_step(&self, c: &Config) -> [f64; 3] {
         let (bytes, calls) = self.refreshed(c);
-        let seconds = self.cluster.seconds(&self.hardware, bytes, calls);
+        let lora = self.update.lora.filter(|_| c.output == Output::Tokens);
+        let resting = self.update.resting(c, lora);
+        // What is gathered comes from the host once more.
+        let gathered = if bytes > 0 { resting.master_weights as f64 / self.hardware.host_rate } else { 0.0 };
+        let copies = resting.seconds(&self.hardware) + gathered;
+        let seconds = self.cluster.seconds(&self.hardware, bytes, calls) + copies;
         [0.0, seconds, seconds]
     }
 

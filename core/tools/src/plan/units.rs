@@ -1,8 +1,9 @@
 //! Sizes of a network's units and of its adapters, in elements: the parts that ranks gather, reduce and store.
 
+use super::memory::UpdateSetup;
 use crate::model::{Config, unit_weights};
 use crate::recipe::{Lora, VisionTrain};
-use crate::shard::{Adapters, Layout, UpdateRule, adapted};
+use crate::shard::{Adapters, Layout, adapted, update_rule};
 
 /// Sizes of a network's units in elements, and of a rank's shards of them.
 #[derive(Debug, Clone)]
@@ -80,24 +81,39 @@ impl UnitSizes {
     }
 }
 
-/// Elements of a rank's state of an optimizer, for the units that are trained with this part of a vision tower.
-pub fn optimizer_state(config: &Config, rule: &dyn UpdateRule, train: VisionTrain, ranks: u64) -> u64 {
+/// Bytes of a rank's float32 tensors of a trained unit.
+#[derive(Debug, Clone)]
+pub struct UnitTensors {
+    /// Number of such units.
+    pub count: u64,
+    pub master_weights: u64,
+    /// Each tensor of the optimizer's state.
+    pub state: Vec<u64>,
+}
+
+/// The tensors of each trained unit of a network, or of its adapters alone.
+pub fn unit_tensors(config: &Config, lora: Option<&Lora>, setup: &UpdateSetup) -> Vec<UnitTensors> {
     let layouts = outer_and_block(config);
-    let trained = 2 + UnitSizes::new(config, ranks).tower_of(train).len();
-    let of = |layout: &Layout| state_shard(layout, rule, ranks);
-    of(&layouts[0])
-        + config.num_hidden_layers as u64 * of(&layouts[1])
-        + layouts[2..trained].iter().map(of).sum::<u64>()
+    let blocks = config.num_hidden_layers as u64;
+    let rule = update_rule(setup.optimizer);
+    let bytes = |numel: i64| 4 * (numel as u64).div_ceil(setup.ranks);
+    let of = |count: u64, layout: &Layout| UnitTensors {
+        count,
+        master_weights: bytes(layout.numel()),
+        state: rule.state(layout).iter().map(|(_, part)| bytes(part.params_numel())).collect(),
+    };
+    if let Some(lora) = lora {
+        return vec![of(blocks, &Adapters::layouts_of(&layouts[1..2], lora)[0])];
+    }
+    let tower = UnitSizes::new(config, setup.ranks).tower_of(setup.images.train).len();
+    let counts = [1, blocks].into_iter().chain(std::iter::repeat_n(1, tower));
+    counts.zip(&layouts).map(|(count, layout)| of(count, layout)).collect()
 }
 
-/// The same for adapters alone.
-pub fn adapter_state(config: &Config, lora: &Lora, rule: &dyn UpdateRule, ranks: u64) -> u64 {
-    let block = Adapters::layouts_of(&outer_and_block(config)[1..2], lora);
-    config.num_hidden_layers as u64 * state_shard(&block[0], rule, ranks)
-}
-
-fn state_shard(layout: &Layout, rule: &dyn UpdateRule, ranks: u64) -> u64 {
-    rule.state(layout).iter().map(|(_, part)| (part.params_numel() as u64).div_ceil(ranks)).sum()
+/// Bytes of a rank's master weights, and of its state of the optimizer.
+pub fn held(units: &[UnitTensors]) -> [u64; 2] {
+    let sum = |of: &dyn Fn(&UnitTensors) -> u64| units.iter().map(|unit| unit.count * of(unit)).sum();
+    [sum(&|unit| unit.master_weights), sum(&|unit| unit.state.iter().sum())]
 }
 
 /// The adapters' units, one per block.

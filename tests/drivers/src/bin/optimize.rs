@@ -45,7 +45,7 @@ fn main() -> Result<()> {
         };
         units.iter().map(shard).collect()
     };
-    let mut optimizer = shard::Optimizer::new(update_rule(&input.optimizer), &units, &shards(""), &ranks, None);
+    let mut optimizer = shard::Optimizer::new(update_rule(&input.optimizer).into(), &units, &shards(""), &ranks, None)?;
     for step in 0..input.steps {
         optimizer.grads = shards(&format!(".{step}"));
         optimizer.step(&units, (input.lr, input.grad_clip), &ranks, None)?;

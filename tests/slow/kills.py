@@ -34,10 +34,12 @@ def command(run_dir, launcher, nproc, sharding, iterations, restarts):
     return [*start, "train", str(ROOT / "recipes/smoke/gigpo.yaml"), *sets, "--run-dir", str(run_dir)]
 
 
-def outcome(run_dir):
-    """The contents of the newest checkpoint and of the metrics."""
+def outcome(run_dir, stops=False):
+    """The contents of the newest checkpoint and of the metrics. A run that `stops` saves checkpoints of its own, which its state names."""
     last = sorted((run_dir / "checkpoints").glob("iteration-*"))[-1]
     files = {path.name: path.read_bytes() for path in [*last.glob("*.safetensors"), last / "state.json"]}
+    files["state.json"] = {key: value for key, value in json.loads(files["state.json"]).items()
+                           if not (stops and key in ("candidate", "good"))}
     rows = [json.loads(line) for name in ("metrics.jsonl", "steps.jsonl")
             for line in (run_dir / name).read_text().splitlines()]
     return last.name, files, [{k: v for k, v in row.items() if not k.startswith(MEASURED)} for row in rows]
@@ -48,7 +50,9 @@ def check(name, got, want):
     assert got[0] == want[0], f"{name}: the newest checkpoint is {got[0]}, not {want[0]}"
     assert got[1].keys() == want[1].keys(), f"{name}: it has the files {sorted(got[1])}, not {sorted(want[1])}"
     different = [file for file in want[1] if got[1][file] != want[1][file]]
-    assert not different, f"{name}: {different} differ"
+    states = [files["state.json"] for _, files, _ in (got, want)]
+    keys = {key: [state.get(key) for state in states] for key in {**states[0], **states[1]} if states[0].get(key) != states[1].get(key)}
+    assert not different, f"{name}: {different} differ; keys of state.json: {keys}"
     rows = [(a, b) for a, b in zip(got[2], want[2]) if a != b]
     assert not rows, f"{name}: of {len(rows)} rows that differ the first is {rows[0][0]}, not {rows[0][1]}"
     assert len(got[2]) == len(want[2]), f"{name}: {len(got[2])} rows, not {len(want[2])}"

@@ -44,7 +44,7 @@ SlurmctldPort={free_port()}
 SlurmdPort={free_port()}
 SlurmUser=root
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
+AuthInfo=socket={folder}/munge.socket,cred_expire=10
 CredType=cred/munge
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool
@@ -155,7 +155,7 @@ def main():
         with cluster(folder / "slurm") as environment:
             whole = Job(environment, folder / "whole", args.iterations)
             whole.wait()
-            want = kills.outcome(folder / "whole")
+            want = kills.outcome(folder / "whole", stops=True)
             ways = {"scontrol requeue": ["scontrol", "requeue"], "SIGTERM to the ranks": ["scancel", "--signal=TERM"]}
             for name, how in ways.items():
                 done, run = 0, 0
@@ -164,7 +164,7 @@ def main():
                     job = Job(environment, folder / f"{how[0]}-{run}", args.iterations)
                     done += disturbed(job, how, numbers, args.requeues // 2 - done)
                     job.wait()
-                    kills.check(f"run {run} under {name}", kills.outcome(job.run_dir), want)
+                    kills.check(f"run {run} under {name}", kills.outcome(job.run_dir, stops=True), want)
                 print(f"{name}: {done} in {run} runs, all ended bit-identical to the undisturbed one", flush=True)
             array = Job(environment, folder / "array", 2, "--array=1-2")
             array.wait()

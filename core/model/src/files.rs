@@ -223,9 +223,15 @@ impl SummedFile {
     }
 }
 
-/// Flushes a file or a directory to disk.
+/// Flushes a file or a directory to disk. Some file systems, such as shares of other systems, have no flush of a directory.
 pub fn flush(path: &Path) -> Result<()> {
-    File::open(path).and_then(|file| file.sync_all()).with_context(|| format!("flushing {}", path.display()))
+    let flushed = File::open(path).and_then(|file| file.sync_all());
+    let has_none =
+        flushed.as_ref().is_err_and(|error| matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported));
+    if has_none && path.is_dir() {
+        return Ok(());
+    }
+    flushed.with_context(|| format!("flushing {}", path.display()))
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use std::time::Duration;
 use anyhow::Result;
 pub use nestor_torch::Reduce;
 use nestor_torch::{Backend, Member, Network, ProcessGroup, Store, StoreAddress, Work};
-use secret::SECRET;
+use secret::{Marks, SECRET};
 use tch::{Device, Kind, Tensor, no_grad};
 
 pub use balance::balance;
@@ -180,13 +180,18 @@ impl C10d {
         let store = Store::connect(&address, rendezvous.serves(), timeout).map_err(|error| in_use(error, &address))?;
         let store = Rc::new(store);
         let watch = Rc::new(Watch::start(rendezvous, store.clone(), patience)?);
-        let network = network::choose((&address.host, address.port));
+        let network = network::choose((&address.host, address.port))?;
         let named = matches!(network, Network::Interfaces(_));
         let Rendezvous { rank, world, .. } = *rendezvous;
+        let plain = StoreAddress { prefix: rendezvous.prefix.clone(), ..address };
+        let marks = Marks::write(Store::connect(&plain, false, timeout)?, &rendezvous.secret, rank)?;
         let group = ProcessGroup::join(backend, &store, &Member { rank, world, timeout, network });
-        let group = group.map_err(|error| match named && format!("{error:#}").contains("interface") {
-            true => error.context(format!("the variable {} must name interfaces of this machine", network::INTERFACES)),
-            false => watch.explain(error),
+        let group = group.map_err(|error| match named && format!("{error:#}").contains("Unable to find address") {
+            true => error.context(format!("the variable {} must name interfaces with an address", network::INTERFACES)),
+            false => match marks.others(&rendezvous.secret, world) {
+                Some(others) => error.context(others),
+                None => watch.explain(error),
+            },
         })?;
         Ok(Self { rendezvous: rendezvous.clone(), device, group, watch, aborted: Cell::new(false), _store: store })
     }

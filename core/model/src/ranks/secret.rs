@@ -51,6 +51,11 @@ impl Secret {
         }
     }
 
+    /// A mark that tells this secret from others, and gives nothing of it away.
+    fn mark(&self) -> Vec<u8> {
+        self.mac(b"mark", b"").map(|mac| mac.finalize().into_bytes().to_vec()).unwrap_or_default()
+    }
+
     /// Writes a value with a signature. A longer one than 4,000 bytes is cut.
     pub fn set(&self, store: &Store, key: &str, value: &[u8]) -> Result<()> {
         store.set(key, &self.signed(key, value))
@@ -87,6 +92,34 @@ impl Secret {
     }
 }
 
+/// The marks of all ranks' secrets, in a store that all of them reach: ranks with different secrets would else wait for each other
+/// without a reason. Strangers may write here too, so the marks only explain a failure.
+pub struct Marks(Store);
+
+impl Marks {
+    /// Writes the mark of this rank's secret. The store's keys must not depend on the secret.
+    pub fn write(store: Store, secret: &Secret, rank: usize) -> Result<Self> {
+        store.set(&mark_key(rank), &secret.mark())?;
+        Ok(Self(store))
+    }
+
+    /// Names the ranks among `world` that have another secret than this one.
+    pub fn others(&self, secret: &Secret, world: usize) -> Option<String> {
+        let own = secret.mark();
+        let differs =
+            |rank: &usize| self.0.get(&mark_key(*rank)).is_ok_and(|mark| mark.is_some_and(|mark| mark != own));
+        let others: Vec<String> = (0..world).filter(differs).map(|rank| rank.to_string()).collect();
+        let [ranks, have] = if others.len() == 1 { ["rank", "has"] } else { ["ranks", "have"] };
+        let who = others.join(", ");
+        (!others.is_empty())
+            .then(|| format!("{ranks} {who} {have} another {SECRET} than this rank: set the same for all"))
+    }
+}
+
+fn mark_key(rank: usize) -> String {
+    format!("secret/{rank}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -103,6 +136,7 @@ mod tests {
         }
         assert_eq!(none.verified("verdict", b"plain".to_vec()).as_deref(), Some(&b"plain"[..]));
         assert_ne!(own.prefix("nestor"), other.prefix("nestor"));
+        assert_ne!(own.mark(), other.mark());
         assert_eq!(none.prefix("nestor"), "nestor");
         assert_eq!(format!("{own:?}"), "a secret");
     }

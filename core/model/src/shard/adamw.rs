@@ -11,7 +11,7 @@ use anyhow::Result;
 use nestor_torch::AdamWState;
 
 use super::layout::Layout;
-use super::optimizer::{Step, UpdateRule};
+use super::rule::{Step, UpdateRule};
 use crate::recipe;
 
 /// AdamW's settings.

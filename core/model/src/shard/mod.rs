@@ -8,6 +8,7 @@ mod muon;
 mod offload;
 mod optimizer;
 mod partition;
+mod rule;
 mod sums;
 mod units;
 
@@ -16,8 +17,9 @@ use std::rc::Rc;
 pub use layout::{Layout, OUTER, Owned, Param};
 pub use lora::{Adapters, LowRank, adapted, projections};
 pub use loss_scale::LossScale;
-pub use optimizer::{NamedState, Optimizer, StepReport, Stepping, UpdateRule};
+pub use optimizer::{Optimizer, StepReport};
 pub use partition::{Partition, Piece, Slice};
+pub use rule::{NamedState, Stepping, UpdateRule};
 pub use sums::{GradientSums, UnitSum};
 pub use units::{HeldUnits, PendingUnit, Ranks, UnitReader};
 

@@ -20,7 +20,7 @@ use tch::Tensor;
 
 use super::adamw::AdamW;
 use super::layout::{Layout, OUTER, Param};
-use super::optimizer::{Step, UpdateRule};
+use super::rule::{Step, UpdateRule};
 use crate::recipe::{self, MuonScale};
 
 /// a, b and c: steep at zero, and singular values end within about 0.3 of 1.

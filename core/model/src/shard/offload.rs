@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use tch::{Device, Kind, Tensor};
 
 use super::layout::Layout;
-use super::optimizer::{NamedState, Step, UpdateRule};
+use super::rule::{NamedState, Step, UpdateRule};
 use crate::recipe::Offload;
 
 /// A zero tensor (n), float32, in the host's memory; for a GPU in pinned memory, which it reads without a copy between.

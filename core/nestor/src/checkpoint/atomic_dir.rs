@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
@@ -15,6 +16,7 @@ use crate::files::{Sum, flush, sum};
 use crate::model::stored::{of_shards, write_file};
 use crate::ranks::{Comm, agree, exchange};
 use crate::shard::Layout;
+use crate::terminal;
 
 /// Tensors that are stored together: one file per rank, with that rank's shards.
 #[derive(Debug)]
@@ -130,7 +132,7 @@ fn begin(parent: &Path, temporary: &Path) -> Result<()> {
     for entry in fs::read_dir(parent).with_context(|| format!("listing {}", parent.display()))? {
         let left = entry.with_context(|| format!("listing {}", parent.display()))?.path();
         if left.file_name().and_then(|name| name.to_str()).is_some_and(is_leftover) {
-            fs::remove_dir_all(&left).with_context(|| format!("removing {}", left.display()))?;
+            remove_tree(&left)?;
         }
     }
     fs::create_dir(temporary).with_context(|| format!("making {}", temporary.display()))
@@ -179,5 +181,16 @@ pub fn remove(path: &Path) -> Result<()> {
     let aside = path.with_extension("old.tmp");
     fs::rename(path, &aside).with_context(|| format!("renaming {} to remove it", path.display()))?;
     failpoint("removing-old");
-    fs::remove_dir_all(&aside).with_context(|| format!("removing {}", aside.display()))
+    remove_tree(&aside)
+}
+
+/// Removes a directory that is no checkpoint. On NFS a file that a program has open keeps its directory; a later save tries again.
+fn remove_tree(path: &Path) -> Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if matches!(error.kind(), ErrorKind::DirectoryNotEmpty | ErrorKind::ResourceBusy) => {
+            terminal::warn(&format!("warning: a program has files open in {}, which is removed later", path.display()));
+            Ok(())
+        }
+        removed => removed.with_context(|| format!("removing {}", path.display())),
+    }
 }

@@ -53,7 +53,10 @@ impl Space {
     pub fn check(&self, recipe: &Recipe) -> Result<Option<String>> {
         let Some(free) = self.free else { return Ok(None) };
         let kept = recipe.checkpoint.keep as u64;
-        let gb = |bytes: u64| format!("{:.2} GB", bytes as f64 / 1e9);
+        let gb = |bytes: u64| match bytes {
+            0..10_000_000 => format!("{:.0} kB", bytes as f64 / 1e3),
+            _ => format!("{:.2} GB", bytes as f64 / 1e9),
+        };
         if self.once + self.checkpoint > free {
             return Err(input_error!(
                 "the run directory's disk has {} free, and a checkpoint of this run takes {} (and {} more once); free some \

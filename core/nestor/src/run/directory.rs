@@ -10,6 +10,7 @@ use nestor_host::lock::{Lock, LockKind};
 use nestor_mirror::FETCHING;
 
 use super::TrainArgs;
+use super::file_system::{PROBE, check_file_system};
 use crate::error::InputError;
 pub use crate::files::RECIPE;
 use crate::input_error;
@@ -67,6 +68,7 @@ impl RunDir {
         if !resumes {
             check_free(dir, args)?;
         }
+        check_file_system(dir)?;
         Ok(claimed)
     }
 
@@ -78,6 +80,7 @@ impl RunDir {
             match Self::locked(&path, made, Duration::ZERO) {
                 Ok(mut claimed) if is_empty(&path) => {
                     claimed.fresh = true;
+                    check_file_system(&path)?;
                     return Ok(claimed);
                 }
                 Ok(_) => {}
@@ -161,7 +164,7 @@ pub fn check_free(dir: &Path, args: &TrainArgs) -> Result<()> {
     let left = |entry: fs::DirEntry| {
         let name = entry.file_name();
         let staged = name.to_string_lossy().starts_with(&format!(".{MODEL}."));
-        staged || [LOCK.file, MODEL, PARTIAL_MODEL].iter().any(|left| name == *left)
+        staged || [LOCK.file, PROBE, MODEL, PARTIAL_MODEL].iter().any(|left| name == *left)
     };
     let mut entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let fetching = args.restarted && dir.join(FETCHING).exists(); // a start that was killed while it fetched the run from its mirror
@@ -180,7 +183,7 @@ pub fn check_empty(dir: &Path) -> Result<()> {
 /// True if there is nothing but a lock, or no directory.
 fn is_empty(dir: &Path) -> bool {
     let mut entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    entries.all(|entry| entry.file_name() == LOCK.file)
+    entries.all(|entry| [LOCK.file, PROBE].iter().any(|ours| entry.file_name() == *ours))
 }
 
 /// Makes the first `runs/NAME[-N]` that does not exist. Returns it and the directories made.

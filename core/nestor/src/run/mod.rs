@@ -10,6 +10,7 @@ mod divergence;
 mod end;
 mod estimator_state;
 mod failed;
+mod file_system;
 mod group_filter;
 mod identity;
 mod ledger;

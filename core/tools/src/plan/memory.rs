@@ -11,7 +11,7 @@ use tch::{Device, Kind};
 
 use super::images::Images;
 use super::offload::Resting;
-use super::units::{UnitSizes, adapter_units, held, unit_tensors};
+use super::units::{Trained, UnitSizes, adapter_units, held};
 use crate::engine::{pass_rows, recorded_rows};
 use crate::model::Config;
 use crate::model::config::Output;
@@ -136,8 +136,27 @@ impl UpdateSetup<'_> {
             (true, _, _) => self.bytes() * units.shard(),
             (false, _, _) => self.bytes() * units.all(),
         };
-        let [master_weights, state] = held(&unit_tensors(config, None, self));
+        let [master_weights, state] = held(&self.trained(config, None).tensors());
         [weights, master_weights, master_weights, state]
+    }
+
+    /// The trained part of a network; `lora`: only adapters of it.
+    fn trained<'a>(&'a self, config: &'a Config, lora: Option<&'a Lora>) -> Trained<'a> {
+        Trained { config, lora, vision: self.images.train, optimizer: self.optimizer, ranks: self.ranks }
+    }
+
+    /// The tensors of a network that rest on the host.
+    pub fn resting(&self, config: &Config, lora: Option<&Lora>) -> Resting {
+        Resting::new(&self.trained(config, lora).tensors(), self.offload, self.cpu)
+    }
+
+    /// The tensors that a device holds of a trained network, without those that rest on the host. A CPU is the host.
+    fn on_device(&self, held: [u64; 4], resting: &Resting) -> [u64; 4] {
+        if self.cpu {
+            return held;
+        }
+        let [weights, master_weights, sums, state] = held;
+        [weights, master_weights - resting.master_weights, sums, state - resting.state]
     }
 
     /// Bytes that a rank holds of a network that is not trained.
@@ -148,7 +167,7 @@ impl UpdateSetup<'_> {
     /// Bytes of the tensors of the policy that a rank always holds, wherever they rest, as [`Self::state`].
     fn policy_state(&self) -> [u64; 4] {
         let Some(lora) = self.lora else { return self.state(self.config) };
-        let [master_weights, state] = held(&unit_tensors(self.config, Some(lora), self));
+        let [master_weights, state] = held(&self.trained(self.config, Some(lora)).tensors());
         [self.frozen(&UnitSizes::new(self.config, self.ranks)), master_weights, master_weights, state]
     }
 
@@ -280,7 +299,7 @@ impl IterationSetup<'_> {
 }
 
 /// The network of a critic beside a policy.
-pub fn critic_config(policy: &Config) -> Config {
+fn critic_config(policy: &Config) -> Config {
     Config { output: Output::Value, ..policy.clone() }
 }
 

@@ -5,10 +5,8 @@ use serde::Serialize;
 
 use super::format::bytes;
 use super::hardware::Hardware;
-use super::memory::UpdateSetup;
-use super::units::{UnitTensors, unit_tensors};
-use crate::model::Config;
-use crate::recipe::{Lora, Offload};
+use super::units::UnitTensors;
+use crate::recipe::Offload;
 
 /// Bytes of a network's tensors that rest on the host of a rank.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -23,6 +21,23 @@ pub struct Resting {
 }
 
 impl Resting {
+    /// Those of a network with these units; on a CPU they are not pinned.
+    pub fn new(units: &[UnitTensors], offload: Offload, cpu: bool) -> Self {
+        let mut resting = Self::default();
+        if offload == Offload::None {
+            return resting;
+        }
+        for UnitTensors { count, master_weights, state } in units {
+            let moved = if offload == Offload::All { *master_weights } else { 0 };
+            let pinned = |bytes: u64| if cpu || bytes == 0 { bytes } else { bytes.next_power_of_two() };
+            resting.master_weights += count * moved;
+            resting.state += count * state.iter().sum::<u64>();
+            resting.at_work = resting.at_work.max(moved + state.iter().sum::<u64>());
+            resting.host += count * state.iter().chain([&moved]).copied().map(pinned).sum::<u64>();
+        }
+        resting
+    }
+
     /// Seconds that a step takes to copy them to the device and back.
     pub fn seconds(&self, hardware: &Hardware) -> f64 {
         2.0 * (self.master_weights + self.state) as f64 / hardware.host_rate
@@ -44,7 +59,7 @@ pub fn host_warning(resting: &Resting, ranks: u64, available: u64) -> Option<Str
 impl std::ops::Add for Resting {
     type Output = Self;
 
-    /// Of two networks, which step one after the other.
+    /// Those of two networks, which step one after the other.
     fn add(self, other: Self) -> Self {
         Self {
             master_weights: self.master_weights + other.master_weights,
@@ -52,33 +67,5 @@ impl std::ops::Add for Resting {
             at_work: self.at_work.max(other.at_work),
             host: self.host + other.host,
         }
-    }
-}
-
-impl UpdateSetup<'_> {
-    /// The tensors of a network that rest on the host; `lora`: only adapters of it are trained.
-    pub fn resting(&self, config: &Config, lora: Option<&Lora>) -> Resting {
-        let mut resting = Resting::default();
-        if self.offload == Offload::None {
-            return resting;
-        }
-        for UnitTensors { count, master_weights, state } in unit_tensors(config, lora, self) {
-            let moved = if self.offload == Offload::All { master_weights } else { 0 };
-            let pinned = |bytes: u64| if self.cpu || bytes == 0 { bytes } else { bytes.next_power_of_two() };
-            resting.master_weights += count * moved;
-            resting.state += count * state.iter().sum::<u64>();
-            resting.at_work = resting.at_work.max(moved + state.iter().sum::<u64>());
-            resting.host += count * state.iter().chain([&moved]).copied().map(pinned).sum::<u64>();
-        }
-        resting
-    }
-
-    /// The tensors that a device holds of a trained network, without those that rest on the host. A CPU is the host.
-    pub fn on_device(&self, held: [u64; 4], resting: &Resting) -> [u64; 4] {
-        if self.cpu {
-            return held;
-        }
-        let [weights, master_weights, sums, state] = held;
-        [weights, master_weights - resting.master_weights, sums, state - resting.state]
     }
 }

@@ -293,7 +293,7 @@ impl TimeSetup<'_> {
         let (bytes, calls) = self.refreshed(c);
         let lora = self.update.lora.filter(|_| c.output == Output::Tokens);
         let resting = self.update.resting(c, lora);
-        // What is gathered comes from the host once more.
+        // Weights that are gathered come from the host once more.
         let gathered = if bytes > 0 { resting.master_weights as f64 / self.hardware.host_rate } else { 0.0 };
         let copies = resting.seconds(&self.hardware) + gathered;
         let seconds = self.cluster.seconds(&self.hardware, bytes, calls) + copies;

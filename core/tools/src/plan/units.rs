@@ -1,8 +1,7 @@
 //! Sizes of a network's units and of its adapters, in elements: the parts that ranks gather, reduce and store.
 
-use super::memory::UpdateSetup;
 use crate::model::{Config, unit_weights};
-use crate::recipe::{Lora, VisionTrain};
+use crate::recipe::{Lora, Optimizer, VisionTrain};
 use crate::shard::{Adapters, Layout, adapted, update_rule};
 
 /// Sizes of a network's units in elements, and of a rank's shards of them.
@@ -91,23 +90,37 @@ pub struct UnitTensors {
     pub state: Vec<u64>,
 }
 
-/// The tensors of each trained unit of a network, or of its adapters alone.
-pub fn unit_tensors(config: &Config, lora: Option<&Lora>, setup: &UpdateSetup) -> Vec<UnitTensors> {
-    let layouts = outer_and_block(config);
-    let blocks = config.num_hidden_layers as u64;
-    let rule = update_rule(setup.optimizer);
-    let bytes = |numel: i64| 4 * (numel as u64).div_ceil(setup.ranks);
-    let of = |count: u64, layout: &Layout| UnitTensors {
-        count,
-        master_weights: bytes(layout.numel()),
-        state: rule.state(layout).iter().map(|(_, part)| bytes(part.params_numel())).collect(),
-    };
-    if let Some(lora) = lora {
-        return vec![of(blocks, &Adapters::layouts_of(&layouts[1..2], lora)[0])];
+/// The part of a network that is trained.
+#[derive(Debug, Clone, Copy)]
+pub struct Trained<'a> {
+    pub config: &'a Config,
+    /// Its adapters alone.
+    pub lora: Option<&'a Lora>,
+    pub vision: VisionTrain,
+    pub optimizer: &'a Optimizer,
+    pub ranks: u64,
+}
+
+impl Trained<'_> {
+    /// The tensors of each unit.
+    pub fn tensors(&self) -> Vec<UnitTensors> {
+        let Self { config, ranks, .. } = *self;
+        let layouts = outer_and_block(config);
+        let blocks = config.num_hidden_layers as u64;
+        let rule = update_rule(self.optimizer);
+        let bytes = |numel: i64| 4 * (numel as u64).div_ceil(ranks);
+        let of = |count: u64, layout: &Layout| UnitTensors {
+            count,
+            master_weights: bytes(layout.numel()),
+            state: rule.state(layout).iter().map(|(_, part)| bytes(part.params_numel())).collect(),
+        };
+        if let Some(lora) = self.lora {
+            return vec![of(blocks, &Adapters::layouts_of(&layouts[1..2], lora)[0])];
+        }
+        let tower = UnitSizes::new(config, ranks).tower_of(self.vision).len();
+        let counts = [1, blocks].into_iter().chain(std::iter::repeat_n(1, tower));
+        counts.zip(&layouts).map(|(count, layout)| of(count, layout)).collect()
     }
-    let tower = UnitSizes::new(config, setup.ranks).tower_of(setup.images.train).len();
-    let counts = [1, blocks].into_iter().chain(std::iter::repeat_n(1, tower));
-    counts.zip(&layouts).map(|(count, layout)| of(count, layout)).collect()
 }
 
 /// Bytes of a rank's master weights, and of its state of the optimizer.

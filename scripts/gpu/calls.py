@@ -23,6 +23,6 @@ CALLS = (
     Call("an iteration with agentic rollouts", 180, ("iteration", "generate-ragged")),
     Call("memory over forty rollouts", 150, ("rollouts",)),
     Call("ragged and short steps, whole runs, a checkpoint, the widths of 7B", 330,
-         ("update-ragged", "update-hundred", "smoke-gigpo", "smoke-sharded", "smoke-ppo", "checkpoint", "generate-7b")),
+         ("update-ragged", "update-hundred", "smoke-gigpo", "smoke-sharded", "smoke-ppo", "checkpoint", "offload", "generate-7b")),
     Call("the peers, and races of threads", 300, ("peer-update", "peer-generate", "racecheck")),
 )

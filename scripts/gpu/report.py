@@ -18,7 +18,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs/gpu.md"
 BEGIN, END = "<!-- report: written by scripts/gpu/report.py --write -->", "<!-- end of the report -->"
 
 CORRECT = ("kernels", "memcheck", "synccheck", "racecheck", "greedy", "score-float32", "score-0.5b", "gradient", "logprob-diff",
-           "collective", "smoke", "checkpoint", "rollouts")
+           "collective", "smoke", "checkpoint", "offload", "rollouts")
 VERDICTS = {"ok": "ok", "missed": "below the aim", "FAILED": "**failed**", "HUNG": "**hung**", "not started": "not started"}
 
 

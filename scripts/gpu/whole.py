@@ -80,3 +80,20 @@ def checkpoint(context):
     shutil.rmtree(run_dir)
     figure = f"{size / 1e9:.2f} GB: save {size / save / 1e9:.2f} GB/s, start with load {size / load / 1e9:.2f} GB/s"
     return {"figure": figure, "good": resumed["iteration"] == 3}
+
+
+def offload(context):
+    """The same run with the optimizer's tensors on the device and in pinned memory of the host: equal weights and moments."""
+    p = Program(context)
+    found = {}
+    for offload in ("none", "moments", "all"):
+        run_dir = p.scratch / f"run-offload-{offload}"
+        sets = ["deterministic=true", "iterations=2", "eval.tasks=2", "checkpoint.every=2", f"update.offload={offload}"]
+        p.call("nestor", "train", *p.train("gigpo", run_dir, *sets))
+        saved = run_dir / "checkpoints/iteration-000002"
+        found[offload] = {file.name: file.read_bytes() for file in saved.glob("*.safetensors")}
+        details(**{f"update_s_{offload}": metrics(run_dir)[-1]["time/update_s"]})
+        shutil.rmtree(run_dir)
+    same = [found[offload] == found["none"] for offload in ("moments", "all")]
+    return {"figure": f"moments, and all of it, on the host: {['other', 'equal'][same[0]]} and {['other', 'equal'][same[1]]} tensors",
+            "limit": "equal to the last bit", "good": all(same) and len(found["none"]) == 3}

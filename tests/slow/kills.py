@@ -5,7 +5,10 @@ A run of the smoke recipe (`deterministic: true`) on several ranks under `nestor
 random rank by SIGKILL again and again: while it starts, plays, updates or saves. It must end by itself, with parameters, moments and state
 bit-identical to those of an uninterrupted run, and with the same metrics except times.
 
-    tests/slow/kills.py [--kills 200] [--nproc 2] [--sharding full|grad_op] [--launcher nestor|torchrun] [--seed 0]
+With `--inside-saves` every kill comes while a checkpoint is being written.
+
+    tests/slow/kills.py [--kills 200] [--nproc 2] [--sharding full|grad_op] [--launcher nestor|torchrun] [--inside-saves] [--background]
+                        [--seed 0]
 """
 import argparse
 import json
@@ -23,10 +26,10 @@ sys.path.insert(0, str(ROOT / "tests/python"))
 from measured import MEASURED  # noqa: E402
 
 
-def command(run_dir, launcher, nproc, sharding, iterations, restarts):
+def command(run_dir, launcher, nproc, sharding, iterations, restarts, more=()):
     settings = {"deterministic": "true", "iterations": iterations, "sharding": sharding, "checkpoint.every": 1,
                 "eval.every": 4, "update.mini_batch": 16, "update.micro_batch_tokens": 128, "warm_start.steps": 20}
-    sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    sets = [word for setting in [*map("{0[0]}={0[1]}".format, settings.items()), *more] for word in ("--set", setting)]
     nestor = os.environ.get("NESTOR", ROOT / "target/release/nestor")
     start = [str(nestor), "launch", "--nproc", str(nproc), "--restarts", str(restarts)]
     if launcher == "torchrun":
@@ -82,7 +85,33 @@ def disturb(run, random_numbers, most, longest):
     return kills
 
 
-def kills(total, launcher, nproc, sharding, seed, folder, iterations=24, longest=5.0, say=lambda line: None):
+def is_saving(run_dir):
+    try:
+        return any(name.endswith(".tmp") and ".old" not in name for name in os.listdir(run_dir / "checkpoints"))
+    except OSError:
+        return False
+
+
+def disturb_saves(run, random_numbers, most, run_dir):
+    """Kills a random rank while a checkpoint is being written, again and again; returns the number of kills."""
+    kills = 0
+    while run.poll() is None and kills < most:
+        if not is_saving(run_dir):
+            time.sleep(0.0002)
+            continue
+        time.sleep(random_numbers.uniform(0, 0.01))
+        ranks = ranks_of(run.pid)
+        if ranks and is_saving(run_dir):
+            try:
+                os.kill(random_numbers.choice(ranks), signal.SIGKILL)
+                kills += 1
+            except ProcessLookupError:
+                continue
+            time.sleep(random_numbers.uniform(1.5, 4.0))  # the ranks start again, and get on or not
+    return kills
+
+
+def kills(total, launcher, nproc, sharding, seed, folder, iterations=24, longest=5.0, inside_saves=False, more=(), say=lambda line: None):
     """Disturbs runs until `total` ranks were killed; every run must end like the undisturbed one."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     quiet = {"env": environment, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
@@ -96,8 +125,9 @@ def kills(total, launcher, nproc, sharding, seed, folder, iterations=24, longest
         run_dir = folder / f"run-{number}"
         begin = time.monotonic()
         log = (folder / f"run-{number}.log").open("w+")
-        run = subprocess.Popen(command(run_dir, launcher, nproc, sharding, iterations, 10_000), **{**quiet, "stderr": log})
-        killed = disturb(run, numbers, min(total - done, 25), longest)
+        run = subprocess.Popen(command(run_dir, launcher, nproc, sharding, iterations, 10_000, more), **{**quiet, "stderr": log})
+        most = min(total - done, 25)
+        killed = disturb_saves(run, numbers, most, run_dir) if inside_saves else disturb(run, numbers, most, longest)
         code = run.wait(timeout=900)
         log.seek(0)
         assert code == 0, f"run {number} ended with {code}:\n{log.read()[-4000:]}"
@@ -113,11 +143,15 @@ def main():
     parser.add_argument("--nproc", type=int, default=2)
     parser.add_argument("--sharding", default="full", choices=["full", "grad_op"])
     parser.add_argument("--launcher", default="nestor", choices=["nestor", "torchrun"])
+    parser.add_argument("--inside-saves", action="store_true")
+    parser.add_argument("--background", action="store_true", help="with checkpoint.background")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         say = lambda line: print(line, flush=True)
-        runs = kills(args.kills, args.launcher, args.nproc, args.sharding, args.seed, Path(folder), say=say)
+        more = ["checkpoint.background=true"] if args.background else []
+        runs = kills(args.kills, args.launcher, args.nproc, args.sharding, args.seed, Path(folder), inside_saves=args.inside_saves, more=more,
+                     say=say)
     print(f"{args.kills} kills in {runs} runs: all ended, bit-identical to the undisturbed one")
 
 

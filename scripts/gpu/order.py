@@ -44,7 +44,7 @@ def checks(rehearsal):
         Check("smoke-sharded", 10, "whole.sharded"),
         Check("smoke-ppo", 10, "whole.smoke", {"recipe": "ppo"}),
         Check("checkpoint", 30, "whole.checkpoint"),
-        Check("offload", 30, "whole.offload"),
+        Check("offload", 15, "whole.offload", apart=True),
         Check("score-rate", 15, "speed.score", {**on_1_5b, "sizes": [32, 512, 88, 3], "small": [3, 16, 8, 1]}),
         Check("generate-7b", 30, "speed.generate", {"shape": "7b, 8 blocks", "dtype": half, **DECODE, "ragged": False}),
         Check("update-7b", 25, "speed.update", {"shape": "7b, 8 blocks", "dtype": half, **STEP, "recompute": "auto"}),

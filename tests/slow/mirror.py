@@ -177,7 +177,7 @@ def main():
             subprocess.run(command(scratch / "whole"), check=True, capture_output=True)
             alone = time.monotonic() - began
             want, run_dir, mirror = outcome(scratch / "whole"), scratch / "run", f"s3://{BUCKET}/{args.seed}/run"
-            kills = deleted = fetching = fetched = refused = 0
+            kills = deleted = ended = fetching = fetched = refused = 0
             proxy.rate, proxy.left = 0.1, args.faults
             while True:
                 log = open(scratch / "log.txt", "w+")
@@ -188,7 +188,7 @@ def main():
                 while whole and run.poll() is None and is_fetching(scratch / "log.txt"):
                     time.sleep(0.05)
                 try:
-                    run.wait(None if ends else numbers.uniform(0.2, 1.5) * alone)
+                    run.wait(None if ends else numbers.uniform(0.05, 0.8) * alone)
                 except subprocess.TimeoutExpired:
                     run.kill()
                     run.wait()
@@ -208,8 +208,9 @@ def main():
                     assert outcome(run_dir) == want, "the run ended otherwise than an undisturbed one"
                     if ends and proxy.left == 0:
                         break
-                    shutil.rmtree(run_dir)  # fetched again, or begun again under another name
-                    kills += not ends
+                    shutil.rmtree(run_dir)
+                    ended += 1
+                    mirror = f"s3://{BUCKET}/{args.seed}/run-{ended}"  # begins anew
                 elif run.returncode != -signal.SIGKILL:
                     raise SystemExit(f"exit code {run.returncode}: {text}")
             assert proxy.left == 0 or ends
@@ -218,7 +219,7 @@ def main():
             run = subprocess.run(command(run_dir, "--set", f"checkpoint.mirror={mirror}", "--resume", "auto"), env=environment,
                                  capture_output=True, text=True)
             assert run.returncode == 0 and outcome(run_dir) == want, run.stderr
-            print(f"{kills} kills, {deleted} of them with the directory; {fetching} fetches begun and {fetched} ended, {refused} starts refused by a fault; "
+            print(f"{kills} kills, {deleted} of them with the directory, and {ended} ends before a kill; {fetching} fetches begun and {fetched} ended, {refused} starts refused by a fault; "
                   f"faults {dict(sorted(proxy.done.items()))}; the end is bit-identical")
     finally:
         server.terminate()

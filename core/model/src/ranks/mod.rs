@@ -184,11 +184,12 @@ impl C10d {
         let named = matches!(network, Network::Interfaces(_));
         let Rendezvous { rank, world, .. } = *rendezvous;
         let plain = StoreAddress { prefix: rendezvous.prefix.clone(), ..address };
-        let marks = Marks::write(Store::connect(&plain, false, timeout)?, &rendezvous.secret, rank)?;
+        let write = || Marks::write(Store::connect(&plain, false, timeout)?, &rendezvous.secret, rank);
+        let marks = (world > 1).then(write).transpose()?; // a single rank's store may have no port
         let group = ProcessGroup::join(backend, &store, &Member { rank, world, timeout, network });
         let group = group.map_err(|error| match named && format!("{error:#}").contains("Unable to find address") {
             true => error.context(format!("the variable {} must name interfaces with an address", network::INTERFACES)),
-            false => match marks.others(&rendezvous.secret, world) {
+            false => match marks.and_then(|marks| marks.others(&rendezvous.secret, world)) {
                 Some(others) => error.context(others),
                 None => watch.explain(error),
             },

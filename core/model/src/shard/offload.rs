@@ -23,13 +23,13 @@ pub fn host_zeros(numel: i64, device: Device) -> Result<Tensor> {
 pub fn step_by_unit(rule: &dyn UpdateRule, offload: Offload, step: &Step) -> Result<()> {
     for unit in 0..step.units.len() {
         let device = step.grads[unit].device();
-        let params = AtWork::of(&step.params[unit], device, offload == Offload::All);
-        let state: Vec<AtWork> =
-            step.state.iter().map(|state| AtWork::of(&state.shards[unit], device, offload != Offload::None)).collect();
-        let named = |(state, at_work): (&NamedState, &AtWork)| NamedState {
+        let params = Staged::of(&step.params[unit], device, offload == Offload::All);
+        let state: Vec<Staged> =
+            step.state.iter().map(|state| Staged::of(&state.shards[unit], device, offload != Offload::None)).collect();
+        let named = |(state, staged): (&NamedState, &Staged)| NamedState {
             name: state.name,
             layouts: vec![state.layouts[unit].clone()],
-            shards: vec![at_work.tensor.shallow_clone()],
+            shards: vec![staged.tensor.shallow_clone()],
         };
         let named: Vec<NamedState> = step.state.iter().zip(&state).map(named).collect();
         rule.step(&Step {
@@ -40,23 +40,23 @@ pub fn step_by_unit(rule: &dyn UpdateRule, offload: Offload, step: &Step) -> Res
             copies: step.copies.map(|copies| std::slice::from_ref(&copies[unit])),
             ..*step
         })?;
-        [params].into_iter().chain(state).for_each(AtWork::put_back);
+        [params].into_iter().chain(state).for_each(Staged::put_back);
     }
     Ok(())
 }
 
 /// A tensor during the step of its unit.
-struct AtWork {
+struct Staged {
     /// On the device.
     tensor: Tensor,
     /// The place of a tensor that rests on the host.
     home: Option<Tensor>,
 }
 
-impl AtWork {
+impl Staged {
     /// A copy of a tensor that rests on the host, or the tensor itself. On a CPU the copies are made too.
-    fn of(tensor: &Tensor, device: Device, rests: bool) -> Self {
-        if !rests {
+    fn of(tensor: &Tensor, device: Device, offloaded: bool) -> Self {
+        if !offloaded {
             return Self { tensor: tensor.shallow_clone(), home: None };
         }
         let mut copy = Tensor::empty(tensor.size(), (tensor.kind(), device));

@@ -57,9 +57,9 @@ impl Optimizer {
             if *offload != Offload::All {
                 return Ok(weight);
             }
-            let mut resting = host_zeros(weight.numel() as i64, weight.device())?;
-            resting.copy_(&weight);
-            Ok(resting)
+            let mut offloaded = host_zeros(weight.numel() as i64, weight.device())?;
+            offloaded.copy_(&weight);
+            Ok(offloaded)
         };
         let master_weights = shards.iter().map(master_weight).collect::<Result<Vec<_>>>()?;
         let zeros = |shard: &Tensor| Tensor::zeros(shard.size(), (Kind::Float, shard.device()));

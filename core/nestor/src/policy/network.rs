@@ -154,16 +154,16 @@ impl Network {
         let Self { model, optimizer, ranks, .. } = self;
         model.weights_changed();
         let device = model.device();
-        let at_work = |master: &Tensor| master.to_device(device); // one that rests on the host
+        let on_device = |master: &Tensor| master.to_device(device); // from the host, where they are offloaded
         if let Some(adapters) = &mut model.adapters {
-            let shards: Vec<Tensor> = optimizer.master_weights.iter().map(at_work).collect();
+            let shards: Vec<Tensor> = optimizer.master_weights.iter().map(on_device).collect();
             return adapters.gather(&shards, ranks);
         }
         let kind = model.kind();
         match &model.units {
             HeldUnits::Whole(flats) if !ranks.is_alone() => {
                 for ((layout, flat), master) in model.layouts.iter().zip(flats).zip(&optimizer.master_weights) {
-                    ranks.gather_into(layout, flat, &at_work(master).to_kind(kind))?.wait()?;
+                    ranks.gather_into(layout, flat, &on_device(master).to_kind(kind))?.wait()?;
                 }
             }
             _ if kind == Kind::Float => {} // they are the network's own tensors

@@ -53,7 +53,7 @@ impl Space {
     pub fn check(&self, recipe: &Recipe) -> Result<Option<String>> {
         let Some(free) = self.free else { return Ok(None) };
         let kept = recipe.checkpoint.keep as u64;
-        let gb = |bytes: u64| match bytes {
+        let size = |bytes: u64| match bytes {
             0..10_000_000 => format!("{:.0} kB", bytes as f64 / 1e3),
             _ => format!("{:.2} GB", bytes as f64 / 1e9),
         };
@@ -61,9 +61,9 @@ impl Space {
             return Err(input_error!(
                 "the run directory's disk has {} free, and a checkpoint of this run takes {} (and {} more once); free some \
                  space, or choose another --run-dir",
-                gb(free),
-                gb(self.checkpoint),
-                gb(self.once)
+                size(free),
+                size(self.checkpoint),
+                size(self.once)
             ));
         }
         // The best one may be older, and a new one is complete before the oldest is removed.
@@ -72,8 +72,8 @@ impl Space {
             format!(
                 "the run directory's disk has {} free, and {kept} checkpoints, the best, and the one being written take {}; free \
                  some space, or lower checkpoint.keep",
-                gb(free),
-                gb(most)
+                size(free),
+                size(most)
             )
         }))
     }

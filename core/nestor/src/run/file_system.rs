@@ -34,17 +34,17 @@ pub fn check_file_system(dir: &Path) -> Result<()> {
     let mut tried = tried.iter().map(|(what, act)| (what, act()));
     let failed = tried.find_map(|(what, result)| Some((what, result.err()?)));
     let _ = fs::remove_dir_all(&probe); // the first error is the one to report
-    match failed {
-        None => Ok(()),
-        Some((_, full)) if matches!(full.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
-            Err(full).with_context(context)
-        }
-        Some((what, error)) => Err(input_error!(
-            "the file system of {} cannot {what} ({error}), and a run needs that: choose a --run-dir on a local disk or NFS; \
-             `checkpoint.mirror` copies a run to an object store",
-            dir.display()
-        )),
+    let Some((what, error)) = failed else { return Ok(()) };
+    let lacks_it =
+        [ErrorKind::Unsupported, ErrorKind::PermissionDenied, ErrorKind::InvalidInput, ErrorKind::CrossesDevices];
+    if !lacks_it.contains(&error.kind()) {
+        return Err(error).with_context(context); // a full disk or a server that is away: another start may succeed
     }
+    Err(input_error!(
+        "the file system of {} cannot {what} ({error}), and a run needs that: choose a --run-dir on a local disk or NFS; \
+         `checkpoint.mirror` copies a run to an object store",
+        dir.display()
+    ))
 }
 
 #[cfg(test)]

@@ -158,8 +158,8 @@ fn tensors_that_rest_on_the_host_take_the_same_steps() {
     for (name, adapters) in [("adamw", None), ("muon", None), ("adamw", Some(&lora))] {
         for (kind, offload) in [(Kind::Float, "moments"), (Kind::BFloat16, "moments"), (Kind::BFloat16, "all")] {
             let keys = |offload| json!({ "epochs": 2, "optimizer": { "name": name }, "offload": offload });
-            let (resting, staying) = (stepped(kind, keys(offload), adapters), stepped(kind, keys("none"), adapters));
-            assert!(resting == staying, "{name} {kind:?} {offload} {}", adapters.is_some());
+            let (offloaded, staying) = (stepped(kind, keys(offload), adapters), stepped(kind, keys("none"), adapters));
+            assert!(offloaded == staying, "{name} {kind:?} {offload} {}", adapters.is_some());
         }
     }
 }

@@ -10,7 +10,7 @@ use serde::Serialize;
 use tch::{Device, Kind};
 
 use super::images::Images;
-use super::offload::Resting;
+use super::offload::Offloaded;
 use super::units::{Trained, UnitSizes, adapter_units, held};
 use crate::engine::{pass_rows, recorded_rows};
 use crate::model::Config;
@@ -146,17 +146,17 @@ impl UpdateSetup<'_> {
     }
 
     /// The tensors of a network that rest on the host.
-    pub fn resting(&self, config: &Config, lora: Option<&Lora>) -> Resting {
-        Resting::new(&self.trained(config, lora).tensors(), self.offload, self.cpu)
+    pub fn offloaded(&self, config: &Config, lora: Option<&Lora>) -> Offloaded {
+        Offloaded::new(&self.trained(config, lora).tensors(), self.offload, self.cpu)
     }
 
     /// The tensors that a device holds of a trained network, without those that rest on the host. A CPU is the host.
-    fn on_device(&self, held: [u64; 4], resting: &Resting) -> [u64; 4] {
+    fn on_device(&self, held: [u64; 4], offloaded: &Offloaded) -> [u64; 4] {
         if self.cpu {
             return held;
         }
         let [weights, master_weights, sums, state] = held;
-        [weights, master_weights - resting.master_weights, sums, state - resting.state]
+        [weights, master_weights - offloaded.master_weights, sums, state - offloaded.state]
     }
 
     /// Bytes that a rank holds of a network that is not trained.
@@ -173,8 +173,8 @@ impl UpdateSetup<'_> {
 
     /// Names and bytes of the tensors of the policy that a rank always holds on its device.
     fn policy(&self) -> [(&'static str, u64); 4] {
-        let resting = self.resting(self.config, self.lora);
-        let [weights, master_weights, sums, state] = self.on_device(self.policy_state(), &resting);
+        let offloaded = self.offloaded(self.config, self.lora);
+        let [weights, master_weights, sums, state] = self.on_device(self.policy_state(), &offloaded);
         let name = if self.lora.is_some() { "frozen base of the adapters" } else { "weights" };
         let rule = update_rule(self.optimizer);
         [(name, weights), ("master weights", master_weights), ("gradient sums", sums), (rule.state_in_words(), state)]
@@ -188,14 +188,14 @@ pub fn update_memory(setup: &UpdateSetup) -> Memory {
     for (name, bytes) in setup.policy() {
         memory.push(name, [bytes; 2]);
     }
-    passes(setup, &setup.resting(setup.config, setup.lora), &mut memory);
+    passes(setup, &setup.offloaded(setup.config, setup.lora), &mut memory);
     memory.push("process", [setup.process; 2]);
     memory
 }
 
 /// Adds the temporary memory of an update's passes and steps to the last two moments of `memory`. Returns the part that is as
 /// large with one block.
-fn passes(setup: &UpdateSetup, resting: &Resting, memory: &mut Memory) -> u64 {
+fn passes(setup: &UpdateSetup, offloaded: &Offloaded, memory: &mut Memory) -> u64 {
     let held = memory.totals();
     let c = setup.config;
     let (b, tokens) = (setup.bytes(), setup.micro_batch_tokens);
@@ -249,7 +249,7 @@ fn passes(setup: &UpdateSetup, resting: &Resting, memory: &mut Memory) -> u64 {
     let last = before + 1;
     memory.push(
         "one unit's tensors in a step",
-        at(0, resting.at_work.saturating_sub(memory.totals()[last] - held[last])),
+        at(0, offloaded.staged.saturating_sub(memory.totals()[last] - held[last])),
     );
     pass.graph + pass.gradients + pass.head
 }
@@ -292,9 +292,9 @@ impl IterationSetup<'_> {
     }
 
     /// The tensors of the policy and the critic that rest on the host.
-    pub fn resting(&self) -> Resting {
-        let critic = self.critic.then(|| self.update.resting(&critic_config(self.update.config), None));
-        self.update.resting(self.update.config, self.update.lora) + critic.unwrap_or_default()
+    pub fn offloaded(&self) -> Offloaded {
+        let critic = self.critic.then(|| self.update.offloaded(&critic_config(self.update.config), None));
+        self.update.offloaded(self.update.config, self.update.lora) + critic.unwrap_or_default()
     }
 }
 
@@ -332,7 +332,7 @@ pub fn iteration_memory(setup: &IterationSetup) -> Memory {
     }
     if setup.critic {
         let config = critic_config(update.config);
-        let state = update.on_device(update.state(&config), &update.resting(&config, None));
+        let state = update.on_device(update.state(&config), &update.offloaded(&config, None));
         memory.push("critic and its optimizer", [state.iter().sum::<u64>(); 3]);
     }
     let networks = [(update.config, true)].into_iter().chain(setup.critic.then_some((update.config, true)));
@@ -351,7 +351,7 @@ pub fn iteration_memory(setup: &IterationSetup) -> Memory {
     let held = memory.totals()[0];
     generation(setup, &mut memory);
     let played = memory.totals()[0] - held;
-    let block = passes(update, &setup.resting(), &mut memory);
+    let block = passes(update, &setup.offloaded(), &mut memory);
     if update.cpu {
         let [rollout, update] = [played / 4, block].map(|bytes| HEAP + bytes.min(HOLES));
         memory.push("holes and top of the heap", [rollout, update, update]);

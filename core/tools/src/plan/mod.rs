@@ -36,7 +36,7 @@ pub use self::hardware::{Cluster, Hardware};
 pub use self::images::Images;
 use self::knobs::Knobs;
 pub use self::memory::{Frozen, Item, IterationSetup, Memory, UpdateSetup, iteration_memory, update_memory};
-use self::offload::{Resting, host_warning};
+use self::offload::{Offloaded, host_warning};
 use self::planner::{Fit, Planner};
 use self::search::Fitted;
 pub use self::time::{Collective, Iteration, PlannedPhase};
@@ -96,7 +96,7 @@ pub struct Plan {
     pub checkpoint_copy: u64,
     /// The optimizer's tensors on the host of every rank, with `update.offload`.
     #[serde(skip_serializing_if = "is_none")]
-    pub resting: Resting,
+    pub offloaded: Offloaded,
     /// The same batch on more and more ranks, up to the requested number.
     pub scaling: Vec<Iteration>,
     /// The fewest of these ranks whose communication is no longer hidden.
@@ -122,8 +122,8 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-fn is_none(resting: &Resting) -> bool {
-    *resting == Resting::default()
+fn is_none(offloaded: &Offloaded) -> bool {
+    *offloaded == Offloaded::default()
 }
 
 /// Plans a recipe.
@@ -183,7 +183,7 @@ pub fn memory_warning(recipe: &Recipe, findings: &Findings, ranks: usize) -> Opt
     let knobs = Knobs::of(&recipe);
     let planner = Planner { hardware, config, frozen, per_node: PER_NODE, workload, recipe, plugins: 0 };
     let Fit { peak_phase, peak_bytes, capacity, fits, .. } = planner.fit(ranks as u64, &knobs);
-    let on_host = planner.iteration_setup(ranks as u64, &knobs).resting();
+    let on_host = planner.iteration_setup(ranks as u64, &knobs).offloaded();
     let host = host::available_bytes().filter(|_| hardware.gpu != Gpu::Cpu);
     let host = host.and_then(|available| host_warning(&on_host, (ranks as u64).min(PER_NODE), available));
     let device = (!fits).then(|| {
@@ -294,7 +294,7 @@ impl Planner {
             },
             host_bytes: self.workload.host_bytes(),
             checkpoint_copy: self.iteration_setup(ranks, knobs).checkpoint_copy(),
-            resting: self.iteration_setup(ranks, knobs).resting(),
+            offloaded: self.iteration_setup(ranks, knobs).offloaded(),
             exposed_from: scaling.iter().find(|point| point.ranks > 1 && !point.hidden()).map(|point| point.ranks),
             scaling,
             here,

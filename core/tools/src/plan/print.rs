@@ -55,15 +55,15 @@ impl Display for Plan {
                 "checkpoint.background copies {copy} to the host of every rank for a save: {node} on a node.\n"
             )?;
         }
-        let resting = &self.resting;
-        if resting.host > 0 && self.hardware.gpu != Gpu::Cpu {
+        let offloaded = &self.offloaded;
+        if offloaded.host > 0 && self.hardware.gpu != Gpu::Cpu {
             writeln!(
                 f,
                 "update.offload keeps {} in pinned memory of the host of every rank: {} on a node. A step copies {} to the device and back, in {}.\n",
-                bytes(resting.host),
-                bytes(resting.host * sharing.max(1)),
-                bytes(resting.master_weights + resting.state),
-                duration(resting.seconds(&self.hardware))
+                bytes(offloaded.host),
+                bytes(offloaded.host * sharing.max(1)),
+                bytes(offloaded.master_weights + offloaded.state),
+                duration(offloaded.seconds(&self.hardware))
             )?;
         }
         writeln!(f, "Assumed:")?;

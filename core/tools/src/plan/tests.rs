@@ -142,11 +142,11 @@ fn the_tensors_that_rest_on_the_host_are_counted() {
             let made = crate::shard::Optimizer::new(stepping, &layouts, &weights, &ranks, None).expect("made");
             let sum = |tensors: &[Tensor]| 4 * tensors.iter().map(Tensor::numel).sum::<usize>() as u64;
             let setup = UpdateSetup { optimizer: &optimizer, offload, ..update(&config, 1, Sharding::Full) };
-            let resting = setup.resting(&config, None);
-            assert_eq!(resting.state, made.state.iter().map(|state| sum(&state.shards)).sum::<u64>());
-            assert_eq!(resting.master_weights, if offload == Offload::All { sum(&made.master_weights) } else { 0 });
-            let all = resting.master_weights + resting.state;
-            assert!((all..2 * all).contains(&resting.host), "{resting:?}");
+            let offloaded = setup.offloaded(&config, None);
+            assert_eq!(offloaded.state, made.state.iter().map(|state| sum(&state.shards)).sum::<u64>());
+            assert_eq!(offloaded.master_weights, if offload == Offload::All { sum(&made.master_weights) } else { 0 });
+            let all = offloaded.master_weights + offloaded.state;
+            assert!((all..2 * all).contains(&offloaded.host), "{offloaded:?}");
         }
     }
 }
@@ -162,7 +162,7 @@ fn two_gpus_train_all_weights_of_seven_billion_with_tensors_on_the_host() {
     assert!(!none.here.fits && all.here.fits);
     assert!(none.here.peak_bytes > moments.here.peak_bytes && moments.here.peak_bytes > all.here.peak_bytes);
     let of_parameters = |plan: &Plan| {
-        let bytes = plan.resting.master_weights + plan.resting.state;
+        let bytes = plan.offloaded.master_weights + plan.offloaded.state;
         (bytes as f64 * 2.0 / plan.model.parameters as f64).round()
     };
     assert_eq!([&none, &moments, &all].map(of_parameters), [0.0, 8.0, 12.0]);
@@ -170,9 +170,9 @@ fn two_gpus_train_all_weights_of_seven_billion_with_tensors_on_the_host() {
     assert!(copies(&all) > copies(&moments) && copies(&moments) > copies(&none));
     let text = all.to_string();
     assert!(text.contains("update.offload keeps") && text.contains("to the device and back"), "{text}");
-    let warning = host_warning(&all.resting, 2, 100_000_000_000).expect("too much");
+    let warning = host_warning(&all.offloaded, 2, 100_000_000_000).expect("too much");
     assert!(warning.starts_with("update.offload keeps 116 GB in the host's memory, and 100 GB are free"), "{warning}");
-    assert_eq!(host_warning(&all.resting, 2, 200_000_000_000), None);
+    assert_eq!(host_warning(&all.offloaded, 2, 200_000_000_000), None);
 }
 
 /// VmHWM of `nestor bench update --model 0.5b --batch 4 --prompt 256 --new 64 --dtype bfloat16` on one thread, as

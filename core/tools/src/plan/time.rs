@@ -292,10 +292,10 @@ impl TimeSetup<'_> {
     fn after_step(&self, c: &Config) -> [f64; 3] {
         let (bytes, calls) = self.refreshed(c);
         let lora = self.update.lora.filter(|_| c.output == Output::Tokens);
-        let resting = self.update.resting(c, lora);
+        let offloaded = self.update.offloaded(c, lora);
         // Weights that are gathered come from the host once more.
-        let gathered = if bytes > 0 { resting.master_weights as f64 / self.hardware.host_rate } else { 0.0 };
-        let copies = resting.seconds(&self.hardware) + gathered;
+        let gathered = if bytes > 0 { offloaded.master_weights as f64 / self.hardware.host_rate } else { 0.0 };
+        let copies = offloaded.seconds(&self.hardware) + gathered;
         let seconds = self.cluster.seconds(&self.hardware, bytes, calls) + copies;
         [0.0, seconds, seconds]
     }

@@ -138,6 +138,7 @@ class Run:
     def __init__(self, machines, folder, iterations, addresses=V4, variables=({}, {}), restarts=5):
         self.machines, self.folder, self.iterations, self.addresses = machines, folder, iterations, addresses
         self.variables, self.restarts, self.agents = variables, restarts, [None, None]
+        self.lost = set()  # machines without an agent until another takes their place
         with socket.socket() as place:
             place.bind(("127.0.0.1", 0))
             self.port = place.getsockname()[1]
@@ -153,6 +154,7 @@ class Run:
         log = open(self.folder / f"agent-{place}.log", "a")
         variables = {**os.environ, "OMP_NUM_THREADS": "1", "NESTOR_SECRET": SECRET, **self.variables[place]}
         self.agents[place] = subprocess.Popen(list(map(str, command)), env=variables, stdout=log, stderr=log)
+        self.lost.discard(place)
 
     def text(self):
         return "".join((self.folder / f"agent-{place}.log").read_text() for place in (0, 1))
@@ -174,10 +176,10 @@ class Run:
     def ends(self):
         """Waits for the end; an agent that gave up is started again, as a scheduler would."""
         end = time.monotonic() + PATIENCE
-        while not all(agent.poll() == 0 for agent in self.agents):
+        while self.lost or not all(agent.poll() == 0 for agent in self.agents):
             assert time.monotonic() < end, self.text()[-4000:]
             for place, agent in enumerate(self.agents):
-                if agent.poll() not in (None, 0):
+                if agent.poll() not in (None, 0) and place not in self.lost:
                     self.start(place)
             time.sleep(0.2)
 
@@ -201,6 +203,7 @@ def rank_killed(run):
 def machine_lost(run):
     """Everything on it ends; a new machine takes its place after ten seconds."""
     run.wait_for_rows(2)
+    run.lost.add(1)
     run.machines.kill(1)
     threading.Timer(10, run.start, [1]).start()
 

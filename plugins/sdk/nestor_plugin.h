@@ -1,4 +1,4 @@
-/* nestor_plugin.h: the border between Nestor and its plugins, version 1.5. C99; this file is the source of truth.
+/* nestor_plugin.h: the border between Nestor and its plugins, version 1.6. C99; this file is the source of truth.
  *
  * A plugin is a shared library that exports one function, nestor_plugin_entry. It returns a static description: which
  * border the plugin was built for and which components (environments, estimators, losses) it holds. The host checks magic,
@@ -35,7 +35,7 @@ extern "C" {
 
 #define NESTOR_MAGIC UINT64_C(0x4e4553544f52504c) /* "NESTORPL" as a number */
 #define NESTOR_ABI_MAJOR 1
-#define NESTOR_ABI_MINOR 5
+#define NESTOR_ABI_MINOR 6
 /* The least minor version that the plugin needs; define it before the header is included. */
 #ifndef NESTOR_LEAST_MINOR
 #define NESTOR_LEAST_MINOR 0
@@ -90,10 +90,16 @@ typedef struct nestor_str {
                                 (a text), and what else a chat template reads, such as "tool_calls". Only the first message
                                 may be the system's, and the last one is the user's or a tool's. NESTOR_OBSERVATION is the
                                 content of the last one: the prompt template writes that message alone */
+#define NESTOR_TOOL 17       /* since 1.6: one tool that the policy may call; put once per tool, in the order to show. One JSON
+                                object as OpenAI has it: {"type": "function", "function": {"name", "description",
+                                "parameters"}}. The chat template describes them. They hold until a step puts others */
+#define NESTOR_CONVERSATION 18 /* since 1.6: put, with any text, where the messages are the whole conversation so far, the
+                                policy's own responses among them as NESTOR_RESPOND got them. The host continues the tokens
+                                of the step whose conversation they extend, and no prompt template is used */
 
 /* Where text goes. put copies the text; it may be called any number of times, only during the call that got the sink,
  * and only on its thread. A field put twice keeps the last text, but for NESTOR_ADMISSIBLE, NESTOR_PART,
- * NESTOR_COLUMN, NESTOR_LACKS, NESTOR_IMAGE and NESTOR_MESSAGE, which collect. Fields that the host does not know are ignored. */
+ * NESTOR_COLUMN, NESTOR_LACKS, NESTOR_IMAGE, NESTOR_MESSAGE and NESTOR_TOOL, which collect. Fields that the host does not know are ignored. */
 typedef struct nestor_sink {
     void *context;
     void (*put)(void *context, uint32_t field, nestor_str text);
@@ -151,6 +157,28 @@ typedef struct nestor_state {
  * sets an env of the same world, this one or another, to it. It may be loaded any number of times; the same responses then
  * give the same steps. */
 #define NESTOR_SNAPSHOT "nestor.env.snapshot/1"
+
+/* A response, taken apart. */
+typedef struct nestor_response {
+    nestor_str text;       /* raw, as nestor_environment.step gets it */
+    nestor_str message;    /* the message of the assistant as JSON: "role", "content", and "tool_calls" as OpenAI has them, where
+                              tools are declared and the response calls some (<tool_call>{"name", "arguments"}</tool_call>) */
+    uint8_t broken_call;   /* 1: the text holds a call that is cut or no JSON, and stays content */
+    uint8_t cut;           /* 1: the response reached its limit of tokens */
+    const uint32_t *prompt; /* [prompt_tokens] ids before the response, the whole conversation */
+    uint64_t prompt_tokens;
+    const uint32_t *tokens; /* [count] ids of the response, the end-of-sequence token included */
+    const float *logprobs;  /* [count] as the policy sampled them */
+    uint64_t count;
+} nestor_response;
+
+/* Extension "nestor.env.respond/1", since 1.6: steps that see more than the text. An environment that needs it defines
+ * NESTOR_LEAST_MINOR as 6; for any other, hosts without it call step. */
+#define NESTOR_RESPOND "nestor.env.respond/1"
+typedef struct nestor_respond {
+    /* In place of nestor_environment.step. */
+    int32_t (*respond)(void *env, const nestor_response *response, nestor_sink *sink, nestor_step *out);
+} nestor_respond;
 
 /* What an estimator asks for, as flags. */
 #define NESTOR_NEEDS_VALUES 1    /* values: the run keeps a critic */

@@ -8,6 +8,42 @@ use crate::call::{Answer, Handle, Out, Texts, call, call_for_handle, call_for_te
 use crate::calls::Function;
 use crate::library::EnvironmentTables;
 
+/// A response, taken apart.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TakenResponse {
+    /// Raw, as the policy wrote it.
+    pub text: String,
+    /// The message of the assistant, as JSON.
+    pub message: String,
+    /// The text holds a call of a tool that is cut or no JSON.
+    pub broken_call: bool,
+    /// The response reached its limit of tokens.
+    pub cut: bool,
+    /// Token ids before the response.
+    pub prompt: Vec<u32>,
+    /// Token ids of the response.
+    pub tokens: Vec<u32>,
+    /// Log-prob of each of them.
+    pub logprobs: Vec<f32>,
+}
+
+impl TakenResponse {
+    /// As the border has it; the texts and arrays are borrowed.
+    fn borrowed(&self) -> ffi::Response {
+        ffi::Response {
+            text: ffi::Str::new(self.text.as_bytes()),
+            message: ffi::Str::new(self.message.as_bytes()),
+            broken_call: self.broken_call.into(),
+            cut: self.cut.into(),
+            prompt: self.prompt.as_ptr(),
+            prompt_tokens: self.prompt.len() as u64,
+            tokens: self.tokens.as_ptr(),
+            logprobs: self.logprobs.as_ptr(),
+            count: self.tokens.len().min(self.logprobs.len()) as u64,
+        }
+    }
+}
+
 /// A call after `open`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum EnvironmentCall {
@@ -28,6 +64,8 @@ pub enum EnvironmentCall {
     Step {
         response: Vec<u8>,
     },
+    /// A response taken apart, for an environment that asks for it.
+    Respond(Box<TakenResponse>),
     NextAction,
     Response {
         action: String,
@@ -47,7 +85,7 @@ impl EnvironmentCall {
             Self::Spawn => Function::Spawn,
             Self::CloseWorld => Function::CloseWorld,
             Self::Reset { .. } => Function::Reset,
-            Self::Step { .. } => Function::Step,
+            Self::Step { .. } | Self::Respond(_) => Function::Step,
             Self::NextAction => Function::NextAction,
             Self::Response { .. } => Function::Response,
             Self::Save => Function::Save,
@@ -84,6 +122,12 @@ impl EnvironmentCall {
                 Self::Step { response } => call(ffi::Step::default(), step, |sink, out| {
                     (functions.step)(handle.pointer(), ffi::Str::new(response), sink, out)
                 }),
+                Self::Respond(response) => match tables.respond {
+                    Some(table) => call(ffi::Step::default(), step, |sink, out| {
+                        (table.respond)(handle.pointer(), &response.borrowed(), sink, out)
+                    }),
+                    None => Answer::missing(),
+                },
                 Self::NextAction => match tables.expert {
                     Some(expert) => call_for_texts(|sink| (expert.next_action)(handle.pointer(), sink)),
                     None => Answer::missing(),

@@ -46,6 +46,7 @@ pub mod lock;
 pub use nestor_plugin::{Asked, Column, Needs, Observation, Values};
 
 pub use calls::{Call, Slot, own as own_slot, supervise_this_thread};
+pub use environment_call::TakenResponse;
 pub use estimator::{Estimator, Parts};
 pub use isolate::frame::read_anything;
 pub use isolate::serve;

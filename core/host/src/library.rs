@@ -96,6 +96,7 @@ pub struct Abilities {
     pub border: (u32, u32),
     pub expert: bool,
     pub snapshots: bool,
+    pub respond: bool,
     pub parts: bool,
     pub columns: bool,
     pub state: bool,
@@ -119,6 +120,7 @@ pub struct EnvironmentTables {
     pub functions: &'static ffi::Environment,
     pub expert: Option<&'static ffi::Expert>,
     pub snapshot: Option<&'static ffi::State>,
+    pub respond: Option<&'static ffi::Respond>,
 }
 
 /// The function tables of an estimator.
@@ -169,6 +171,7 @@ impl Component {
         let all = [
             (ffi::EXPERT, can.expert),
             (ffi::SNAPSHOT, can.snapshots),
+            (ffi::RESPOND, can.respond),
             (ffi::PARTS, can.parts),
             (ffi::COLUMNS, can.columns),
             (ffi::ESTIMATOR_STATE, can.state),
@@ -180,9 +183,12 @@ impl Component {
     pub fn abilities(&self) -> Abilities {
         let none = Abilities { border: self.border, ..Abilities::default() };
         match self.functions {
-            Functions::Environment(tables) => {
-                Abilities { expert: tables.expert.is_some(), snapshots: tables.snapshot.is_some(), ..none }
-            }
+            Functions::Environment(tables) => Abilities {
+                expert: tables.expert.is_some(),
+                snapshots: tables.snapshot.is_some(),
+                respond: tables.respond.is_some(),
+                ..none
+            },
             Functions::Estimator(tables) => Abilities {
                 parts: tables.parts.is_some(),
                 columns: tables.columns.is_some(),
@@ -369,6 +375,7 @@ unsafe fn read(component: &ffi::Component, border: (u32, u32), path: &Path) -> R
                 functions: table(component.functions, 0).ok_or_else(missing)?,
                 expert: extension(ffi::EXPERT).map(|found| table(found, 0).ok_or_else(missing)).transpose()?,
                 snapshot: extension(ffi::SNAPSHOT).map(|found| table(found, 0).ok_or_else(missing)).transpose()?,
+                respond: extension(ffi::RESPOND).map(|found| table(found, 0).ok_or_else(missing)).transpose()?,
             }),
             ffi::ESTIMATOR => Functions::Estimator(EstimatorTables {
                 functions: table(component.functions, 0).ok_or_else(missing)?,

@@ -52,6 +52,8 @@ pub fn of_step(mut texts: Texts, out: ffi::Step) -> Result<Observation> {
     Ok(Observation {
         messages: messages(&texts.all(ffi::MESSAGE, "message")?, &text)?,
         text,
+        conversation: texts.has(ffi::CONVERSATION),
+        tools: tools(&texts.all(ffi::TOOL, "tool")?)?,
         images: texts.images(),
         task: texts.text(ffi::TASK, "task text")?,
         admissible: texts.all(ffi::ADMISSIBLE, "admissible action")?,
@@ -78,6 +80,21 @@ fn messages(texts: &[String], last: &str) -> Result<Vec<Message>> {
         "the plugin's last message is not its observation: put the content of the last NESTOR_MESSAGE as NESTOR_OBSERVATION"
     );
     Ok(chat)
+}
+
+/// The tools that the policy may call.
+fn tools(texts: &[String]) -> Result<Vec<Value>> {
+    let read = |text: &String| {
+        let tool: Value = serde_json::from_str(text).context("a tool of the plugin is no JSON")?;
+        let name = tool.pointer("/function/name").and_then(Value::as_str);
+        ensure!(
+            name.is_some_and(|name| !name.is_empty()),
+            "a tool of the plugin is {}; it must be {{\"type\": \"function\", \"function\": {{\"name\": …}}}}",
+            shown(&tool)
+        );
+        Ok(tool)
+    };
+    texts.iter().map(read).collect()
 }
 
 /// The info's object, with the types that Nestor reads.

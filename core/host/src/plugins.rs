@@ -15,7 +15,7 @@ use crate::isolate::{Bounds, Process, Start, World};
 use crate::library::{self, Component, Found, Functions, Kind, PluginFile};
 use crate::loss::Loss;
 use crate::search::{self, Candidate, PluginDir, candidates};
-use crate::shared_env::SharedEnv;
+use crate::shared_env::{Extensions, SharedEnv};
 use crate::supervise::Limits;
 use crate::{leave, probe};
 
@@ -114,7 +114,12 @@ impl Plugins {
             let name = start.name;
             let (world, can) = World::open(start).with_context(|| format!("plugin {}", file.id))?;
             let file = file.with_border(can.border);
-            return Ok(SharedEnv::elsewhere((name.text(), file), (can.expert, can.snapshots), world, &limits));
+            return Ok(SharedEnv::elsewhere(
+                (name.text(), file),
+                Extensions { expert: can.expert, snapshots: can.snapshots, respond: can.respond },
+                world,
+                &limits,
+            ));
         }
         let component = loaded(Kind::Environment, &path, &file.id)?;
         match component.functions {

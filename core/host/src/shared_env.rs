@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::call::{Handle, Out, Texts, open};
 use crate::calls::{Call, Function, Name, Position};
-use crate::environment_call::{EnvironmentCall as Request, lacks};
+use crate::environment_call::{EnvironmentCall as Request, TakenResponse, lacks};
 use crate::isolate::{Process, World};
 use crate::library::{EnvironmentTables, PluginFile};
 use crate::observation::{of_reset, of_step};
@@ -32,12 +32,21 @@ struct Inner {
     name: Name,
     has_expert: bool,
     has_snapshots: bool,
+    takes_responses: bool,
     place: Place,
     limits: Limits,
     /// A warning that an episode ended without `won` is out.
     warned: AtomicBool,
     /// A close function took too long or died, so that no other one is called.
     gave_up: AtomicBool,
+}
+
+/// The extensions that an open environment has.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Extensions {
+    pub expert: bool,
+    pub snapshots: bool,
+    pub respond: bool,
 }
 
 /// The process that has the environment open.
@@ -106,30 +115,41 @@ impl SharedEnv {
         let has = |extension: &str| lacks.iter().all(|id| id != extension);
         tables.expert = tables.expert.filter(|_| has(ffi::EXPERT));
         tables.snapshot = tables.snapshot.filter(|_| has(ffi::SNAPSHOT));
-        let (has_expert, has_snapshots) = (tables.expert.is_some(), tables.snapshot.is_some());
+        let can = Extensions {
+            expert: tables.expert.is_some(),
+            snapshots: tables.snapshot.is_some(),
+            respond: tables.respond.is_some(),
+        };
         let place = Place::Here { tables, handle, supervisor };
-        Ok(Self::of((id, file), (has_expert, has_snapshots), place, limits))
+        Ok(Self::of((id, file), can, place, limits))
     }
 
     /// An environment in processes of its own.
     pub(super) fn elsewhere(
         (id, file): (&'static str, PluginFile),
-        extensions: (bool, bool),
+        extensions: Extensions,
         world: World,
         limits: &Limits,
     ) -> Self {
         Self::of((id, file), extensions, Place::Elsewhere(world), limits)
     }
 
-    fn of(
-        (id, file): (&'static str, PluginFile),
-        (has_expert, has_snapshots): (bool, bool),
-        place: Place,
-        limits: &Limits,
-    ) -> Self {
+    fn of((id, file): (&'static str, PluginFile), can: Extensions, place: Place, limits: &Limits) -> Self {
+        let Extensions { expert: has_expert, snapshots: has_snapshots, respond: takes_responses } = can;
         let (name, limits) = (Name::of(id), limits.clone());
         let (warned, gave_up) = (AtomicBool::new(false), AtomicBool::new(false));
-        let inner = Arc::new(Inner { id, file, name, has_expert, has_snapshots, place, limits, warned, gave_up });
+        let inner = Arc::new(Inner {
+            id,
+            file,
+            name,
+            has_expert,
+            has_snapshots,
+            takes_responses,
+            place,
+            limits,
+            warned,
+            gave_up,
+        });
         Self { inner, dropped: Arc::default() }
     }
 
@@ -284,10 +304,28 @@ impl Env {
         Ok(seen)
     }
 
+    /// Plays one response, taken apart where the environment asks for that.
+    pub fn respond(&mut self, response: TakenResponse) -> Result<Observation> {
+        if !self.shared.inner.takes_responses {
+            return self.step(&response.text);
+        }
+        let under = self.under(Function::Step); // before the step counts
+        let seen = self
+            .stepped(Request::Respond(Box::new(response)))
+            .and_then(|(texts, out)| of_step(texts, out))
+            .with_context(|| under.to_string())?;
+        self.check_outcome(&seen, under);
+        Ok(seen)
+    }
+
     /// As [`Env::step`], with bytes that need not be text, all that the plugin gave, and no check of it.
     pub(crate) fn step_unchecked(&mut self, response: &[u8]) -> Result<(Texts, ffi::Step)> {
+        self.stepped(Request::Step { response: response.to_vec() })
+    }
+
+    fn stepped(&mut self, request: Request) -> Result<(Texts, ffi::Step)> {
         self.playing()?;
-        let (texts, out) = self.call(Request::Step { response: response.to_vec() })?;
+        let (texts, out) = self.call(request)?;
         let step = out.step()?;
         if let Some(position) = &mut self.position {
             position.steps += 1;

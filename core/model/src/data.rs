@@ -13,9 +13,12 @@ use serde_json::{Map, Value};
 /// One environment step: one prompt, one response, one reward.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Step {
-    /// Token ids of the prompt, including the chat template. In a transcript only those that this step added: prompts
-    /// and responses of an episode, in turn, then make up the conversation.
+    /// Token ids of the prompt, including the chat template: the whole prompt, or only those that this step adds to the conversation
+    /// of the step that it continues.
     pub prompt: Vec<u32>,
+    /// Number of the step whose conversation, prompt and response, goes before `prompt`; none where the prompt is whole. In a transcript
+    /// it is the step before. Each step is continued by one other at most.
+    pub continues: Option<u32>,
     /// Token ids that the policy sampled, including the end-of-sequence token if it was sampled.
     pub response: Vec<u32>,
     /// Behaviour log-prob of each response token (untruncated distribution at the sampling temperature); as long as
@@ -129,6 +132,16 @@ impl Episode {
             let image = self.images.get(shown.number as usize)?.clone();
             Some(SequenceImage { start: start as u32 + shown.start, image })
         })
+    }
+
+    /// The numbers of the steps that make up the conversation of a step, which is the last of them.
+    pub fn conversation(&self, step: usize) -> Vec<usize> {
+        let mut all = vec![step];
+        while let Some(before) = self.steps[all[all.len() - 1]].continues {
+            all.push(before as usize);
+        }
+        all.reverse();
+        all
     }
 
     /// Number of the step that the environment failed in; none where it failed in the reset or not at all.

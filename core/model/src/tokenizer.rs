@@ -19,6 +19,7 @@ use crate::files::{read_object, write_json, write_whole};
 use crate::input_error;
 
 mod bounded;
+mod conversation;
 mod ends;
 mod jinja;
 mod python;
@@ -27,6 +28,7 @@ mod texts;
 mod turns;
 
 use bounded::bounded;
+pub use conversation::{Answered, Continuing};
 pub use ends::{End, Ends};
 pub use nestor_plugin::Message;
 use template::Template;

@@ -95,6 +95,12 @@ pub struct Observation {
     /// The chat that the policy sees, where the observation is one ([`Message::chat`]); else empty. Its last message has `text`
     /// as its content, and the template writes that message alone.
     pub messages: Vec<Message>,
+    /// The messages are the whole conversation so far, the policy's responses among them. The host then continues the tokens of the
+    /// step whose conversation they extend, and uses no prompt template.
+    pub conversation: bool,
+    /// Tools that the policy may call, as OpenAI has them; they hold until a step names others. The instance then implements
+    /// [`crate::Respond`].
+    pub tools: Vec<Value>,
     /// The images that the policy sees, in order; only a policy that reads images can play such an environment. At most 64
     /// of 16 Mi pixels together. The template shows them by `{{ image }}`.
     pub images: Vec<Image>,
@@ -123,10 +129,16 @@ pub struct Observation {
 }
 
 impl Observation {
-    fn put(&self, out: &mut Out<'_>) -> ffi::Step {
+    pub(crate) fn put(&self, out: &mut Out<'_>) -> ffi::Step {
         out.text(ffi::OBSERVATION, &self.text);
         for message in &self.messages {
             out.text(ffi::MESSAGE, &json!(message).to_string());
+        }
+        if self.conversation {
+            out.text(ffi::CONVERSATION, "");
+        }
+        for tool in &self.tools {
+            out.text(ffi::TOOL, &tool.to_string());
         }
         for image in &self.images {
             out.bytes(ffi::IMAGE, &image.to_bytes());
@@ -274,6 +286,14 @@ impl<E: Environment> Functions<E> {
     unsafe fn world<'a>(world: *mut c_void) -> &'a Arc<E> {
         // SAFETY: a box of this type from `open`.
         unsafe { &*world.cast() }
+    }
+
+    /// # Safety
+    /// `env` is from `spawn`, used by one thread at a time.
+    pub(crate) unsafe fn parts<'a>(env: *mut c_void) -> (&'a E, &'a mut E::Instance) {
+        // SAFETY: the caller's promise.
+        let Env { world, instance } = unsafe { Self::env(env) };
+        (world, instance)
     }
 
     unsafe fn env<'a>(env: *mut c_void) -> &'a mut Env<E> {

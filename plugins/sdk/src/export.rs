@@ -13,8 +13,8 @@ use crate::{Environment, Estimator, Loss, config, ffi, guard};
 /// nestor_plugin::export! { environments: [NumberLine + expert + snapshot], estimators: [Gigpo + parts] }
 /// ```
 ///
-/// After an environment write `+ expert` and `+ snapshot` where its instances implement [`Expert`](crate::Expert) and
-/// [`Snapshot`](crate::Snapshot), and `+ images` or `+ messages` where it cannot be played without its images or its messages: a
+/// After an environment write `+ expert`, `+ snapshot` and `+ respond` where its instances implement [`Expert`](crate::Expert),
+/// [`Snapshot`](crate::Snapshot) and [`Respond`](crate::Respond), and `+ images` or `+ messages` where it cannot be played without its images or its messages: a
 /// host that does not know them then refuses the plugin. After an estimator write `+ parts`, `+ columns` and `+ state` where it implements
 /// [`Parts`](crate::Parts), [`Columns`](crate::Columns) and [`State`](crate::State). Losses ([`Loss`](crate::Loss)) are a third list,
 /// `losses: [Holder]`. A list may be omitted.
@@ -73,6 +73,7 @@ macro_rules! export {
         $crate::export!(@tables $of [$($rest)*] $all [$($table)* $crate::export!(@table $first $of $all),])
     };
     (@table expert $env:ident $all:tt) => { $crate::table($crate::ffi::EXPERT, $crate::EnvironmentFunctions::<$env>::EXPERT) };
+    (@table respond $env:ident $all:tt) => { $crate::table($crate::ffi::RESPOND, $crate::EnvironmentFunctions::<$env>::RESPOND) };
     (@table snapshot $env:ident $all:tt) => {
         $crate::table($crate::ffi::SNAPSHOT, $crate::EnvironmentFunctions::<$env>::SNAPSHOT)
     };
@@ -90,6 +91,7 @@ macro_rules! export {
     // The least minor version of a host that a component can work with.
     (@least expert) => { 0 };
     (@least snapshot) => { 0 };
+    (@least respond) => { 6 };
     (@least images) => { 3 };
     (@least messages) => { 4 };
     (@least columns) => { 2 };

@@ -7,7 +7,7 @@ use std::ffi::c_void;
 
 pub const MAGIC: u64 = 0x4e45_5354_4f52_504c;
 pub const ABI_MAJOR: u32 = 1;
-pub const ABI_MINOR: u32 = 5;
+pub const ABI_MINOR: u32 = 6;
 /// The one exported function.
 pub const ENTRY: &str = "nestor_plugin_entry";
 
@@ -43,6 +43,8 @@ pub const METRICS: u32 = 13;
 pub const LACKS: u32 = 14;
 pub const IMAGE: u32 = 15;
 pub const MESSAGE: u32 = 16;
+pub const TOOL: u32 = 17;
+pub const CONVERSATION: u32 = 18;
 
 pub const ENVIRONMENT: u32 = 1;
 pub const ESTIMATOR: u32 = 2;
@@ -57,6 +59,8 @@ pub const NEEDS_ENTROPY: u32 = 8;
 pub const EXPERT: &str = "nestor.env.expert/1";
 /// Id of the snapshot extension.
 pub const SNAPSHOT: &str = "nestor.env.snapshot/1";
+/// Id of the respond extension.
+pub const RESPOND: &str = "nestor.env.respond/1";
 /// Id of the parts extension.
 pub const PARTS: &str = "nestor.estimator.parts/1";
 /// Id of the state extension of an estimator.
@@ -137,6 +141,25 @@ pub struct Environment {
 pub struct Expert {
     pub next_action: unsafe extern "C" fn(env: *mut c_void, sink: *mut Sink) -> i32,
     pub response: unsafe extern "C" fn(env: *mut c_void, action: Str, sink: *mut Sink) -> i32,
+}
+
+#[repr(C)]
+pub struct Response {
+    pub text: Str,
+    pub message: Str,
+    pub broken_call: u8,
+    pub cut: u8,
+    pub prompt: *const u32,
+    pub prompt_tokens: u64,
+    pub tokens: *const u32,
+    pub logprobs: *const f32,
+    pub count: u64,
+}
+
+#[repr(C)]
+pub struct Respond {
+    pub respond:
+        unsafe extern "C" fn(env: *mut c_void, response: *const Response, sink: *mut Sink, out: *mut Step) -> i32,
 }
 
 #[repr(C)]

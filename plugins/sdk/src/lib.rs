@@ -1,6 +1,6 @@
 //! The plugin interface of Nestor. `nestor_plugin.h` is the source of truth; this crate is its safe Rust form.
 //!
-//! A plugin author implements [`Environment`] and [`Instance`] (and [`Expert`] or [`Snapshot`]), or [`Estimator`] (and
+//! A plugin author implements [`Environment`] and [`Instance`] (and [`Expert`], [`Snapshot`] or [`Respond`]), or [`Estimator`] (and
 //! [`Parts`], [`Columns`] or [`State`]), or [`Loss`], and writes one [`export!`]. [`WeightedParts`] is the short form of most
 //! estimators. No plugin needs `unsafe`: this crate catches panics, parses configs, and carries text and arrays across. [`parse`] reads the usual tagged
 //! responses. Estimators share pieces: [`stats`] of groups, sums along episodes ([`returns`]), definitions of states ([`anchor`]) and
@@ -46,6 +46,7 @@ mod message;
 pub mod parse;
 pub mod recorded;
 mod replay;
+mod respond;
 pub mod returns;
 mod rows;
 pub mod stats;
@@ -69,6 +70,7 @@ pub use image::Image;
 pub use loss::{Loss, LossNeeds, Losses, Tokens};
 pub use message::{Message, unless_chat};
 pub use replay::{Replay, Replayed, running};
+pub use respond::{Respond, Response, ToolCall};
 pub use rows::Rows;
 pub use schemars;
 pub use serde;

@@ -44,6 +44,20 @@ fn layouts() -> Vec<Layout> {
             close_world
         ),
         layout!(Expert, "nestor_expert", next_action, response),
+        layout!(
+            Response,
+            "nestor_response",
+            text,
+            message,
+            broken_call,
+            cut,
+            prompt,
+            prompt_tokens,
+            tokens,
+            logprobs,
+            count
+        ),
+        layout!(Respond, "nestor_respond", respond),
         layout!(Estimator, "nestor_estimator", open, needs, score, close),
         layout!(
             Rows,

@@ -16,7 +16,7 @@ use crate::loss_call::LossCall;
 use crate::observation::{of_reset, of_step};
 
 /// Version of these messages with that of the program, so that a `nestor-host` of another build is noticed.
-pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "/3");
+pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "/4");
 /// Longest body inside a message. A longer one is in the shared file.
 pub const INLINE: usize = 16 << 10;
 

@@ -1,6 +1,7 @@
 //! One episode as a state machine: begin, then respond and observe in turn, then finish.
 
 use anyhow::{Context, Result, bail};
+use nestor_chat::{Parsed, for_template, parse};
 use serde_json::Value;
 
 use super::prompt::{PromptTemplate, PromptTokens, PromptVariables, RenderedPrompt, check_images, history, markers};
@@ -22,7 +23,7 @@ pub fn won(seen: &Observation) -> bool {
 }
 
 /// An episode under way.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct EpisodeState {
     episode: Episode,
     now: Observation,
@@ -30,6 +31,9 @@ pub struct EpisodeState {
     images: Vec<u32>,
     /// The system message of the reset, which holds for the whole episode.
     system: Option<Message>,
+    /// The tools that the policy may call, and the step from which on they are these.
+    tools: Vec<Value>,
+    tools_since: usize,
 }
 
 /// An episode of the expert before it is tokenised: the observation of the reset, then each response and the observation
@@ -43,6 +47,8 @@ pub struct Demonstration {
 #[derive(Debug, Clone, Default)]
 pub struct StepTokens {
     pub prompt: PromptTokens,
+    /// The step whose conversation the prompt continues; none where it is whole.
+    pub continues: Option<u32>,
     pub response: Vec<u32>,
     /// Log-prob of each response token.
     pub logprobs: Vec<f32>,
@@ -53,7 +59,7 @@ impl EpisodeState {
     pub fn new(plan: EpisodePlan) -> Self {
         let EpisodePlan { group, episode, task, seed } = plan;
         let episode = Episode { group, episode, task, seed, ..Episode::default() };
-        Self { episode, now: Observation::default(), images: Vec::new(), system: None }
+        Self { episode, ..Self::default() }
     }
 
     /// Takes the reset's observation; true if the episode is over before it began.
@@ -82,16 +88,68 @@ impl EpisodeState {
         &self,
         template: &PromptTemplate,
         (rollout, config): (&Rollout, &Config),
-        encode: impl FnOnce(&[Message]) -> Result<Vec<u32>>,
+        encode: impl FnOnce(&[Message], Option<&[Value]>) -> Result<Vec<u32>>,
     ) -> Result<PromptTokens> {
+        if self.now.conversation {
+            let whole = || {
+                self.check_conversation(rollout)?;
+                PromptTokens::new(
+                    encode(&for_template(&self.now.messages), self.tools())?,
+                    (&[], Vec::new()),
+                    rollout,
+                    config,
+                )
+            };
+            return whole().with_context(|| self.next_step());
+        }
         let rendered = self.render(template, rollout)?;
         let built = || {
             check_images(&self.images, &rendered, template, config)?;
             let shown = self.episode.shown(&rendered.images).cloned().collect();
-            let tokens = encode(&self.chat(rendered.text.clone(), rollout)?)?;
+            let tokens = encode(&for_template(&self.chat(rendered.text.clone(), rollout)?), self.tools())?;
             PromptTokens::new(tokens, (&rendered.images, shown), rollout, config)
         };
         built().with_context(|| self.next_step())
+    }
+
+    /// Refuses what has no place in a conversation that comes whole.
+    fn check_conversation(&self, rollout: &Rollout) -> Result<()> {
+        let key = match () {
+            () if rollout.template.is_some() => "rollout.template",
+            () if rollout.system.is_some() => "rollout.system",
+            () if !self.images.is_empty() => {
+                return Err(input_error!("the environment shows images in a whole conversation"));
+            }
+            () => return Ok(()),
+        };
+        Err(input_error!(
+            "recipe key `{key}`: the environment's messages are the whole conversation, which nothing is added to; remove the key"
+        ))
+    }
+
+    /// The tools that the policy may call; none where there are none.
+    pub fn tools(&self) -> Option<&[Value]> {
+        Some(&self.tools[..]).filter(|tools| !tools.is_empty())
+    }
+
+    /// The messages, where they are the whole conversation so far.
+    pub fn whole_conversation(&self) -> Option<&[Message]> {
+        Some(&self.now.messages[..]).filter(|_| self.now.conversation)
+    }
+
+    /// Counts one more conversation of an episode whose messages come whole, as a metric of the environment.
+    pub fn count_conversation(&mut self) {
+        *self.episode.metrics.entry("conversations".into()).or_insert(0.0) += 1.0;
+    }
+
+    /// Number of the first step that had the tools of now.
+    pub fn tools_since(&self) -> usize {
+        self.tools_since
+    }
+
+    /// The policy's response, taken apart where it may call tools.
+    pub fn parsed(&self, text: &str) -> Parsed {
+        if self.tools.is_empty() { Parsed::of_text(text) } else { parse(text) }
     }
 
     fn variables(&self, rollout: &Rollout) -> PromptVariables<'_> {
@@ -122,7 +180,7 @@ impl EpisodeState {
     /// The images of a prompt behind `before` tokens of the conversation, and those of the conversation where there are any.
     pub fn images(&self, before: usize, prompt: &PromptTokens) -> Vec<SequenceImage> {
         let (mut images, mut start) = (Vec::new(), 0);
-        for step in self.episode.steps.iter().filter(|_| before > 0) {
+        for step in self.episode.steps.iter().filter(|_| before > 0 && !self.now.conversation) {
             images.extend(self.episode.placed(start, &step.prompt_images));
             start += step.prompt.len() + step.response.len();
         }
@@ -130,9 +188,10 @@ impl EpisodeState {
         images
     }
 
-    /// The token ids of the whole conversation: in a transcript each step's `prompt` holds only what it added.
-    pub fn conversation(&self) -> Vec<u32> {
-        self.episode.steps.iter().flat_map(|s| s.prompt.iter().chain(&s.response)).copied().collect()
+    /// The token ids of the conversation that ends with a step's response.
+    pub fn conversation(&self, step: usize) -> Vec<u32> {
+        let steps = self.episode.conversation(step).into_iter().map(|number| &self.episode.steps[number]);
+        steps.flat_map(|step| step.prompt.iter().chain(&step.response)).copied().collect()
     }
 
     /// Ends the episode with its last step, although the environment is not done.
@@ -159,13 +218,14 @@ impl EpisodeState {
 
     /// Records a response; [`Self::observe`] adds its outcome.
     pub fn respond(&mut self, tokens: StepTokens, response_text: String) {
-        let StepTokens { prompt: PromptTokens { tokens: prompt, images: prompt_images }, response, logprobs } = tokens;
+        let StepTokens { prompt, continues, response, logprobs } = tokens;
+        let PromptTokens { tokens: prompt, images: prompt_images } = prompt;
         let images = std::mem::take(&mut self.images);
         let observation = std::mem::take(&mut self.now.text);
         let messages = std::mem::take(&mut self.now.messages);
         let admissible = std::mem::take(&mut self.now.admissible);
         let anchor = std::mem::take(&mut self.now.anchor);
-        let sampled = Step { prompt, prompt_images, response, logprobs, response_text, ..Step::default() };
+        let sampled = Step { prompt, continues, prompt_images, response, logprobs, response_text, ..Step::default() };
         let step = Step { observation, messages, images, admissible, anchor, ..sampled };
         self.episode.steps.push(step);
     }
@@ -201,6 +261,10 @@ impl EpisodeState {
             self.episode.goal.clone_from(&seen.task);
         }
         self.episode.metrics.extend(std::mem::take(&mut seen.metrics));
+        let tools = std::mem::take(&mut seen.tools);
+        if !tools.is_empty() && tools != self.tools {
+            (self.tools, self.tools_since) = (tools, self.episode.steps.len());
+        }
         let images = std::mem::take(&mut seen.images);
         self.images = images.into_iter().map(|image| self.episode.number_of(image.into())).collect();
         self.now = seen;

@@ -9,9 +9,10 @@ use rand::RngExt;
 
 use super::episode_state::{Demonstration, EpisodeState, StepTokens};
 use super::failures::{FailedReset, Failures};
-use super::player::{Player, StepPrompt};
+use super::player::Player;
 use super::pool::Pool;
 use super::prompt;
+use super::step_prompt::StepPrompt;
 use super::tasks::EpisodePlan;
 use crate::data::Episode;
 use crate::engine::{NoiseKey, noise};
@@ -224,7 +225,7 @@ impl Player {
             };
             playing.begin(played.first);
             for (text, seen) in played.steps {
-                let Some(StepPrompt { new: prompt, .. }) = self.step_prompt(&mut playing)? else { break };
+                let Some(StepPrompt { new: prompt, continues, .. }) = self.step_prompt(&mut playing)? else { break };
                 let mut response = self.tokenizer.encode(&text).with_context(|| playing.next_step())?;
                 response.push(eos);
                 let limit = self.rollout.max_response_tokens;
@@ -235,7 +236,7 @@ impl Player {
                         response.len()
                     ));
                 }
-                playing.respond(StepTokens { prompt, response, logprobs: Vec::new() }, text);
+                playing.respond(StepTokens { prompt, continues, response, logprobs: Vec::new() }, text);
                 playing.observe(seen, self.rollout.max_steps)?;
             }
             episodes.push(playing.finish());

@@ -5,6 +5,7 @@ mod distributed;
 mod expert;
 mod failures;
 mod player;
+mod step_prompt;
 mod episode_state;
 mod pool;
 mod queue;

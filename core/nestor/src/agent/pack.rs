@@ -6,8 +6,8 @@ use crate::data::{Batch, Episode, Sequence};
 use crate::recipe::{Rollout, Update};
 use crate::tokenizer::Ends;
 
-/// One row per step, episode by episode, steps ascending. A sequence holds one step, or in a transcript all steps of an
-/// episode.
+/// One row per step, episode by episode, steps ascending. A sequence holds one step, or in a transcript all steps of a
+/// conversation.
 ///
 /// The last token of every step gets the episode's return as reward, less the penalty where the step was invalid. Failed
 /// episodes have no rows.
@@ -20,18 +20,25 @@ fn pack_all<'a>(episodes: impl Iterator<Item = &'a Episode>, rollout: &Rollout) 
     let rows = &mut batch.rows;
     rows.token_offsets.push(0);
     for episode in episodes {
-        let mut sequence = Sequence::default();
+        // The sequence of each step.
+        let mut sequence_of: Vec<usize> = Vec::with_capacity(episode.steps.len());
         let episode_return = episode.episode_return();
         for (number, step) in episode.steps.iter().enumerate() {
             let row = rows.group.len() as u32;
             let penalty = if step.valid { 0.0 } else { rollout.invalid_action_penalty };
+            let of = step.continues.map_or(batch.sequences.len(), |before| sequence_of[before as usize]);
+            if of == batch.sequences.len() {
+                batch.sequences.push(Sequence::default());
+            }
+            sequence_of.push(of);
+            let sequence = &mut batch.sequences[of];
             rows.group.push(episode.group);
             rows.episode.push(episode.episode);
             rows.step.push(number as u32);
             sequence.images.extend(episode.placed(sequence.tokens.len(), &step.prompt_images));
             sequence.tokens.extend(&step.prompt);
             sequence.rows.push(row);
-            rows.sequence.push(batch.sequences.len() as u32);
+            rows.sequence.push(of as u32);
             rows.span_start.push(sequence.tokens.len() as u32);
             sequence.tokens.extend(&step.response);
             rows.reward.push(step.reward);
@@ -50,9 +57,6 @@ fn pack_all<'a>(episodes: impl Iterator<Item = &'a Episode>, rollout: &Rollout) 
             rows.logprobs.extend(&step.logprobs);
             // Demonstrations have no log-probs.
             rows.logprobs.resize(end, 0.0);
-            if !rollout.is_transcript() || number + 1 == episode.steps.len() {
-                batch.sequences.push(std::mem::take(&mut sequence));
-            }
         }
     }
     batch

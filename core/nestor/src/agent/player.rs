@@ -7,22 +7,27 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use serde_json::json;
 
 use super::episode_state::{EpisodeState, StepTokens};
 use super::failures::{FailedReset, Failures, Faults};
 use super::pool::Pool;
-use super::prompt::{self, PromptTemplate, PromptTokens};
+use super::prompt;
+use super::step_prompt::{Place, PromptSettings, StepPrompt, StepPrompts};
 use super::tasks::EpisodePlan;
 use crate::data::Episode;
-use crate::engine::{Counters, Engine, EngineOptions, NoiseKey, Request, Sampling, Spent, Weights, noise};
+use crate::engine::{
+    Completion, Counters, Engine, EngineOptions, FinishReason, NoiseKey, Request, Sampling, Spent, Weights, noise,
+};
 use crate::error::Stopped;
 use crate::failpoint::failpoint;
 use crate::model::vision::placed;
 use crate::model::{Config, Model};
-use crate::plugin::{Env, Observation, SharedEnv};
+use crate::plugin::{Env, Observation, SharedEnv, TakenResponse};
 use crate::progress::Progress;
 use crate::recipe::{Eval, Rollout};
-use crate::tokenizer::{Ends, Tokenizer, Turns};
+use crate::terminal;
+use crate::tokenizer::{Ends, Tokenizer};
 
 /// Wait for environments before the first pass, whose duration is not known.
 const FIRST_PATIENCE: Duration = Duration::from_millis(5);
@@ -96,9 +101,9 @@ pub struct Player {
     /// Environments that no episode uses.
     pub(super) idle: Vec<Env>,
     deterministic: bool,
-    template: PromptTemplate,
-    /// Continues a conversation, where an episode is one.
-    turns: Option<Turns>,
+    prompts: StepPrompts,
+    /// A warning that a chat template rewrites conversations is out.
+    warned: bool,
     engine: Engine,
     pool: Pool<Observation>,
     /// Threads for the expert's episodes, from the first demonstration on.
@@ -126,8 +131,7 @@ impl Player {
             seed,
             ..EngineOptions::default()
         });
-        let template = prompt::template(&shared_env, &rollout)?;
-        let turns = if rollout.is_transcript() { Some(Turns::new(&tokenizer)?) } else { None };
+        let prompts = StepPrompts::new(prompt::template(&shared_env, &rollout)?, &tokenizer, &rollout)?;
         let pool = Pool::new(&shared_env, rollout.env_threads)?;
         Ok(Self {
             tokenizer,
@@ -137,8 +141,8 @@ impl Player {
             rollout,
             idle: Vec::new(),
             deterministic,
-            template,
-            turns,
+            prompts,
+            warned: false,
             engine,
             pool,
             experts: None,
@@ -221,7 +225,7 @@ impl Player {
                 playing: EpisodeState::new(*p),
                 resets: 1,
                 env: None,
-                prompt: PromptTokens::default(),
+                prompt: StepPrompt::default(),
             });
         }
         let mut remaining = plan.len();
@@ -281,10 +285,8 @@ impl Player {
                 let index = index_of[&done.key.episode];
                 let current = &mut in_flight[index];
                 let text = self.tokenizer.decode(&done.tokens, true);
-                let prompt = std::mem::take(&mut current.prompt);
-                let tokens = StepTokens { prompt, response: done.tokens, logprobs: done.logprobs };
-                current.playing.respond(tokens, text.clone());
-                self.pool.submit(index, current.env.take(), move |env| env.step(&text));
+                let response = current.respond(done, text);
+                self.pool.submit(index, current.env.take(), move |env| env.respond(response));
                 failpoint("mid-rollout");
             }
             self.progress.advance(0, (self.engine.counters().generated - drawn) as usize);
@@ -303,11 +305,11 @@ impl Player {
     /// Queues the next step of an episode; false where it was cut instead, for lack of room.
     fn ask(&mut self, current: &mut EpisodeInFlight, settings: &PlaySettings) -> Result<bool> {
         let playing = &mut current.playing;
-        let Some(StepPrompt { before, new }) = self.step_prompt(playing)? else { return Ok(false) };
-        let prompt = [&before[..], &new.tokens].concat();
-        let images = playing.images(before.len(), &new);
+        let Some(asked) = self.step_prompt(playing)? else { return Ok(false) };
+        let prompt = asked.tokens();
+        let images = playing.images(asked.before.len(), &asked.new);
         let images = placed(&images, &prompt, &self.config).with_context(|| playing.next_step())?;
-        current.prompt = new;
+        current.prompt = asked;
         let PlaySettings { stream, iteration, sampling, .. } = *settings;
         let key = NoiseKey { stream, iteration, episode: playing.number(), step: playing.step() };
         let max_new_tokens = self.rollout.max_response_tokens;
@@ -318,31 +320,26 @@ impl Player {
 
     /// The tokens before an episode's next response. None where a conversation has no room for them and a response: the
     /// episode ends with its last step.
-    pub(super) fn step_prompt(&self, playing: &mut EpisodeState) -> Result<Option<StepPrompt>> {
-        let new = self.prompt(playing)?;
-        let before = if self.turns.is_some() { playing.conversation() } else { Vec::new() };
-        if before.len() + new.tokens.len() + self.rollout.max_response_tokens > self.rollout.max_tokens() {
+    pub(super) fn step_prompt(&mut self, playing: &mut EpisodeState) -> Result<Option<StepPrompt>> {
+        let Self { tokenizer, rollout, config, .. } = self;
+        let prompt = self.prompts.next(playing, PromptSettings { tokenizer, rollout, config })?;
+        let room = rollout.max_tokens().saturating_sub(rollout.max_response_tokens);
+        if prompt.before.len() + prompt.new.tokens.len() > room {
             playing.cut();
             return Ok(None);
         }
-        Ok(Some(StepPrompt { before, new }))
+        if playing.whole_conversation().is_some() && prompt.place != Place::Continues {
+            playing.count_conversation();
+        }
+        if prompt.place == Place::Rewritten && !std::mem::replace(&mut self.warned, true) {
+            terminal::warn(&format!(
+                "warning: {}: the model's chat template writes earlier messages in another way once others follow (as one that drops \
+                 thoughts), so this prompt is encoded anew and begins another sequence; so do all such prompts",
+                playing.next_step()
+            ));
+        }
+        Ok(Some(prompt))
     }
-
-    /// The prompt ids of an episode's next step, cut to the recipe's limit. In a conversation they follow the last response.
-    fn prompt(&self, playing: &EpisodeState) -> Result<PromptTokens> {
-        playing.prompt(&self.template, (&self.rollout, &self.config), |chat| match (&self.turns, playing.last_step()) {
-            (Some(turns), Some(last)) => turns.follow_up(&self.tokenizer, &last.response, chat),
-            _ => self.tokenizer.chat(chat, true),
-        })
-    }
-}
-
-/// Token ids before a response.
-pub(super) struct StepPrompt {
-    /// The conversation so far; empty where each prompt is built afresh.
-    pub before: Vec<u32>,
-    /// Those that the step adds.
-    pub new: PromptTokens,
 }
 
 /// An episode under way, its environment while no thread has it, and the prompt that is being answered.
@@ -351,10 +348,23 @@ struct EpisodeInFlight {
     /// Resets so far.
     resets: u32,
     env: Option<Env>,
-    prompt: PromptTokens,
+    prompt: StepPrompt,
 }
 
 impl EpisodeInFlight {
+    /// Records a response; returns it as the environment gets it.
+    fn respond(&mut self, done: Completion, text: String) -> TakenResponse {
+        let asked = std::mem::take(&mut self.prompt);
+        let parsed = self.playing.parsed(&text);
+        let message = json!(parsed.message(self.playing.step())).to_string();
+        let (cut, prompt) = (done.finished == FinishReason::Length, asked.tokens());
+        let StepPrompt { new, continues, .. } = asked;
+        let Completion { tokens, logprobs, .. } = done;
+        let sampled = StepTokens { prompt: new, continues, response: tokens.clone(), logprobs: logprobs.clone() };
+        self.playing.respond(sampled, text.clone());
+        TakenResponse { text, message, broken_call: parsed.broken, cut, prompt, tokens, logprobs }
+    }
+
     /// Records an observation; true if the episode is over.
     fn observe(&mut self, seen: Observation, max_steps: u32) -> Result<bool> {
         if self.playing.step() == 0 {

@@ -77,6 +77,11 @@ pub struct PromptTokens {
 }
 
 impl PromptTokens {
+    /// Tokens without images.
+    pub fn of(tokens: Vec<u32>) -> Self {
+        Self { tokens, images: Vec::new() }
+    }
+
     /// Number of first tokens that two prompts have in common, up to the first image.
     pub fn common(&self, other: &Self) -> usize {
         let tokens = self.tokens.iter().zip(&other.tokens).take_while(|(a, b)| a == b).count();

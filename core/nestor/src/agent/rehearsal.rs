@@ -6,7 +6,8 @@ use anyhow::{Context, Result};
 
 use super::episode_state::{EpisodeState, StepTokens};
 use super::failures::Failures;
-use super::prompt::{self, PromptTemplate};
+use super::prompt;
+use super::step_prompt::{PromptSettings, StepPrompts};
 use super::tasks::EpisodePlan;
 use super::teacher_prompt::TeacherPrompts;
 use crate::error::Stopped;
@@ -14,7 +15,7 @@ use crate::input_error;
 use crate::model::Config;
 use crate::plugin::{Env, Observation, SharedEnv};
 use crate::recipe::Rollout;
-use crate::tokenizer::{Tokenizer, Turns};
+use crate::tokenizer::Tokenizer;
 
 /// A rendered prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -156,11 +157,11 @@ impl Rehearsal<'_> {
     /// Rehearses episodes of a split.
     pub fn play(&self, split: &str, plan: &[EpisodePlan]) -> Result<Rehearsed> {
         let template = prompt::template(self.shared_env, self.rollout)?;
-        let turns = if self.rollout.is_transcript() { Some(Turns::new(self.tokenizer)?) } else { None };
+        let prompts = StepPrompts::new(template, self.tokenizer, self.rollout)?;
         let mut env = self.shared_env.spawn()?;
         let mut rehearsed = Rehearsed::default();
         for plan in plan {
-            if !self.episode(&mut env, split, *plan, (&template, turns.as_ref()), &mut rehearsed)? {
+            if !self.episode(&mut env, split, *plan, &prompts, &mut rehearsed)? {
                 env = self.shared_env.spawn()?; // the instance may be dead
             }
         }
@@ -197,8 +198,8 @@ impl Rehearsal<'_> {
             if playing.begin(seen) {
                 continue;
             }
-            let prompt = playing.prompt(&template, (&unlimited, self.config), |chat| {
-                let rendered = self.tokenizer.render(chat, true)?;
+            let prompt = playing.prompt(&template, (&unlimited, self.config), |chat, tools| {
+                let rendered = self.tokenizer.render_with_tools(chat, tools, true)?;
                 // A token has at least one byte, so that a short text needs no counting.
                 let fits = self.config.vision.is_none() && rendered.len() < limit;
                 if fits { Ok(vec![0]) } else { self.tokenizer.encode(&rendered) }
@@ -247,7 +248,7 @@ impl Rehearsal<'_> {
         env: &mut Env,
         split: &str,
         plan: EpisodePlan,
-        (template, turns): (&PromptTemplate, Option<&Turns>),
+        prompts: &StepPrompts,
         rehearsed: &mut Rehearsed,
     ) -> Result<bool> {
         let mut playing = EpisodeState::new(plan);
@@ -261,14 +262,11 @@ impl Rehearsal<'_> {
         if playing.begin(seen) {
             return Ok(true);
         }
-        let settings = (self.rollout, self.config);
-        let mut rendered = String::new();
-        let tokens = playing.prompt(template, settings, |chat| {
-            rendered = self.tokenizer.render(chat, true)?;
-            self.tokenizer.encode(&rendered)
-        })?;
+        let settings = PromptSettings { tokenizer: self.tokenizer, rollout: self.rollout, config: self.config };
+        let tokens = prompts.next(&playing, settings)?.new;
         rehearsed.prompts.push(tokens.tokens.len());
-        let prompt = RehearsedPrompt { task: plan.task, text: rendered, tokens: tokens.tokens.len() };
+        let text = self.tokenizer.decode(&tokens.tokens, false);
+        let prompt = RehearsedPrompt { task: plan.task, text, tokens: tokens.tokens.len() };
         rehearsed.first.get_or_insert(prompt);
         let begun = tokens.clone();
 
@@ -291,7 +289,7 @@ impl Rehearsal<'_> {
         if self.shared_env.has_expert() {
             rehearsed.responses.push((ids.len() + 1).min(limit));
         }
-        let sampled = StepTokens { prompt: tokens, response: ids.clone(), logprobs: Vec::new() };
+        let sampled = StepTokens { prompt: tokens, continues: None, response: ids.clone(), logprobs: Vec::new() };
         playing.respond(sampled, response.clone());
         let seen = match env.step(&response) {
             Err(error) if error.is::<Stopped>() => return Err(error),
@@ -313,14 +311,11 @@ impl Rehearsal<'_> {
             rehearsed.ended += usize::from(over || self.rollout.max_steps == 1);
             return Ok(true);
         }
-        let later = playing.prompt(template, settings, |chat| match turns {
-            Some(turns) => turns.follow_up(self.tokenizer, &ids, chat),
-            None => self.tokenizer.chat(chat, true),
-        })?;
-        rehearsed.later.push(later.tokens.len());
-        rehearsed.common.push(match turns {
+        let later = prompts.next(&playing, settings)?;
+        rehearsed.later.push(later.new.tokens.len());
+        rehearsed.common.push(match later.continues {
             Some(_) => begun.tokens.len(),
-            None => begun.common(&later),
+            None => begun.common(&later.new),
         });
         Ok(true)
     }

@@ -155,6 +155,9 @@ fn step_object(episode: &Episode, step: &Step, tokenizer: &Tokenizer) -> Value {
         "logprobs": step.logprobs.iter().map(|&l| (f64::from(l) * 1e4).round() / 1e4).collect::<Vec<_>>(),
         "info": step.info,
     });
+    if let Some(before) = step.continues {
+        object["continues"] = before.into();
+    }
     if !step.messages.is_empty() {
         object["messages"] = json!(step.messages);
     }

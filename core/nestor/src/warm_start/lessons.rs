@@ -131,7 +131,10 @@ fn conversations(tokenizer: &Tokenizer, chat: &Chat) -> Result<Vec<Episode>> {
         let new = prompt.strip_prefix(&*seen).filter(|_| !all.is_empty());
         let step = Step { prompt: tokenizer.encode(new.unwrap_or(&prompt))?, response, ..Step::default() };
         match (new, all.last_mut()) {
-            (Some(_), Some(last)) => last.steps.push(step),
+            (Some(_), Some(last)) => {
+                let continues = Some(last.steps.len() as u32 - 1);
+                last.steps.push(Step { continues, ..step });
+            }
             _ => all.push(Episode { steps: vec![step], ..Episode::default() }),
         }
         seen = prompt + said;

@@ -22,7 +22,7 @@ use crate::policy::update::{LrSchedule, differentiate};
 use crate::policy::{Network, Packed, PassOptions, policy_gradients};
 use crate::progress::Progress;
 use crate::ranks::{Comm, exchange};
-use crate::recipe::{HistoryMode, Rollout, Update, WarmStart};
+use crate::recipe::{Rollout, Update, WarmStart};
 use crate::shard::{Ranks, StepReport};
 pub use lessons::Lessons;
 
@@ -115,9 +115,7 @@ impl Imitation<'_> {
                 return Ok(false);
             }
             let batch = match self.lessons {
-                Some(lessons) => {
-                    conversations(&lessons.batch(self.settings, self.state.steps, self.seed), self.rollout)
-                }
+                Some(lessons) => pack(&lessons.batch(self.settings, self.state.steps, self.seed), self.rollout),
                 None => self.demonstrated()?,
             };
             let lr = self.learning_rate();
@@ -164,7 +162,7 @@ impl Imitation<'_> {
         if held_out.is_empty() || (done < self.steps && !done.is_multiple_of(every)) {
             return Ok(None);
         }
-        let batch = conversations(held_out, self.rollout);
+        let batch = pack(held_out, self.rollout);
         let passes = ScoringPasses::new(policy.micro_batching(self.update.micro_batch_tokens), &batch);
         // The line of the warm start counts its steps alone.
         let ranks = Ranks { progress: Progress::hidden(), ..policy.ranks.clone() };
@@ -221,11 +219,4 @@ impl Imitation<'_> {
         let total = exchange(self.comm, Ok(total))?.into_iter().sum();
         Ok((total, policy.step(lr, self.update.grad_clip)?))
     }
-}
-
-/// Conversations as sequences to train on, whatever the recipe's history is.
-fn conversations(all: &[Episode], rollout: &Rollout) -> Batch {
-    let mut rollout = rollout.clone();
-    rollout.history.mode = HistoryMode::Transcript;
-    pack(all, &rollout)
 }

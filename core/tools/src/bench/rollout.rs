@@ -141,6 +141,9 @@ impl<'a> Stage<'a> {
                     reward: turn.reward,
                     valid: true,
                     terminated: over,
+                    continues: (self.script.history == HistoryMode::Transcript)
+                        .then(|| steps.len().checked_sub(1).map(|last| last as u32))
+                        .flatten(),
                     ..Step::default()
                 });
                 match scripted.turns.get(steps.len()) {

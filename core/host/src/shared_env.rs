@@ -115,6 +115,7 @@ impl SharedEnv {
         let has = |extension: &str| lacks.iter().all(|id| id != extension);
         tables.expert = tables.expert.filter(|_| has(ffi::EXPERT));
         tables.snapshot = tables.snapshot.filter(|_| has(ffi::SNAPSHOT));
+        tables.respond = tables.respond.filter(|_| has(ffi::RESPOND));
         let can = Extensions {
             expert: tables.expert.is_some(),
             snapshots: tables.snapshot.is_some(),

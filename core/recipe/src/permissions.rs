@@ -54,6 +54,7 @@ pub(super) const FREE: &[&str] = &[
     "rollout.cache_tokens",
     "rollout.env_errors",
     "rollout.env_threads",
+    "rollout.open_episodes",
     "rollout.slots",
     "sharding",
     "tensorboard",

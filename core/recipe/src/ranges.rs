@@ -241,6 +241,7 @@ fn rollout(r: &Rollout) -> Option<Problem> {
         ("max_response_tokens", r.max_response_tokens, MOST_TOKENS),
         ("slots", r.slots, MOST_SLOTS),
         ("env_threads", r.env_threads, MOST_ENV_THREADS),
+        ("open_episodes", r.open_episodes.unwrap_or(1), MOST_EPISODES),
     ];
     counts
         .iter()

@@ -201,6 +201,10 @@ pub struct Rollout {
     /// Threads that step environments.
     #[serde(default = "default_env_threads")]
     pub env_threads: usize,
+    /// Episodes that a rank plays side by side, each with an instance of the environment; by default all of an iteration. Set it where an
+    /// instance is costly, as one with a process of its own is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub open_episodes: Option<usize>,
     /// Environment failures that an iteration tolerates at each rank, and so does every round of expert episodes. With one more
     /// the run ends, and saves what it has finished. A failed step ends its episode, which then counts in no statistics. A failed
     /// reset is repeated; after three of them the task is given up.

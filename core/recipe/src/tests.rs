@@ -194,6 +194,7 @@ fn errors_name_location_key_and_remedy() {
         ("tasks: 4", "tasks: 4\n  top_p: 1.5", &["`rollout.top_p` must be greater than 0 and at most 1, but is 1.5"]),
         ("tasks: 4", "tasks: 4\n  slots: 0", &["`rollout.slots` must be at least 1"]),
         ("tasks: 4", "tasks: 4\n  slots: 99999999", &["r.yaml:12:3", "`rollout.slots` must be at most 65536"]),
+        ("tasks: 4", "tasks: 4\n  open_episodes: 0", &["`rollout.open_episodes` must be at least 1"]),
         ("tasks: 4", "tasks: 4\n  env_threads: 99999", &["`rollout.env_threads` must be at most 1024, but is 99999"]),
         ("iterations: 20", "iterations: 20\ndist: {timeout_s: 0}", &["r.yaml:2:8", "`dist.timeout_s` must be from 1"]),
         (

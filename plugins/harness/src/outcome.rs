@@ -8,13 +8,13 @@ use sha2::{Digest, Sha256};
 /// The note in a line of output that ends an episode; none of any other line.
 ///
 /// # Errors
-/// For an object with a reward whose other keys are wrong.
+/// For an object with `reward` or `won` whose keys are wrong.
 pub fn of_line(line: &str) -> Result<Option<StepNote>, String> {
     if !line.starts_with('{') {
         return Ok(None);
     }
     let Ok(object) = serde_json::from_str::<Map<String, Value>>(line) else { return Ok(None) };
-    if !object.contains_key("reward") {
+    if !["reward", "won"].iter().any(|key| object.contains_key(*key)) {
         return Ok(None);
     }
     StepNote::read(&object).map(Some).map_err(|refusal| refusal.message.replace("nestor.", ""))

@@ -14,17 +14,14 @@ use crate::worker::{Event, Worker};
 
 /// Refused requests of one step after which a worker counts as flooding.
 const MOST_REFUSED: u32 = 32;
-/// Time in which a worker that is kept may finish an episode that was cut.
-const GRACE: Duration = Duration::from_secs(2);
+
+/// Time in which a worker that is kept says that it has ended an episode which was cut.
+const GRACE: Duration = Duration::from_secs(5);
 
 /// One instance.
 #[derive(Default)]
 pub struct Play {
     worker: Option<Worker>,
-    /// The worker has finished its last episode, and can begin another one.
-    ready: bool,
-    /// The last episode ended by a request, so that a line about its end may follow.
-    may_repeat: bool,
     episode: Option<Episode>,
 }
 
@@ -55,11 +52,13 @@ impl Instance for Play {
             "task": task, "number": start.task, "split": start.split, "seed": start.seed,
             "base_url": world.desk.base_url(), "api_key": token,
         });
-        self.begin(world, &token, &line, start)?;
-        let deadline = Instant::now() + world.config.start_timeout();
-        let silence =
-            || format!("made no request within {} s (config key `start_timeout_s`)", world.config.start_timeout_s);
-        match self.next(&world.config, deadline, silence)? {
+        let kept = world.config.reuse && self.runs();
+        let first = match self.begin(world, &token, &line, start) {
+            // A worker that is kept may have left with the episode before, whose last request was refused.
+            Err(_) if kept && !self.runs() => self.begin(world, &token, &line, start)?,
+            first => first?,
+        };
+        match first {
             Next::End(_) => bail!("the worker ended the episode before its first request{}", self.shown()),
             Next::Request(request) => {
                 let alike = world.desk.starts_alike((start.split.into(), start.task, start.seed), digest(&request));
@@ -94,7 +93,7 @@ impl Respond for Play {
         Ok(match self.next(&world.config, deadline, silence)? {
             Next::Request(request) => of_request(&request, Some(response)),
             Next::End(note) => {
-                self.finish(world);
+                self.leave(world);
                 of_end(&note, Some(response))
             }
         })
@@ -102,32 +101,35 @@ impl Respond for Play {
 }
 
 impl Play {
-    /// Has a worker begin an episode: the one that is there, if it can, or a new one.
-    fn begin(&mut self, world: &Harness, token: &str, line: &serde_json::Value, start: Start<'_>) -> Result<()> {
+    /// Has a worker begin an episode: the one that is there, if it is kept and runs, or a new one. Waits for its first request.
+    fn begin(&mut self, world: &Harness, token: &str, line: &serde_json::Value, start: Start<'_>) -> Result<Next> {
         let reuse = world.config.reuse;
-        let kept = self.worker.take().filter(|_| reuse && self.ready);
-        let kept = kept.and_then(|mut worker| worker.runs().then_some(worker));
+        let kept = self.worker.take().filter(|_| reuse).and_then(|mut kept| kept.runs().then_some(kept));
         let mut worker = match kept {
-            Some(worker) => worker,
-            None => {
-                self.may_repeat = false;
-                Worker::start(
-                    &world.config,
-                    &[
-                        ("OPENAI_BASE_URL", world.desk.base_url()),
-                        ("OPENAI_API_KEY", token.to_string()),
-                        ("NESTOR_TASK", line["task"].to_string()),
-                        ("NESTOR_SEED", start.seed.to_string()),
-                    ],
-                )?
-            }
+            Some(kept) => kept,
+            None => Worker::start(
+                &world.config,
+                &[
+                    ("OPENAI_BASE_URL", world.desk.base_url()),
+                    ("OPENAI_API_KEY", token.to_string()),
+                    ("NESTOR_TASK", line["task"].to_string()),
+                    ("NESTOR_SEED", start.seed.to_string()),
+                ],
+            )?,
         };
         world.desk.admit(token, worker.sender());
-        self.ready = false;
         self.episode = Some(Episode { token: token.into(), asked: None, printed: None, refused: 0 });
         let told = worker.tell(line, !reuse);
         self.worker = Some(worker);
-        told
+        told?;
+        let deadline = Instant::now() + world.config.start_timeout();
+        let silence =
+            || format!("made no request within {} s (config key `start_timeout_s`)", world.config.start_timeout_s);
+        self.next(&world.config, deadline, silence)
+    }
+
+    fn runs(&mut self) -> bool {
+        self.worker.as_mut().is_some_and(Worker::runs)
     }
 
     /// Sends the policy's response as the answer to the request that waits.
@@ -184,12 +186,10 @@ impl Play {
                     match asked {
                         Asked::End(note) => {
                             reply.json(json!({ "ended": true }));
-                            self.may_repeat = true;
                             return Ok(Next::End(note));
                         }
                         Asked::Completion(request) => match refusal(&request, config) {
                             None => {
-                                self.may_repeat = false;
                                 episode.asked = Some(((*request).clone(), reply));
                                 return Ok(Next::Request(request));
                             }
@@ -212,44 +212,42 @@ impl Play {
                     Err(why) => bail!("the worker ended the episode by a line whose {why}: {line}"),
                     Ok(None) => worker.note(line),
                     Ok(Some(note)) if !config.reuse => episode.printed = Some(note),
-                    // The line about the episode before, which a request had ended.
-                    Ok(Some(_)) if std::mem::take(&mut self.may_repeat) => {}
                     Ok(Some(note)) => return Ok(Next::End(note)),
                 },
                 Event::Closed => match episode.printed.take() {
                     Some(note) if worker.succeeded() => return Ok(Next::End(note)),
-                    Some(_) => bail!("the worker printed a reward, and then {}", worker.end()),
-                    None => bail!(
-                        "the worker {} without ending the episode: its last line must be an object with `reward`",
-                        worker.end()
-                    ),
+                    Some(_) => {
+                        let end = worker.end();
+                        bail!("the worker printed a reward, and then {end}{}", worker.shown())
+                    }
+                    None => {
+                        let end = worker.end();
+                        bail!(
+                            "the worker {end} without ending the episode: its last line must be a JSON object with `reward`{}",
+                            worker.shown()
+                        )
+                    }
                 },
                 Event::Complaint(line) => worker.note(line),
             }
         }
     }
 
-    /// Notes that the worker has ended the episode.
-    fn finish(&mut self, world: &Harness) {
-        self.ready = true;
-        if let Some(episode) = self.episode.take() {
-            world.desk.dismiss(&episode.token);
-        }
-    }
-
-    /// Ends an episode that its worker has not ended: it failed, or a limit cut it.
+    /// Ends an episode: its token is refused from now on, and so is a request that waits, where a limit of the run cut it.
+    ///
+    /// A worker that is kept then says that it has ended the episode, or leaves. Its line must not be taken for the end of the next one, so
+    /// the next one waits for it. A worker that does neither is killed.
     fn leave(&mut self, world: &Harness) {
         let Some(Episode { token, asked, .. }) = self.episode.take() else { return };
         world.desk.dismiss(&token);
         let Some((_, reply)) = asked else { return };
         reply.refuse(Refusal::new(410, "the episode is over: it reached a limit of the run"));
-        // A worker that is kept may catch the refusal and end its episode.
-        let Some(worker) = self.worker.as_mut().filter(|_| world.config.reuse) else { return };
+        let Some(mut worker) = self.worker.take().filter(|_| world.config.reuse) else { return };
         let deadline = Instant::now() + GRACE;
         while let Some(event) = worker.next(deadline) {
             match event {
                 Event::Line(line) if matches!(of_line(&line), Ok(Some(_))) => {
-                    self.ready = true;
+                    self.worker = Some(worker);
                     return;
                 }
                 Event::Closed => return,

@@ -149,8 +149,7 @@ impl Worker {
                 self.note(line);
             }
         }
-        let end = status.map_or_else(|| "closed its standard output".into(), words);
-        format!("{end}{}", self.shown())
+        status.map_or_else(|| "closed its standard output".into(), words)
     }
 
     /// True if it ended by itself with code 0.

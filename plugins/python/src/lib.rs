@@ -85,6 +85,10 @@ impl Environment for PythonEnv {
     fn has_snapshots(&self) -> bool {
         self.class.has("save") && self.class.has("load")
     }
+
+    fn takes_responses(&self) -> bool {
+        self.class.has("tools")
+    }
 }
 
-nestor_plugin::export! { environments: [PythonEnv + expert + snapshot] }
+nestor_plugin::export! { environments: [PythonEnv + expert + snapshot + respond] }

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use nestor_plugin::parse::think_action;
-use nestor_plugin::{Expert, Instance, Message, Observation, Snapshot, Start};
+use nestor_plugin::{Expert, Instance, Message, Observation, Respond, Response, Snapshot, Start, ToolCall};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -113,6 +113,17 @@ impl Play {
         Ok(Observation { reward, terminated: true, valid: true, action, info, metrics, ..Observation::default() })
     }
 
+    /// Plays a step of the class.
+    fn stepped(&mut self, world: &PythonEnv, request: Value) -> Result<Observation> {
+        let Body::Observation(seen) = self.call(world, "step", request.clone())? else { return Err(other("step")) };
+        let episode = self.running()?;
+        episode.played.push(Played { request, seen: seen.fingerprint() });
+        episode.progress.total += seen.reward;
+        episode.progress.over = seen.done;
+        let total = episode.progress.total;
+        self.observation(world, *seen, total)
+    }
+
     /// The episode under way.
     fn running(&mut self) -> Result<&mut Episode> {
         let episode = self.episode.as_mut().context("not reset yet")?;
@@ -160,7 +171,7 @@ impl Episode {
 /// The observation for the host. `total` is the sum of the episode's rewards.
 fn observation(world: &PythonEnv, seen: Seen, total: f64) -> Result<Observation> {
     let Seen { observation, reward, done, truncated, images } = seen;
-    let Fields { text, messages, task, admissible, anchor, action, valid, metrics, metadata: mut info, .. } =
+    let Fields { text, messages, tools, task, admissible, anchor, action, valid, metrics, metadata: mut info, .. } =
         observation;
     if let (true, Some(least)) = (done, world.pool.setup().won_at) {
         info.entry("won").or_insert_with(|| (total >= least).into());
@@ -172,7 +183,8 @@ fn observation(world: &PythonEnv, seen: Seen, total: f64) -> Result<Observation>
     let text = messages.last().and_then(|last| last["content"].as_str()).map_or(text, str::to_string);
     let messages = if messages.is_empty() || done { Vec::new() } else { Message::chat(&Value::Array(messages))? };
     let text = messages.last().map_or(text, |last| last.content().to_string());
-    let seen = Observation { text, messages, images, task, admissible, anchor, action, ..Observation::default() };
+    let seen =
+        Observation { text, messages, tools, images, task, admissible, anchor, action, ..Observation::default() };
     Ok(Observation { reward, terminated, truncated, valid, info, metrics, ..seen })
 }
 
@@ -201,14 +213,22 @@ impl Instance for Play {
                 json!({ "action": action.text, "valid": action.valid })
             }
         };
-        let Body::Observation(seen) = self.call(world, "step", request.clone())? else { return Err(other("step")) };
-        let episode = self.running()?;
-        episode.played.push(Played { request, seen: seen.fingerprint() });
-        episode.progress.total += seen.reward;
-        episode.progress.over = seen.done;
-        let total = episode.progress.total;
-        self.observation(world, *seen, total)
+        self.stepped(world, request)
     }
+}
+
+impl Respond for Play {
+    fn respond(&mut self, world: &PythonEnv, response: &Response) -> Result<Observation> {
+        self.running()?;
+        let calls: Vec<Value> = response.calls()?.into_iter().map(of_call).collect();
+        let message = json!({ "role": "assistant", "content": response.message.content(), "tool_calls": calls });
+        self.stepped(world, json!({ "message": message, "valid": !response.broken_call }))
+    }
+}
+
+/// A call as a class gets it: its arguments are a dict.
+fn of_call(call: ToolCall) -> Value {
+    json!({ "id": call.id, "name": call.name, "arguments": call.arguments })
 }
 
 impl Expert for Play {

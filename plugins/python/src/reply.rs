@@ -159,6 +159,9 @@ pub struct Fields {
     /// The messages that it sees, in place of the text.
     #[serde(default)]
     pub messages: Vec<Value>,
+    /// The tools that the policy may call.
+    #[serde(default)]
+    pub tools: Vec<Value>,
     /// Width and height of each image.
     #[serde(default)]
     images: Vec<(u32, u32)>,

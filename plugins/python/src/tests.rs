@@ -1,6 +1,6 @@
 //! Plays the classes of tests/cases.py in real workers.
 
-use nestor_plugin::{Environment, Expert, Instance, Message, Observation, Snapshot, Start};
+use nestor_plugin::{Environment, Expert, Instance, Message, Observation, Respond, Response, Snapshot, Start};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -52,6 +52,27 @@ fn a_class_with_every_option() {
         assert_eq!((seen.reward, seen.valid, seen.terminated), (0.5, true, seen.metrics["at"] == 2.0));
     }
     assert!(refused(play.step(&world, "up")).contains("the episode is over"));
+}
+
+#[test]
+fn a_class_with_tools_gets_calls() {
+    let world = open("Sums");
+    let (mut play, first) = start(&world, 3, 1);
+    assert_eq!((first.text.as_str(), &first.tools[0]["function"]["name"]), ("3 + 2?", &json!("add")));
+    let respond = |play: &mut Play, message: Value, broken_call: bool| {
+        let message: Message = serde_json::from_value(message).unwrap();
+        let (text, none) = (String::new(), (Vec::new(), Vec::new(), Vec::new()));
+        let (prompt, tokens, logprobs) = none;
+        let response = Response { text, message, broken_call, cut: false, prompt, tokens, logprobs };
+        play.respond(&world, &response).unwrap()
+    };
+    let call = json!([{ "id": "call_0_0", "type": "function", "function": { "name": "add", "arguments": "{\"numbers\": [3, 2]}" } }]);
+    let seen = respond(&mut play, json!({ "role": "assistant", "content": null, "tool_calls": call }), false);
+    assert_eq!((seen.text.as_str(), seen.messages[0].role.as_str(), seen.valid), ("5", "tool", true));
+    assert_eq!(seen.action, "add({\"numbers\": [3, 2]})");
+    let last = respond(&mut play, json!({ "role": "assistant", "content": "it is 5" }), true);
+    assert_eq!((last.terminated, last.reward, last.valid, &last.info["won"]), (true, 1.0, false, &json!(true)));
+    assert!(!open("Echo").takes_responses() && world.takes_responses());
 }
 
 #[test]

@@ -120,6 +120,7 @@ class Adapter:
             raise TypeError(f"`template` is {shown(template)}; it must be a text, or a method that returns one")
         optional = {"parse": self.parse, "expert": self.expert_action}
         optional |= {name: self.method(name) for name in ("response", "save", "load")}
+        optional["tools"] = hasattr(self.env, "tools")
         return {"template": template, "has": [name for name, found in optional.items() if found]}
 
     def tasks(self, split):
@@ -144,10 +145,21 @@ class Adapter:
             if len(seen) != 2:
                 raise TypeError(f"reset returned {len(seen)} values; it must return the observation, or the observation and info")
             seen, info = seen
-        return self.observe(seen, info, 0.0, False, False)
+        reply, pixels = self.observe(seen, info, 0.0, False, False)
+        reply["observation"]["tools"] = self.tools()
+        return reply, pixels
+
+    def tools(self):
+        """The tools that the policy may call in this episode, as JSON schemas of functions."""
+        tools = getattr(self.env, "tools", None)
+        tools = tools() if callable(tools) else tools
+        return [tool if "function" in tool else {"type": "function", "function": dict(tool)}
+                for tool in items([] if tools is None else tools, "`tools`")]
 
     def step(self, data):
-        if self.parse is None:
+        if "message" in data:
+            action, valid = data["message"], data["valid"]
+        elif self.parse is None:
             action, valid = data["action"], data["valid"]
         else:
             action = self.parse(data["response"])
@@ -168,7 +180,7 @@ class Adapter:
             truncated = flag(mapping(info, "info").get("TimeLimit.truncated"), 'info["TimeLimit.truncated"]')
             terminated = terminated and not truncated
         reply, pixels = self.observe(seen, info, number(reward, "the reward"), terminated, truncated and not terminated)
-        reply["observation"].update(action=str(action), valid=flag(valid, "`valid` of parse"))
+        reply["observation"].update(action=described(action) if "message" in data else str(action), valid=flag(valid, "`valid` of parse"))
         return reply, pixels
 
     def observe(self, seen, info, reward, terminated, truncated):
@@ -222,6 +234,12 @@ class Adapter:
         if self.expert_action is None:
             raise TypeError(f"{type(self.env).__name__} has no `expert`")
         return said(self.expert_action(), "`expert`")
+
+
+def described(action):
+    """A message as text: its calls, or else its content."""
+    calls = [f"{call['name']}({json.dumps(call['arguments'])})" for call in action["tool_calls"]]
+    return "; ".join(calls) or action["content"]
 
 
 def checked_score(one):

@@ -278,3 +278,22 @@ def verl(prompt, completion, reward_model):
     """A row as verl writes it."""
     assert prompt[0]["content"].startswith("Question: ")
     return float(completion in reward_model["ground_truth"]["target"])
+
+
+class Sums:
+    """Adds by a tool: a response with calls gets their results, one without is the answer."""
+
+    tools = [{"name": "add", "description": "Adds numbers.",
+              "parameters": {"type": "object", "properties": {"numbers": {"type": "array", "items": {"type": "number"}}}}}]
+
+    def reset(self, seed, task):
+        self.answer = str(task + 2)
+        return [{"role": "user", "content": f"{task} + 2?"}]
+
+    def step(self, message):
+        calls = message["tool_calls"]
+        if not calls:
+            won = self.answer in message["content"]
+            return "", float(won), True, False, {"won": won}
+        results = [{"role": "tool", "tool_call_id": call["id"], "content": str(sum(call["arguments"]["numbers"]))} for call in calls]
+        return results, 0.0, False, False, {}

@@ -45,6 +45,11 @@ pub trait Environment: Sized + Send + Sync + 'static {
     fn has_snapshots(&self) -> bool {
         true
     }
+
+    /// The same for responses that are taken apart, where the instances implement [`crate::Respond`].
+    fn takes_responses(&self) -> bool {
+        true
+    }
 }
 
 /// Plays one episode at a time, on one thread at a time. It is used again after a reset.
@@ -191,7 +196,11 @@ impl<E: Environment> Functions<E> {
         unsafe {
             guard(sink, ffi::INPUT, |out| {
                 let opened = E::open(config::parse(utf8(text, "config")?)?)?;
-                let had = [(ffi::EXPERT, opened.has_expert()), (ffi::SNAPSHOT, opened.has_snapshots())];
+                let had = [
+                    (ffi::EXPERT, opened.has_expert()),
+                    (ffi::SNAPSHOT, opened.has_snapshots()),
+                    (ffi::RESPOND, opened.takes_responses()),
+                ];
                 for (extension, _) in had.iter().filter(|(_, has)| !has) {
                     out.text(ffi::LACKS, extension);
                 }

@@ -26,6 +26,7 @@ impl World {
         let has = |extension: &str| lacks.iter().all(|id| id != extension);
         abilities.expert &= has(ffi::EXPERT);
         abilities.snapshots &= has(ffi::SNAPSHOT);
+        abilities.respond &= has(ffi::RESPOND);
         Ok((Self { start, process: Mutex::new(Arc::new(process)) }, abilities))
     }
 

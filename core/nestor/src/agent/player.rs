@@ -218,22 +218,20 @@ impl Player {
         if index_of.len() != plan.len() {
             bail!("two episodes of a plan have the same number");
         }
+        let most = self.rollout.open_episodes.unwrap_or(plan.len());
         let mut in_flight: Vec<EpisodeInFlight> = Vec::with_capacity(plan.len());
-        for (index, p) in plan.iter().enumerate() {
-            self.reset(index, p, settings);
-            in_flight.push(EpisodeInFlight {
-                playing: EpisodeState::new(*p),
-                resets: 1,
-                env: None,
-                prompt: StepPrompt::default(),
-            });
-        }
         let mut remaining = plan.len();
         self.progress.set_total(remaining);
         let mut patience = FIRST_PATIENCE;
         while remaining > 0 {
             if self.stop.load(Ordering::Relaxed) {
                 return Err(Stopped.into());
+            }
+            // All at once, or another one for each that is over.
+            let over = plan.len() - remaining;
+            for p in plan.iter().skip(in_flight.len()).take(most.saturating_sub(in_flight.len() - over)) {
+                self.reset(in_flight.len(), p, settings);
+                in_flight.push(EpisodeInFlight::new(*p));
             }
             let wait = if self.deterministic { Duration::MAX } else { patience };
             let begin = Instant::now();
@@ -352,6 +350,11 @@ struct EpisodeInFlight {
 }
 
 impl EpisodeInFlight {
+    /// An episode whose environment is being reset.
+    fn new(plan: EpisodePlan) -> Self {
+        Self { playing: EpisodeState::new(plan), resets: 1, env: None, prompt: StepPrompt::default() }
+    }
+
     /// Records a response; returns it as the environment gets it.
     fn respond(&mut self, done: Completion, text: String) -> TakenResponse {
         let asked = std::mem::take(&mut self.prompt);

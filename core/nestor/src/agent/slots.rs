@@ -17,7 +17,7 @@ use crate::recipe::Rollout;
 /// With the first failure beyond `rollout.env_errors`.
 pub fn fill_slots(shared_env: &SharedEnv, rollout: &Rollout, plan: &[EpisodePlan]) -> Result<()> {
     let mut pool = Pool::new(shared_env, rollout.env_threads)?;
-    let plan = &plan[..plan.len().min(rollout.slots)];
+    let plan = &plan[..plan.len().min(rollout.slots).min(rollout.open_episodes.unwrap_or(usize::MAX))];
     for (index, &EpisodePlan { task, seed, .. }) in plan.iter().enumerate() {
         let split = rollout.split.clone();
         pool.submit(index, None, move |env| env.reset(&split, task, seed).map(drop));

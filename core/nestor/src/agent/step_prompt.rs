@@ -132,3 +132,6 @@ fn extends<'a>(messages: &'a [Message], playing: &EpisodeState, number: usize) -
     let reply = || playing.parsed(&step.response_text).message(number as u32);
     (all_same && !added.is_empty() && same(&messages[asked], &reply())).then_some(added)
 }
+
+#[cfg(test)]
+mod tests;

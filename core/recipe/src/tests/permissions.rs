@@ -29,7 +29,7 @@ const CHANGES: &str = "
   dist.timeout_s=100        eval.every=7                eval.split=other             eval.tasks=7
   eval.samples=2            eval.save_episodes=false    eval.seed=5
   eval.temperature=0.5      iterations=21               rollout.cache_tokens=9999    rollout.env_errors=3
-  rollout.env_threads=5     rollout.slots=5             sharding=grad_op             update.optimizer.betas=[0.8,0.9]
+  rollout.env_threads=5     rollout.open_episodes=5  rollout.slots=5             sharding=grad_op             update.optimizer.betas=[0.8,0.9]
   update.grad_clip=2        update.lr=1e-5              update.micro_batch_tokens=999 update.min_lr_ratio=0.1
   update.recompute=all      update.schedule=cosine      update.warmup=2              update.optimizer.weight_decay=0.1
   update.optimizer.eps=1e-6 update.offload=moments

@@ -120,3 +120,28 @@ def test_a_killed_run_of_an_agent_ends_as_an_undisturbed_one(run, failpoints, ro
     assert done.returncode == 0, done.stderr
     kept = [[{key: value for key, value in row.items() if not key.startswith(MEASURED)} for row in rows(folder)] for folder in (whole, broken)]
     assert kept[0] == kept[1]
+
+
+def clients(run, root, native, tmp_path, names):
+    """Plays each client's program in both modes of history; returns the episodes."""
+    tasks = tmp_path / "clients.jsonl"
+    tasks.write_text("".join(json.dumps({"client": name}) + "\n" for name in names))
+    config = {"command": f"{sys.executable} {root}/tests/python/harness_clients.py", "tasks": {"train": str(tasks)}}
+    played = []
+    for mode in ("window", "transcript"):
+        rollout = {"tasks": len(names), "group_size": 2, "history": {"mode": mode}}
+        if mode == "transcript":
+            rollout["max_sequence_tokens"] = 60
+        path = recipe(tmp_path / f"{mode}.json", native, config, iterations=1, eval={"tasks": "none"}, rollout=rollout)
+        done = run("train", path, "--run-dir", tmp_path / mode, cwd=root)
+        assert done.returncode == 0, done.stderr
+        played += episodes(tmp_path / mode)
+    return played
+
+
+def test_the_official_client_runs_unchanged(run, root, native, tmp_path):
+    played = clients(run, root, native, tmp_path, ["plain", "stream", "tools"])
+    assert len(played) == 12 and all(episode["return"] == 1.0 and not episode["failure"] for episode in played)
+    # Two requests of one conversation are one sequence in a transcript.
+    continued = [[step.get("continues") for step in episode["steps"]] for episode in played]
+    assert continued[:6] == [[None] * len(steps) for steps in continued[:6]] and [None, 0] in continued[6:]

@@ -81,7 +81,6 @@ pub fn trained_batch<'a>(batch: &'a Batch, failed: &Batch, update: &Update, ends
 pub(crate) mod tests {
     use super::*;
     use crate::data::{Rows, Step};
-    use crate::recipe::HistoryMode;
 
     /// A rollout section with the given penalty.
     pub(crate) fn rollout(invalid_action_penalty: f64) -> Rollout {
@@ -114,9 +113,13 @@ pub(crate) mod tests {
         let all: Vec<Episode> =
             (0..6).map(|number| episode(number, (1..4).contains(&number).then_some("died"))).collect();
         let others: Vec<Episode> = all.iter().filter(|episode| !episode.failed()).cloned().collect();
-        let mut transcript = rollout(0.25);
-        transcript.history.mode = HistoryMode::Transcript;
-        for rollout in [rollout(0.25), transcript] {
+        let rollout = rollout(0.25);
+        let continued = |episodes: &[Episode]| -> Vec<Episode> {
+            let mut episodes = episodes.to_vec();
+            episodes.iter_mut().for_each(|episode| episode.steps[1].continues = Some(0));
+            episodes
+        };
+        for (all, others) in [(all.clone(), others.clone()), (continued(&all), continued(&others))] {
             let batch = pack(&all, &rollout);
             assert_eq!(batch, pack(&others, &rollout));
             assert_eq!(batch.rows.group, [0, 0, 2, 2, 2, 2]);
@@ -177,9 +180,9 @@ pub(crate) mod tests {
         assert_eq!((rows.group.clone(), rows.episode.clone()), (vec![0, 0, 1], vec![0, 0, 1]));
         assert_eq!(batch.sequences[0], Sequence { tokens: vec![1, 2, 3, 4, 5], rows: vec![0], ..Sequence::default() });
 
-        let mut transcript = rollout(0.25);
-        transcript.history.mode = HistoryMode::Transcript;
-        let whole = pack(&episodes, &transcript);
+        let mut conversations = episodes.clone();
+        conversations[0].steps[1].continues = Some(0);
+        let whole = pack(&conversations, &rollout(0.25));
         let sequences = [(vec![1, 2, 3, 4, 5, 1, 6], vec![0, 1]), (vec![7, 8, 9], vec![2])];
         assert_eq!(whole.sequences, sequences.map(|(tokens, rows)| Sequence { tokens, rows, ..Sequence::default() }));
         assert_eq!((&whole.rows.span_start[..], &whole.rows.sequence[..]), (&[2, 6, 1][..], &[0, 0, 1][..]));

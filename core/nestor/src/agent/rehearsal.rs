@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
+use serde_json::json;
 
 use super::episode_state::{EpisodeState, StepTokens};
 use super::failures::Failures;
@@ -13,7 +14,7 @@ use super::teacher_prompt::TeacherPrompts;
 use crate::error::Stopped;
 use crate::input_error;
 use crate::model::Config;
-use crate::plugin::{Env, Observation, SharedEnv};
+use crate::plugin::{Env, Observation, SharedEnv, TakenResponse};
 use crate::recipe::Rollout;
 use crate::tokenizer::Tokenizer;
 
@@ -289,9 +290,19 @@ impl Rehearsal<'_> {
         if self.shared_env.has_expert() {
             rehearsed.responses.push((ids.len() + 1).min(limit));
         }
+        let parsed = playing.parsed(&response);
+        let taken = TakenResponse {
+            text: response.clone(),
+            message: json!(parsed.message(0)).to_string(),
+            broken_call: parsed.broken,
+            cut: false,
+            prompt: tokens.tokens.clone(),
+            tokens: ids.clone(),
+            logprobs: vec![0.0; ids.len()],
+        };
         let sampled = StepTokens { prompt: tokens, continues: None, response: ids.clone(), logprobs: Vec::new() };
         playing.respond(sampled, response.clone());
-        let seen = match env.step(&response) {
+        let seen = match env.respond(taken) {
             Err(error) if error.is::<Stopped>() => return Err(error),
             Err(error) => {
                 rehearsed.failures.push(error);

@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 use super::*;
 use crate::agent::episode_state::StepTokens;
 use crate::agent::pack::{pack, tests::rollout};
-use crate::agent::prompt;
 use crate::agent::tasks::EpisodePlan;
 use crate::data::Episode;
 use crate::plugin::Observation;

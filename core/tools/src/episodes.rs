@@ -202,7 +202,7 @@ fn texts(episode: &Value) -> Vec<Value> {
     steps.map(|step| described(episode, json!({ "prompt": step["prompt"], "response": step["response"] }))).collect()
 }
 
-/// An episode as chats: one, or in a recipe without transcripts one of each step.
+/// An episode as chats: one of each conversation, or in a recipe without transcripts one of each step.
 fn chats(episode: &Value, is_transcript: bool, tokenizer: &Tokenizer) -> Result<Vec<Value>> {
     let steps = episode["steps"].as_array().map_or(&[][..], Vec::as_slice);
     if !is_transcript {
@@ -213,12 +213,27 @@ fn chats(episode: &Value, is_transcript: bool, tokenizer: &Tokenizer) -> Result<
         };
         return steps.iter().map(row).collect();
     }
-    let mut whole = String::new();
-    for step in steps {
-        whole += text(step, "prompt");
-        step["tokens"].as_array().into_iter().flatten().filter_map(Value::as_str).for_each(|piece| whole += piece);
+    let row = |whole: String| Ok(described(episode, json!({ "messages": messages(&whole, false, tokenizer)? })));
+    conversations(steps).into_iter().map(row).collect()
+}
+
+/// The text of each conversation of a transcript. A file of an older version does not say which step a step continues: there it is the one
+/// before.
+fn conversations(steps: &[Value]) -> Vec<String> {
+    let says = steps.iter().any(|step| step.get("continues").is_some());
+    let (mut all, mut of) = (Vec::<String>::new(), Vec::<usize>::new());
+    for (number, step) in steps.iter().enumerate() {
+        let before =
+            if says { step["continues"].as_u64().map(|before| before as usize) } else { number.checked_sub(1) };
+        let own = before.and_then(|before| of.get(before).copied()).unwrap_or(all.len());
+        if own == all.len() {
+            all.push(String::new());
+        }
+        of.push(own);
+        all[own] += text(step, "prompt");
+        step["tokens"].as_array().into_iter().flatten().filter_map(Value::as_str).for_each(|piece| all[own] += piece);
     }
-    Ok(vec![described(episode, json!({ "messages": messages(&whole, false, tokenizer)? }))])
+    all
 }
 
 fn text<'a>(step: &'a Value, name: &str) -> &'a str {
@@ -295,6 +310,17 @@ mod tests {
             assert!(message.contains(wanted), "{message}");
         }
         Ok(())
+    }
+
+    #[test]
+    fn a_conversation_goes_by_the_step_that_each_step_continues() {
+        let step = |prompt: &str, continues: Option<u64>| match continues {
+            Some(before) => json!({ "prompt": prompt, "tokens": ["!"], "continues": before }),
+            None => json!({ "prompt": prompt, "tokens": ["!"] }),
+        };
+        let branched = [step("a", None), step("b", None), step("c", Some(0)), step("d", Some(1)), step("e", Some(2))];
+        assert_eq!(conversations(&branched), ["a!c!e!", "b!d!"]);
+        assert_eq!(conversations(&[step("a", None), step("b", None)]), ["a!b!"], "a file of an older version");
     }
 
     #[test]

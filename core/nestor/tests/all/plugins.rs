@@ -143,15 +143,15 @@ fn files_that_are_not_plugins_of_this_border() {
         (changed(dir.path(), "magic", "p.magic = 7"), "is not a Nestor plugin: its description starts with 0x7"),
         (
             changed(dir.path(), "major", "p.abi_major = 2"),
-            "needs version 2.0 of the plugin border, this program has 1.5",
+            "needs version 2.0 of the plugin border, this program has 1.6",
         ),
         (
-            changed(dir.path(), "minor", "p.abi_minor = 6"),
-            "needs version 1.6 of the plugin border, this program has 1.5",
+            changed(dir.path(), "minor", "p.abi_minor = 7"),
+            "needs version 1.7 of the plugin border, this program has 1.6",
         ),
         (
             changed(dir.path(), "size", "p.size_rows -= 8"),
-            "has structs of other sizes than version 1.5 of the plugin border (size_rows is ",
+            "has structs of other sizes than version 1.6 of the plugin border (size_rows is ",
         ),
         // An older minor version is read.
         (changed(dir.path(), "older", "p.abi_minor = 0"), "holds no components"),

@@ -84,7 +84,7 @@ pub fn bundled_plugins(folder: &str) -> Vec<String> {
 /// The names of the folders in plugins that hold one environment each, for other people's environments.
 pub fn bridges() -> Vec<String> {
     let is_there = |name: &&str| workspace().join("plugins").join(name).exists();
-    ["harness", "openenv", "python"].into_iter().filter(is_there).map(str::to_string).collect()
+    ["harness", "mcp", "openenv", "python"].into_iter().filter(is_there).map(str::to_string).collect()
 }
 
 /// The Rust files below a folder.

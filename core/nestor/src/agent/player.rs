@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use super::environments::{Environments, Idle, Instance};
 use super::episode_state::{EpisodeState, StepTokens};
 use super::failures::{FailedReset, Failures, Faults};
 use super::pool::Pool;
-use super::prompt::{self, PromptTemplate, PromptTokens};
+use super::prompt::{PromptTemplate, PromptTokens};
 use super::tasks::EpisodePlan;
 use crate::data::Episode;
 use crate::engine::{Counters, Engine, EngineOptions, NoiseKey, Request, Sampling, Spent, Weights, noise};
@@ -19,7 +20,7 @@ use crate::error::Stopped;
 use crate::failpoint::failpoint;
 use crate::model::vision::placed;
 use crate::model::{Config, Model};
-use crate::plugin::{Env, Observation, SharedEnv};
+use crate::plugin::{Env, Observation};
 use crate::progress::Progress;
 use crate::recipe::{Eval, Rollout};
 use crate::tokenizer::{Ends, Tokenizer, Turns};
@@ -32,7 +33,7 @@ pub struct PlayerOptions {
     pub tokenizer: Tokenizer,
     /// That of the models that play, for the tokens of images.
     pub config: Config,
-    pub shared_env: SharedEnv,
+    pub environments: Environments,
     pub rollout: Rollout,
     /// Seed of the sampling noise.
     pub seed: u64,
@@ -91,12 +92,12 @@ pub struct Player {
     pub(super) tokenizer: Tokenizer,
     ends: Ends,
     config: Config,
-    pub(super) shared_env: SharedEnv,
+    pub(super) environments: Environments,
     pub(super) rollout: Rollout,
-    /// Environments that no episode uses.
-    pub(super) idle: Vec<Env>,
+    pub(super) idle: Idle,
     deterministic: bool,
-    template: PromptTemplate,
+    /// One for each environment.
+    templates: Vec<PromptTemplate>,
     /// Continues a conversation, where an episode is one.
     turns: Option<Turns>,
     engine: Engine,
@@ -114,7 +115,7 @@ pub struct Player {
 impl Player {
     /// Starts the environment threads.
     pub fn new(options: PlayerOptions) -> Result<Self> {
-        let PlayerOptions { tokenizer, config, shared_env, rollout, seed, deterministic, stop, progress } = options;
+        let PlayerOptions { tokenizer, config, environments, rollout, seed, deterministic, stop, progress } = options;
         let tokenizer = tokenizer.with_thinking(rollout.thinking).context("recipe key `rollout.thinking`")?;
         let ends = Ends::new(&tokenizer, &rollout.stop);
         let engine = Engine::new(EngineOptions {
@@ -126,18 +127,18 @@ impl Player {
             seed,
             ..EngineOptions::default()
         });
-        let template = prompt::template(&shared_env, &rollout)?;
+        let templates = environments.templates(&rollout)?;
         let turns = if rollout.is_transcript() { Some(Turns::new(&tokenizer)?) } else { None };
-        let pool = Pool::new(&shared_env, rollout.env_threads)?;
+        let pool = Pool::new(&environments, rollout.env_threads)?;
         Ok(Self {
             tokenizer,
             ends,
             config,
-            shared_env,
+            environments,
             rollout,
-            idle: Vec::new(),
+            idle: Idle::default(),
             deterministic,
-            template,
+            templates,
             turns,
             engine,
             pool,
@@ -159,8 +160,8 @@ impl Player {
         &self.ends
     }
 
-    pub fn shared_env(&self) -> &SharedEnv {
-        &self.shared_env
+    pub fn environments(&self) -> &Environments {
+        &self.environments
     }
 
     /// Tokens generated and computed since the last call.
@@ -265,7 +266,7 @@ impl Player {
                     failures.reset_succeeded(task);
                 }
                 if current.observe(seen, self.rollout.max_steps)? || !self.ask(current, settings)? {
-                    self.idle.push(env);
+                    self.idle.put(self.environments.member(task), env);
                     remaining -= 1;
                     self.progress.advance(1, 0);
                 } else {
@@ -284,20 +285,22 @@ impl Player {
                 let prompt = std::mem::take(&mut current.prompt);
                 let tokens = StepTokens { prompt, response: done.tokens, logprobs: done.logprobs };
                 current.playing.respond(tokens, text.clone());
-                self.pool.submit(index, current.env.take(), move |env| env.step(&text));
+                let env = current.env.take().context("an episode in flight has lost its environment")?;
+                self.pool.submit(index, Instance::Open(env), move |env| env.step(&text));
                 failpoint("mid-rollout");
             }
             self.progress.advance(0, (self.engine.counters().generated - drawn) as usize);
             // Environments that are about to answer join the next pass if that costs little against it.
             patience = begin.elapsed() / 8;
         }
-        Ok(in_flight.into_iter().map(|current| current.playing.finish()).collect())
+        Ok(in_flight.into_iter().map(|current| self.environments.named(current.playing.finish())).collect())
     }
 
     /// Has a thread reset an environment for the plan's episode `index`.
     fn reset(&mut self, index: usize, plan: &EpisodePlan, settings: &PlaySettings) {
-        let (split, EpisodePlan { task, seed, .. }) = (settings.split.clone(), *plan);
-        self.pool.submit(index, self.idle.pop(), move |env| env.reset(&split, task, seed));
+        let (place, seed) = (self.environments.place(&settings.split, plan.task), plan.seed);
+        let instance = self.idle.take(&self.environments, place.member);
+        self.pool.submit(index, instance, move |env| env.reset(&place.split, place.task, seed));
     }
 
     /// Queues the next step of an episode; false where it was cut instead, for lack of room.
@@ -330,7 +333,8 @@ impl Player {
 
     /// The prompt ids of an episode's next step, cut to the recipe's limit. In a conversation they follow the last response.
     fn prompt(&self, playing: &EpisodeState) -> Result<PromptTokens> {
-        playing.prompt(&self.template, (&self.rollout, &self.config), |chat| match (&self.turns, playing.last_step()) {
+        let template = &self.templates[self.environments.member(playing.record().task)];
+        playing.prompt(template, (&self.rollout, &self.config), |chat| match (&self.turns, playing.last_step()) {
             (Some(turns), Some(last)) => turns.follow_up(&self.tokenizer, &last.response, chat),
             _ => self.tokenizer.chat(chat, true),
         })

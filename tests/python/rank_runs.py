@@ -24,9 +24,9 @@ def train(world, sharding, recipe, run_dir, iterations, *settings):
     return run_dir
 
 
-def warm_start(world, run_dir):
+def warm_start(world, run_dir, recipe="gigpo.yaml"):
     """The smoke model after its warm start; returns the settings of runs that begin with it."""
-    train(world, "full", "gigpo.yaml", run_dir, 1)
+    train(world, "full", recipe, run_dir, 1)
     return [f"model.path={export(run_dir, 0)}", "model.new=null", "warm_start=null", "checkpoint.every=0"]
 
 

@@ -31,6 +31,14 @@ def test_two_ranks_train_as_one(start, tmp_path):
     assert totals[0] == totals[1] and counts[0] == counts[1] and len(counts[0]) == 20
 
 
+def test_a_curriculum_draws_as_on_one_rank(start, tmp_path):
+    settings = [*start, "rollout.curriculum={floor: 0.05}", "rollout.dynamic_sampling={rounds: 2}"]
+    one, two = (train(world, "full", "gigpo.yaml", tmp_path / str(world), 8, *settings) for world in (1, 2))
+    check(one, two)
+    weights, others = ([row["curriculum/weight"] for row in rows(run / "metrics.jsonl")[1:]] for run in (one, two))
+    assert weights == others and min(weights) < 0.8, weights
+
+
 @pytest.mark.parametrize("sharding", ["full", "grad_op"])
 @pytest.mark.parametrize("recipe, settings, what", [
     ("ppo.yaml", ["critic={lr: 1.0e-4, warmup: 1}"], "--critic"),

@@ -193,6 +193,23 @@ def test_dynamic_sampling_killed_and_resumed(run, root, tmp_path):
         kill_and_resume(run, recipe, run_dir, failpoint, SAMPLING, (files, rows))
 
 
+def test_a_curriculum_killed_and_resumed(run, root, tmp_path):
+    """A killed iteration leaves no success behind, whichever of its rounds it played; an iteration stopped in its update is not drawn anew."""
+    recipe, settings = root / "recipes/smoke/gigpo.yaml", [*SAMPLING, "rollout.curriculum={window: 2, floor: 0.2}"]
+    assert train(run, recipe, tmp_path / "whole", settings=settings).returncode == 0
+    files, rows = outcome(tmp_path / "whole")
+    tasks = json.loads(files["state.json"])["tasks"]["history"]["played"]
+    assert len(tasks) == rows[-1]["curriculum/tasks_seen"] and all(len(task["success"]) <= 2 for task in tasks), tasks
+    assert rows[1]["curriculum/weight"] == rows[1]["curriculum/new_ratio"] == 1
+    assert all(0.2 <= row["curriculum/weight"] < 1 and row["curriculum/new_ratio"] < 1 for row in rows[2:]), rows
+    for failpoint in ("mid-rollout:110", "mid-rollout:190", "before-rename:3"):
+        kill_and_resume(run, recipe, tmp_path / failpoint.replace(":", "-"), failpoint, settings, (files, rows))
+    run_dir = tmp_path / "stopped"
+    assert train(run, recipe, run_dir, failpoint="mid-mini-batch:5=term", settings=settings).returncode == 130
+    assert train(run, recipe, run_dir, "--resume", settings=settings).returncode == 0
+    assert outcome(run_dir) == (files, rows)
+
+
 def test_a_critic_and_an_adaptive_coefficient_killed_and_resumed(run, root, tmp_path):
     recipe = root / "recipes/smoke/ppo.yaml"
     settings = [*SETTINGS, "critic.warmup=1", "update.old_logprobs=recompute",

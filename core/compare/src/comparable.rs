@@ -39,7 +39,8 @@ pub fn obstacles(groups: &[Group]) -> Vec<String> {
     compare("samples per evaluation task", &|run| run.panel.samples.to_string());
     compare("evaluation temperature", &|run| run.panel.temperature.to_string());
     let recipes: Vec<Flat> = runs.iter().map(|run| flat(&run.recipe)).collect();
-    let is_shared = |key: &&String| SHARED.iter().any(|shared| is_within(key, shared));
+    // A list of environments is one value.
+    let is_shared = |key: &&String| *key == "env" || SHARED.iter().any(|shared| is_within(key, shared));
     let keys: BTreeSet<&String> = recipes.iter().flat_map(|recipe| recipe.keys()).filter(is_shared).collect();
     for key in keys {
         let values: Vec<String> =

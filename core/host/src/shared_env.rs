@@ -279,6 +279,11 @@ fn admits(entry: &str, action: &str) -> bool {
 }
 
 impl Env {
+    /// The part that it shares with the other instances.
+    pub fn shared_env(&self) -> &SharedEnv {
+        &self.shared
+    }
+
     /// Starts a task.
     pub fn reset(&mut self, split: &str, task: u64, seed: u64) -> Result<Observation> {
         let task = numbered(self.shared.dropped(split), task);

@@ -69,7 +69,7 @@ pub struct Episode {
     pub group: u32,
     /// Number of the episode in the iteration, from 0; groups are contiguous.
     pub episode: u32,
-    /// Number of the task in the environment's split.
+    /// Number of the task in the split, among those of all environments.
     pub task: u64,
     /// Seed of the environment's reset, the same for all episodes of a group.
     pub seed: u64,
@@ -81,6 +81,8 @@ pub struct Episode {
     pub won: bool,
     /// The environment's name for the kind of task, where it distinguishes kinds.
     pub task_type: Option<String>,
+    /// Its environment, where the recipe lists environments.
+    pub environment: Option<EpisodeEnvironment>,
     /// Key of the state after the last step; empty where the environment gives none.
     pub last_anchor: Vec<u8>,
     /// Return of one greedy episode from the group's start, where the estimator asks for it.
@@ -92,7 +94,27 @@ pub struct Episode {
     pub failure: Option<String>,
 }
 
+/// The environment of an episode among those of a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EpisodeEnvironment {
+    pub name: String,
+    /// Number of the task in its own split.
+    pub task: u64,
+}
+
 impl Episode {
+    /// The names under which its success is counted beside all others: its environment, where the recipe lists them, and
+    /// its kind of task, where the environment has kinds.
+    pub fn kinds(&self) -> Vec<String> {
+        match (&self.environment, &self.task_type) {
+            (None, kind) => kind.iter().cloned().collect(),
+            (Some(environment), None) => vec![environment.name.clone()],
+            (Some(environment), Some(kind)) => {
+                vec![environment.name.clone(), format!("{}/{kind}", environment.name)]
+            }
+        }
+    }
+
     /// True if the environment failed in it.
     pub fn failed(&self) -> bool {
         self.failure.is_some()

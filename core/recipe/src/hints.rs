@@ -178,7 +178,7 @@ fn text_hint(keys: &[Key], key: &Key, text: &str) -> Option<String> {
     if kind.contains("number") {
         return number_text(&lower, kind);
     }
-    if kind.contains("list") {
+    if kind.contains("list") && !kind.contains("section") {
         return Some(
             default_of(key)
                 .map_or("write a list, such as `[a, b]`".into(), |list| format!("write a list, such as {list}")),

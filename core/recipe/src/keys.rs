@@ -115,6 +115,9 @@ impl<'a> Schema<'a> {
             });
             self.collect(&path, target, keys);
             self.collect(&format!("{path}[]"), self.resolve(&target["items"]), keys);
+            for section in target["anyOf"].as_array().into_iter().flatten().map(|option| self.resolve(option)) {
+                self.collect(&path, section, keys);
+            }
             for (name, inner) in target["oneOf"].as_array().into_iter().flatten().filter_map(named_section) {
                 self.collect(&format!("{path}.{name}"), self.resolve(inner), keys);
             }

@@ -5,7 +5,9 @@
 //! the form (`check`) and the range (`ranges`) of every key.
 
 mod check;
+mod curriculum;
 mod defaults;
+mod environments;
 mod error;
 mod eval_tasks;
 mod foreign;
@@ -39,6 +41,8 @@ use anyhow::{Context, Result};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 
+pub use curriculum::{Curriculum, CurriculumMeasure};
+pub use environments::EnvChoices;
 pub use error::{InputError, Problem, all_of, lines};
 pub use eval_tasks::EvalTasks;
 pub use foreign::FOREIGN;
@@ -128,6 +132,12 @@ impl Recipe {
         let mut value = serde_json::to_value(self).context(context)?;
         protect(&mut value);
         serde_yaml::to_string(&value).context(context)
+    }
+
+    /// The split of training tasks of an environment, by its number in the list.
+    pub fn split_of(&self, environment: usize) -> &str {
+        let own = self.env.all().get(environment).and_then(|env| env.split.as_ref());
+        own.unwrap_or(&self.rollout.split)
     }
 
     /// True if the run begins by imitating the environment's expert.

@@ -80,13 +80,17 @@ pub(super) const FREE: &[&str] = &[
     "wandb.tags",
 ];
 
-/// Keys that may change between iterations: sampling, rewards, the cut into mini-batches, and the loss.
+/// Keys that may change between iterations: sampling, the draw of tasks, rewards, the cut into mini-batches, and the loss.
 pub(super) const BETWEEN_ITERATIONS: &[&str] = &[
     "critic.clip",
     "critic.warmup",
     "loss",
     "loss.config",
     "loss.plugin",
+    "rollout.curriculum",
+    "rollout.curriculum.by",
+    "rollout.curriculum.floor",
+    "rollout.curriculum.window",
     "rollout.dynamic_sampling",
     "rollout.dynamic_sampling.rounds",
     "rollout.invalid_action_penalty",
@@ -129,8 +133,13 @@ pub(super) const BETWEEN_ITERATIONS: &[&str] = &[
 pub(super) const FIXED: &[&str] = &[
     "critic",
     "dtype",
+    "env",
     "env.config",
+    "env.eval_split",
+    "env.name",
     "env.plugin",
+    "env.split",
+    "env.weight",
     "estimator.config",
     "estimator.plugin",
     "estimator.teacher",

@@ -71,6 +71,18 @@ impl PluginChoice {
 pub struct EnvChoice {
     /// Id of an installed plugin, or path of a plugin file.
     pub plugin: String,
+    /// In a list of environments, its name in metrics and files; by default the plugin. Every name comes once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// In a list of environments, its share of the groups relative to the others; 1 by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<f64>,
+    /// In a list of environments, its split of training tasks; by default `rollout.split`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub split: Option<String>,
+    /// In a list of environments, its split of evaluation tasks; by default `eval.split`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eval_split: Option<String>,
     /// The plugin's own keys, which the plugin checks.
     #[serde(default = "empty_map")]
     pub config: serde_json::Value,
@@ -95,8 +107,13 @@ pub struct EnvChoice {
 impl EnvChoice {
     /// The choice in the form that both kinds of plugins have.
     pub fn choice(&self) -> PluginChoice {
-        let Self { plugin, config, isolate, timeout_s, memory_gib, cpu_s, sha256 } = self.clone();
+        let Self { plugin, config, isolate, timeout_s, memory_gib, cpu_s, sha256, .. } = self.clone();
         PluginChoice { plugin, config, isolate, timeout_s: Some(timeout_s), memory_gib, cpu_s, sha256 }
+    }
+
+    /// Its name in metrics and files.
+    pub fn name(&self) -> &str {
+        self.name.as_ref().unwrap_or(&self.plugin)
     }
 }
 

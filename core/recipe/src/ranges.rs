@@ -33,10 +33,8 @@ pub(super) fn problems(recipe: &Recipe) -> Vec<Problem> {
     let sums = sound.then(|| batches(&r.rollout, &r.update).or_else(|| transcript(r))).flatten();
     let sections = [
         model(&r.model),
-        least("env.plugin", r.env.plugin.len(), 1, "must name a plugin"),
+        environments(&r.env).or_else(|| r.env.problem([&r.rollout.split, &r.eval.split])),
         least("estimator.plugin", r.estimator.plugin.len(), 1, "must name a plugin"),
-        plugin_config("env.config", &r.env.config),
-        plugin_limits("env", &r.env.choice()),
         plugin_config("estimator.config", &r.estimator.config),
         plugin_limits("estimator", &r.estimator.choice()),
         r.estimator
@@ -84,6 +82,9 @@ fn no_float32(path: &str, value: &serde_json::Value) -> Option<Problem> {
     match value {
         serde_json::Value::Object(map) if !path.ends_with(".config") => {
             map.iter().find_map(|(key, value)| no_float32(&inner(key), value))
+        }
+        serde_json::Value::Array(items) if path == "env" => {
+            items.iter().enumerate().find_map(|(number, item)| no_float32(&inner(&number.to_string()), item))
         }
         serde_json::Value::Array(items) => items.iter().find_map(|item| no_float32(path, item)),
         serde_json::Value::Number(number) if number.is_f64() => {
@@ -141,26 +142,6 @@ fn vision(source: &ModelSource) -> Option<Problem> {
     count("model.vision.cache_tokens", vision.cache_tokens, MOST_TOKENS)
 }
 
-/// Checks the vision tower of a new model.
-fn new_vision(vision: &NewVision) -> Option<Problem> {
-    let sizes = [
-        ("layers", vision.layers, 1_000),
-        ("hidden_size", vision.hidden_size, 1 << 16),
-        ("intermediate_size", vision.intermediate_size, 1 << 20),
-        ("heads", vision.heads, 1 << 10),
-        ("patch_size", vision.patch_size, 1 << 8),
-    ];
-    if let Some((key, value, most)) = sizes.iter().find(|(_, value, most)| !(1..=*most).contains(value)) {
-        return Some((format!("model.new.vision.{key}"), format!("must be from 1 to {most}, but is {value}")));
-    }
-    let NewVision { hidden_size, heads, .. } = vision;
-    (hidden_size % heads != 0 || (hidden_size / heads) % 4 != 0).then(|| {
-        let message =
-            format!("must be a multiple of 4 times `heads` ({heads}): rows and columns share a head's angles");
-        ("model.new.vision.hidden_size".into(), format!("{message}, but is {hidden_size}"))
-    })
-}
-
 fn model(source: &ModelSource) -> Option<Problem> {
     if let Some(problem) = vision(source) {
         return Some(problem);
@@ -199,10 +180,18 @@ fn model(source: &ModelSource) -> Option<Problem> {
     if heads % kv_heads != 0 {
         return Some(("model.new.kv_heads".into(), format!("must divide `heads` ({heads}), but is {kv_heads}")));
     }
-    if let Some(problem) = new.vision.as_ref().and_then(new_vision) {
+    if let Some(problem) = new.vision.as_ref().and_then(NewVision::problem) {
         return Some(problem);
     }
     source.lora.as_ref().and_then(lora::problem)
+}
+
+fn environments(all: &EnvChoices) -> Option<Problem> {
+    all.sections().find_map(|(path, env)| {
+        least(&format!("{path}.plugin"), env.plugin.len(), 1, "must name a plugin")
+            .or_else(|| plugin_config(&format!("{path}.config"), &env.config))
+            .or_else(|| plugin_limits(&path, &env.choice()))
+    })
 }
 
 fn plugin_config(path: &str, config: &serde_json::Value) -> Option<Problem> {
@@ -252,6 +241,7 @@ fn rollout(r: &Rollout) -> Option<Problem> {
             (!fits).then(|| ("rollout.group_size".into(), format!("{message}, but is {}", r.group_size)))
         })
         .or_else(|| dynamic_sampling(r, r.dynamic_sampling.as_ref()?))
+        .or_else(|| r.curriculum.as_ref()?.problem())
         .or_else(|| {
             let bounds = if r.temperature <= 0.0 { "greater than 0" } else { "from 0.01 to 100" };
             range("rollout.temperature", r.temperature, TEMPERATURES.contains(&r.temperature), bounds)

@@ -10,8 +10,17 @@ use super::{Key, Recipe, keys};
 use crate::input_error;
 
 /// Keys that choose the tasks of an evaluation, or the way in which it plays them.
-const EVALUATION: &[&str] =
-    &["env.config", "env.plugin", "eval.samples", "eval.seed", "eval.split", "eval.tasks", "eval.temperature", "seed"];
+const EVALUATION: &[&str] = &[
+    "env.config",
+    "env.plugin",
+    "env.eval_split",
+    "eval.samples",
+    "eval.seed",
+    "eval.split",
+    "eval.tasks",
+    "eval.temperature",
+    "seed",
+];
 
 /// Keys that choose the training tasks.
 const TASKS: &[&str] = &["env", "rollout.split", "seed"];
@@ -29,7 +38,8 @@ pub struct Change {
 impl Change {
     /// The permission of the key, or for a plugin's own key that of its `config`.
     pub fn on_resume(&self) -> OnResume {
-        let mut key = self.key.as_str();
+        let whole = without_numbers(&self.key);
+        let mut key = whole.as_str();
         loop {
             match (on_resume(key), key.rsplit_once('.')) {
                 (Some(permission), _) => return permission,
@@ -40,7 +50,8 @@ impl Change {
     }
 
     fn is_of(&self, keys: &[&str]) -> bool {
-        keys.iter().any(|key| is_within(&self.key, key))
+        // A list of other environments changes all keys of them.
+        keys.iter().any(|key| is_within(&without_numbers(&self.key), key) || self.key == "env" && is_within(key, "env"))
     }
 }
 
@@ -79,6 +90,14 @@ pub fn changes(before: &Recipe, after: &Recipe) -> Result<Vec<Change>> {
 }
 
 fn compare(key: &str, before: &Value, after: &Value, changes: &mut Vec<Change>) {
+    if let (Value::Array(old), Value::Array(new), "env") = (before, after, key)
+        && old.len() == new.len()
+    {
+        for (number, (old, new)) in old.iter().zip(new).enumerate() {
+            compare(&format!("{key}.{number}"), old, new, changes);
+        }
+        return;
+    }
     let (Value::Object(old), Value::Object(new)) = (before, after) else {
         if before != after {
             changes.push(Change { key: key.into(), before: before.clone(), after: after.clone() });
@@ -161,6 +180,12 @@ impl<'a> Changes<'a> {
     }
 }
 
+/// A key without the numbers of environments in a list: `env.config.range` for `env.1.config.range`.
+fn without_numbers(key: &str) -> String {
+    let parts = key.split('.').filter(|part| !part.bytes().all(|byte| byte.is_ascii_digit()));
+    parts.collect::<Vec<_>>().join(".")
+}
+
 /// True for a key of a section, and for the section itself.
 fn is_within(key: &str, section: &str) -> bool {
     key.strip_prefix(section).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
@@ -172,6 +197,7 @@ fn listed(changes: &[&Change]) -> String {
 
 /// Refuses a name that is neither a key nor a key of a plugin's config.
 fn check_key(known: &[Key], name: &str) -> Result<()> {
+    let name = &*without_numbers(name);
     let of_plugin = ["env.config.", "estimator.config.", "loss.config."].iter().any(|start| name.starts_with(start));
     if of_plugin || known.iter().any(|key| key.path == name) {
         return Ok(());

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use super::defaults::{is_zero, one, one_u32, yes};
 use super::{
-    Critic, EnvChoice, EstimatorChoice, EvalTasks, FrozenModel, Lora, NewVision, PluginChoice, Update, Vision,
-    WarmStart,
+    Critic, Curriculum, EnvChoices, EstimatorChoice, EvalTasks, FrozenModel, Lora, NewVision, PluginChoice, Update,
+    Vision, WarmStart,
 };
 
 /// A run, described by one YAML file.
@@ -32,8 +32,8 @@ pub struct Recipe {
     pub iterations: u64,
     /// The initial policy: `path` or `new`.
     pub model: ModelSource,
-    /// The environment plugin.
-    pub env: EnvChoice,
+    /// The environment plugin, or a list of several.
+    pub env: EnvChoices,
     /// The advantage estimator plugin.
     pub estimator: EstimatorChoice,
     /// A policy loss plugin in place of `update.loss`.
@@ -168,6 +168,9 @@ pub struct Rollout {
     /// Drops groups whose episodes all have the same return, and plays further tasks in their place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dynamic_sampling: Option<DynamicSampling>,
+    /// Draws tasks by the policy's recent success on them; by default every task is played once before any comes again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub curriculum: Option<Curriculum>,
     /// Longest episode in steps; longer ones are cut.
     pub max_steps: u32,
     /// Longest prompt in tokens; in a transcript, the most tokens that a step adds.

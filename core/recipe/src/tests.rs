@@ -77,7 +77,7 @@ fn resolved_recipe_loads_to_the_same() -> Result<()> {
     let recipe = folder.load(&folder.write("r.yaml", WHOLE), &[])?;
     assert_eq!(recipe.update.recompute, Recompute::Blocks(1));
     assert_eq!(recipe.update.lr, 1e-3);
-    assert_eq!(recipe.env.config["nested"]["b"][1], "two");
+    assert_eq!(recipe.env.all()[0].config["nested"]["b"][1], "two");
     let again = folder.load(&folder.write("again.yaml", &recipe.to_yaml()?), &[])?;
     assert_eq!(again, recipe);
     // Text that looks like something else must stay text.
@@ -104,7 +104,7 @@ fn resolved_recipe_loads_to_the_same() -> Result<()> {
     ] {
         let mut recipe = recipe.clone();
         recipe.rollout.template = Some(odd.into());
-        recipe.env.config["odd"] = odd.into();
+        recipe.env.all_mut()[0].config["odd"] = odd.into();
         recipe.seed = u64::MAX;
         assert_eq!(folder.load(&folder.write("odd.yaml", &recipe.to_yaml()?), &[])?, recipe, "{odd:?}");
     }
@@ -120,12 +120,12 @@ fn extends_and_set_replace_values() -> Result<()> {
     let path = folder.write("over.yaml", over);
     let recipe = folder.load(&path, &[])?;
     assert_eq!((recipe.update.optimizer.betas, &recipe.update.kl, recipe.update.lr), ([0.8, 0.9], &None, 1e-3));
-    assert_eq!(recipe.env.config, serde_json::json!({"range": 10, "nested": {"a": 2, "b": [1, "two"]}}));
+    assert_eq!(recipe.env.all()[0].config, serde_json::json!({"range": 10, "nested": {"a": 2, "b": [1, "two"]}}));
 
     let sets = ["update.lr=3e-4", "update.kl.coef=0.5", "warm_start=null", "env.config={range: 3}"];
     let recipe = folder.load(&path, &sets)?;
     assert_eq!((recipe.update.lr, recipe.update.kl.map(|kl| kl.coef)), (3e-4, Some(0.5)));
-    assert_eq!((recipe.warm_start, recipe.env.config), (None, serde_json::json!({"range": 3})));
+    assert_eq!((recipe.warm_start, recipe.env.all()[0].config.clone()), (None, serde_json::json!({"range": 3})));
     Ok(())
 }
 

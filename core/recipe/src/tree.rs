@@ -321,8 +321,10 @@ impl SetArgument {
         let (last, sections) = path.split_last().expect("split gives at least one part");
         let mut node = root;
         for (depth, key) in sections.iter().enumerate() {
-            let map = section(node, &path[..depth], &location)?;
-            node = &mut entry(map, key, &location).node;
+            node = match node {
+                Node::List(items) => item(items, key, &path[..depth], &location)?,
+                node => &mut entry(section(node, &path[..depth], &location)?, key, &location).node,
+            };
         }
         let map = section(node, sections, &location)?;
         if last == "plugin" && map.iter().any(|e| e.key == "plugin" && e.node.to_json() != value.to_json()) {
@@ -344,6 +346,22 @@ fn section<'a>(node: &'a mut Node, path: &[String], location: &Location) -> Resu
         Node::Map(map) => Ok(map),
         _ => Err(input_error!("{location}: `{}` holds one value, not keys of its own", path.join("."))),
     }
+}
+
+/// Returns the item of a list with this number.
+fn item<'a>(
+    items: &'a mut [(Location, Node)],
+    number: &str,
+    path: &[String],
+    location: &Location,
+) -> Result<&'a mut Node> {
+    let (list, count) = (path.join("."), items.len());
+    let found = number.parse().ok().and_then(|number: usize| items.get_mut(number));
+    found.map(|(_, node)| node).ok_or_else(|| {
+        input_error!(
+            "{location}: `{list}` is a list of {count}, whose items have the numbers from 0; `{number}` is none"
+        )
+    })
 }
 
 fn entry<'a>(map: &'a mut Map, key: &str, location: &Location) -> &'a mut MapEntry {

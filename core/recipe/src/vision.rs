@@ -3,6 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::error::Problem;
+
 /// Reading of images, for a model with a vision tower.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -63,4 +65,26 @@ pub struct NewVision {
 
 fn default_patch_size() -> i64 {
     14
+}
+
+impl NewVision {
+    /// Finds a size out of range.
+    pub(super) fn problem(&self) -> Option<Problem> {
+        let sizes = [
+            ("layers", self.layers, 1_000),
+            ("hidden_size", self.hidden_size, 1 << 16),
+            ("intermediate_size", self.intermediate_size, 1 << 20),
+            ("heads", self.heads, 1 << 10),
+            ("patch_size", self.patch_size, 1 << 8),
+        ];
+        if let Some((key, value, most)) = sizes.iter().find(|(_, value, most)| !(1..=*most).contains(value)) {
+            return Some((format!("model.new.vision.{key}"), format!("must be from 1 to {most}, but is {value}")));
+        }
+        let Self { hidden_size, heads, .. } = self;
+        (hidden_size % heads != 0 || (hidden_size / heads) % 4 != 0).then(|| {
+            let message =
+                format!("must be a multiple of 4 times `heads` ({heads}): rows and columns share a head's angles");
+            ("model.new.vision.hidden_size".into(), format!("{message}, but is {hidden_size}"))
+        })
+    }
 }

@@ -183,7 +183,7 @@ fn search_has_the_published_settings() {
         );
         assert_eq!((recipe.eval.every, recipe.eval.temperature, recipe.checkpoint.every), (50, 0.0, 50), "{name}");
         assert_eq!(recipe.eval.tasks, EvalTasks::All, "{name}");
-        let play = ["topk", "max_steps"].map(|key| recipe.env.config[key].as_u64());
+        let play = ["topk", "max_steps"].map(|key| recipe.env.all()[0].config[key].as_u64());
         assert_eq!(play, [Some(3), Some(4)], "{name}");
     }
 }

@@ -104,9 +104,16 @@ fn identity(recipe: &Recipe, seed: Option<u64>) -> Result<String> {
     let all = serde_json::to_value(recipe).context("writing the recipe as JSON")?;
     let mut rollout = all["rollout"].clone();
     // These belong to reinforcement learning alone, or to the machine.
-    for key in
-        ["tasks", "group_size", "slots", "invalid_action_penalty", "dynamic_sampling", "temperature", "env_threads"]
-    {
+    for key in [
+        "tasks",
+        "group_size",
+        "slots",
+        "invalid_action_penalty",
+        "dynamic_sampling",
+        "curriculum",
+        "temperature",
+        "env_threads",
+    ] {
         rollout.as_object_mut().map(|keys| keys.remove(key));
     }
     let update: Vec<&Value> =

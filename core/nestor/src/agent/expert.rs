@@ -7,24 +7,25 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use rand::RngExt;
 
+use super::environments::{Environments, Idle, Place};
 use super::episode_state::{Demonstration, EpisodeState, StepTokens};
 use super::failures::{FailedReset, Failures};
 use super::player::Player;
 use super::pool::Pool;
-use super::prompt;
 use super::step_prompt::StepPrompt;
 use super::tasks::EpisodePlan;
 use crate::data::Episode;
 use crate::engine::{NoiseKey, noise};
 use crate::error::Stopped;
 use crate::input_error;
-use crate::plugin::{Env, SharedEnv};
+use crate::plugin::Env;
 use crate::recipe::Rollout;
 use crate::terminal;
 use crate::tokenizer::{IMAGE, Message};
 
 /// The expert of an environment, disturbed by noise.
 struct Expert<'a> {
+    environments: &'a Environments,
     rollout: &'a Rollout,
     /// Share of its actions that are replaced by a random admissible one.
     noise: f64,
@@ -35,7 +36,7 @@ struct Expert<'a> {
 /// One episode for the expert, as a thread plays it.
 struct ExpertEpisode {
     plan: EpisodePlan,
-    split: String,
+    place: Place,
     max_steps: u32,
     noise: f64,
     seed: u64,
@@ -55,8 +56,8 @@ impl Played {
 
 impl ExpertEpisode {
     fn play(&self, env: &mut Env) -> Result<()> {
-        let EpisodePlan { episode, task, seed, .. } = self.plan;
-        let first = env.reset(&self.split, task, seed)?;
+        let EpisodePlan { episode, seed, .. } = self.plan;
+        let first = env.reset(&self.place.split, self.place.task, seed)?;
         let mut admissible = first.admissible.clone();
         *self.played.lock() = Some(Demonstration { first, steps: Vec::new() });
         for step in 0..self.max_steps {
@@ -83,39 +84,41 @@ impl ExpertEpisode {
     }
 }
 
-/// Refuses an environment without an expert.
-pub fn check_expert(shared_env: &SharedEnv) -> Result<()> {
-    if shared_env.has_expert() {
-        return Ok(());
+/// Refuses environments of which one has no expert.
+pub fn check_expert(environments: &Environments) -> Result<()> {
+    match environments.members().iter().find(|member| !member.shared_env.has_expert()) {
+        None => Ok(()),
+        Some(member) => Err(input_error!(
+            "environment `{}` has no expert, which warm_start and model.new need; leave them out",
+            member.name
+        )),
     }
-    Err(input_error!(
-        "environment `{}` has no expert, which warm_start and model.new need; leave them out",
-        shared_env.id()
-    ))
 }
 
 impl Expert<'_> {
     /// Plays the plan and returns the demonstrations in its order; none of a task that was given up. A failed reset is
-    /// repeated; another failure ends its episode with the step before. Takes environments from `idle` and puts them back: there are as many as threads.
+    /// repeated; another failure ends its episode with the step before. Takes environments from `idle` and puts them back.
     fn play(
         &self,
         plan: &[EpisodePlan],
         pool: &mut Pool<()>,
-        idle: &mut Vec<Env>,
+        idle: &mut Idle,
         failures: &mut Failures,
     ) -> Result<Vec<Option<Demonstration>>> {
         // A thread that was left behind may return and fill its part, so a repeated episode has a part of its own.
         let mut parts: Vec<Arc<Played>> = plan.iter().map(|_| Arc::default()).collect();
-        let submit = |pool: &mut Pool<()>, index: usize, env: Option<Env>| {
-            let (split, max_steps, played) = (self.rollout.split.clone(), self.rollout.max_steps, Arc::default());
+        let submit = |pool: &mut Pool<()>, index: usize, idle: &mut Idle| {
+            let (max_steps, played) = (self.rollout.max_steps, Arc::default());
             let (noise, seed, part) = (self.noise, self.seed, Arc::clone(&played));
-            let episode = ExpertEpisode { plan: plan[index], split, max_steps, noise, seed, played };
-            pool.submit(index, env, move |env| episode.play(env));
+            let place = self.environments.place(&self.rollout.split, plan[index].task);
+            let instance = idle.take(self.environments, place.member);
+            let episode = ExpertEpisode { plan: plan[index], place, max_steps, noise, seed, played };
+            pool.submit(index, instance, move |env| episode.play(env));
             part
         };
         let mut waiting: VecDeque<usize> = (0..plan.len()).collect();
         for index in waiting.drain(..pool.threads().min(plan.len())) {
-            parts[index] = submit(pool, index, idle.pop());
+            parts[index] = submit(pool, index, idle);
         }
         let mut all: Vec<Option<Demonstration>> = plan.iter().map(|_| None).collect();
         let (mut remaining, mut resets) = (plan.len(), vec![0; plan.len()]);
@@ -142,9 +145,11 @@ impl Expert<'_> {
                     true => waiting.push_front(answer.index),
                     false => remaining -= 1,
                 }
-                match waiting.pop_front() {
-                    Some(index) => parts[index] = submit(pool, index, env.or_else(|| idle.pop())),
-                    None => idle.extend(env),
+                if let Some(env) = env {
+                    idle.put(self.environments.member(task), env);
+                }
+                if let Some(index) = waiting.pop_front() {
+                    parts[index] = submit(pool, index, idle);
                 }
             }
         }
@@ -152,15 +157,15 @@ impl Expert<'_> {
     }
 }
 
-/// The texts of the expert's episodes: every message of a prompt and every response. Needs no tokenizer.
+/// The texts of the experts' episodes: every message of a prompt and every response. Needs no tokenizer.
 pub fn texts(
-    shared_env: &SharedEnv,
+    environments: &Environments,
     rollout: &Rollout,
     plan: &[EpisodePlan],
     noise: f64,
     seed: u64,
 ) -> Result<Vec<String>> {
-    let all = exchanges(shared_env, rollout, plan, noise, seed)?.into_iter().flat_map(|(chat, response)| {
+    let all = exchanges(environments, rollout, plan, noise, seed)?.into_iter().flat_map(|(chat, response)| {
         chat.iter().map(|message| message.content().to_string()).chain([response]).collect::<Vec<_>>()
     });
     Ok(all.collect())
@@ -168,26 +173,27 @@ pub fn texts(
 
 /// The steps of the expert's episodes: the messages of the prompt, and the response. Needs no tokenizer.
 pub fn exchanges(
-    shared_env: &SharedEnv,
+    environments: &Environments,
     rollout: &Rollout,
     plan: &[EpisodePlan],
     noise: f64,
     seed: u64,
 ) -> Result<Vec<(Vec<Message>, String)>> {
-    let expert = Expert { rollout, noise, seed };
-    check_expert(shared_env)?;
-    let template = prompt::template(shared_env, rollout)?;
-    let mut pool = Pool::new(shared_env, rollout.env_threads)?;
+    let expert = Expert { environments, rollout, noise, seed };
+    check_expert(environments)?;
+    let templates = environments.templates(rollout)?;
+    let mut pool = Pool::new(environments, rollout.env_threads)?;
     let (mut exchanges, mut failures) = (Vec::new(), Failures::new(rollout.env_errors));
-    let demonstrations = expert.play(plan, &mut pool, &mut Vec::new(), &mut failures);
+    let demonstrations = expert.play(plan, &mut pool, &mut Idle::default(), &mut failures);
     failures.faults.lines().iter().for_each(|line| terminal::warn(&format!("warning: {line}")));
     for (plan, played) in plan.iter().zip(demonstrations?) {
         let Some(played) = played else { continue };
+        let template = &templates[environments.member(plan.task)];
         let mut playing = EpisodeState::new(*plan);
         playing.begin(played.first);
         for (response, seen) in played.steps {
             // Placeholders of images become tokens of their own.
-            let text = playing.render(&template, rollout)?.text.replace(IMAGE, "");
+            let text = playing.render(template, rollout)?.text.replace(IMAGE, "");
             exchanges.push((playing.chat(text, rollout)?, response.clone()));
             playing.respond(StepTokens::default(), response);
             playing.observe(seen, rollout.max_steps)?;
@@ -201,11 +207,11 @@ impl Player {
     /// Steps hold prompt and response ids (an end-of-sequence token last) and no log-probs. A conversation without room
     /// for another response ends its episode, as in [`Player::play`].
     pub fn demonstrate(&mut self, plan: &[EpisodePlan], noise: f64, seed: u64) -> Result<Vec<Episode>> {
-        let expert = Expert { rollout: &self.rollout, noise, seed };
-        check_expert(&self.shared_env)?;
+        let expert = Expert { environments: &self.environments, rollout: &self.rollout, noise, seed };
+        check_expert(&self.environments)?;
         let pool = match &mut self.experts {
             Some(pool) => pool,
-            none => none.insert(Pool::new(&self.shared_env, self.rollout.env_threads)?),
+            none => none.insert(Pool::new(&self.environments, self.rollout.env_threads)?),
         };
         let mut failures = Failures::new(self.rollout.env_errors);
         let played = expert.play(plan, pool, &mut self.idle, &mut failures);

@@ -15,11 +15,16 @@ mod columns;
 mod rehearsal;
 mod report;
 mod slots;
+mod environments;
+mod draws;
+mod curriculum;
 mod tasks;
 mod teacher_prompt;
 pub mod play;
 
 pub use self::columns::{RunColumns, episode_columns};
+pub use self::draws::{TaskDraws, saved as saved_draws};
+pub use self::environments::{Environments, Member};
 pub use self::episode_state::EpisodeState;
 pub use self::expert::{check_expert, exchanges, texts};
 pub use self::failures::Faults;
@@ -31,5 +36,5 @@ pub use self::rehearsal::{
 };
 pub use self::report::{Count, Scored, Success, evaluation_lines, write_images};
 pub use self::slots::fill_slots;
-pub use self::tasks::{EpisodePlan, TaskCursor, count_eval_tasks, count_tasks, eval_plan, plan, plan_from};
+pub use self::tasks::{EpisodePlan, TaskCounts, TaskCursor, count_tasks, eval_plan, plan, plan_from};
 pub use self::teacher_prompt::TeacherPrompts;

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde_json::json;
 
+use super::environments::{Environments, Idle, Instance};
 use super::episode_state::{EpisodeState, StepTokens};
 use super::failures::{FailedReset, Failures, Faults};
 use super::pool::Pool;
-use super::prompt;
 use super::step_prompt::{Place, PromptSettings, StepPrompt, StepPrompts};
 use super::tasks::EpisodePlan;
 use crate::data::Episode;
@@ -23,7 +23,7 @@ use crate::error::Stopped;
 use crate::failpoint::failpoint;
 use crate::model::vision::placed;
 use crate::model::{Config, Model};
-use crate::plugin::{Env, Observation, SharedEnv, TakenResponse};
+use crate::plugin::{Env, Observation, TakenResponse};
 use crate::progress::Progress;
 use crate::recipe::{Eval, Rollout};
 use crate::terminal;
@@ -37,7 +37,7 @@ pub struct PlayerOptions {
     pub tokenizer: Tokenizer,
     /// That of the models that play, for the tokens of images.
     pub config: Config,
-    pub shared_env: SharedEnv,
+    pub environments: Environments,
     pub rollout: Rollout,
     /// Seed of the sampling noise.
     pub seed: u64,
@@ -96,10 +96,9 @@ pub struct Player {
     pub(super) tokenizer: Tokenizer,
     ends: Ends,
     config: Config,
-    pub(super) shared_env: SharedEnv,
+    pub(super) environments: Environments,
     pub(super) rollout: Rollout,
-    /// Environments that no episode uses.
-    pub(super) idle: Vec<Env>,
+    pub(super) idle: Idle,
     deterministic: bool,
     prompts: StepPrompts,
     /// A warning that a chat template rewrites conversations is out.
@@ -119,7 +118,7 @@ pub struct Player {
 impl Player {
     /// Starts the environment threads.
     pub fn new(options: PlayerOptions) -> Result<Self> {
-        let PlayerOptions { tokenizer, config, shared_env, rollout, seed, deterministic, stop, progress } = options;
+        let PlayerOptions { tokenizer, config, environments, rollout, seed, deterministic, stop, progress } = options;
         let tokenizer = tokenizer.with_thinking(rollout.thinking).context("recipe key `rollout.thinking`")?;
         let ends = Ends::new(&tokenizer, &rollout.stop);
         let engine = Engine::new(EngineOptions {
@@ -131,15 +130,15 @@ impl Player {
             seed,
             ..EngineOptions::default()
         });
-        let prompts = StepPrompts::new(prompt::template(&shared_env, &rollout)?, &tokenizer, &rollout)?;
-        let pool = Pool::new(&shared_env, rollout.env_threads)?;
+        let prompts = StepPrompts::new(environments.templates(&rollout)?, &tokenizer, &rollout)?;
+        let pool = Pool::new(&environments, rollout.env_threads)?;
         Ok(Self {
             tokenizer,
             ends,
             config,
-            shared_env,
+            environments,
             rollout,
-            idle: Vec::new(),
+            idle: Idle::default(),
             deterministic,
             prompts,
             warned: false,
@@ -163,8 +162,8 @@ impl Player {
         &self.ends
     }
 
-    pub fn shared_env(&self) -> &SharedEnv {
-        &self.shared_env
+    pub fn environments(&self) -> &Environments {
+        &self.environments
     }
 
     /// Tokens generated and computed since the last call.
@@ -267,7 +266,7 @@ impl Player {
                     failures.reset_succeeded(task);
                 }
                 if current.observe(seen, self.rollout.max_steps)? || !self.ask(current, settings)? {
-                    self.idle.push(env);
+                    self.idle.put(self.environments.member(task), env);
                     remaining -= 1;
                     self.progress.advance(1, 0);
                 } else {
@@ -284,20 +283,22 @@ impl Player {
                 let current = &mut in_flight[index];
                 let text = self.tokenizer.decode(&done.tokens, true);
                 let response = current.respond(done, text);
-                self.pool.submit(index, current.env.take(), move |env| env.respond(response));
+                let env = current.env.take().context("an episode in flight has lost its environment")?;
+                self.pool.submit(index, Instance::Open(env), move |env| env.respond(response));
                 failpoint("mid-rollout");
             }
             self.progress.advance(0, (self.engine.counters().generated - drawn) as usize);
             // Environments that are about to answer join the next pass if that costs little against it.
             patience = begin.elapsed() / 8;
         }
-        Ok(in_flight.into_iter().map(|current| current.playing.finish()).collect())
+        Ok(in_flight.into_iter().map(|current| self.environments.named(current.playing.finish())).collect())
     }
 
     /// Has a thread reset an environment for the plan's episode `index`.
     fn reset(&mut self, index: usize, plan: &EpisodePlan, settings: &PlaySettings) {
-        let (split, EpisodePlan { task, seed, .. }) = (settings.split.clone(), *plan);
-        self.pool.submit(index, self.idle.pop(), move |env| env.reset(&split, task, seed));
+        let (place, seed) = (self.environments.place(&settings.split, plan.task), plan.seed);
+        let instance = self.idle.take(&self.environments, place.member);
+        self.pool.submit(index, instance, move |env| env.reset(&place.split, place.task, seed));
     }
 
     /// Queues the next step of an episode; false where it was cut instead, for lack of room.
@@ -319,8 +320,9 @@ impl Player {
     /// The tokens before an episode's next response. None where a conversation has no room for them and a response: the
     /// episode ends with its last step.
     pub(super) fn step_prompt(&mut self, playing: &mut EpisodeState) -> Result<Option<StepPrompt>> {
+        let member = self.environments.member(playing.record().task);
         let Self { tokenizer, rollout, config, .. } = self;
-        let prompt = self.prompts.next(playing, PromptSettings { tokenizer, rollout, config })?;
+        let prompt = self.prompts.next(playing, member, PromptSettings { tokenizer, rollout, config })?;
         let room = rollout.max_tokens().saturating_sub(rollout.max_response_tokens);
         if prompt.before.len() + prompt.new.tokens.len() > room {
             playing.cut();

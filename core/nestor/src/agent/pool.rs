@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 
+use super::environments::{Environments, Instance};
 use super::queue::Queue;
 use crate::error::Stopped;
 use crate::plugin::{Call, Env, GRACE, POLL, SharedEnv, Slot, leave_behind, own_slot, supervise_this_thread};
@@ -67,15 +68,15 @@ struct Thread {
 
 /// Threads that work on environments, with a result of type `T` from each piece of work.
 pub struct Pool<T> {
-    shared_env: SharedEnv,
+    environments: Environments,
     threads: Vec<Thread>,
     /// Threads that wait for another process. They answer, and then end.
     waiting: Vec<Thread>,
     jobs: Arc<Queue<Job<T>>>,
     sender: Sender<(u64, Result<(Env, T)>)>,
     answers: Receiver<(u64, Result<(Env, T)>)>,
-    /// The caller's number of each piece of work without an answer.
-    under_way: HashMap<u64, usize>,
+    /// The caller's number of each piece of work without an answer, and its environment.
+    under_way: HashMap<u64, (usize, SharedEnv)>,
     /// Pieces of work so far. They count from 1.
     count: u64,
     looked: Instant,
@@ -83,10 +84,10 @@ pub struct Pool<T> {
 
 impl<T: Send + 'static> Pool<T> {
     /// Starts the threads, one at least.
-    pub fn new(shared_env: &SharedEnv, threads: usize) -> Result<Self> {
+    pub fn new(environments: &Environments, threads: usize) -> Result<Self> {
         let (sender, answers) = channel();
         let mut pool = Self {
-            shared_env: shared_env.clone(),
+            environments: environments.clone(),
             threads: Vec::new(),
             waiting: Vec::new(),
             jobs: Arc::default(),
@@ -120,20 +121,20 @@ impl<T: Send + 'static> Pool<T> {
 
     /// True once the run is asked to stop.
     pub fn stopped(&self) -> bool {
-        self.shared_env.limits().stopped()
+        // All have the flag of the run.
+        self.environments.members().iter().any(|member| member.shared_env.limits().stopped())
     }
 
-    /// Gives work on an environment to the next free thread, which makes a new environment where none is given.
+    /// Gives work on an environment to the next free thread.
     pub fn submit(
         &mut self,
         index: usize,
-        env: Option<Env>,
+        instance: Instance,
         work: impl FnOnce(&mut Env) -> Result<T> + Send + 'static,
     ) {
         self.count += 1;
-        self.under_way.insert(self.count, index);
-        let shared_env = self.shared_env.clone();
-        self.jobs.push(Job { number: self.count, work: Box::new(move || run(&shared_env, env, work)) });
+        self.under_way.insert(self.count, (index, instance.shared_env().clone()));
+        self.jobs.push(Job { number: self.count, work: Box::new(move || run(instance, work)) });
     }
 
     /// Collects the answers that arrive within `patience`; with `at_least_one`, waits for the first without that limit.
@@ -142,21 +143,22 @@ impl<T: Send + 'static> Pool<T> {
     pub fn collect(&mut self, at_least_one: bool, patience: Duration) -> Result<Vec<Answer<T>>> {
         let mut answers = Vec::new();
         let mut begin = Instant::now();
-        let look = if self.shared_env.is_isolated() { SPARE } else { POLL };
+        let isolated = self.environments.members().iter().any(|member| member.shared_env.is_isolated());
+        let look = if isolated { SPARE } else { POLL };
         while !self.under_way.is_empty() {
             let waits = at_least_one && answers.is_empty();
             let left = if waits { look } else { patience.saturating_sub(begin.elapsed()) };
             match self.answers.recv_timeout(left.min(look)) {
                 Ok((number, outcome)) => {
                     // Work that was given up may be answered all the same.
-                    let Some(index) = self.under_way.remove(&number) else { continue };
+                    let Some((index, _)) = self.under_way.remove(&number) else { continue };
                     if waits {
                         begin = Instant::now();
                     }
                     answers.push(Answer { index, outcome });
                 }
                 Err(RecvTimeoutError::Timeout) if !waits && begin.elapsed() >= patience => break,
-                Err(RecvTimeoutError::Timeout) if self.shared_env.limits().stopped() => return Err(Stopped.into()),
+                Err(RecvTimeoutError::Timeout) if self.stopped() => return Err(Stopped.into()),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => bail!("all environment threads have ended"),
             }
@@ -171,8 +173,6 @@ impl<T: Send + 'static> Pool<T> {
     fn overdue(&mut self) -> Result<Vec<Answer<T>>> {
         self.looked = Instant::now();
         self.waiting.retain(|thread| !thread.handle.is_finished());
-        let isolated = self.shared_env.is_isolated();
-        let limits = self.shared_env.limits().clone();
         let mut answers = Vec::new();
         for at in 0..self.threads.len() {
             let thread = &mut self.threads[at];
@@ -180,18 +180,21 @@ impl<T: Send + 'static> Pool<T> {
                 thread.seen = None;
                 continue;
             };
+            // The call is of this work, since it is still under way. Work that was dropped has been left behind.
+            let number = thread.state.job.load(Ordering::Acquire);
+            let Some(shared_env) = self.under_way.get(&number).map(|(_, shared_env)| shared_env.clone()) else {
+                continue;
+            };
             match thread.seen {
                 // Each waiting thread has an environment, so there are at most as many as there are of these.
-                Some((seen, since)) if seen == count && isolated => {
+                Some((seen, since)) if seen == count && shared_env.is_isolated() => {
                     if since.elapsed() >= SPARE {
                         let waiting = self.replace(at)?;
                         self.waiting.push(waiting);
                     }
                 }
                 Some((seen, since)) if seen == count => {
-                    if since.elapsed() >= limits.timeout {
-                        // The call is of this work, since it is still under way.
-                        let number = thread.state.job.load(Ordering::Acquire);
+                    if since.elapsed() >= shared_env.limits().timeout {
                         answers.extend(self.give_up(at, number, &call)?);
                     }
                 }
@@ -204,8 +207,11 @@ impl<T: Send + 'static> Pool<T> {
     fn give_up(&mut self, at: usize, number: u64, call: &Call) -> Result<Option<Answer<T>>> {
         self.replace(at)?;
         leave_behind();
-        let error = self.shared_env.limits().exceeded(call).context(call.to_string());
-        Ok(self.under_way.remove(&number).map(|index| Answer { index, outcome: Err(error) }))
+        let given_up = self.under_way.remove(&number).map(|(index, shared_env)| {
+            let error = shared_env.limits().exceeded(call).context(call.to_string());
+            Answer { index, outcome: Err(error) }
+        });
+        Ok(given_up)
     }
 
     /// Starts another thread in place of one that ends after its work. Returns that one.
@@ -225,9 +231,9 @@ impl<T: Send + 'static> Pool<T> {
         let begin = Instant::now();
         while !self.under_way.is_empty() {
             match self.answers.recv_timeout(GRACE.saturating_sub(begin.elapsed())) {
-                Ok((number, _)) => self.under_way.remove(&number),
+                Ok((number, _)) => drop(self.under_way.remove(&number)),
                 Err(_) => break,
-            };
+            }
         }
         for at in 0..self.threads.len() {
             if self.under_way.remove(&self.threads[at].state.job.load(Ordering::Acquire)).is_some() {
@@ -279,9 +285,9 @@ impl<T> Worker<T> {
 }
 
 /// One piece of work on its thread. A panic becomes an error, so that no answer is ever missing.
-fn run<T>(shared_env: &SharedEnv, env: Option<Env>, work: impl FnOnce(&mut Env) -> Result<T>) -> Result<(Env, T)> {
+fn run<T>(instance: Instance, work: impl FnOnce(&mut Env) -> Result<T>) -> Result<(Env, T)> {
     let result = catch_unwind(AssertUnwindSafe(|| {
-        let mut env = env.map_or_else(|| shared_env.spawn(), Ok)?;
+        let mut env = instance.open()?;
         let done = work(&mut env)?;
         Ok((env, done))
     }));

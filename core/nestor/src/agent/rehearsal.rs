@@ -158,7 +158,7 @@ impl Rehearsal<'_> {
     /// Rehearses episodes of a split.
     pub fn play(&self, split: &str, plan: &[EpisodePlan]) -> Result<Rehearsed> {
         let template = prompt::template(self.shared_env, self.rollout)?;
-        let prompts = StepPrompts::new(template, self.tokenizer, self.rollout)?;
+        let prompts = StepPrompts::new(vec![template], self.tokenizer, self.rollout)?;
         let mut env = self.shared_env.spawn()?;
         let mut rehearsed = Rehearsed::default();
         for plan in plan {
@@ -264,7 +264,7 @@ impl Rehearsal<'_> {
             return Ok(true);
         }
         let settings = PromptSettings { tokenizer: self.tokenizer, rollout: self.rollout, config: self.config };
-        let tokens = prompts.next(&playing, settings)?.new;
+        let tokens = prompts.next(&playing, 0, settings)?.new;
         rehearsed.prompts.push(tokens.tokens.len());
         let text = self.tokenizer.decode(&tokens.tokens, false);
         let prompt = RehearsedPrompt { task: plan.task, text, tokens: tokens.tokens.len() };
@@ -322,7 +322,7 @@ impl Rehearsal<'_> {
             rehearsed.ended += usize::from(over || self.rollout.max_steps == 1);
             return Ok(true);
         }
-        let later = prompts.next(&playing, settings)?;
+        let later = prompts.next(&playing, 0, settings)?;
         rehearsed.later.push(later.new.tokens.len());
         rehearsed.common.push(match later.continues {
             Some(_) => begun.tokens.len(),

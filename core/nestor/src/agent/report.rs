@@ -39,7 +39,7 @@ impl Count {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Success {
     pub all: Count,
-    /// By the environment's name for the kind of task, where it has kinds.
+    /// By environment, where the recipe lists them, and by the environment's name for the kind of task, where it has kinds.
     pub by_type: BTreeMap<String, Count>,
 }
 
@@ -55,8 +55,8 @@ impl Success {
     pub fn add(&mut self, episodes: &[Episode]) {
         for episode in episodes.iter().filter(|episode| !episode.failed()) {
             self.all.add(episode.won);
-            if let Some(kind) = &episode.task_type {
-                self.by_type.entry(kind.clone()).or_default().add(episode.won);
+            for kind in episode.kinds() {
+                self.by_type.entry(kind).or_default().add(episode.won);
             }
         }
     }
@@ -117,17 +117,21 @@ fn line(episode: &Episode, tokenizer: &Tokenizer) -> Value {
         // The environment said nothing of it.
         (step["reward"], step["valid"]) = (Value::Null, Value::Null);
     }
-    json!({
+    let mut line = json!({
         "group": episode.group,
         "episode": episode.episode,
-        "task": episode.task,
+        "task": episode.environment.as_ref().map_or(episode.task, |environment| environment.task),
         "seed": episode.seed,
         "won": episode.won,
         "task_type": episode.task_type,
         "return": (!episode.failed()).then(|| episode.episode_return()),
         "failure": episode.failure,
         "steps": steps,
-    })
+    });
+    if let Some(environment) = &episode.environment {
+        line["environment"] = environment.name.as_str().into();
+    }
+    line
 }
 
 /// An anchor as text: its own, or where it is none, such as the key of a picture, its bytes in hexadecimal digits.

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
+use super::environments::{Environments, Instance};
 use super::failures::Failures;
 use super::pool::{Answer, Pool};
 use super::tasks::EpisodePlan;
-use crate::plugin::SharedEnv;
 use crate::recipe::Rollout;
 
 /// Resets an instance for each of the episodes that the slots of one rank play side by side, and keeps all of them until the
@@ -15,12 +15,13 @@ use crate::recipe::Rollout;
 ///
 /// # Errors
 /// With the first failure beyond `rollout.env_errors`.
-pub fn fill_slots(shared_env: &SharedEnv, rollout: &Rollout, plan: &[EpisodePlan]) -> Result<()> {
-    let mut pool = Pool::new(shared_env, rollout.env_threads)?;
+pub fn fill_slots(environments: &Environments, rollout: &Rollout, plan: &[EpisodePlan]) -> Result<()> {
+    let mut pool = Pool::new(environments, rollout.env_threads)?;
     let plan = &plan[..plan.len().min(rollout.slots).min(rollout.open_episodes.unwrap_or(usize::MAX))];
     for (index, &EpisodePlan { task, seed, .. }) in plan.iter().enumerate() {
-        let split = rollout.split.clone();
-        pool.submit(index, None, move |env| env.reset(&split, task, seed).map(drop));
+        let place = environments.place(&rollout.split, task);
+        let instance = Instance::New(environments.members()[place.member].shared_env.clone());
+        pool.submit(index, instance, move |env| env.reset(&place.split, place.task, seed).map(drop));
     }
     let (mut open, mut failures) = (Vec::new(), Failures::new(rollout.env_errors));
     while open.len() + (failures.count as usize) < plan.len() {

@@ -54,7 +54,8 @@ pub struct PromptSettings<'a> {
 /// Builds the prompts of steps.
 #[derive(Debug)]
 pub struct StepPrompts {
-    template: PromptTemplate,
+    /// One for each environment.
+    templates: Vec<PromptTemplate>,
     /// Continues an episode that is one conversation.
     turns: Option<Turns>,
     /// Continues conversations that come whole.
@@ -64,25 +65,26 @@ pub struct StepPrompts {
 impl StepPrompts {
     /// # Errors
     /// If the recipe asks for transcripts and the chat template cannot continue a conversation.
-    pub fn new(template: PromptTemplate, tokenizer: &Tokenizer, rollout: &Rollout) -> Result<Self> {
+    pub fn new(templates: Vec<PromptTemplate>, tokenizer: &Tokenizer, rollout: &Rollout) -> Result<Self> {
         let turns = if rollout.is_transcript() { Some(Turns::new(tokenizer)?) } else { None };
-        Ok(Self { template, turns, continuing: Continuing::new(tokenizer) })
+        Ok(Self { templates, turns, continuing: Continuing::new(tokenizer) })
     }
 
-    /// The prompt of an episode's next step, cut to the recipe's limit.
-    pub fn next(&self, playing: &EpisodeState, settings: PromptSettings) -> Result<StepPrompt> {
+    /// The prompt of the next step of an episode of this environment, cut to the recipe's limit.
+    pub fn next(&self, playing: &EpisodeState, environment: usize, settings: PromptSettings) -> Result<StepPrompt> {
         let PromptSettings { tokenizer, rollout, config } = settings;
+        let template = &self.templates[environment];
         if let Some(messages) = playing.whole_conversation() {
             let found = self.continued(playing, messages, settings).with_context(|| playing.next_step())?;
             if let Ok(prompt) = found {
                 return Ok(prompt);
             }
-            let new = playing.prompt(&self.template, (rollout, config), |chat, tools| {
+            let new = playing.prompt(template, (rollout, config), |chat, tools| {
                 tokenizer.chat_with_tools(chat, tools, true)
             })?;
             return Ok(StepPrompt { new, place: found.err().unwrap_or_default(), ..StepPrompt::default() });
         }
-        let new = playing.prompt(&self.template, (rollout, config), |chat, tools| {
+        let new = playing.prompt(template, (rollout, config), |chat, tools| {
             match (&self.turns, playing.last_step()) {
                 (Some(turns), Some(last)) => turns.follow_up(tokenizer, &last.response, chat),
                 _ => tokenizer.chat_with_tools(chat, tools, true),

@@ -1,5 +1,7 @@
 //! Chooses tasks and seeds.
 
+use std::ops::Range;
+
 use anyhow::{Context, Result};
 use rand_chacha::rand_core::Rng;
 use serde::{Deserialize, Serialize};
@@ -47,6 +49,48 @@ pub fn count_eval_tasks(shared_env: &SharedEnv, eval: &Eval) -> Result<u64> {
     }
 }
 
+/// Number of tasks of each environment in a split.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskCounts(Vec<u64>);
+
+impl From<u64> for TaskCounts {
+    fn from(count: u64) -> Self {
+        Self(vec![count])
+    }
+}
+
+impl FromIterator<u64> for TaskCounts {
+    fn from_iter<I: IntoIterator<Item = u64>>(counts: I) -> Self {
+        Self(counts.into_iter().collect())
+    }
+}
+
+impl TaskCounts {
+    /// In the order of the environments.
+    pub fn each(&self) -> &[u64] {
+        &self.0
+    }
+
+    /// Number of all tasks; that of 64 bits where there are more.
+    pub fn total(&self) -> u64 {
+        self.0.iter().fold(0, |sum, count| sum.saturating_add(*count))
+    }
+
+    /// Number of tasks of an evaluation.
+    pub fn evaluated(&self, tasks: EvalTasks) -> u64 {
+        self.0.iter().fold(0, |sum, count| sum.saturating_add(tasks.number(*count)))
+    }
+
+    /// A cursor over the tasks of each. The first one's order is that of a run with it alone.
+    pub fn cursors(&self, seed: u64) -> Vec<TaskCursor> {
+        let seed = |member: u32| match member {
+            0 => seed,
+            _ => seed_of(seed, noise::TASKS, 0, member),
+        };
+        (0..).zip(&self.0).map(|(member, &count)| TaskCursor::new(count, seed(member))).collect()
+    }
+}
+
 /// One episode to play.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EpisodePlan {
@@ -54,7 +98,7 @@ pub struct EpisodePlan {
     pub group: u32,
     /// Number of the episode inside the iteration.
     pub episode: u32,
-    /// The task of the environment's split.
+    /// The task of the split, by its number among those of all environments.
     pub task: u64,
     /// Seed of the environment's reset, one for the whole group.
     pub seed: u64,
@@ -81,24 +125,37 @@ pub fn plan_from(first: u32, tasks: &[u64], group_size: u32, seed: u64, iteratio
     tasks.iter().enumerate().flat_map(group).collect()
 }
 
-/// The same episodes each time, a group of `samples` per task: all tasks of a split of `count` in their order, or a panel
-/// that the seed draws from the whole split. The first tasks of a split may be of one kind, so a panel never takes those.
+/// The same episodes each time, a group of `samples` per task, one environment after the other: all tasks of its split in
+/// their order, or a panel that the seed draws from the whole split. The first tasks of a split may be of one kind, so a panel never takes those.
 /// Further samples leave the first ones of the tasks as they are.
 ///
 /// # Panics
 /// When the split has no task, or fewer than the panel; callers check that first.
-pub fn eval_plan(count: u64, tasks: EvalTasks, samples: u32, seed: u64) -> Vec<EpisodePlan> {
-    let number = tasks.number(count);
-    assert!(count > 0 && number <= count, "a split of {count} tasks cannot be evaluated on {number}");
-    let drawn = match number < count {
-        true => TaskCursor::new(count, seed_of(seed, noise::EVAL_TASKS, 0, 0)).next(number as usize),
-        false => (0..count).collect(),
-    };
+pub fn eval_plan(counts: &TaskCounts, tasks: EvalTasks, samples: u32, seed: u64) -> Vec<EpisodePlan> {
+    let environments = counts.0.len() as u64;
+    let drawn: Vec<u64> = (0..)
+        .zip(&counts.0)
+        .flat_map(|(member, &count)| {
+            let own = eval_tasks(member, count, tasks, seed).into_iter();
+            own.map(move |task| task * environments + u64::from(member))
+        })
+        .collect();
+    let number = drawn.len() as u32;
     let group = |(group, task): (u32, u64)| {
         let seed = seed_of(seed, noise::EVAL_ENVIRONMENTS, 0, group);
-        (0..samples).map(move |sample| EpisodePlan { group, episode: sample * number as u32 + group, task, seed })
+        (0..samples).map(move |sample| EpisodePlan { group, episode: sample * number + group, task, seed })
     };
     (0..).zip(drawn).flat_map(group).collect()
+}
+
+/// The evaluation tasks of one environment, by its own numbers.
+fn eval_tasks(member: u32, count: u64, tasks: EvalTasks, seed: u64) -> Vec<u64> {
+    let number = tasks.number(count);
+    assert!(count > 0 && number <= count, "a split of {count} tasks cannot be evaluated on {number}");
+    match number < count {
+        true => TaskCursor::new(count, seed_of(seed, noise::EVAL_TASKS, 0, member)).next(number as usize),
+        false => (0..count).collect(),
+    }
 }
 
 /// Draws the tasks of a split in random order, all of them once before any repeats. Part of a checkpoint.
@@ -130,11 +187,26 @@ impl TaskCursor {
         (self.seed, self.count) == (other.seed, other.count)
     }
 
+    /// Seed of the order.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// Number of tasks drawn so far.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
     /// The next `n` tasks.
     pub fn next(&mut self, n: usize) -> Vec<u64> {
+        self.advance(n).map(|p| self.shuffled(p / self.count, p % self.count)).collect()
+    }
+
+    /// Counts `n` draws, and returns their numbers in the run.
+    pub fn advance(&mut self, n: usize) -> Range<u64> {
         let first = self.position;
         self.position += n as u64;
-        (first..self.position).map(|p| self.shuffled(p / self.count, p % self.count)).collect()
+        first..self.position
     }
 
     /// Entry `index` of one epoch's permutation. A Feistel network permutes the smallest square that holds all tasks,
@@ -190,7 +262,7 @@ mod tests {
     fn an_empty_split_is_refused() {
         assert!(std::panic::catch_unwind(|| TaskCursor::new(0, 3)).is_err());
         for tasks in [EvalTasks::All, EvalTasks::Panel(1)] {
-            assert!(std::panic::catch_unwind(|| eval_plan(0, tasks, 1, 3)).is_err());
+            assert!(std::panic::catch_unwind(|| eval_plan(&0.into(), tasks, 1, 3)).is_err());
         }
     }
 
@@ -210,19 +282,26 @@ mod tests {
         assert!(plan[..3].iter().all(|p| p.seed == plan[0].seed) && plan[3].seed != plan[0].seed);
         let later = plan_from(1, &[6], 3, 1, 2);
         assert_eq!(later, plan[3..]);
-        let eval = eval_plan(3, EvalTasks::All, 1, 1);
-        assert_eq!(eval, eval_plan(3, EvalTasks::Panel(3), 1, 1));
+        let eval = eval_plan(&3.into(), EvalTasks::All, 1, 1);
+        assert_eq!(eval, eval_plan(&3.into(), EvalTasks::Panel(3), 1, 1));
         assert_eq!(eval.iter().map(|p| p.task).collect::<Vec<_>>(), [0, 1, 2]);
         assert!(eval[0].seed != eval[2].seed);
-        let twice = eval_plan(3, EvalTasks::All, 2, 1);
+        let twice = eval_plan(&3.into(), EvalTasks::All, 2, 1);
         assert_eq!(twice.iter().step_by(2).copied().collect::<Vec<_>>(), eval);
         assert_eq!(twice[3], EpisodePlan { episode: 4, ..eval[1] });
+        // Another environment behind it: task t of environment e among n has number t n + e.
+        let both = eval_plan(&[3, 5].into_iter().collect(), EvalTasks::Panel(2), 1, 1);
+        let alone = eval_plan(&3.into(), EvalTasks::Panel(2), 1, 1);
+        let tasks: Vec<u64> = both.iter().map(|p| p.task).collect();
+        assert_eq!(tasks[..2], [alone[0].task * 2, alone[1].task * 2]);
+        assert!(tasks[2..].iter().all(|task| task % 2 == 1 && task / 2 < 5) && tasks[2] != tasks[3], "{tasks:?}");
     }
 
     /// A split is often sorted by kind: 140 games of six types, in the order of their paths.
     #[test]
     fn a_panel_is_drawn_by_seed_from_the_whole_split() {
-        let tasks = |seed| eval_plan(140, EvalTasks::Panel(70), 1, seed).iter().map(|p| p.task).collect::<Vec<_>>();
+        let tasks =
+            |seed| eval_plan(&140.into(), EvalTasks::Panel(70), 1, seed).iter().map(|p| p.task).collect::<Vec<_>>();
         let mut drawn = tasks(1);
         assert_eq!(drawn, tasks(1));
         assert!(drawn != tasks(2));

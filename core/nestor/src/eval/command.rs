@@ -11,13 +11,13 @@ use super::evaluated::EvaluatedModel;
 use super::play;
 use super::report::EvalReport;
 use super::targets::{EvalArgs, Targets};
-use crate::agent::{Player, PlayerOptions, Rehearsal, count_eval_tasks, evaluation_lines, without_long, write_images};
+use crate::agent::{Environments, Player, PlayerOptions, Rehearsal, evaluation_lines, without_long, write_images};
 use crate::checkpoint::{Moment, Source};
 use crate::data::Episode;
 use crate::files::{Sum, sum, write_json, write_lines};
 use crate::input_error;
 use crate::model::{self, Config, kind, new, weight_files};
-use crate::plugin::{Limits, Plugins, SharedEnv};
+use crate::plugin::{Limits, Plugins};
 use crate::progress::Progress;
 use crate::ranks::Solo;
 use crate::recipe::{Eval, EvalTasks, Recipe, Truncation};
@@ -51,14 +51,14 @@ pub fn eval(args: &EvalArgs) -> Result<EvalReport> {
     if let Some(warning) = settings.warning() {
         terminal::warn(&format!("warning: {warning}"));
     }
-    let limits = Limits { timeout: Duration::from_secs(recipe.env.timeout_s), ..Limits::default() };
+    let limits = Limits { timeout: Duration::from_secs(recipe.env.timeout_s()), ..Limits::default() };
     let plugins = Plugins::discover()?.with_limits(limits);
-    let shared_env = plugins.environment(&recipe.env.choice()).context("recipe key `env`")?;
-    let shared_env = match (recipe.rollout.truncation, models.first()) {
-        (Truncation::Drop, Some(first)) => left_out(&recipe, shared_env, first.folder())?,
-        _ => shared_env,
+    let environments = Environments::open(&recipe, &plugins)?;
+    let environments = match (recipe.rollout.truncation, models.first()) {
+        (Truncation::Drop, Some(first)) => left_out(&recipe, &environments, first.folder())?,
+        _ => environments,
     };
-    let count = count_eval_tasks(&shared_env, &settings).map_err(|error| match args.episodes {
+    let counts = environments.count_eval_tasks(&settings).map_err(|error| match args.episodes {
         Some(episodes) => input_error!("--episodes {episodes}: {error:#}"),
         None => error,
     })?;
@@ -67,7 +67,8 @@ pub fn eval(args: &EvalArgs) -> Result<EvalReport> {
         std::fs::create_dir_all(out).map_err(|error| input_error!("--out {}: {error}", out.display()))?;
     }
     let progress = if args.quiet || !terminal::redraws() { Progress::hidden() } else { Progress::shown(1) };
-    let mut evaluator = Evaluator { recipe: &recipe, settings: &settings, shared_env, device, progress, player: None };
+    let mut evaluator =
+        Evaluator { recipe: &recipe, settings: &settings, environments, device, progress, player: None };
     let mut rows = Vec::new();
     for (number, source) in models.iter().enumerate() {
         let episodes = evaluator.play(source).with_context(|| source.folder().display().to_string())?;
@@ -82,7 +83,7 @@ pub fn eval(args: &EvalArgs) -> Result<EvalReport> {
         rows.push(row);
     }
     evaluator.progress.end();
-    let (tasks, seed) = (settings.tasks.number(count), settings.panel_seed(recipe.seed));
+    let (tasks, seed) = (counts.evaluated(settings.tasks), settings.panel_seed(recipe.seed));
     let report = EvalReport { settings, tasks, seed, models: rows };
     if let Some(out) = &args.out {
         write_json(&out.join("evaluation.json"), &report.to_json())?;
@@ -90,15 +91,19 @@ pub fn eval(args: &EvalArgs) -> Result<EvalReport> {
     Ok(report)
 }
 
-/// The environment without the tasks whose first prompts are too long for the recipe, by the tokenizer of a model's folder.
-fn left_out(recipe: &Recipe, shared_env: SharedEnv, folder: &Path) -> Result<SharedEnv> {
+/// The environments without the tasks whose first prompts are too long for the recipe, by the tokenizer of a model's folder.
+fn left_out(recipe: &Recipe, environments: &Environments, folder: &Path) -> Result<Environments> {
     let (tokenizer, config) = (Tokenizer::load(folder)?, Config::load(folder)?.with_image_limits(&recipe.model)?);
-    let (shared_env, tokenizer, config) = (&shared_env, &tokenizer, &config);
-    let rehearsal =
-        Rehearsal { shared_env, rollout: &recipe.rollout, tokenizer, config, imitates: false, teacher: None };
-    let (left, warnings) = without_long(&rehearsal, &[&recipe.eval.split])?;
-    warnings.iter().for_each(|warning| terminal::warn(&format!("warning: {warning}")));
-    Ok(left)
+    let (tokenizer, config, rollout) = (&tokenizer, &config, &recipe.rollout);
+    let mut all = Vec::new();
+    for member in environments.members() {
+        let shared_env = &member.shared_env;
+        let rehearsal = Rehearsal { shared_env, rollout, tokenizer, config, imitates: false, teacher: None };
+        let (left, warnings) = without_long(&rehearsal, &[member.split(&recipe.eval.split)])?;
+        warnings.iter().for_each(|warning| terminal::warn(&format!("warning: {warning}")));
+        all.push(left);
+    }
+    Ok(environments.with(all))
 }
 
 /// The name of a model's file of episodes: its checkpoint's, or the model's number where that name would not be unique.
@@ -113,7 +118,7 @@ fn file_name(number: usize, models: &[Source]) -> String {
 struct Evaluator<'a> {
     recipe: &'a Recipe,
     settings: &'a Eval,
-    shared_env: SharedEnv,
+    environments: Environments,
     device: Device,
     progress: Progress,
     /// The player of the last model, with the sums of its tokenizer's files.
@@ -130,7 +135,7 @@ impl Evaluator<'_> {
         let known = self.player.take().filter(|(known, _)| *known == sums);
         let (_, player) = self.player.insert(match known {
             Some(known) => known,
-            None => (sums, new_player(self.recipe, &self.shared_env, &self.progress, (folder, &model.config))?),
+            None => (sums, new_player(self.recipe, &self.environments, &self.progress, (folder, &model.config))?),
         });
         new::check_vocabulary(&model.config, player.tokenizer())
             .map_err(|error| input_error!("{}: {error:#}", folder.display()))?;
@@ -144,7 +149,7 @@ impl Evaluator<'_> {
 /// A player with the tokenizer of a folder, for models of this configuration.
 fn new_player(
     recipe: &Recipe,
-    shared_env: &SharedEnv,
+    environments: &Environments,
     progress: &Progress,
     (folder, config): (&Path, &Config),
 ) -> Result<Player> {
@@ -156,7 +161,7 @@ fn new_player(
     Player::new(PlayerOptions {
         tokenizer,
         config: config.clone(),
-        shared_env: shared_env.clone(),
+        environments: environments.clone(),
         rollout: recipe.rollout.clone(),
         seed: recipe.seed,
         deterministic: recipe.deterministic,

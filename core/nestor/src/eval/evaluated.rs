@@ -43,6 +43,7 @@ impl EvaluatedModel {
             "clipped_ratio": evaluation.cut_responses,
             "response_length": evaluation.mean_response,
             "env": environment,
+            "return_of": evaluation.return_of,
             "by_type": by_type.iter().map(|(kind, rate)| (kind.clone(), rate_json(rate).into())).collect::<Map<_, _>>(),
             "episodes_file": episodes,
         })));
@@ -78,9 +79,9 @@ pub fn object(value: Value) -> Map<String, Value> {
 }
 
 fn rate_json(rate: &SuccessRate) -> Map<String, Value> {
-    let SuccessRate { count, tasks, interval, pass_at } = rate;
+    let SuccessRate { count, rate, tasks, interval, pass_at } = rate;
     object(json!({
-        "success": count.rate(),
+        "success": rate,
         "interval": interval,
         "won": count.won,
         "episodes": count.played,
@@ -90,9 +91,9 @@ fn rate_json(rate: &SuccessRate) -> Map<String, Value> {
 }
 
 fn rate_text(rate: &SuccessRate) -> String {
-    let SuccessRate { count, tasks, interval: [low, high], pass_at } = rate;
+    let SuccessRate { count, rate: success, tasks, interval: [low, high], pass_at } = rate;
     let of_tasks = if count.played > *tasks { format!(" on {tasks} tasks") } else { String::new() };
-    let (success, won, played) = (count.rate(), count.won, count.played);
+    let (won, played) = (count.won, count.played);
     let mut text = format!("{success:.3} (95 % interval {low:.3} to {high:.3}, {won} of {played} episodes{of_tasks})");
     for (k, share) in pass_at.iter().skip(1) {
         text += &format!(" | pass@{k} {share:.3}");

@@ -34,6 +34,9 @@ pub struct Panel {
 /// A task of the panel.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct PanelTask {
+    /// Its environment, where the recipe lists environments.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    environment: Option<String>,
     /// Its number in the split.
     task: u64,
     /// Seed of the environment's reset.
@@ -47,7 +50,8 @@ impl Panel {
     /// The panel that these episodes of an evaluation played, groups of samples side by side. The hash covers the first
     /// observation of each task: another build of an environment that starts otherwise is another panel.
     pub fn of(recipe: &Recipe, episodes: &[Episode]) -> Self {
-        let (environment, eval) = (recipe.env.plugin.clone(), &recipe.eval);
+        let plugins: Vec<&str> = recipe.env.all().iter().map(|env| &*env.plugin).collect();
+        let (environment, eval) = (plugins.join("+"), &recipe.eval);
         let mut hasher = Sha256::new();
         let mut add = |part: &[u8]| {
             hasher.update((part.len() as u64).to_le_bytes());
@@ -55,16 +59,23 @@ impl Panel {
         };
         add(environment.as_bytes());
         add(eval.split.as_bytes());
+        for split in recipe.env.all().iter().filter_map(|env| env.eval_split.as_ref()) {
+            add(split.as_bytes());
+        }
         let mut tasks = Vec::new();
         for samples in groups(episodes) {
             let Episode { task, seed, .. } = samples[0];
             let kind = samples.iter().find_map(|episode| episode.task_type.clone());
             let start = samples.iter().find_map(|episode| episode.steps.first()).map(|step| &*step.observation);
+            let name = samples[0].environment.as_ref().map(|environment| environment.name.as_bytes());
+            name.into_iter().for_each(&mut add);
             add(&task.to_le_bytes());
             add(&seed.to_le_bytes());
             add(kind.as_deref().unwrap_or_default().as_bytes());
             add(start.unwrap_or_default().as_bytes());
-            tasks.push(PanelTask { task, seed, kind });
+            let own = samples[0].environment.clone();
+            let (environment, task) = own.map_or((None, task), |own| (Some(own.name), own.task));
+            tasks.push(PanelTask { environment, task, seed, kind });
         }
         Self {
             name: format!("{environment}/{}/{}", eval.split, tasks.len()),

@@ -6,6 +6,7 @@
 mod columns;
 mod disk;
 mod model;
+mod rehearse;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,31 +15,23 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use nestor_mirror::Store;
-use serde_json::Value;
 
 pub use disk::Space;
 pub use model::new_tokenizer;
 
 use crate::agent::{
-    MOST_ROWS, MeasuredLengths, Rehearsal, Rehearsed, RehearsedPrompt, RehearsedStep, TaskCursor, TeacherPrompts,
-    count_eval_tasks, count_tasks, eval_plan, fill_slots, plan, without_long,
+    Environments, MeasuredLengths, Rehearsal, RehearsedPrompt, RehearsedStep, TaskCounts, TaskDraws, fill_slots, plan,
+    without_long,
 };
 use crate::checkpoint::Source;
 use crate::error::InputError;
 use crate::input_error;
 use crate::model::Config;
-use crate::plugin::{Estimator, Kind, Limits, Loss, Plugins, SharedEnv};
-use crate::recipe::{EvalTasks, Recipe, Sharding, TooLong, Truncation, all_of};
+use crate::plugin::{Estimator, Kind, Limits, Loss, Plugins};
+use crate::recipe::{Recipe, Sharding, TooLong, Truncation, all_of};
 use crate::tokenizer::Tokenizer;
 use crate::track::{SlowNotice, WandbRun};
 use crate::warm_start::Lessons;
-
-/// Tasks of the first iteration whose first steps are rehearsed.
-const TRAINING_TASKS: usize = 8;
-/// Evaluation tasks whose first steps are rehearsed.
-const EVAL_TASKS: u32 = 4;
-/// Ends of the names of files whose rows are tasks.
-const ROWS: [&str; 4] = ["jsonl", "json", "parquet", "csv"];
 
 /// Conditions of a run that its recipe does not hold.
 #[derive(Debug, Clone)]
@@ -63,14 +56,14 @@ pub struct Findings {
     pub problems: Vec<anyhow::Error>,
     pub warnings: Vec<String>,
     pub plugins: Option<Plugins>,
-    pub shared_env: Option<SharedEnv>,
+    pub environments: Option<Environments>,
     pub estimator: Option<Estimator>,
     /// The policy loss, where a plugin gives it.
     pub loss: Option<Loss>,
     /// Number of training tasks.
-    pub tasks: Option<u64>,
-    /// Number of tasks of an evaluation, and of its split.
-    pub eval_tasks: Option<(u64, u64)>,
+    pub tasks: Option<TaskCounts>,
+    /// Number of tasks of an evaluation, and of its splits.
+    pub eval_tasks: Option<(u64, TaskCounts)>,
     /// The model that the recipe names, or that a resumed run made when it began; none where the run makes one, or where
     /// [`Conditions::elsewhere`] stands for it.
     pub source: Option<Source>,
@@ -80,8 +73,10 @@ pub struct Findings {
     /// That of the model of `reference`.
     pub reference: Option<Config>,
     pub tokenizer: Option<Tokenizer>,
-    /// The first prompt of the first iteration.
+    /// The first prompt of the first iteration; of several environments that of the first.
     pub prompt: Option<RehearsedPrompt>,
+    /// The first prompts of the further environments, with their names.
+    pub further_prompts: Vec<(String, RehearsedPrompt)>,
     /// The first step of the first iteration, on a response that no network wrote.
     pub step: Option<RehearsedStep>,
     /// The lengths of the rehearsed episodes.
@@ -94,12 +89,12 @@ pub struct Findings {
 /// The parts that the checks opened, for a run that starts.
 pub struct Ready {
     pub plugins: Plugins,
-    pub shared_env: SharedEnv,
+    pub environments: Environments,
     pub estimator: Estimator,
     /// The policy loss, where a plugin gives it.
     pub loss: Option<Loss>,
     /// Number of training tasks.
-    pub tasks: u64,
+    pub tasks: TaskCounts,
     /// As [`Findings::source`].
     pub source: Option<Source>,
     /// The tokenizer of a new model, trained for the rehearsal.
@@ -132,7 +127,7 @@ impl Findings {
             mut problems,
             warnings,
             plugins,
-            shared_env,
+            environments,
             estimator,
             loss,
             tasks,
@@ -151,7 +146,7 @@ impl Findings {
         let incomplete = || anyhow!("the checks of the recipe found no problem and yet opened nothing");
         Ok(Ready {
             plugins: plugins.with_context(incomplete)?,
-            shared_env: shared_env.with_context(incomplete)?,
+            environments: environments.with_context(incomplete)?,
             estimator: estimator.with_context(incomplete)?,
             loss,
             tasks: tasks.with_context(incomplete)?,
@@ -184,7 +179,7 @@ pub fn preflight(recipe: &Recipe, conditions: &Conditions) -> Findings {
     lessons(recipe, conditions, &mut findings);
     drop_long(recipe, &mut findings);
     if conditions.root {
-        rehearse(recipe, &mut findings);
+        rehearse::rehearse(recipe, &mut findings);
     }
     if let (Some(dir), Some(config), true) = (conditions.dir, &findings.config, conditions.root) {
         let reads = needs_reference(recipe, findings.estimator.as_ref(), findings.loss.as_ref());
@@ -250,7 +245,7 @@ fn idle_ranks(recipe: &Recipe, ranks: usize) -> Vec<String> {
 
 /// Opens all plugins with their configs, and counts the tasks of both splits.
 fn plugins(recipe: &Recipe, conditions: &Conditions, findings: &mut Findings) {
-    let (timeout, stop) = (Duration::from_secs(recipe.env.timeout_s), conditions.stop.clone());
+    let (timeout, stop) = (Duration::from_secs(recipe.env.timeout_s()), conditions.stop.clone());
     let limits = Limits { timeout, stop, ..Limits::default() };
     let Some(plugins) = findings.take(Plugins::discover()) else { return };
     let plugins = plugins.with_limits(limits);
@@ -283,21 +278,36 @@ fn open(recipe: &Recipe, conditions: &Conditions, plugins: &Plugins, findings: &
         let shadowed = findings.take(shadowed).into_iter().flatten();
         findings.warnings.extend(shadowed);
     }
-    let _slow = SlowNotice::new(format!("opening environment `{}`", recipe.env.plugin));
-    // An installed environment, too, may have its games or other data on the machine that the plan is for.
-    let opened = plugins.environment(&recipe.env.choice()).context("recipe key `env`");
-    let Some(shared_env) = findings.take_here(opened, conditions.elsewhere.is_none()) else { return };
-    findings.tasks = findings.take(count_tasks(&shared_env, "rollout.split", &recipe.rollout.split));
+    open_environments(recipe, conditions, plugins, findings);
+}
+
+/// Opens the environments, and counts their tasks.
+fn open_environments(recipe: &Recipe, conditions: &Conditions, plugins: &Plugins, findings: &mut Findings) {
+    let mut opened = Vec::new();
+    for (path, choice) in recipe.env.sections() {
+        let _slow = SlowNotice::new(format!("opening environment `{}`", choice.plugin));
+        // An installed environment, too, may have its games or other data on the machine that the plan is for.
+        let shared_env = plugins.environment(&choice.choice()).with_context(|| format!("recipe key `{path}`"));
+        opened.extend(findings.take_here(shared_env, conditions.elsewhere.is_none()));
+        if findings.problems.iter().any(is_failure) {
+            return; // the next call would hang or fail as well
+        }
+    }
+    if opened.len() < recipe.env.all().len() {
+        return;
+    }
+    let environments = Environments::of(recipe, opened);
+    findings.tasks = findings.take(environments.count_tasks("rollout.split", &recipe.rollout.split));
     if findings.problems.iter().any(is_failure) {
         return; // the next call would hang or fail as well
     }
     if recipe.eval.evaluates() {
-        let count = findings.take(count_eval_tasks(&shared_env, &recipe.eval));
-        findings.eval_tasks = count.map(|count| (recipe.eval.tasks.number(count), count));
+        let counts = findings.take(environments.count_eval_tasks(&recipe.eval));
+        findings.eval_tasks = counts.map(|counts| (counts.evaluated(recipe.eval.tasks), counts));
     }
-    let shadowed = findings.take(plugins.shadow_warnings([shared_env.file()]));
+    let shadowed = findings.take(plugins.shadow_warnings(environments.files()));
     findings.warnings.extend(shadowed.into_iter().flatten());
-    findings.shared_env = Some(shared_env);
+    findings.environments = Some(environments);
 }
 
 /// Refuses a critic section that the estimator does not use, and its absence where the estimator asks for values.
@@ -337,7 +347,8 @@ fn lessons(recipe: &Recipe, conditions: &Conditions, findings: &mut Findings) {
 
 /// Leaves tasks with over-long prompts out, where the recipe asks for it. Every rank does, and all find the same.
 fn drop_long(recipe: &Recipe, findings: &mut Findings) {
-    let Findings { shared_env: Some(shared_env), tokenizer: Some(tokenizer), config: Some(config), .. } = &*findings
+    let Findings { environments: Some(environments), tokenizer: Some(tokenizer), config: Some(config), .. } =
+        &*findings
     else {
         return;
     };
@@ -345,114 +356,43 @@ fn drop_long(recipe: &Recipe, findings: &mut Findings) {
     if rollout.truncation != Truncation::Drop || findings.tasks.is_none() {
         return;
     }
-    let rehearsal = Rehearsal { shared_env, rollout, tokenizer, config, imitates: false, teacher: None };
-    let evaluated = findings.eval_tasks.map(|_| &*eval.split).filter(|split| *split != rollout.split);
-    let splits: Vec<&str> = [&*rollout.split].into_iter().chain(evaluated).collect();
-    let left = without_long(&rehearsal, &splits).context("recipe key `rollout.truncation`");
-    let Some((shared_env, warnings)) = findings.take(left) else { return };
+    let evaluates = findings.eval_tasks.is_some();
+    let (mut left, mut warnings) = (Vec::new(), Vec::new());
+    for member in environments.members() {
+        let shared_env = &member.shared_env;
+        let rehearsal = Rehearsal { shared_env, rollout, tokenizer, config, imitates: false, teacher: None };
+        let trained = member.split(&rollout.split);
+        let evaluated = evaluates.then(|| member.split(&eval.split)).filter(|split| *split != trained);
+        let splits: Vec<&str> = [trained].into_iter().chain(evaluated).collect();
+        match without_long(&rehearsal, &splits).context("recipe key `rollout.truncation`") {
+            Err(problem) => return findings.problems.push(problem),
+            Ok((shared_env, warning)) => {
+                left.push(shared_env);
+                warnings.extend(warning);
+            }
+        }
+    }
+    let environments = environments.with(left);
     findings.warnings.extend(warnings);
-    findings.tasks = findings.take(count_tasks(&shared_env, "rollout.split", &rollout.split));
-    if findings.eval_tasks.is_some() {
-        let count = findings.take(count_eval_tasks(&shared_env, eval));
-        findings.eval_tasks = count.map(|count| (eval.tasks.number(count), count));
+    findings.tasks = findings.take(environments.count_tasks("rollout.split", &rollout.split));
+    if evaluates {
+        let counts = findings.take(environments.count_eval_tasks(eval));
+        findings.eval_tasks = counts.map(|counts| (counts.evaluated(eval.tasks), counts));
     }
-    findings.shared_env = Some(shared_env);
-}
-
-/// Plays the first steps of the first training and evaluation tasks, and notes the first prompt and the lengths. Where tasks
-/// are rows of a file, all of their prompts are counted.
-fn rehearse(recipe: &Recipe, findings: &mut Findings) {
-    let Findings { shared_env: Some(shared_env), tokenizer: Some(tokenizer), config: Some(config), .. } = &*findings
-    else {
-        return;
-    };
-    let _slow = SlowNotice::new("rehearsing first prompts");
-    let (tasks, eval_tasks) = (findings.tasks, findings.eval_tasks);
-    let (rollout, eval) = (&recipe.rollout, &recipe.eval);
-    let template = recipe.estimator.teacher.as_ref().and_then(|teacher| teacher.template.as_ref());
-    let limit = findings.teacher.as_ref().map_or(usize::MAX, |teacher| teacher.max_position_embeddings as usize);
-    let teacher = template.map(|template| TeacherPrompts::new(template, rollout, (tokenizer, config), limit));
-    let teacher = match teacher.transpose() {
-        Ok(teacher) => teacher,
-        Err(problem) => return findings.problems.push(problem),
-    };
-    let rehearsal = Rehearsal { shared_env, rollout, tokenizer, config, imitates: recipe.imitates_expert(), teacher };
-    let evaluated = |(tasks, count): (u64, u64)| {
-        let panel = EvalTasks::Panel(tasks.min(u64::from(u32::MAX)) as u32);
-        eval_plan(count, panel, 1, eval.panel_seed(recipe.seed))
-    };
-    let play = || {
-        let mut rehearsed = Rehearsed::default();
-        if let Some(count) = tasks {
-            let drawn = TaskCursor::new(count, recipe.seed).next(TRAINING_TASKS.min(rollout.tasks as usize));
-            let plan = plan(&drawn, 1, recipe.seed, 1);
-            rehearsed.extend(rehearsal.play(&rollout.split, &plan).context("rehearsing a prompt")?);
-        }
-        if let Some(counts) = eval_tasks {
-            let plan: Vec<_> = evaluated(counts).into_iter().take(EVAL_TASKS as usize).collect();
-            let played = rehearsal.play(&eval.split, &plan).context("rehearsing a prompt of the evaluation")?;
-            rehearsed.extend(played);
-        }
-        Ok(rehearsed)
-    };
-    let refuses = rollout.truncation == Truncation::Error;
-    let count_rows = || {
-        let trained = tasks.map(|count| rehearsal.check_lengths(&rollout.split, 0..count));
-        let evaluated = eval_tasks.map(|counts| evaluated(counts).into_iter().map(|plan| plan.task));
-        let evaluated = evaluated.map(|tasks| rehearsal.check_lengths(&eval.split, tasks));
-        [trained, evaluated].into_iter().flatten().filter_map(Result::err).collect::<Vec<_>>()
-    };
-    let of_file = names_a_file(&recipe.env.config);
-    let mut problems = if of_file && refuses { count_rows() } else { Vec::new() };
-    let mut rehearsed = Rehearsed::default();
-    // An over-long row would also end the rehearsal, which names no other.
-    if problems.is_empty() {
-        match play() {
-            Ok(played) => rehearsed = played,
-            Err(problem) => problems.push(problem),
-        }
-        if rehearsed.has_one_step() && refuses && !of_file {
-            problems.extend(count_rows());
-        }
-    }
-    let counted = refuses && (of_file || rehearsed.has_one_step());
-    if let Some(count) = tasks.filter(|&count| counted && count > MOST_ROWS) {
-        findings.warnings.push(format!(
-            "only the first {MOST_ROWS} of {count} training tasks were looked at for prompts over rollout.max_prompt_tokens; a \
-             longer one ends the run where it comes up, unless rollout.truncation is left, right or middle"
-        ));
-    }
-    findings.problems.extend(problems);
-    let judged = rehearsed.judge(rollout.env_errors);
-    let warning = findings.take(judged).flatten();
-    findings.warnings.extend(warning);
-    findings.lengths = rehearsed.lengths();
-    findings.prompt = rehearsed.first;
-    findings.step = rehearsed.step;
+    findings.environments = Some(environments);
 }
 
 /// Opens as many instances side by side as the first iteration of one rank does.
 pub fn open_slots(recipe: &Recipe, ranks: usize, findings: &mut Findings) {
-    let (Some(shared_env), Some(tasks), true) = (&findings.shared_env, findings.tasks, findings.problems.is_empty())
+    let (Some(environments), Some(tasks), true) =
+        (&findings.environments, &findings.tasks, findings.problems.is_empty())
     else {
         return;
     };
     let _slow = SlowNotice::new("opening an instance of the environment for each slot");
     let rollout = &recipe.rollout;
-    let drawn = TaskCursor::new(tasks, recipe.seed).next((rollout.tasks as usize).div_ceil(ranks));
-    let opened = fill_slots(shared_env, rollout, &plan(&drawn, rollout.group_size, recipe.seed, 1));
+    let groups = (rollout.tasks as usize).div_ceil(ranks);
+    let drawn = TaskDraws::new(tasks, recipe.seed).next(groups, &environments.weights(), None);
+    let opened = fill_slots(environments, rollout, &plan(&drawn, rollout.group_size, recipe.seed, 1));
     findings.take(opened);
-}
-
-/// True if a plugin's config names a file of rows.
-fn names_a_file(config: &Value) -> bool {
-    match config {
-        Value::String(text) => {
-            let path = Path::new(text.strip_suffix(".gz").unwrap_or(text));
-            path.extension().is_some_and(|end| ROWS.iter().any(|known| end == *known)) && Path::new(text).is_file()
-        }
-        Value::Array(items) => items.iter().any(names_a_file),
-        Value::Object(map) => map.values().any(names_a_file),
-        _ => false,
-    }
 }

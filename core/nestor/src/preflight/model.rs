@@ -3,11 +3,10 @@
 use anyhow::{Context, Result, ensure};
 
 use super::{Conditions, Findings};
-use crate::agent::{TaskCursor, check_expert, plan, texts};
+use crate::agent::{Environments, TaskCounts, TaskCursor, check_expert, plan, texts};
 use crate::checkpoint::Source;
 use crate::input_error;
 use crate::model::{Config, hub, new, weight_files, weights};
-use crate::plugin::SharedEnv;
 use crate::recipe::Recipe;
 use crate::tokenizer::Tokenizer;
 use crate::track::SlowNotice;
@@ -28,11 +27,11 @@ pub fn check(recipe: &Recipe, conditions: &Conditions, findings: &mut Findings) 
     if let Some(source) = findings.source.clone() {
         check_source(recipe, &source, findings);
     }
-    if let Some(shared_env) = findings.shared_env.clone()
+    if let Some(environments) = findings.environments.clone()
         && recipe.imitates_expert()
         && recipe.model.new.is_none()
     {
-        findings.take(check_expert(&shared_env));
+        findings.take(check_expert(&environments));
     }
     if let Some(config) = findings.config.clone() {
         findings.take(check_positions(recipe, &config));
@@ -92,12 +91,13 @@ fn check_source(recipe: &Recipe, source: &Source, findings: &mut Findings) {
 
 /// Checks a network that the run will make, with the tokenizer that it will have.
 fn to_be_made(recipe: &Recipe, conditions: &Conditions, findings: &mut Findings) {
-    let (Some(new), Some(shared_env), Some(tasks)) = (&recipe.model.new, findings.shared_env.clone(), findings.tasks)
+    let (Some(new), Some(environments), Some(tasks)) =
+        (&recipe.model.new, findings.environments.clone(), findings.tasks.clone())
     else {
         return;
     };
     let tokenizer = match conditions.root {
-        true => findings.take(new_tokenizer(recipe, &shared_env, tasks)),
+        true => findings.take(new_tokenizer(recipe, &environments, &tasks)),
         false => None,
     };
     let tokens = recipe.rollout.max_tokens();
@@ -112,13 +112,17 @@ fn to_be_made(recipe: &Recipe, conditions: &Conditions, findings: &mut Findings)
     findings.tokenizer = tokenizer;
 }
 
-/// Trains the tokenizer of `model.new` on the texts of the expert's episodes.
-pub fn new_tokenizer(recipe: &Recipe, shared_env: &SharedEnv, tasks: u64) -> Result<Tokenizer> {
+/// Trains the tokenizer of `model.new` on the texts of the experts' episodes, as many of each environment.
+pub fn new_tokenizer(recipe: &Recipe, environments: &Environments, tasks: &TaskCounts) -> Result<Tokenizer> {
     let size = recipe.model.new.as_ref().context("the recipe makes no new model")?.vocab_size;
-    let drawn = TaskCursor::new(tasks, recipe.seed).next(TOKENIZER_EPISODES);
+    let count = tasks.each().len() as u64;
+    let drawn = |(number, mut cursor): (u64, TaskCursor)| {
+        cursor.next(TOKENIZER_EPISODES).into_iter().map(move |task| task * count + number)
+    };
+    let drawn: Vec<u64> = (0..).zip(tasks.cursors(recipe.seed)).flat_map(drawn).collect();
     let noise = recipe.warm_start.as_ref().map_or(0.0, |warm_start| warm_start.expert_noise);
     let _slow = SlowNotice::new("playing the expert's episodes, whose texts train the tokenizer of `model.new`");
-    let texts = texts(shared_env, &recipe.rollout, &plan(&drawn, 1, recipe.seed, 0), noise, recipe.seed)
+    let texts = texts(environments, &recipe.rollout, &plan(&drawn, 1, recipe.seed, 0), noise, recipe.seed)
         .context("recipe key `model.new`: the expert plays for the tokenizer")?;
     ensure!(
         !texts.is_empty(),

@@ -59,7 +59,9 @@ pub fn check(recipe: &mut Recipe, name: &str, args: &TrainArgs, ranks: &Ranks, c
     if made.is_some() {
         ready.tokenizer = None; // not a new one, and already in its folder
     }
-    recipe.env.config = ready.plugins.with_defaults(Kind::Environment, &recipe.env.choice())?.config;
+    for env in recipe.env.all_mut() {
+        env.config = ready.plugins.with_defaults(Kind::Environment, &env.choice())?.config;
+    }
     if let Some(loss) = &mut recipe.loss {
         loss.config = ready.plugins.with_defaults(Kind::Loss, loss)?.config;
     }
@@ -87,5 +89,5 @@ pub fn made_model(dir: &Path) -> Option<PathBuf> {
 /// The plugin files that a run uses.
 pub fn files(ready: &Ready) -> PluginFiles<'_> {
     let loss = ready.loss.as_ref().map(Loss::file);
-    PluginFiles { environment: ready.shared_env.file(), estimator: ready.estimator.file(), loss }
+    PluginFiles { environments: &ready.environments, estimator: ready.estimator.file(), loss }
 }

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 use super::group_filter::Selection;
 use super::{Run, report};
-use crate::agent::{EpisodePlan, PlaySettings, plan_from};
+use crate::agent::{EpisodePlan, PlaySettings, Success, plan_from};
 use crate::data::Episode;
 use crate::plugin::Column;
 
@@ -21,16 +21,20 @@ impl Run {
         let rollout = &self.recipe.rollout;
         let settings = PlaySettings::train(rollout, iteration);
         let mut selection = Selection::new(rollout);
+        let (mut success, curriculum) = (Vec::new(), rollout.curriculum.as_ref());
         self.ledger.tasks = self.ledger.state.tasks.clone();
+        let weights = self.player.environments().weights();
         while let Some(groups) = selection.missing() {
-            let tasks = self.ledger.tasks.next(groups.len());
+            let tasks = self.ledger.tasks.next(groups.len(), &weights, curriculum);
             let plan = plan_from(groups.start, &tasks, rollout.group_size, self.recipe.seed, iteration);
             let episodes = self
                 .player
                 .play_among(&*self.ranks.comm, &self.learner.policy.model, &plan, &settings)
                 .context("playing episodes")?;
+            success.extend(success_of_groups(&episodes));
             selection.add(episodes);
         }
+        self.ledger.tasks.finish(&success, curriculum, &mut self.meter.metrics);
         if rollout.dynamic_sampling.is_some() {
             selection.report(&mut self.meter.metrics);
         }
@@ -69,4 +73,11 @@ impl Run {
         episodes.retain(|episode| episode.failed() || episode.greedy_return.is_some());
         Ok(plan.len() as u64)
     }
+}
+
+/// The task of each group and the share of its episodes that won; groups whose episodes all failed are left out.
+fn success_of_groups(episodes: &[Episode]) -> Vec<(u64, f64)> {
+    let groups = episodes.chunk_by(|a, b| a.group == b.group);
+    let counted = groups.map(|group| (group[0].task, Success::of(group).all));
+    counted.filter(|(_, count)| count.played > 0).map(|(task, count)| (task, count.rate())).collect()
 }

@@ -1,4 +1,4 @@
-//! The part of a run that checkpoints record beside tensors: counters, the task cursor, and work under way.
+//! The part of a run that checkpoints record beside tensors: counters, the draws of tasks, and work under way.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use super::UpdateReports;
-use crate::agent::TaskCursor;
+use crate::agent::{TaskDraws, saved_draws};
 use crate::checkpoint::{Checkpoints, Moment, Retention, Saving, Unfinished};
 use crate::data::{Batch, Episode, PluginFile};
 use crate::model::hub::Snapshot;
@@ -22,7 +22,8 @@ use crate::warm_start::ImitationState;
 pub struct State {
     /// Finished iterations.
     pub iteration: u64,
-    pub tasks: TaskCursor,
+    #[serde(with = "saved_draws")]
+    pub tasks: TaskDraws,
     pub policy: OptimizerCounters,
     pub critic: Option<OptimizerCounters>,
     /// Coefficient of KL in the reward.
@@ -84,7 +85,7 @@ pub struct Best {
 
 impl State {
     /// The state before the first iteration.
-    pub fn new(tasks: TaskCursor, start_model: Option<String>) -> Self {
+    pub fn new(tasks: TaskDraws, start_model: Option<String>) -> Self {
         Self {
             iteration: 0,
             tasks,
@@ -232,15 +233,15 @@ impl UnderWay {
 /// Progress of a run, and the checkpoints that record it.
 pub struct Ledger {
     pub state: State,
-    /// Task cursor after the iteration under way; becomes `state.tasks` when its update begins.
-    pub tasks: TaskCursor,
-    /// Coefficient of KL in the reward after the iteration under way; becomes the state's with the cursor.
+    /// The draws after the iteration under way; become `state.tasks` when its update begins.
+    pub tasks: TaskDraws,
+    /// Coefficient of KL in the reward after the iteration under way; becomes the state's with the draws.
     pub kl_coefficient: Option<KlCoefficient>,
-    /// The totals after the iteration under way; become the state's with the cursor.
+    /// The totals after the iteration under way; become the state's with the draws.
     pub totals: Totals,
     /// The estimator's state that checkpoints record, at rank 0; none where the estimator has none.
     pub estimator: Option<Vec<u8>>,
-    /// The estimator's state after the iteration under way; becomes the recorded one with the cursor.
+    /// The estimator's state after the iteration under way; becomes the recorded one with the draws.
     pub scored: Option<Vec<u8>>,
     /// Until the first evaluation is recorded.
     pub warm_start: Option<ImitationState>,
@@ -314,7 +315,7 @@ mod tests {
 
     #[test]
     fn the_first_of_equal_evaluations_is_the_best() {
-        let mut state = State::new(TaskCursor::new(3, 1), None);
+        let mut state = State::new(TaskDraws::new(&3.into(), 1), None);
         let seen: Vec<bool> = [(2, 0.25), (4, 0.5), (6, 0.5), (8, 0.25), (9, 0.75)]
             .map(|(i, success)| state.evaluated(i, success))
             .into();

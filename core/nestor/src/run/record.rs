@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use nestor_plugin::files::{self, SMALL};
 
 use super::directory::RECIPE;
+use crate::agent::Environments;
 use crate::data::PluginFile;
 use crate::files::write_whole;
 use crate::model::hub::{self, Snapshot};
@@ -15,17 +16,17 @@ use crate::recipe::{Recipe, SAVED};
 use crate::version::VERSION_AND_COMMIT;
 
 /// The plugins of a run.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct PluginFiles<'a> {
-    pub environment: &'a PluginFile,
+    pub environments: &'a Environments,
     pub estimator: &'a PluginFile,
     pub loss: Option<&'a PluginFile>,
 }
 
 impl PluginFiles<'_> {
-    /// Owned copies, the environment first.
+    /// Owned copies, the environments first.
     pub fn to_vec(self) -> Vec<PluginFile> {
-        [self.environment, self.estimator].into_iter().chain(self.loss).cloned().collect()
+        self.environments.files().into_iter().chain([self.estimator]).chain(self.loss).cloned().collect()
     }
 }
 
@@ -52,8 +53,10 @@ pub fn write_recipe(
 
 fn text(recipe: &Recipe, plugins: PluginFiles, models: &[Snapshot]) -> Result<String> {
     let mut text = format!("# nestor {VERSION_AND_COMMIT}, torch {}\n", nestor_torch::version());
-    let of_run = [("environment", plugins.environment), ("estimator", plugins.estimator)].into_iter();
-    for (kind, file) in of_run.chain(plugins.loss.map(|file| ("loss", file))) {
+    let environments = plugins.environments.files().into_iter().map(|file| ("environment", file));
+    for (kind, file) in
+        environments.chain([("estimator", plugins.estimator)]).chain(plugins.loss.map(|file| ("loss", file)))
+    {
         let PluginFile { id, path, sha256, border } = file;
         // A path may hold any character; a comment ends with its line.
         let path = path.to_string_lossy().replace(char::is_control, "?");

@@ -12,7 +12,7 @@ use super::ledger::Totals;
 use crate::agent::{PlayTime, Success};
 use crate::data::{Episode, Rows};
 use crate::engine::Spent;
-use crate::eval::{Evaluation, environment_means};
+use crate::eval::{Evaluation, environment_means, returns_by_environment};
 use crate::policy::critic::{explained_variance, token_values};
 use crate::policy::update::UpdateReport;
 use crate::process_memory::{peak_bytes, rss_bytes};
@@ -38,6 +38,9 @@ pub fn evaluation(metrics: &mut Metrics, evaluation: &Evaluation) {
     // Episodes that all failed say nothing of the policy.
     if evaluation.finished > 0 {
         metrics.set("eval/return", evaluation.mean_return);
+        for (environment, value) in &evaluation.return_of {
+            metrics.set(format!("eval/return/{environment}"), *value);
+        }
         metrics.set("eval/length", evaluation.mean_length);
         metrics.set("eval/valid_action_ratio", evaluation.valid_actions);
         metrics.set("eval/repeated_ratio", evaluation.repeated_actions);
@@ -51,7 +54,7 @@ pub fn evaluation(metrics: &mut Metrics, evaluation: &Evaluation) {
 
 /// Metrics of the episodes that did not fail; none where all did.
 pub fn episodes(metrics: &mut Metrics, episodes: &[Episode], ends: &Ends) {
-    let success = Success::of(episodes);
+    let (success, returns) = (Success::of(episodes), returns_by_environment(episodes));
     let episodes: Vec<&Episode> = episodes.iter().filter(|episode| !episode.failed()).collect();
     if episodes.is_empty() {
         return;
@@ -61,6 +64,9 @@ pub fn episodes(metrics: &mut Metrics, episodes: &[Episode], ends: &Ends) {
         metrics.set(format!("episode/success/{kind}"), count.rate());
     }
     metrics.set("episode/return", mean(episodes.iter().map(|e| e.episode_return())));
+    for (environment, value) in returns {
+        metrics.set(format!("episode/return/{environment}"), value);
+    }
     metrics.set("episode/length", mean(episodes.iter().map(|e| e.steps.len() as f64)));
     let truncated = episodes.iter().map(|e| f64::from(u8::from(e.steps.last().is_some_and(|s| s.truncated))));
     metrics.set("episode/truncated", mean(truncated));

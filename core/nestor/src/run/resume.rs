@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::TrainArgs;
 use super::directory::{RECIPE, has_results};
 use super::ledger::State;
-use crate::agent::TaskCursor;
+use crate::agent::{TaskCounts, TaskDraws};
 use crate::checkpoint::{Checkpoints, Unfinished};
 use crate::input_error;
 use crate::plugin::{Kind, Plugins};
@@ -71,8 +71,10 @@ fn accept(recipe: &Recipe, plugins: &Plugins, dir: &Path, args: &TrainArgs, chec
     let path = dir.join(RECIPE);
     let mut before = load(&path, &[]).with_context(|| format!("the recipe of the run in {}", dir.display()))?;
     // A default of a newer build of the same plugin is no change of the recipe.
-    if before.env.plugin == recipe.env.plugin {
-        before.env.config = plugins.with_defaults(Kind::Environment, &before.env.choice())?.config;
+    for (older, env) in before.env.all_mut().iter_mut().zip(recipe.env.all()) {
+        if older.plugin == env.plugin {
+            older.config = plugins.with_defaults(Kind::Environment, &older.choice())?.config;
+        }
     }
     if before.estimator.plugin == recipe.estimator.plugin {
         before.estimator.config = plugins.with_defaults(Kind::Estimator, &before.estimator.choice())?.config;
@@ -129,7 +131,7 @@ fn start_again(dir: &Path, args: &TrainArgs, console: &Console) -> Result<()> {
 
 impl Resumption {
     /// Fits the state of the checkpoint to the recipe that the run continues with.
-    pub fn fit(&self, state: &mut State, interrupted: bool, recipe: &Recipe, tasks: u64) -> Result<()> {
+    pub fn fit(&self, state: &mut State, interrupted: bool, recipe: &Recipe, tasks: &TaskCounts) -> Result<()> {
         let least = state.iteration + u64::from(interrupted);
         if recipe.iterations < least {
             return Err(input_error!(
@@ -138,14 +140,23 @@ impl Resumption {
                 self.checkpoint.display()
             ));
         }
-        let fresh = TaskCursor::new(tasks, recipe.seed);
+        let fresh = TaskDraws::new(tasks, recipe.seed);
         if !state.tasks.is_like(&fresh) {
             if !self.allow_other_tasks {
+                let before = state.tasks.counts();
+                let other = tasks.each().iter().zip(before.each()).position(|(now, before)| now != before);
+                let number = other.unwrap_or_default();
                 return Err(input_error!(
-                    "split `{}` has {tasks} tasks, and had {} when the run began: put the old ones back, start another run, \
-                     or draw from all of them by --allow-change rollout.split",
-                    recipe.rollout.split,
-                    state.tasks.count()
+                    "split `{}`{} has {} tasks, and had {} when the run began: put the old ones back, start another run, or draw \
+                     from all of them by --allow-change rollout.split",
+                    recipe.split_of(number),
+                    if recipe.env.is_list() {
+                        format!(" of environment {}", recipe.env.all()[number].name())
+                    } else {
+                        "".into()
+                    },
+                    tasks.each()[number],
+                    before.each()[number]
                 ));
             }
             state.tasks = fresh;
@@ -202,25 +213,25 @@ eval: {tasks: 1}
     #[test]
     fn the_number_of_tasks_changes_only_with_permission() -> Result<()> {
         let recipe = load_resolved("recipe", RECIPE)?;
-        let mut cursor = TaskCursor::new(10, 1);
-        cursor.next(7);
-        let mut state = State { iteration: 3, ..State::new(cursor.clone(), None) };
-        resumption(false).fit(&mut state, false, &recipe, 10)?;
-        assert_eq!(state.tasks, cursor);
-        let error = resumption(false).fit(&mut state, false, &recipe, 12).expect_err("other tasks");
+        let mut draws = TaskDraws::new(&10.into(), 1);
+        draws.next(7, &[1.0], None);
+        let mut state = State { iteration: 3, ..State::new(draws.clone(), None) };
+        resumption(false).fit(&mut state, false, &recipe, &10.into())?;
+        assert_eq!(state.tasks, draws);
+        let error = resumption(false).fit(&mut state, false, &recipe, &12.into()).expect_err("other tasks");
         assert!(error.is::<InputError>() && error.to_string().contains("has 12 tasks, and had 10"), "{error}");
-        resumption(true).fit(&mut state, false, &recipe, 12)?;
-        assert_eq!(state.tasks, TaskCursor::new(12, 1));
+        resumption(true).fit(&mut state, false, &recipe, &12.into())?;
+        assert_eq!(state.tasks, TaskDraws::new(&12.into(), 1));
         Ok(())
     }
 
     #[test]
     fn a_begun_iteration_cannot_be_left_out() -> Result<()> {
         let recipe = |iterations: u64| load_resolved("recipe", &RECIPE.replacen('4', &iterations.to_string(), 1));
-        let mut state = State { iteration: 3, ..State::new(TaskCursor::new(10, 1), None) };
-        assert!(resumption(false).fit(&mut state, false, &recipe(2)?, 10).is_err());
-        assert!(resumption(false).fit(&mut state, false, &recipe(3)?, 10).is_ok());
-        assert!(resumption(false).fit(&mut state, true, &recipe(3)?, 10).is_err());
+        let mut state = State { iteration: 3, ..State::new(TaskDraws::new(&10.into(), 1), None) };
+        assert!(resumption(false).fit(&mut state, false, &recipe(2)?, &10.into()).is_err());
+        assert!(resumption(false).fit(&mut state, false, &recipe(3)?, &10.into()).is_ok());
+        assert!(resumption(false).fit(&mut state, true, &recipe(3)?, &10.into()).is_err());
         assert_eq!(iteration_of(&resumption(false).checkpoint), 3);
         Ok(())
     }

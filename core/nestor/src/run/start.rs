@@ -21,7 +21,7 @@ use super::resume::{Resumption, drop_later_evaluations};
 use super::speed::Speed;
 use super::summary::{Facts, RunSummary};
 use super::{Learner, Meter, Run, TrainArgs, estimator_state, report, signals, stream_seed};
-use crate::agent::{Player, PlayerOptions, TaskCursor};
+use crate::agent::{Player, PlayerOptions, TaskDraws};
 use crate::checkpoint::{Checkpoints, Source, export};
 use crate::engine::noise;
 use crate::event::Event;
@@ -113,7 +113,7 @@ impl Run {
         let player = Player::new(PlayerOptions {
             tokenizer: Tokenizer::load(&model_files)?,
             config: policy.model.config.clone(),
-            shared_env: ready.shared_env.clone(),
+            environments: ready.environments.clone(),
             rollout: recipe.rollout.clone(),
             seed: recipe.seed,
             deterministic: recipe.deterministic,
@@ -229,7 +229,7 @@ impl Run {
             policy: &self.learner.policy.model,
             model_files: &self.model_files,
             ranks: self.ranks.world(),
-            environment: self.player.shared_env().file(),
+            environment: &self.player.environments().names(),
             estimator: self.estimator.file(),
         };
         let root = self.ranks.comm.rank() == 0;
@@ -249,7 +249,7 @@ impl Run {
             device: device_name(device),
             products: fused::has_products(device).then(fused::product_library).transpose()?,
             kernels: device.is_cuda().then(|| kernels::code_of(device).unwrap_or_else(|| "none".into())),
-            environment: &self.recipe.env.plugin,
+            environment: &self.recipe.env.names(),
             estimator: &self.recipe.estimator.plugin,
             plugins: &self.ledger.state.plugins,
             iterations: self.recipe.iterations,
@@ -384,7 +384,7 @@ fn restore(recipe: &Recipe, checked: &Checked, resumption: &Resumption, ranks: &
     if let (Some(critic), Some(counters)) = (&mut critic, state.critic) {
         counters.restore(critic);
     }
-    resumption.fit(&mut state, under_way.update.is_some(), recipe, checked.ready.tasks)?;
+    resumption.fit(&mut state, under_way.update.is_some(), recipe, &checked.ready.tasks)?;
     let begun = under_way.warm_start.is_none();
     if begun
         && recipe.reference.is_none()
@@ -403,8 +403,8 @@ fn restore(recipe: &Recipe, checked: &Checked, resumption: &Resumption, ranks: &
 fn create(recipe: &Recipe, checked: &Checked, ranks: &Ranks) -> Result<Origin> {
     let model_files = from_root(&*ranks.comm, || model_files(recipe, &checked.ready, &checked.dir))?;
     let (policy, start_model) = load_policy(recipe, &model_files, ranks)?;
-    let state = State::new(TaskCursor::new(checked.ready.tasks, recipe.seed), start_model);
-    let warm_start = ImitationState::new(TaskCursor::new(checked.ready.tasks, warm_start_seed(recipe)));
+    let state = State::new(TaskDraws::new(&checked.ready.tasks, recipe.seed), start_model);
+    let warm_start = ImitationState::new(TaskDraws::new(&checked.ready.tasks, warm_start_seed(recipe)));
     let under_way = UnderWay { warm_start: Some(warm_start), ..UnderWay::default() };
     Ok(Origin { model_files, policy, critic: None, teacher: None, state, estimator: None, under_way })
 }
@@ -482,7 +482,7 @@ fn model_files(recipe: &Recipe, ready: &Ready, dir: &Path) -> Result<PathBuf> {
     let tokenizer = match &ready.tokenizer {
         Some(tokenizer) => tokenizer,
         None => {
-            trained = new_tokenizer(recipe, &ready.shared_env, ready.tasks)?;
+            trained = new_tokenizer(recipe, &ready.environments, &ready.tasks)?;
             &trained
         }
     };

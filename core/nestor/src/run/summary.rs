@@ -52,7 +52,7 @@ struct Contents {
     /// `cpu` or `cuda`.
     device: &'static str,
     ranks: usize,
-    /// Id of the environment plugin.
+    /// Id of the environment plugin; of several environments their names.
     environment: String,
     /// Id of the estimator plugin.
     estimator: String,
@@ -80,7 +80,7 @@ pub struct Facts<'a> {
     /// The folder that the policy was loaded from.
     pub model_files: &'a Path,
     pub ranks: usize,
-    pub environment: &'a PluginFile,
+    pub environment: &'a str,
     pub estimator: &'a PluginFile,
 }
 
@@ -110,7 +110,7 @@ impl RunSummary {
             dtype: StoredType::of(policy.kind())?.name,
             device: if matches!(policy.device(), Device::Cuda(_)) { "cuda" } else { "cpu" },
             ranks,
-            environment: environment.id.clone(),
+            environment: environment.into(),
             estimator: estimator.id.clone(),
             start_weights,
         };
@@ -151,7 +151,7 @@ mod tests {
         let policy = new::random(&Config::shape("tiny")?, 1, Kind::Float, Device::Cpu)?;
         let plugin =
             |id: &str| PluginFile { id: id.into(), path: PathBuf::new(), sha256: String::new(), border: "1.0".into() };
-        let (environment, estimator) = (&plugin("maze"), &plugin("stars"));
+        let (environment, estimator) = ("maze", &plugin("stars"));
         let model_files = &dir.path().join("model");
         weights::save_pretrained(&policy, model_files, None, Kind::Float)?;
         let facts = Facts { policy: &policy, model_files, ranks: 2, environment, estimator };

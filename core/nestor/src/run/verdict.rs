@@ -4,12 +4,12 @@ use std::fmt::{self, Display, Formatter};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::TrainArgs;
 use super::check::made_model;
 use super::directory::place;
-use crate::agent::RehearsedStep;
+use crate::agent::{RehearsedPrompt, RehearsedStep, TaskCounts};
 use crate::error::message;
 use crate::model::prepare;
 use crate::preflight::{Conditions, Findings, open_slots, preflight};
@@ -56,16 +56,17 @@ impl Verdict {
 
     /// As one JSON object.
     pub fn to_json(&self) -> Value {
-        let Findings { warnings, tasks, eval_tasks, prompt, step, space, .. } = &self.findings;
+        let Findings { warnings, tasks, eval_tasks, prompt, further_prompts, step, space, .. } = &self.findings;
         json!({
             "passes": self.passes(),
             "problems": self.problems().collect::<Vec<_>>(),
             "warnings": warnings,
             "run_dir": self.dir,
-            "tasks": tasks,
-            "eval_tasks": eval_tasks.map(|(played, _)| played),
+            "tasks": tasks.as_ref().map(TaskCounts::total),
+            "eval_tasks": eval_tasks.as_ref().map(|(played, _)| played),
             "space": space,
-            "prompt": prompt.as_ref().map(|p| json!({ "task": p.task, "tokens": p.tokens, "text": p.text })),
+            "prompt": prompt.as_ref().map(shown),
+            "further_prompts": further_prompts.iter().map(|(name, p)| (name.clone(), shown(p))).collect::<Map<_, _>>(),
             "step": step.as_ref().map(|s| json!({
                 "task": s.task, "response": s.response, "reward": s.reward, "valid": s.valid, "over": s.over, "metrics": s.metrics,
                 "teacher_prompt": s.teacher_prompt,
@@ -74,16 +75,31 @@ impl Verdict {
     }
 }
 
+fn shown(prompt: &RehearsedPrompt) -> Value {
+    let RehearsedPrompt { task, text, tokens } = prompt;
+    json!({ "task": task, "tokens": tokens, "text": text })
+}
+
 impl Display for Verdict {
     fn fmt(&self, f: &mut Formatter) -> fmt::Result {
         let Recipe { env, estimator, rollout, eval, .. } = &self.recipe;
-        let Findings { warnings, tasks, eval_tasks, prompt, space, config, .. } = &self.findings;
-        if let Some(tasks) = tasks {
-            writeln!(f, "environment {}: {tasks} training tasks in split {}", env.plugin, rollout.split)?;
-        }
-        if let Some((played, count)) = eval_tasks {
-            let samples = if eval.samples > 1 { format!(", {} samples each", eval.samples) } else { String::new() };
-            writeln!(f, "evaluation: {played} of the {count} tasks of split {}{samples}", eval.split)?;
+        let Findings { warnings, tasks, eval_tasks, prompt, further_prompts, space, config, .. } = &self.findings;
+        for (number, env) in env.all().iter().enumerate() {
+            let name = env.name();
+            if let Some(tasks) = tasks {
+                let (tasks, split) = (tasks.each()[number], self.recipe.split_of(number));
+                writeln!(f, "environment {name}: {tasks} training tasks in split {split}")?;
+            }
+            if let Some((_, counts)) = eval_tasks {
+                let samples = if eval.samples > 1 { format!(", {} samples each", eval.samples) } else { String::new() };
+                let (count, split) = (counts.each()[number], env.eval_split.as_ref().unwrap_or(&eval.split));
+                let of = if self.recipe.env.is_list() { format!(" of {name}") } else { String::new() };
+                writeln!(
+                    f,
+                    "evaluation{of}: {} of the {count} tasks of split {split}{samples}",
+                    eval.tasks.number(count)
+                )?;
+            }
         }
         if !eval.evaluates() {
             writeln!(f, "evaluation: none (eval.tasks)")?;
@@ -109,6 +125,9 @@ impl Display for Verdict {
         if let Some(prompt) = prompt {
             let (task, tokens, most) = (prompt.task, prompt.tokens, rollout.max_prompt_tokens);
             writeln!(f, "first prompt (task {task}, {tokens} of at most {most} tokens):\n{}", prompt.text.trim_end())?;
+        }
+        for (environment, RehearsedPrompt { task, text, tokens }) in further_prompts {
+            writeln!(f, "first prompt of {environment} (task {task}, {tokens} tokens):\n{}", text.trim_end())?;
         }
         if let Some(RehearsedStep { response, reward, valid, over, metrics, teacher_prompt, .. }) = &self.findings.step
         {

@@ -26,13 +26,14 @@ macro_rules! table {
 /// are advantages, `R` returns, `V` values, `l` log-probs per response token (`l_old` before the update, `l_ref` of the
 /// reference), `r = exp(l - l_old)`.
 pub const METRICS: &[Metric] = table! {
-    "eval/success", "share", "won episodes on the fixed evaluation tasks; row 0 is before reinforcement learning", "won / episodes";
+    "eval/success", "share", "won episodes on the fixed evaluation tasks; row 0 is before reinforcement learning. Over a list of environments it is the mean of their shares", "won / episodes";
     "eval/success_low", "share", "lower end of the 95 % interval of eval/success", "Wilson's interval of the effective number of episodes";
     "eval/success_high", "share", "upper end of this interval", "";
     "eval/pass_at_<k>", "share", "evaluation tasks that at least one of k samples solves, with `eval.samples` of at least 2", "mean over tasks of 1 - C(n - c, k) / C(n, k), where c of n samples won";
-    "eval/success/<task_type>", "share", "won episodes among the evaluation tasks of one kind", "won / episodes of the kind";
+    "eval/success/<task_type>", "share", "won episodes among the evaluation tasks of one kind. With a list of environments, of one environment under its name, and of its kinds under `NAME/KIND`", "won / episodes of the kind";
     "eval/failed", "count", "evaluation episodes that the environment failed in; they count as not won, and not in return and length; only with `rollout.env_errors`", "";
     "eval/return", "reward", "undiscounted return of evaluation episodes", "mean of sum_t reward_t";
+    "eval/return/<environment>", "reward", "undiscounted return of evaluation episodes of one environment, with a list of them", "mean of sum_t reward_t";
     "eval/length", "steps", "length of evaluation episodes", "mean of steps";
     "eval/valid_action_ratio", "share", "steps of evaluation episodes whose response the environment could parse", "valid / steps";
     "eval/repeated_ratio", "share", "steps of evaluation episodes whose action the episode took before in the same state (anchor)", "repeated / steps";
@@ -41,15 +42,16 @@ pub const METRICS: &[Metric] = table! {
     "eval/env/<name>", "", "the environment's own number of this name, the last one of each evaluation episode", "mean over the episodes that have it";
     "episode/failed", "count", "training episodes that the environment failed in; they count in no other metric of episodes and in no advantage; only with `rollout.env_errors`", "";
     "episode/success", "share", "won episodes among those trained on, without groups that dynamic sampling dropped", "won / episodes";
-    "episode/success/<task_type>", "share", "won episodes of one kind of task among those trained on", "won / episodes of the kind";
+    "episode/success/<task_type>", "share", "won episodes of one kind of task among those trained on. With a list of environments, of one environment under its name, and of its kinds under `NAME/KIND`", "won / episodes of the kind";
     "episode/return", "reward", "undiscounted return of training episodes, before penalties", "mean of sum_t reward_t";
+    "episode/return/<environment>", "reward", "undiscounted return of training episodes of one environment, with a list of them", "mean of sum_t reward_t";
     "episode/length", "steps", "length of training episodes", "mean of steps";
     "episode/total", "episodes", "episodes played for training so far, including groups that dynamic sampling dropped", "sum over iterations";
     "episode/truncated", "share", "training episodes cut by a limit", "cut / episodes";
     "episode/valid_action_ratio", "share", "steps whose response the environment could parse", "valid / steps";
     "episode/repeated_ratio", "share", "steps whose action the episode took before in the same state (anchor): a policy that walks in circles repeats many", "repeated / steps";
     "env/errors", "count", "failures of the environment that the run survived (`rollout.env_errors`), including evaluation", "sum over ranks";
-    "env/<name>", "", "the environment's own number of this name (`NESTOR_METRICS`), the last one of each training episode", "mean over the episodes that have it";
+    "env/<name>", "", "the environment's own number of this name (`NESTOR_METRICS`), the last one of each training episode; with a list of environments the name is `ENVIRONMENT/NAME`", "mean over the episodes that have it";
     "estimator/<name>", "", "the estimator's own number of this name (`NESTOR_METRICS`)", "";
     "prompt/length", "tokens", "length of prompts; in a transcript, of the tokens that a step adds", "mean over steps";
     "prompt/length_max", "tokens", "longest prompt; in a transcript, the most tokens that a step adds", "max over steps";
@@ -60,6 +62,9 @@ pub const METRICS: &[Metric] = table! {
     "rollout/groups_played", "count", "groups played, including those that dynamic sampling dropped", "";
     "rollout/groups_dropped", "count", "groups that dynamic sampling dropped because their episodes had equal returns", "";
     "rollout/success", "share", "won episodes among all played, including dropped groups; only with dynamic sampling", "won / episodes played";
+    "curriculum/weight", "", "weight of the tasks that the curriculum drew, before the iteration; only with `rollout.curriculum`", "mean of max(floor, 4 p (1 - p)), or 1 for a new task";
+    "curriculum/new_ratio", "share", "tasks that the curriculum drew and the run had not played before", "new / drawn";
+    "curriculum/tasks_seen", "count", "tasks with a success that the curriculum knows, after the iteration", "";
     "rollout/tokens_per_s", "tokens/s", "generated tokens per second, over all ranks", "response tokens / time/rollout_s";
     "rollout/prompt_cached", "share", "prompt tokens that the engine found in its cache instead of computing them, over all ranks", "tokens found / tokens of prompts";
     "engine/paged_share", "share", "GPU only: rows of the engine's passes that attended to the cache's pages where they are, among those that decode; over all ranks. Others attended to a copy, which is several times as slow", "rows in place / rows alone in their chunk";

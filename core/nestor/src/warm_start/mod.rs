@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use tch::Kind;
 
-use crate::agent::{Player, TaskCursor, pack, plan};
+use crate::agent::{Player, TaskDraws, pack, plan};
 use crate::data::{Batch, Episode};
 use crate::failpoint::failpoint;
 use crate::input_error;
@@ -40,7 +40,7 @@ pub struct ImitationState {
     pub steps: u64,
     /// Loss of the last one.
     pub loss: f64,
-    tasks: TaskCursor,
+    tasks: TaskDraws,
     /// Number of times that the expert has played.
     rounds: u64,
     /// Its episodes that no optimizer step has used.
@@ -53,7 +53,7 @@ pub struct ImitationState {
 
 impl ImitationState {
     /// A warm start that has not begun.
-    pub fn new(tasks: TaskCursor) -> Self {
+    pub fn new(tasks: TaskDraws) -> Self {
         Self { steps: 0, loss: f64::NAN, tasks, rounds: 0, played: Vec::new(), validation_loss: None, sha256: None }
     }
 
@@ -175,7 +175,8 @@ impl Imitation<'_> {
     /// signal stops it.
     fn play(&mut self) -> Result<()> {
         let mut tasks = self.state.tasks.clone();
-        let plan = plan(&tasks.next(EPISODES), 1, self.seed, self.state.rounds);
+        let weights = self.player.environments().weights();
+        let plan = plan(&tasks.next(EPISODES, &weights, None), 1, self.seed, self.state.rounds);
         let episodes = self.player.demonstrate_among(self.comm, &plan, self.settings.expert_noise, self.seed)?;
         ensure!(steps_of(&episodes) > 0, "warm start: the expert played no step in {EPISODES} episodes");
         (self.state.tasks, self.state.rounds) = (tasks, self.state.rounds + 1);

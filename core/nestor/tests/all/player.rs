@@ -34,11 +34,12 @@ fn episodes() -> Vec<EpisodePlan> {
 
 fn player(rollout: Rollout, deterministic: bool) -> Player {
     let tokenizer =
-        Tokenizer::train(texts(&toy(), &rollout, &episodes(), 0.0, 1).unwrap().into_iter(), VOCABULARY, false).unwrap();
+        Tokenizer::train(texts(&toy().into(), &rollout, &episodes(), 0.0, 1).unwrap().into_iter(), VOCABULARY, false)
+            .unwrap();
     Player::new(PlayerOptions {
         tokenizer,
         config: Config::shape("tiny").unwrap(),
-        shared_env: toy(),
+        environments: toy().into(),
         rollout,
         seed: 5,
         deterministic,
@@ -160,7 +161,7 @@ fn a_bad_recipe_is_the_users_error_and_names_the_step() {
         let options = PlayerOptions {
             tokenizer,
             config: Config::shape("tiny").unwrap(),
-            shared_env: toy(),
+            environments: toy().into(),
             rollout,
             seed: 5,
             deterministic: false,

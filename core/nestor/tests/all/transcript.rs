@@ -41,13 +41,13 @@ fn episodes() -> Vec<EpisodePlan> {
 }
 
 fn player(rollout: &Rollout, deterministic: bool) -> Player {
-    let texts = texts(&toy(), rollout, &episodes(), 0.0, 1).unwrap();
+    let texts = texts(&toy().into(), rollout, &episodes(), 0.0, 1).unwrap();
     let tokenizer = Tokenizer::train(texts.into_iter(), VOCABULARY, false).unwrap();
-    let (shared_env, rollout) = (toy(), rollout.clone());
+    let (environments, rollout) = (toy().into(), rollout.clone());
     Player::new(PlayerOptions {
         tokenizer,
         config: Config::shape("tiny").unwrap(),
-        shared_env,
+        environments,
         rollout,
         seed: SEED,
         deterministic,

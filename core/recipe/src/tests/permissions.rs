@@ -38,6 +38,7 @@ const CHANGES: &str = "
   wandb.tags=[x]            wandb=null                  tensorboard.dir=x            tensorboard=null
   model.vision.cache_tokens=9  update.max_skipped=3
 - critic.clip=1             - critic.warmup=2           - rollout.dynamic_sampling.rounds=4
+- rollout.curriculum.window=9  - rollout.curriculum.floor=0.5  - rollout.curriculum=null
 - rollout.dynamic_sampling=null                         - rollout.invalid_action_penalty=0.5
 - rollout.stop=[x]         - rollout.temperature=0.5   - rollout.top_k=3           - rollout.top_p=0.5          - rollout.min_p=0.1          - rollout.truncation=left
 - update.aggregation=seq-mean-token-sum                 - update.clip_high=0.3       - update.clip_low=0.3
@@ -68,9 +69,14 @@ const CHANGES: &str = "
 ";
 
 /// Changes of keys that only come together with others, or that this recipe cannot show alone.
-const ELSEWHERE: [&str; 33] = [
+const ELSEWHERE: [&str; 39] = [
+    "env",
+    "env.eval_split",
+    "env.name",
     "env.plugin",
     "env.sha256",
+    "env.split",
+    "env.weight",
     "estimator.plugin",
     "estimator.sha256",
     "loss",
@@ -84,6 +90,7 @@ const ELSEWHERE: [&str; 33] = [
     "model.new",
     "model.new.vision",
     "model.path",
+    "rollout.curriculum.by",
     "rollout.history.mode",
     "rollout.max_sequence_tokens",
     "rollout.thinking",
@@ -119,6 +126,7 @@ fn a_resume_prints_refuses_or_allows_every_change() -> Result<()> {
         "model.new.vision={layers: 2, hidden_size: 16, intermediate_size: 16, heads: 2}",
         "model.vision={}",
         "rollout.dynamic_sampling={rounds: 3}",
+        "rollout.curriculum={}",
         "update.kl_in_reward={adaptive: {}}",
         "update.reweight={}",
         "estimator.teacher={path: teacher}",
@@ -196,6 +204,47 @@ fn a_loss_plugin_changes_between_iterations_and_has_keys_of_its_own() -> Result<
         let (key, _) = set.split_once('=').expect("KEY=VALUE");
         assert!(error.contains(&format!("`{key}` belongs to the built-in losses")), "{set}: {error}");
     }
+    Ok(())
+}
+
+/// Keys of environments in a list have the numbers of their entries, and the permissions of the section `env`.
+#[test]
+fn environments_of_a_list_change_as_one_alone_does() -> Result<()> {
+    let folder = Folder::default();
+    let list = WHOLE.replace(
+        "env:\n  plugin: maze\n  config: {range: 10, nested: {a: 1.0, b: [1, two]}}\n",
+        "env:\n- {plugin: maze, config: {range: 10}, weight: 2}\n- {plugin: cave}\n",
+    );
+    let path = folder.write("r.yaml", &list);
+    let before = folder.load(&path, &[])?;
+    assert_eq!(before.env.names(), "maze, cave");
+    let resolved = folder.write("resolved.yaml", &before.to_yaml()?);
+    assert_eq!(folder.load(&resolved, &[])?, before);
+    for (set, line, permission) in [
+        ("env.1.timeout_s=9", "env.1.timeout_s: 300 -> 9", OnResume::Free),
+        ("env.0.weight=3", "env.0.weight: 2.0 -> 3.0", OnResume::Fixed),
+        ("env.0.config.range=3", "env.0.config.range: 10 -> 3", OnResume::Fixed),
+        ("env.1.eval_split=test", "env.1.eval_split: none -> test", OnResume::Fixed),
+        ("env=[{plugin: maze}]", "env: ", OnResume::Fixed),
+        ("env={plugin: maze}", "env: ", OnResume::Fixed),
+    ] {
+        let allowed = [set.split('=').next().unwrap_or(set).to_string()];
+        let after = folder.load(&path, &[set])?;
+        let changes = Changes::new(&before, &after, &allowed)?;
+        let [change] = &changes.changes[..] else { panic!("{set}: {:?}", changes.changes) };
+        assert!(change.to_string().starts_with(line), "{change}");
+        assert_eq!(change.on_resume(), permission, "{set}");
+        assert!(changes.check(None).is_ok(), "{set}");
+        assert_eq!(
+            Changes { allowed: &[], ..changes.clone() }.check(None).is_err(),
+            permission == OnResume::Fixed,
+            "{set}"
+        );
+        let evaluation = !set.contains("timeout") && !set.contains("weight");
+        assert_eq!(changes.change_evaluation(), evaluation, "{set}");
+    }
+    let error = folder.load(&path, &["env.2.weight=1"]).expect_err("no such entry").to_string();
+    assert!(error.contains("`env` is a list of 2, whose items have the numbers from 0; `2` is none"), "{error}");
     Ok(())
 }
 

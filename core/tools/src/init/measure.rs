@@ -38,11 +38,12 @@ pub const GENEROUS: RolloutLimits = RolloutLimits { steps: 100, prompt: 1 << 16,
 
 /// Measures episodes of the draft's training split.
 pub fn limits(draft: &Recipe, shared_env: &SharedEnv) -> Result<RolloutLimits> {
+    let environments = &shared_env.clone().into();
     let tasks = count_tasks(shared_env, "rollout.split", &draft.rollout.split)?;
     let plan = plan(&TaskCursor::new(tasks, draft.seed).next(EPISODES), 1, draft.seed, 0);
     let tokenizer = match draft.model.path.as_deref() {
         Some(name) => Tokenizer::load(Source::of_recipe(Path::new(name))?.folder())?,
-        None => new_tokenizer(draft, shared_env, tasks)?,
+        None => new_tokenizer(draft, environments, &tasks.into())?,
     };
     if !shared_env.has_expert() {
         return first_prompts(draft, shared_env, &tokenizer, &plan);
@@ -52,7 +53,7 @@ pub fn limits(draft: &Recipe, shared_env: &SharedEnv) -> Result<RolloutLimits> {
     for episode in plan.chunks(1) {
         // Random actions last until the environment's own limit; the expert knows the long answers.
         for noise in [0.0, 1.0] {
-            let played = exchanges(shared_env, &draft.rollout, episode, noise, draft.seed)?;
+            let played = exchanges(environments, &draft.rollout, episode, noise, draft.seed)?;
             steps = steps.max(played.len());
             for (asked, answer) in played {
                 prompt = prompt.max(tokenizer.chat(&asked, true)?.len());

@@ -51,7 +51,7 @@ impl<'a> Facts<'a> {
         schema: &Value,
     ) -> Result<Self> {
         if model == NEW {
-            check_expert(shared_env).map_err(|error| error.context("--model new"))?;
+            check_expert(&shared_env.clone().into()).map_err(|error| error.context("--model new"))?;
         }
         let published = if model == NEW { Value::Null } else { schema[PUBLISHED].clone() };
         let eval = match published["eval"]["split"].as_str() {

@@ -117,7 +117,7 @@ fn a_damaged_recipe_gives_one_message_with_its_place() -> Result<()> {
         let text = serde_yaml::to_string(&yaml)?;
         let read: Result<Recipe> = load_with(&file, &[], &|path| Ok((path.into(), text.clone())));
         if let Ok(recipe) = &read {
-            let env = refusal(plugins.environment(&recipe.env.choice()), &what);
+            let env = refusal(plugins.environment(&recipe.env.all()[0].choice()), &what);
             plugins_refused +=
                 usize::from(env.or(refusal(plugins.estimator(&recipe.estimator.choice()), &what)).is_some());
         }

@@ -112,7 +112,7 @@ impl Client<'_> {
         let (mut sampled, mut asked) = (Vec::new(), Vec::new());
         for step in 0..self.random.random_range(1..6) {
             let settings = PromptSettings { tokenizer: self.tokenizer, rollout: self.rollout, config: self.config };
-            let prompt = self.prompts.next(&playing, settings)?;
+            let prompt = self.prompts.next(&playing, 0, settings)?;
             places[prompt.place as usize] += 1;
             let (whole, response) = (prompt.tokens(), self.response());
             let text = self.tokenizer.decode(&response, true);
@@ -173,7 +173,7 @@ fn sampled_tokens_are_trained_tokens_in_random_conversations() -> Result<()> {
         for mode in [HistoryMode::Window, HistoryMode::Transcript] {
             let mut rollout = Rollout { max_prompt_tokens: 1 << 20, ..rollout(0.0) };
             rollout.history.mode = mode;
-            let prompts = StepPrompts::new(PromptTemplate::new("{{ observation }}", "test")?, &tokenizer, &rollout)?;
+            let prompts = StepPrompts::new(vec![PromptTemplate::new("{{ observation }}", "test")?], &tokenizer, &rollout)?;
             let kind = 2 * number as u64 + u64::from(mode == HistoryMode::Transcript);
             for seed in (kind..CONVERSATIONS).step_by(2 * TEMPLATES.len()) {
                 let random = ChaCha8Rng::seed_from_u64(seed);

@@ -27,6 +27,8 @@ pub const WARM_START: u32 = 8;
 
 /// The tasks of an evaluation's panel.
 pub const EVAL_TASKS: u32 = 9;
+/// Sampling for `nestor serve`.
+pub const SERVE: u32 = 10;
 
 /// A request's place in a run: the address of its sampling noise, apart from the token's number.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]

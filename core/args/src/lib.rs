@@ -19,6 +19,7 @@ pub mod output;
 pub mod oversubscribe;
 mod plan;
 mod plugin;
+mod serve;
 pub mod terminal;
 mod verify;
 
@@ -43,6 +44,7 @@ pub use self::inspect::{PlayArgs, ViewArgs};
 pub use self::model::{Compute, Export, Generate, ModelCommand, Prompt, Score, Tokenize};
 pub use self::plan::{Gpu, MOST_RANKS, PlanArgs};
 pub use self::plugin::{Kind, Language, NewArgs, PluginCheck, PluginCommand};
+pub use self::serve::ServeArgs;
 pub use self::verify::{Play, VerifyArgs};
 
 /// Trains LLM agents by reinforcement learning over many turns
@@ -119,6 +121,9 @@ pub enum TorchCommand {
     /// Continue prompts with a model
     #[command(after_help = "Example:\n  nestor generate runs/demo/model --chat Hello --max-new-tokens 8")]
     Generate(Generate),
+    /// Answer chat completions over HTTP, as OpenAI's clients ask for them
+    #[command(after_help = "Example:\n  nestor serve runs/demo --port 8000")]
+    Serve(ServeArgs),
     /// Print the token ids of a chat, generation prompt included
     #[command(after_help = "Example:\n  nestor tokenize runs/demo/model --chat docs/examples/chat.json")]
     Tokenize(Tokenize),
@@ -273,6 +278,15 @@ pub struct Evaluate {
     /// Every complete checkpoint of the runs instead of the newest
     #[arg(long)]
     pub all: bool,
+    /// The base URL of a server of OpenAI's chat completions, such as `nestor serve`, whose model plays in place of one here
+    #[arg(long, value_name = "URL", conflicts_with_all = ["models", "all"])]
+    pub endpoint: Option<String>,
+    /// The model of the endpoint; by default its only one
+    #[arg(long, value_name = "NAME", requires = "endpoint")]
+    pub endpoint_model: Option<String>,
+    /// The key that the endpoint asks for; by default the environment variable OPENAI_API_KEY
+    #[arg(long, value_name = "KEY", requires = "endpoint")]
+    pub api_key: Option<String>,
     /// Number of tasks to play instead of the recipe's eval.tasks
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub episodes: Option<u32>,

@@ -57,6 +57,10 @@ pub struct Sampling {
     pub seed: Option<u64>,
     pub max_tokens: Option<u64>,
     pub stop: Vec<String>,
+    /// The stop text stays in the answer (`include_stop_str_in_output`, as vLLM has it).
+    pub keeps_stop: bool,
+    /// The chat template's thinking switch (`chat_template_kwargs: {enable_thinking}`, as vLLM has it).
+    pub thinking: Option<bool>,
 }
 
 impl Sampling {
@@ -70,6 +74,8 @@ impl Sampling {
             ("seed", self.seed.is_some()),
             ("max_tokens", self.max_tokens.is_some()),
             ("stop", !self.stop.is_empty()),
+            ("include_stop_str_in_output", self.keeps_stop),
+            ("chat_template_kwargs", self.thinking.is_some()),
         ];
         set.into_iter().filter(|(_, set)| *set).map(|(name, _)| name).collect()
     }
@@ -163,6 +169,8 @@ impl Request {
                 "seed" => request.sampling.seed = Some(whole(key, value)?),
                 "max_tokens" | "max_completion_tokens" => request.sampling.max_tokens = Some(whole(key, value)?),
                 "stop" => request.sampling.stop = texts(key, value)?,
+                "include_stop_str_in_output" => request.sampling.keeps_stop = switch(key, value)?,
+                "chat_template_kwargs" => request.sampling.thinking = thinking(key, value)?,
                 "logprobs" => request.logprobs = switch(key, value)?,
                 "top_logprobs" if value == 0 => {}
                 "return_token_ids" | "return_tokens_as_token_ids" => request.return_token_ids = switch(key, value)?,
@@ -227,6 +235,17 @@ fn wrong(key: &str, value: &Value, kind: &str) -> Refusal {
     Refusal::of_key(key, format!("`{key}` is {shown}; it must be {kind}"))
 }
 
+/// The thinking switch among the arguments of a chat template.
+fn thinking(key: &str, value: &Value) -> Result<Option<bool>, Refusal> {
+    let wrong = || wrong(key, value, "an object with no other key than `enable_thinking`, which is true or false");
+    let arguments = value.as_object().ok_or_else(wrong)?;
+    let mut thinking = None;
+    for (name, value) in arguments {
+        thinking = Some(value.as_bool().filter(|_| name == "enable_thinking").ok_or_else(wrong)?);
+    }
+    Ok(thinking)
+}
+
 fn text<'a>(key: &str, value: &'a Value) -> Result<&'a str, Refusal> {
     value.as_str().ok_or_else(|| wrong(key, value, "a text"))
 }
@@ -283,6 +302,9 @@ mod tests {
             (full.note.anchor.as_deref(), full.note.reward, full.note.valid),
             (Some("s1"), Some(-1.0), Some(false))
         );
+        let thinks =
+            read(json!({ "chat_template_kwargs": { "enable_thinking": false }, "include_stop_str_in_output": true }));
+        assert_eq!(thinks.expect("a request").sampling.named(), ["include_stop_str_in_output", "chat_template_kwargs"]);
         assert!(read(json!({ "tools": [tool], "tool_choice": "none" })).expect("a request").tools.is_empty());
         for (more, key) in [
             (json!({ "tool_choice": "required" }), "tool_choice"),
@@ -293,6 +315,7 @@ mod tests {
             (json!({ "response_format": { "type": "json_object" } }), "response_format"),
             (json!({ "surprise": 1 }), "surprise"),
             (json!({ "tools": [1] }), "tools"),
+            (json!({ "chat_template_kwargs": { "enable_thinking": true, "style": 1 } }), "chat_template_kwargs"),
             (json!({ "nestor": { "rewards": 1 } }), "nestor.rewards"),
             (json!({ "nestor": { "reward": "1" } }), "nestor.reward"),
             (json!({ "messages": [] }), "messages"),

@@ -16,6 +16,9 @@ program. The examples run in the order of this page, from the root of the reposi
 
 ";
 
+/// The command whose example does not end by itself.
+const ENDLESS: &str = "nestor serve";
+
 /// The commands that have no subcommands, with their full names.
 fn leaves(command: &Command) -> Vec<&Command> {
     let own = command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help");
@@ -82,6 +85,9 @@ fn page(program: &Command) -> Result<String> {
         let rows: String = command.get_arguments().filter(shown).map(row).collect();
         if !rows.is_empty() {
             write!(page, "| argument | default | meaning |\n|---|---|---|\n{rows}\n")?;
+        }
+        if full_name(command) == ENDLESS {
+            page += "<!-- not run: it answers until a signal ends it -->\n";
         }
         write!(page, "```sh\n{}\n```\n", examples(command).join("\n"))?;
     }

@@ -5,6 +5,7 @@
 pub mod program;
 pub mod verify;
 pub mod export;
+pub mod serve;
 pub mod generate;
 pub mod tokenize;
 pub mod episodes;

@@ -112,6 +112,21 @@ impl EpisodeState {
         built().with_context(|| self.next_step())
     }
 
+    /// The messages of the next step for a model that another program serves: all of them, or in a transcript those that the step adds.
+    pub fn messages(&self, template: &PromptTemplate, rollout: &Rollout) -> Result<Vec<Message>> {
+        let built = || {
+            if self.now.conversation {
+                self.check_conversation(rollout)?;
+                return Ok(self.now.messages.clone());
+            }
+            if !self.images.is_empty() {
+                return Err(input_error!("the environment shows images, which are not sent to an endpoint"));
+            }
+            self.chat(self.render(template, rollout)?.text, rollout)
+        };
+        built().with_context(|| self.next_step())
+    }
+
     /// Refuses what has no place in a conversation that comes whole.
     fn check_conversation(&self, rollout: &Rollout) -> Result<()> {
         let key = match () {

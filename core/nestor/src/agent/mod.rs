@@ -5,6 +5,7 @@ mod distributed;
 mod expert;
 mod failures;
 mod player;
+mod remote;
 mod step_prompt;
 mod episode_state;
 mod pool;
@@ -34,7 +35,8 @@ pub use self::prompt::{HistoryStep, PromptTemplate, PromptVariables};
 pub use self::rehearsal::{
     MOST_ROWS, MeasuredLengths, Rehearsal, Rehearsed, RehearsedPrompt, RehearsedStep, without_long,
 };
-pub use self::report::{Count, Scored, Success, evaluation_lines, write_images};
+pub use self::remote::{RemoteEpisode, RemoteOptions, RemotePlayer, remote_ends};
+pub use self::report::{Count, Scored, Success, endpoint_lines, evaluation_lines, write_images};
 pub use self::slots::fill_slots;
 pub use self::tasks::{EpisodePlan, TaskCounts, TaskCursor, count_tasks, eval_plan, plan, plan_from};
 pub use self::teacher_prompt::TeacherPrompts;

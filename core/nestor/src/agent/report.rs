@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde_json::{Map, Value, json};
 
-use crate::data::{Batch, Episode, KeyedImage, Step};
+use crate::data::{Batch, Episode, KeyedImage, Message, Step};
 use crate::files::write_whole;
 use crate::plugin::Parts;
 use crate::tokenizer::Tokenizer;
@@ -81,7 +81,7 @@ impl Scored<'_> {
     pub fn lines(&self) -> impl Iterator<Item = Value> {
         let (mut rows, mut failed_rows) = (0.., 0..self.failed.rows.len());
         self.episodes.iter().map(move |episode| {
-            let mut line = line(episode, self.tokenizer);
+            let mut line = line(episode, Some(self.tokenizer));
             let steps = line["steps"].as_array_mut().into_iter().flatten();
             if episode.failed() {
                 for (step, row) in steps.zip(&mut failed_rows) {
@@ -104,14 +104,32 @@ impl Scored<'_> {
 pub fn evaluation_lines(episodes: &[Episode], tokenizer: &Tokenizer) -> impl Iterator<Item = Value> {
     episodes.chunk_by(|a, b| a.group == b.group).flat_map(move |samples| {
         samples.iter().enumerate().map(move |(sample, episode)| {
-            let mut line = line(episode, tokenizer);
+            let mut line = line(episode, Some(tokenizer));
             line["sample"] = sample.into();
             line
         })
     })
 }
 
-fn line(episode: &Episode, tokenizer: &Tokenizer) -> Value {
+/// As [`evaluation_lines`], for a model that another program serves: without tokens, and with the messages of each step's request
+/// (`asked`, by episode) as its prompt.
+pub fn endpoint_lines(episodes: &[Episode], asked: &[Vec<Vec<Message>>]) -> Vec<Value> {
+    let mut lines: Vec<Value> = episodes.iter().map(|episode| line(episode, None)).collect();
+    let samples = episodes.chunk_by(|a, b| a.group == b.group).flat_map(|samples| 0..samples.len());
+    for ((line, sample), asked) in lines.iter_mut().zip(samples).zip(asked) {
+        line["sample"] = sample.into();
+        for (step, messages) in line["steps"].as_array_mut().into_iter().flatten().zip(asked) {
+            let text = |message: &Message| format!("[{}]\n{}", message.role, message.content());
+            step["prompt"] = messages.iter().map(text).collect::<Vec<_>>().join("\n").into();
+            if let Some(step) = step.as_object_mut() {
+                step.retain(|key, _| key != "tokens" && key != "logprobs");
+            }
+        }
+    }
+    lines
+}
+
+fn line(episode: &Episode, tokenizer: Option<&Tokenizer>) -> Value {
     let mut steps: Vec<Value> = episode.steps.iter().map(|step| step_object(episode, step, tokenizer)).collect();
     if let Some(step) = episode.failed_step().and_then(|failed| steps.get_mut(failed)) {
         // The environment said nothing of it.
@@ -142,8 +160,8 @@ pub(super) fn anchor_text(anchor: &[u8]) -> String {
     }
 }
 
-fn step_object(episode: &Episode, step: &Step, tokenizer: &Tokenizer) -> Value {
-    let prompt = tokenizer.decode(&step.prompt, false);
+fn step_object(episode: &Episode, step: &Step, tokenizer: Option<&Tokenizer>) -> Value {
+    let prompt = tokenizer.map_or_else(String::new, |tokenizer| tokenizer.decode(&step.prompt, false));
     let mut object = json!({
         "prompt": if step.prompt_images.is_empty() { prompt } else { with_single_placeholders(&prompt) },
         "response": step.response_text,
@@ -155,7 +173,7 @@ fn step_object(episode: &Episode, step: &Step, tokenizer: &Tokenizer) -> Value {
         "truncated": step.truncated,
         "anchor": anchor_text(&step.anchor),
         "response_tokens": step.response.len(),
-        "tokens": tokenizer.pieces(&step.response),
+        "tokens": tokenizer.map_or_else(Vec::new, |tokenizer| tokenizer.pieces(&step.response)),
         "logprobs": step.logprobs.iter().map(|&l| (f64::from(l) * 1e4).round() / 1e4).collect::<Vec<_>>(),
         "info": step.info,
     });

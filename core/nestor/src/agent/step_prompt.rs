@@ -79,17 +79,15 @@ impl StepPrompts {
             if let Ok(prompt) = found {
                 return Ok(prompt);
             }
-            let new = playing.prompt(template, (rollout, config), |chat, tools| {
-                tokenizer.chat_with_tools(chat, tools, true)
-            })?;
+            let new = playing
+                .prompt(template, (rollout, config), |chat, tools| tokenizer.chat_with_tools(chat, tools, true))?;
             return Ok(StepPrompt { new, place: found.err().unwrap_or_default(), ..StepPrompt::default() });
         }
-        let new = playing.prompt(template, (rollout, config), |chat, tools| {
-            match (&self.turns, playing.last_step()) {
+        let new =
+            playing.prompt(template, (rollout, config), |chat, tools| match (&self.turns, playing.last_step()) {
                 (Some(turns), Some(last)) => turns.follow_up(tokenizer, &last.response, chat),
                 _ => tokenizer.chat_with_tools(chat, tools, true),
-            }
-        })?;
+            })?;
         let continues = playing.step().checked_sub(1).filter(|_| self.turns.is_some());
         let before = continues.map(|last| playing.conversation(last as usize)).unwrap_or_default();
         Ok(StepPrompt { before, new, continues, ..StepPrompt::default() })

@@ -72,7 +72,8 @@ impl Base {
         Ok(files)
     }
 
-    fn folder(&self, checkpoint: &Path) -> Result<PathBuf> {
+    /// The folder of the weights.
+    pub(super) fn folder(&self, checkpoint: &Path) -> Result<PathBuf> {
         let run = std::path::absolute(checkpoint)?.parent().and_then(Path::parent).map(|run| run.join("model"));
         if let Some(made) = run.filter(|made| Path::new(&self.model).file_name() == made.file_name() && made.exists()) {
             return Ok(made);

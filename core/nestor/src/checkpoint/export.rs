@@ -21,7 +21,7 @@ use crate::recipe::Lora;
 use crate::shard::{Adapters, Layout, projections};
 
 /// The manifest of an undamaged checkpoint.
-fn undamaged(checkpoint: &Path) -> Result<Manifest> {
+pub(super) fn undamaged(checkpoint: &Path) -> Result<Manifest> {
     if !is_checkpoint(checkpoint) {
         return Err(input_error!(
             "{} is no checkpoint (it has no {MANIFEST}): name a directory like RUN/checkpoints/iteration-000100",
@@ -75,7 +75,12 @@ impl Stored {
 }
 
 /// The adapters of a checkpoint's policy, if it has any.
-fn adapters(manifest: &Manifest, checkpoint: &Path, config: &Config, device: Device) -> Result<Option<Adapters>> {
+pub(super) fn adapters(
+    manifest: &Manifest,
+    checkpoint: &Path,
+    config: &Config,
+    device: Device,
+) -> Result<Option<Adapters>> {
     if manifest.set(checkpoint, ADAPTER).is_empty() {
         return Ok(None);
     }
@@ -88,7 +93,7 @@ fn adapters(manifest: &Manifest, checkpoint: &Path, config: &Config, device: Dev
 }
 
 /// Rank, alpha and projections of a checkpoint's adapters.
-fn lora(checkpoint: &Path) -> Result<Lora> {
+pub(super) fn lora(checkpoint: &Path) -> Result<Lora> {
     let path = checkpoint.join(ADAPTER_CONFIG);
     let settings = read_object(&path)?.unwrap_or_default();
     let rank = settings.get("r").and_then(serde_json::Value::as_i64);

@@ -18,6 +18,7 @@
 //!
 //! Counters key the random streams, so the counters are the streams' state.
 
+mod adapted;
 mod atomic_dir;
 mod base;
 mod export;
@@ -42,6 +43,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tch::Tensor;
 
+pub use adapted::load_adapters;
 pub use atomic_dir::TensorSet;
 pub use base::Base;
 pub use export::{export, export_adapter, load_model};

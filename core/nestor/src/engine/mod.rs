@@ -206,6 +206,16 @@ impl Engine {
         self.scheduler.is_idle()
     }
 
+    /// Drops a request, whether it waits or runs; it gets no completion.
+    pub fn cancel(&mut self, key: NoiseKey) {
+        self.scheduler.cancel(key);
+    }
+
+    /// Tokens drawn so far for a running request and their log-probs; none for one that waits or has left.
+    pub fn drawn(&self, key: NoiseKey) -> Option<(&[u32], &[f32])> {
+        self.scheduler.drawn(key)
+    }
+
     /// Drops all requests and frees the cache, because its contents belong to weights that are about to change.
     pub fn clear(&mut self) {
         self.scheduler.clear();

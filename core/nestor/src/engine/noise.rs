@@ -30,6 +30,9 @@ pub const EVAL_TASKS: u32 = 9;
 /// The tasks that a curriculum draws.
 pub const CURRICULUM: u32 = 10;
 
+/// Sampling for `nestor serve`.
+pub const SERVE: u32 = 11;
+
 /// A request's place in a run: the address of its sampling noise, apart from the token's number.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct NoiseKey {

@@ -10,7 +10,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::pages::{Content, PAGE, PageId, PageTokens, Pages};
-use super::{Completion, Counters, FinishReason, Request};
+use super::{Completion, Counters, FinishReason, NoiseKey, Request};
 use crate::data::ImageKey;
 use crate::model::vision::{PlacedImage, positions};
 use crate::tokenizer::{End, Ends};
@@ -253,6 +253,22 @@ impl Scheduler {
         self.running.clear();
         self.pages = Pages::new(self.limits.pages);
         self.images = ImageNumbers::default();
+    }
+
+    /// Drops a request, whether it waits or runs. Draws of a pass under way are dropped too.
+    pub fn cancel(&mut self, key: NoiseKey) {
+        self.waiting.retain(|request| request.key != key);
+        if let Some(place) = self.running.iter().position(|run| run.request.key == key) {
+            let run = self.running.remove(place);
+            self.pages.release(&run.pages);
+            self.pages.forgo(run.promised);
+        }
+    }
+
+    /// Tokens drawn so far for a running request and their log-probs; none for one that waits or has left.
+    pub fn drawn(&self, key: NoiseKey) -> Option<(&[u32], &[f32])> {
+        let run = self.running.iter().find(|run| run.request.key == key)?;
+        Some((&run.request.prompt[run.prompt..], &run.logprobs))
     }
 
     /// Plans the next pass: its chunks, those that decode first. Empty when no request runs or waits, or when all that run

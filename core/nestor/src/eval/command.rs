@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use tch::Device;
 
+use super::endpoint::{self, Parts};
 use super::evaluated::EvaluatedModel;
 use super::play;
 use super::report::EvalReport;
@@ -62,33 +63,42 @@ pub fn eval(args: &EvalArgs) -> Result<EvalReport> {
         Some(episodes) => input_error!("--episodes {episodes}: {error:#}"),
         None => error,
     })?;
-    let device = model::prepare(&recipe, 0)?;
     if let Some(out) = &args.out {
         std::fs::create_dir_all(out).map_err(|error| input_error!("--out {}: {error}", out.display()))?;
     }
     let progress = if args.quiet || !terminal::redraws() { Progress::hidden() } else { Progress::shown(1) };
-    let mut evaluator =
-        Evaluator { recipe: &recipe, settings: &settings, environments, device, progress, player: None };
-    let mut rows = Vec::new();
-    for (number, source) in models.iter().enumerate() {
-        let episodes = evaluator.play(source).with_context(|| source.folder().display().to_string())?;
-        let ends = evaluator.player.as_ref().map(|(_, player)| player.ends().clone()).unwrap_or_default();
-        let mut row = EvaluatedModel::new(source.folder(), &episodes, &ends);
-        if let (Some(out), Some((_, player))) = (&args.out, &evaluator.player) {
-            let file = Path::new("evaluations").join(format!("{}.jsonl", file_name(number, &models)));
-            write_images(out, &episodes)?;
-            write_lines(&out.join(&file), evaluation_lines(&episodes, player.tokenizer()))?;
-            row.episodes = Some(file);
-        }
-        rows.push(row);
-    }
-    evaluator.progress.end();
+    let parts = Parts { recipe: &recipe, settings: &settings, environments, progress };
+    let rows = match &args.endpoint {
+        Some(endpoint) => vec![endpoint::evaluate(&parts, endpoint, args.out.as_deref())?],
+        None => of_models(parts.clone(), &models, args.out.as_deref())?,
+    };
+    parts.progress.end();
     let (tasks, seed) = (counts.evaluated(settings.tasks), settings.panel_seed(recipe.seed));
     let report = EvalReport { settings, tasks, seed, models: rows };
     if let Some(out) = &args.out {
         write_json(&out.join("evaluation.json"), &report.to_json())?;
     }
     Ok(report)
+}
+
+/// Has models play, one after the other.
+fn of_models(parts: Parts, models: &[Source], out: Option<&Path>) -> Result<Vec<EvaluatedModel>> {
+    let device = model::prepare(parts.recipe, 0)?;
+    let mut evaluator = Evaluator { parts, device, player: None };
+    let mut rows = Vec::new();
+    for (number, source) in models.iter().enumerate() {
+        let episodes = evaluator.play(source).with_context(|| source.folder().display().to_string())?;
+        let ends = evaluator.player.as_ref().map(|(_, player)| player.ends().clone()).unwrap_or_default();
+        let mut row = EvaluatedModel::new(source.folder(), &episodes, &ends);
+        if let (Some(out), Some((_, player))) = (out, &evaluator.player) {
+            let file = Path::new("evaluations").join(format!("{}.jsonl", file_name(number, models)));
+            write_images(out, &episodes)?;
+            write_lines(&out.join(&file), evaluation_lines(&episodes, player.tokenizer()))?;
+            row.episodes = Some(file);
+        }
+        rows.push(row);
+    }
+    Ok(rows)
 }
 
 /// The environments without the tasks whose first prompts are too long for the recipe, by the tokenizer of a model's folder.
@@ -114,13 +124,10 @@ fn file_name(number: usize, models: &[Source]) -> String {
     own.filter(|_| unique).unwrap_or_else(|| format!("model-{}", number + 1))
 }
 
-/// The parts that all models share.
+/// The models that play here.
 struct Evaluator<'a> {
-    recipe: &'a Recipe,
-    settings: &'a Eval,
-    environments: Environments,
+    parts: Parts<'a>,
     device: Device,
-    progress: Progress,
     /// The player of the last model, with the sums of its tokenizer's files.
     player: Option<(Vec<Option<Sum>>, Player)>,
 }
@@ -128,19 +135,20 @@ struct Evaluator<'a> {
 impl Evaluator<'_> {
     /// Has a model play the tasks.
     fn play(&mut self, source: &Source) -> Result<Vec<Episode>> {
+        let Parts { recipe, settings, environments, progress } = &self.parts;
         let folder = source.folder();
-        let model = source.load(kind(self.recipe.dtype), self.device)?;
-        let model = model.with_vision(&self.recipe.model, self.recipe.deterministic)?;
+        let model = source.load(kind(recipe.dtype), self.device)?;
+        let model = model.with_vision(&recipe.model, recipe.deterministic)?;
         let sums = tokenizer_sums(folder)?;
         let known = self.player.take().filter(|(known, _)| *known == sums);
         let (_, player) = self.player.insert(match known {
             Some(known) => known,
-            None => (sums, new_player(self.recipe, &self.environments, &self.progress, (folder, &model.config))?),
+            None => (sums, new_player(recipe, environments, progress, (folder, &model.config))?),
         });
         new::check_vocabulary(&model.config, player.tokenizer())
             .map_err(|error| input_error!("{}: {error:#}", folder.display()))?;
-        let _bar = self.progress.phase("evaluate", "episodes");
-        let played = play(&Solo { device: self.device }, player, &model, self.settings, self.recipe.seed);
+        let _bar = progress.phase("evaluate", "episodes");
+        let played = play(&Solo { device: self.device }, player, &model, settings, recipe.seed);
         player.take_faults().lines().iter().for_each(|line| terminal::warn(&format!("warning: {line}")));
         played
     }

@@ -1,6 +1,7 @@
 //! Evaluation on a recipe's fixed task list, during training and by `nestor eval`.
 
 mod command;
+mod endpoint;
 mod evaluated;
 mod panel;
 mod pass_at;
@@ -26,7 +27,7 @@ pub use panel::Panel;
 pub use pass_at::pass_at;
 pub use report::EvalReport;
 pub use success::{SuccessRate, interval, wilson};
-pub use targets::EvalArgs;
+pub use targets::{EndpointArgs, EvalArgs};
 
 /// Results of the episodes of an evaluation.
 #[derive(Debug, Clone, PartialEq)]

@@ -29,8 +29,21 @@ pub struct EvalArgs {
     pub samples: Option<u32>,
     /// The folder for report and episodes.
     pub out: Option<PathBuf>,
+    /// Another program's model that plays in place of one here.
+    pub endpoint: Option<EndpointArgs>,
     /// Draws no progress line.
     pub quiet: bool,
+}
+
+/// A server of chat completions.
+#[derive(Debug, Clone)]
+pub struct EndpointArgs {
+    /// The base URL.
+    pub url: String,
+    /// The model's name; by default that of the server's only model.
+    pub model: Option<String>,
+    /// The key that the server asks for.
+    pub key: Option<String>,
 }
 
 /// Keys that change how a model plays: of the prompts, the environment and the numbers.
@@ -53,6 +66,7 @@ const PLAY: &[&str] = &[
 pub struct Targets {
     /// The recipe that chooses tasks, seeds and noise, the same for all models.
     pub recipe: Recipe,
+    /// None where an endpoint's model plays.
     pub models: Vec<Source>,
 }
 
@@ -70,6 +84,14 @@ impl Targets {
             }
             false => (load(first, &args.sets)?, rest),
         };
+        if args.endpoint.is_some() {
+            return match rest {
+                [] => Ok(Self { recipe, models: Vec::new() }),
+                [model, ..] => {
+                    Err(input_error!("--endpoint: its model plays, so that {} does not; leave it out", model.display()))
+                }
+            };
+        }
         let named: Vec<&PathBuf> = named.iter().chain(&args.models).collect();
         if named.is_empty() {
             return Ok(Self { models: vec![of_recipe(&recipe, args.all)?], recipe });

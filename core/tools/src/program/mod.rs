@@ -1,5 +1,6 @@
 //! The program `nestor-torch`: it calls one function for the command and prints the result. No logic.
 
+mod serve;
 mod verify;
 
 use std::os::fd::AsRawFd;
@@ -25,7 +26,7 @@ use crate::embed::{EmbedOptions, EncoderOptions, embed, serve};
 use crate::engine::Sampling;
 use crate::episodes::{Written, episodes};
 use crate::error::{Stopped, is_quiet};
-use crate::eval::{EvalArgs, eval};
+use crate::eval::{EndpointArgs, EvalArgs, eval};
 use crate::event::{Event, Status};
 use crate::export::{ExportOptions, Part, export};
 use crate::generate::{GenerateOptions, PromptSource, generate};
@@ -155,8 +156,8 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Train(args) => return run_train(args),
         Command::Launch(args) => return run_launch(args),
         Command::Eval(args) => {
-            let Evaluate { targets, sets, models, all, episodes, samples, out, json } = args;
-            let options = EvalArgs { targets, models, all, sets, episodes, samples, out, quiet: json };
+            let json = args.json;
+            let options = eval_args(args);
             let report = caught(|| eval(&options)).map_err(|error| in_phase(error, "evaluate"))?;
             print(json, &report.to_json(), || report.text(terminal::width()))?;
         }
@@ -175,6 +176,7 @@ fn run(command: Command) -> Result<ExitCode> {
             print(args.json, &scores, || rows(&scores["logprobs"]))?;
         }
         Command::Generate(args) => run_generate(args)?,
+        Command::Serve(args) => serve::serve(args)?,
         Command::Tokenize(args) => {
             let ids = tokenize(Source::find(&args.model)?.folder(), &args.chat, args.thinking)?;
             let several = ids["ids"][0].is_array();
@@ -370,6 +372,15 @@ fn not_for_ranks(nproc: u16) -> anyhow::Error {
     input_error!(
         "only train, bench collective and bench update run on several ranks: leave out `launch --nproc {nproc}`"
     )
+}
+
+fn eval_args(args: Evaluate) -> EvalArgs {
+    let Evaluate { targets, sets, models, all, episodes, samples, out, json, endpoint, endpoint_model, api_key } = args;
+    let endpoint = endpoint.map(|url| {
+        let key = api_key.or_else(|| std::env::var("OPENAI_API_KEY").ok()).filter(|key| !key.is_empty());
+        EndpointArgs { url, model: endpoint_model, key }
+    });
+    EvalArgs { targets, models, all, sets, episodes, samples, out, endpoint, quiet: json }
 }
 
 fn run_generate(args: Generate) -> Result<()> {

@@ -173,7 +173,8 @@ fn sampled_tokens_are_trained_tokens_in_random_conversations() -> Result<()> {
         for mode in [HistoryMode::Window, HistoryMode::Transcript] {
             let mut rollout = Rollout { max_prompt_tokens: 1 << 20, ..rollout(0.0) };
             rollout.history.mode = mode;
-            let prompts = StepPrompts::new(vec![PromptTemplate::new("{{ observation }}", "test")?], &tokenizer, &rollout)?;
+            let prompts =
+                StepPrompts::new(vec![PromptTemplate::new("{{ observation }}", "test")?], &tokenizer, &rollout)?;
             let kind = 2 * number as u64 + u64::from(mode == HistoryMode::Transcript);
             for seed in (kind..CONVERSATIONS).step_by(2 * TEMPLATES.len()) {
                 let random = ChaCha8Rng::seed_from_u64(seed);

@@ -298,3 +298,31 @@ fn rows_that_decode_come_first_in_the_published_shape() {
     assert!(passes > 20, "{passes} passes have prompts");
     assert!(counters.alone > 40_000 && first as f64 > 0.99 * counters.alone as f64, "{first} of {counters:?}");
 }
+
+#[test]
+fn a_cancelled_request_leaves_its_pages_and_others_as_they_are() {
+    let limits = Limits { slots: 2, pages: 8, rows: 100, ends: Ends::default(), ordered: false, gathers: false };
+    let key = |episode| NoiseKey { episode, ..NoiseKey::default() };
+    let request = |episode: u32| Request {
+        key: key(episode),
+        prompt: vec![episode; 20],
+        images: Vec::new(),
+        max_new_tokens: 9,
+        sampling: Sampling::default(),
+    };
+    let mut scheduler = Scheduler::new(limits);
+    (0..3).for_each(|episode| scheduler.submit(request(episode)));
+    let chunks = scheduler.plan();
+    // The pass is under way: the draws of the first request are dropped.
+    scheduler.cancel(key(0));
+    assert_eq!(scheduler.record(&chunks, [(7, -1.0), (8, -2.0)]), []);
+    assert_eq!((scheduler.drawn(key(0)), scheduler.drawn(key(2))), (None, None));
+    assert_eq!(scheduler.drawn(key(1)), Some((&[8][..], &[-2.0][..])));
+    let running =
+        |scheduler: &Scheduler| scheduler.running().iter().map(|run| run.request.key.episode).collect::<Vec<_>>();
+    scheduler.plan();
+    assert_eq!(running(&scheduler), [1, 2], "the slot is free");
+    [1, 2, 3].into_iter().for_each(|episode| scheduler.cancel(key(episode)));
+    let pages = scheduler.pages();
+    assert!(scheduler.is_idle() && (pages.held(), pages.promised()) == (0, 0));
+}

@@ -17,7 +17,10 @@ def call(path="chat/completions", token=TOKEN, body=None, timeout=60, **keys):
     """Status and JSON of an answer."""
     connection = http.client.HTTPConnection(HOST, timeout=timeout)
     body = json.dumps({"model": "policy", "messages": HELLO, **keys}) if body is None else body
-    connection.request("POST", f"/v1/{path}", body, {"Authorization": f"Bearer {token}", "Content-Type": "application/json"})
+    try:
+        connection.request("POST", f"/v1/{path}", body, {"Authorization": f"Bearer {token}", "Content-Type": "application/json"})
+    except BrokenPipeError:  # the answer came before the whole body was sent
+        pass
     answer = connection.getresponse()
     return answer.status, json.loads(answer.read() or "null")
 

@@ -32,7 +32,7 @@ def episodes(folder, iteration=1):
 def native(run, root, tmp_path_factory):
     """A deterministic run on the number line."""
     folder = tmp_path_factory.mktemp("native") / "run"
-    done = run("train", "recipes/smoke/gigpo.yaml", "--set", "deterministic=true", "--run-dir", folder, cwd=root)
+    done = run("train", "recipes/smoke/gigpo.yaml", "--set", "deterministic=true", "--set", "rollout.max_prompt_tokens=148", "--run-dir", folder, cwd=root)
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -129,9 +129,9 @@ def clients(run, root, native, tmp_path, names):
     config = {"command": f"{sys.executable} {root}/tests/python/harness_clients.py", "tasks": {"train": str(tasks)}}
     played = []
     for mode in ("window", "transcript"):
-        rollout = {"tasks": len(names), "group_size": 2, "history": {"mode": mode}}
+        rollout = {"tasks": len(names), "group_size": 2, "history": {"mode": mode}, "max_prompt_tokens": 140}
         if mode == "transcript":
-            rollout["max_sequence_tokens"] = 60
+            rollout["max_sequence_tokens"] = 152
         path = recipe(tmp_path / f"{mode}.json", native, config, iterations=1, eval={"tasks": "none"}, rollout=rollout)
         done = run("train", path, "--run-dir", tmp_path / mode, cwd=root)
         assert done.returncode == 0, done.stderr

@@ -18,7 +18,7 @@ STEPS = 120
 PROMPT, CALL = "Add 2 and 3.", {"name": "add", "arguments": {"a": 2, "b": 3}}
 RECIPE = """\
 extends: {root}/recipes/smoke/grpo.yaml
-model: {{path: {model}}}
+model: {{new: null, path: {model}}}
 dtype: float32
 env:
   plugin: mcp

@@ -15,7 +15,7 @@ from conftest import PATIENCE
 
 MESSAGES = [{"role": "user", "content": "target: 3\ncurrent: 1"}]
 # The model chooses by the state here, so that answers differ. Both forms of `nestor eval` are in float32.
-SETTINGS = ["deterministic=true", "iterations=1", "warm_start.steps=40", "rollout.max_response_tokens=12", "eval.temperature=0"]
+SETTINGS = ["deterministic=true", "iterations=1", "warm_start.steps=40", "rollout.max_response_tokens=12", "rollout.max_prompt_tokens=188", "eval.temperature=0"]
 
 
 def sets(*values):

@@ -29,7 +29,7 @@ def main():
     os.environ["PYTHONPATH"] = str(packages)
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
-        done = run("train", "recipes/smoke/gigpo.yaml", "--run-dir", folder / "native", cwd=ROOT)
+        done = run("train", "recipes/smoke/gigpo.yaml", "--set", "rollout.max_prompt_tokens=148", "--run-dir", folder / "native", cwd=ROOT)
         assert done.returncode == 0, done.stderr
         played = clients(run, ROOT, folder / "native", folder, ["langchain"])
     assert len(played) == 4 and all(episode["return"] == 1.0 and not episode["failure"] for episode in played), played

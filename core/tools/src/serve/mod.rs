@@ -14,7 +14,6 @@ use std::sync::mpsc::{Receiver, channel};
 
 use anyhow::{Context, Result};
 use nestor_chat::{Asked, Call, Refusal, Server, ServerOptions};
-use nestor_torch::exit_now;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tch::{Device, Kind};
@@ -25,6 +24,7 @@ use self::terms::Chats;
 use crate::engine::EngineOptions;
 use crate::input_error;
 use crate::model::Model;
+use crate::plugin;
 use crate::terminal;
 
 /// Longest body of a request in bytes.
@@ -119,7 +119,7 @@ fn end_by_signal() -> Result<()> {
     let end = move || {
         if signals.forever().next().is_some() {
             terminal::clear();
-            exit_now(0)
+            plugin::leave_at_once(0)
         }
     };
     std::thread::Builder::new().name("signals".into()).spawn(end).context("watching for signals")?;

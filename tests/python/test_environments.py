@@ -121,7 +121,7 @@ def test_eval_check_and_plan(whole, run, run_json, recipe):
     (["env.1.config.game=chess"], "recipe key `env.1`"),
     (["env.1.plugin=sokobann"], "recipe key `env.1`"),
     (["eval.tasks=11"], "split `eval` of environment `numberline` has 10 tasks, not 11"),
-    (["env.1.config.game=blackjack"], "environment `ezpoints` has no expert"),
+    (["env.1.plugin=harness", "env.1.config={command: x, tasks: {train: 1, eval: 10}}"], "has no expert"),
 ])
 def test_a_recipe_that_cannot_run_is_refused(settings, message, run, recipe, tmp_path):
     done = run("train", recipe, "--run-dir", tmp_path / "run", *words(settings))
@@ -130,6 +130,6 @@ def test_a_recipe_that_cannot_run_is_refused(settings, message, run, recipe, tmp
 
 
 def test_a_resumed_run_keeps_its_environments(whole, run, recipe, root):
-    for settings, key in [(["env.0.weight=1"], "env.0.weight"), (["env=[{plugin: numberline, config: {max: 5}}]"], "env")]:
+    for settings, key in [(["env.0.weight=1"], "env.0.weight"), (["env=[{plugin: numberline, config: {max: 5, held_out: 10}}]"], "env")]:
         done = run("train", recipe, "--run-dir", whole, "--resume", *words([*SETTINGS, "iterations=3", *settings]))
         assert done.returncode == 2 and f"--allow-change {key}" in done.stderr, done.stderr

@@ -49,7 +49,7 @@ def sets(values):
 def model(run, root, tmp_path_factory):
     """A small model that has learned one call by heart, with the chat template of Qwen2.5, which shows tools."""
     folder = tmp_path_factory.mktemp("model")
-    smoke, quiet = root / "recipes/smoke/gigpo.yaml", {"iterations": 0, "eval.tasks": "none", "rollout.max_prompt_tokens": 2048}
+    smoke, quiet = root / "recipes/smoke/gigpo.yaml", {"iterations": 0, "eval.tasks": "none", "rollout.max_prompt_tokens": 4096}
     done = run("train", smoke, "--run-dir", folder / "random", *sets({**quiet, "warm_start": None}))
     assert done.returncode == 0, done.stderr
     template = (root / "core/model/src/tokenizer/qwen2.5_chat_template.jinja").read_text()
@@ -61,7 +61,7 @@ def model(run, root, tmp_path_factory):
     done = run("train", smoke, "--run-dir", folder / "run", *sets(
         {**quiet, "model": {"path": f"{folder}/random/model"}, "warm_start": learn}))
     assert done.returncode == 0, done.stderr
-    return folder / "run/model"
+    return folder / "run"
 
 
 @pytest.fixture
@@ -119,10 +119,10 @@ def test_two_iterations_as_transcripts_with_a_server_over_http(train, http):
 
 
 def test_a_run_survives_a_server_that_dies(train):
-    """Each server ends in its third call, and the next episode gets another one."""
-    rows, episodes, messages = train({"command": f"{sys.executable} {SERVER} stdio", "variables": {"DIES_AFTER": "3"}},
+    """Each server ends in its second call, and the next episode gets another one."""
+    rows, episodes, messages = train({"command": f"{sys.executable} {SERVER} stdio", "variables": {"DIES_AFTER": "2"}},
                                      **{"rollout.env_errors": 100})
-    assert [row["iteration"] for row in rows][-2:] == [1, 2] and rows[-1]["episode/failed"] > 0
+    assert [row["iteration"] for row in rows][-2:] == [1, 2] and any(row.get("episode/failed") for row in rows)
     failed = [episode["failure"] for episode in episodes if episode["failure"]]
     assert failed and all("ended with code 3 before it answered the call of `add`" in failure for failure in failed)
     assert "no more numbers" in messages

@@ -191,7 +191,7 @@ def episodes_of(out, report):
 
 @pytest.mark.parametrize("more", [
     [],
-    ["rollout.history={mode: transcript}", "rollout.max_sequence_tokens=100"],
+    ["rollout.history={mode: transcript}", "rollout.max_sequence_tokens=200"],
     ["rollout.stop=[</action>, t]", "rollout.system=Be brief."],
 ], ids=["window", "transcript", "stop"])
 def test_eval_by_endpoint_equals_eval_in_process(more, url, runs, run_json, tmp_path):

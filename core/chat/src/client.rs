@@ -122,7 +122,7 @@ impl Client {
     /// The models of the server.
     ///
     /// # Errors
-    /// Where the server cannot be reached, or refuses.
+    /// If the server cannot be reached, or refuses.
     pub fn models(&self) -> Result<Vec<ServedModel>, Failure> {
         let url = format!("{}/models", self.asker.base);
         let body =

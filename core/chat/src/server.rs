@@ -34,7 +34,7 @@ pub struct ServerOptions {
     pub longest_body: usize,
 }
 
-/// What a request asks for.
+/// The thing that a request asks for.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Asked {
     /// A chat completion.
@@ -103,7 +103,7 @@ impl Server {
     /// Listens, and gives each request to `owner`, which must return at once.
     ///
     /// # Errors
-    /// Where the address cannot be had.
+    /// If the address cannot be had.
     pub fn start(options: &ServerOptions, owner: impl Fn(Call) + Send + Sync + 'static) -> Result<Self> {
         let shared = Shared { owner: Arc::new(owner), number: Arc::default() };
         let router = Router::new()

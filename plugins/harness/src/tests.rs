@@ -55,7 +55,7 @@ fn a_wrong_config_is_named() {
         (json!({ "command": "x", "tasks": { "train": 0 } }), "the split has no task"),
         (json!({ "command": "x", "tasks": { "train": tasks } }), "line 3"),
         (json!({ "command": "x", "tasks": { "train": "nowhere.jsonl" } }), "nowhere.jsonl"),
-        (json!({ "command": "x", "tasks": { "train": 1 }, "ignored": ["temperatur"] }), "temperature"),
+        (json!({ "command": "x", "tasks": { "train": 1 }, "ignored": ["warmth"] }), "`warmth` is unknown"),
         (json!({ "command": "x", "tasks": { "train": 1 }, "timeout_s": 0 }), "`timeout_s` is 0"),
         (json!({ "command": "x", "tasks": { "train": 1 }, "folder": "/nowhere" }), "is no folder"),
     ] {

@@ -77,7 +77,7 @@ impl Worker {
         Ok(Self { child, input, events, sender, backlog: VecDeque::new(), said: VecDeque::new() })
     }
 
-    /// Where its requests go.
+    /// The channel of its requests.
     pub fn sender(&self) -> SyncSender<Event> {
         self.sender.clone()
     }

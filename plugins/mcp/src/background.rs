@@ -15,7 +15,7 @@ pub struct Background {
 
 impl Background {
     /// # Errors
-    /// Where the system gives no thread.
+    /// If the system gives no thread.
     pub fn start() -> Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build().context("starting the MCP client")?;
         let (stop, stopped) = oneshot::channel::<()>();

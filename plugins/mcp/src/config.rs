@@ -69,7 +69,7 @@ pub struct Config {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Reward {
-    /// How the answer is compared with the task's: `exact` (the same text), `number` (its last number), or `contains`. The reward is 1
+    /// The comparison of the answer with the task's: `exact` (the same text), `number` (its last number), or `contains`. The reward is 1
     /// or 0.
     #[serde(default)]
     pub answer: Option<Match>,

@@ -57,7 +57,7 @@ impl Session {
     /// Starts a server or reaches it, and begins a session.
     ///
     /// # Errors
-    /// Where that fails or takes too long; the server's last output is named.
+    /// If that fails or takes too long; the server's last output is named.
     pub fn open(config: &Config, runtime: &Handle) -> Result<Self> {
         match config.place()? {
             Place::Command(command) => Self::start(command, config, runtime),
@@ -129,7 +129,7 @@ impl Session {
     /// Calls a tool.
     ///
     /// # Errors
-    /// Where the server gives no answer in time, ends, or answers something else. The session is of no use then.
+    /// If the server gives no answer in time, ends, or answers something else. The session is of no use then.
     pub fn call(&self, name: &str, arguments: Map<String, Value>, at_most: Duration) -> Result<Outcome> {
         let request = CallToolRequestParams::new(name.to_string()).with_arguments(arguments);
         let asked = format!("the call of `{name}`");

@@ -67,7 +67,7 @@ impl Process {
     /// Starts a server. Its pipes belong to the runtime.
     ///
     /// # Errors
-    /// Where no shell can be started.
+    /// If no shell can be started.
     pub fn start(command: &str, config: &Config, runtime: &Handle) -> Result<(Self, Pipes)> {
         let mut shell = Command::new("sh");
         shell.arg("-c").arg(command).current_dir(&config.folder);

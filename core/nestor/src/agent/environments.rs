@@ -186,6 +186,7 @@ impl Idle {
 }
 
 /// An instance to work on.
+#[allow(clippy::large_enum_variant)] // it moves once a call
 pub enum Instance {
     Open(Env),
     /// One that the working thread makes.

@@ -8,6 +8,7 @@ use serde_json::json;
 use super::episode_state::{EpisodeState, StepTokens};
 use super::failures::Failures;
 use super::prompt;
+use super::report::with_single_placeholders;
 use super::step_prompt::{PromptSettings, StepPrompts};
 use super::tasks::EpisodePlan;
 use super::teacher_prompt::TeacherPrompts;
@@ -266,7 +267,7 @@ impl Rehearsal<'_> {
         let settings = PromptSettings { tokenizer: self.tokenizer, rollout: self.rollout, config: self.config };
         let tokens = prompts.next(&playing, 0, settings)?.new;
         rehearsed.prompts.push(tokens.tokens.len());
-        let text = self.tokenizer.decode(&tokens.tokens, false);
+        let text = with_single_placeholders(&self.tokenizer.decode(&tokens.tokens, false));
         let prompt = RehearsedPrompt { task: plan.task, text, tokens: tokens.tokens.len() };
         rehearsed.first.get_or_insert(prompt);
         let begun = tokens.clone();

@@ -191,7 +191,7 @@ fn step_object(episode: &Episode, step: &Step, tokenizer: Option<&Tokenizer>) ->
 }
 
 /// Shortens the tokens of each image to the one placeholder that the prompt's template has.
-fn with_single_placeholders(prompt: &str) -> String {
+pub(super) fn with_single_placeholders(prompt: &str) -> String {
     let mut text = String::with_capacity(prompt.len());
     let mut pieces = prompt.split(IMAGE_TOKEN).peekable();
     text += pieces.next().unwrap_or_default();

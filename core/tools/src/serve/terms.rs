@@ -18,7 +18,7 @@ const GREEDY: f64 = 1e-5;
 /// Highest temperature, as in a recipe.
 const HOTTEST: f64 = 100.0;
 
-/// What a request asks of the engine.
+/// The demands of a request on the engine.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Terms {
     /// Token ids.

@@ -42,9 +42,7 @@ def test_groups_are_drawn_by_weight_and_never_mixed(whole):
         groups = collections.defaultdict(set)
         for episode in iteration:
             groups[episode["group"]].add((episode["environment"], episode["task"], episode["seed"]))
-            # Each environment has its own prompts and actions.
-            texts = " ".join(step["prompt"] for step in episode["steps"])
-            assert ("ot" in texts) >= 0 and episode["environment"] in NAMES
+            assert all(("cards:" in step["prompt"]) == (episode["environment"] == "ezpoints") for step in episode["steps"])
         assert len(groups) == 4 and all(len(of) == 1 for of in groups.values()), groups
         shares.update(environment for of in groups.values() for environment, *_ in of)
     # 2 of 3 groups, of 8.
@@ -108,8 +106,11 @@ def test_eval_check_and_plan(whole, run, run_json, recipe):
     [model] = run_json("eval", whole, "--episodes", 4, "--json")["models"]
     assert model["episodes"] == 8 and set(model["by_type"]) == set(NAMES)
     assert model["success"] == pytest.approx(sum(model["by_type"][name]["success"] for name in NAMES) / 2)
-    check = run_json("train", recipe, "--check", "--json")
-    assert check["passes"] and check["prompt"]["text"] != check["further_prompts"]["ezpoints"]["text"]
+    # Each environment has a template of its own.
+    own = words(["rollout.template=null", "rollout.max_prompt_tokens=400"])
+    check = run_json("train", recipe, "--check", "--json", *own)
+    assert check["passes"] and "number line" in check["prompt"]["text"], check
+    assert "card game" in check["further_prompts"]["ezpoints"]["text"], check
     text = run("train", recipe, "--check").stdout
     assert "environment ezpoints: " in text and "evaluation of numberline: 10 of the 10 tasks" in text, text
     plan = run("plan", recipe)
@@ -129,7 +130,7 @@ def test_a_recipe_that_cannot_run_is_refused(settings, message, run, recipe, tmp
     assert not (tmp_path / "run").exists()
 
 
-def test_a_resumed_run_keeps_its_environments(whole, run, recipe, root):
+def test_a_resumed_run_keeps_its_environments(whole, run, recipe):
     for settings, key in [(["env.0.weight=1"], "env.0.weight"), (["env=[{plugin: numberline, config: {max: 5, held_out: 10}}]"], "env")]:
         done = run("train", recipe, "--run-dir", whole, "--resume", *words([*SETTINGS, "iterations=3", *settings]))
         assert done.returncode == 2 and f"--allow-change {key}" in done.stderr, done.stderr

@@ -115,13 +115,20 @@ impl<'a> Schema<'a> {
             });
             self.collect(&path, target, keys);
             self.collect(&format!("{path}[]"), self.resolve(&target["items"]), keys);
-            for section in target["anyOf"].as_array().into_iter().flatten().map(|option| self.resolve(option)) {
+            if let Some(section) = self.section_or_list(target) {
                 self.collect(&path, section, keys);
             }
             for (name, inner) in target["oneOf"].as_array().into_iter().flatten().filter_map(named_section) {
                 self.collect(&format!("{path}.{name}"), self.resolve(inner), keys);
             }
         }
+    }
+
+    /// The section of a key that takes one section or a list of them.
+    fn section_or_list(&self, target: &'a Value) -> Option<&'a Value> {
+        let [one, list] = &target["anyOf"].as_array()?[..] else { return None };
+        let section = self.resolve(one);
+        (list["type"] == "array" && std::ptr::eq(self.resolve(&list["items"]), section)).then_some(section)
     }
 
     /// Follows references, and unwraps an optional value.

@@ -30,8 +30,7 @@ pub struct Config {
     /// The folder that `command` starts in.
     #[serde(default = "here")]
     pub folder: PathBuf,
-    /// The server that episodes play on: `instance` has one process or HTTP session for each instance, `shared` one for all, and
-    /// `episode` starts one for each episode.
+    /// The processes or HTTP sessions that episodes play on.
     #[serde(default)]
     pub session: Sessions,
     /// Names of the tools that the policy may call, in the order to show; all of the server's if omitted.
@@ -69,8 +68,7 @@ pub struct Config {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Reward {
-    /// The comparison of the answer with the task's: `exact` (the same text), `number` (its last number), or `contains`. The reward is 1
-    /// or 0.
+    /// Compares the answer with the task's; the reward is 1 or 0.
     #[serde(default)]
     pub answer: Option<Match>,
     /// Difference up to which numbers are equal, relative to the task's where that is above 1.

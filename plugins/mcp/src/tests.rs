@@ -231,7 +231,11 @@ fn a_server_that_does_not_start_is_named() -> Result<()> {
             json!({ "command": "echo Welcome; sleep 60", "start_timeout_s": 0.3 }),
             "began no session within 0.3 s (config key `start_timeout_s`); its last output:\n  Welcome",
         ),
-        (json!({ "command": "cat", "start_timeout_s": 5 }), "begins no session"),
+        (json!({ "command": "cat", "start_timeout_s": 0.3 }), "began no session"),
+        (
+            json!({ "command": "read line; echo '{\"jsonrpc\": \"2.0\", \"id\": 0, \"result\": {\"a\": 1}}'; sleep 60" }),
+            "begins no session: expect initialized result",
+        ),
         (json!({ "command": "echo '[1]'; echo 3; exit 0" }), "ended with code 0; its last output:\n  [1]\n  3"),
         (
             json!({ "command": "head -c 5000000 /dev/zero | tr '\\0' x; sleep 60", "start_timeout_s": 60 }),
@@ -310,7 +314,8 @@ fn tools_are_chosen_by_name() -> Result<()> {
         let mut config = config(&folder, keys);
         config["command"] = "true".into();
         let config: Config = parse_config(&config.to_string())?;
-        assert_eq!(Tools::choose(listed.clone(), &config).expect_err(why).to_string().find(why), Some(0));
+        let error = Tools::choose(listed.clone(), &config).expect_err(why).to_string();
+        assert!(error.contains(why), "{error}");
     }
     Ok(())
 }

@@ -145,14 +145,17 @@ fn unknown_names(text: &str, keys: &[Key]) -> BTreeSet<String> {
     let is_word =
         |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
     let unknown_key = |word: &str| {
-        let parts: Vec<&str> = word.split('.').collect();
+        // Keys of a list of environments have the numbers of their entries.
+        let is_number = |part: &&str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+        let parts: Vec<&str> = word.split('.').filter(|part| !is_number(part)).collect();
+        let word = parts.join(".");
         let config = ["env.config.", "estimator.config."].iter().any(|start| word.starts_with(start));
         parts.len() > 1
             && parts.iter().all(|part| is_word(part))
             && sections.contains(parts[0])
             && !parts.last().is_some_and(|last| FILES.contains(last))
             && !config
-            && !paths.contains(word)
+            && !paths.contains(&*word)
     };
     let unknown_metric = |word: &str| {
         word.split_once('/').is_some_and(|(family, name)| families.contains(family) && is_word(name))

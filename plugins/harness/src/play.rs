@@ -137,7 +137,7 @@ impl Play {
         let (worker, episode) = parts(&mut self.worker, &mut self.episode)?;
         let (mut request, mut reply) = episode.asked.take().context("no request of the worker waits for a response")?;
         for call in worker.waiting_calls() {
-            let Call { token, asked, reply: other } = *call;
+            let Call { token, asked, reply: other } = call;
             match asked {
                 Asked::Completion(again) if token.as_deref() == Some(&episode.token) => {
                     // A client that gave up waiting asks once more.
@@ -205,7 +205,7 @@ impl Play {
                                 worker.note(format!("(a request was refused: {why})"));
                             }
                         },
-                        Asked::Models => reply.models(&[config.model.clone()]),
+                        Asked::Models => reply.models(std::slice::from_ref(&config.model)),
                     }
                 }
                 Event::Line(line) => match of_line(&line) {

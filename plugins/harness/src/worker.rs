@@ -115,11 +115,11 @@ impl Worker {
     }
 
     /// The requests that wait already.
-    pub fn waiting_calls(&mut self) -> Vec<Box<Call>> {
+    pub fn waiting_calls(&mut self) -> Vec<Call> {
         let mut calls = Vec::new();
         while let Ok(event) = self.events.try_recv() {
             match event {
-                Event::Call(call) => calls.push(call),
+                Event::Call(call) => calls.push(*call),
                 Event::Complaint(line) => self.note(line),
                 event => self.backlog.push_back(event),
             }

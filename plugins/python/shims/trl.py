@@ -22,8 +22,8 @@ class Environment:
         if not self.reward and not hasattr(self.env, "get_reward"):
             raise TypeError(f"`{factory}` has no get_reward: name a function by `reward`")
         public = inspect.getmembers(type(self.env), inspect.isfunction)
-        self.tools = {n: getattr(self.env, n) for n, _ in public if n[0] != "_" and n not in ("reset", "get_reward")}
-        tools = (f"- {name}{inspect.signature(tool)}: {inspect.getdoc(tool) or ''}" for name, tool in self.tools.items())
+        self.methods = {n: getattr(self.env, n) for n, _ in public if n[0] != "_" and n not in ("reset", "get_reward")}
+        tools = (f"- {name}{inspect.signature(tool)}: {inspect.getdoc(tool) or ''}" for name, tool in self.methods.items())
         self.template = TEMPLATE.replace("TOOLS", "\n".join(tools))
 
     def reset(self, split, task):
@@ -47,7 +47,7 @@ class Environment:
     def call(self, action):
         try:  # as in TRL, the policy reads the error of a call that fails
             wanted = json.loads(action)
-            return str(common.wait(self.tools[wanted["name"]](**wanted.get("arguments", {}))))
+            return str(common.wait(self.methods[wanted["name"]](**wanted.get("arguments", {}))))
         except Exception as error:  # noqa: BLE001
             return json.dumps({"error": f"{type(error).__name__}: {error}"})
 

@@ -133,7 +133,11 @@ impl Transport<RoleClient> for Pipes {
             let mut line = serde_json::to_vec(&message)?;
             line.push(b'\n');
             let mut input = input.lock().await;
-            input.as_mut().ok_or(io::ErrorKind::BrokenPipe)?.write_all(&line).await
+            match input.as_mut().ok_or(io::ErrorKind::BrokenPipe)?.write_all(&line).await {
+                // The server has left. Its output, which ends too, is read first: it says why.
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+                written => written,
+            }
         }
     }
 

@@ -102,7 +102,8 @@ def table(root):
 
 
 def test_every_metric_of_the_table_is_written(finished, run, root, tmp_path):
-    """By a run of kinds of tasks in float16 with a critic, KL in the reward and dynamic sampling. A GPU's memory is a GPU's alone."""
+    """By a run of kinds of tasks in float16 with a critic, KL in the reward and dynamic sampling, one of two environments with a
+    curriculum, and a plain one. A GPU's memory is a GPU's alone."""
     plugin, log = root / "target/release/examples/libwitness.so", tmp_path / "log"
     sets = [f"env={{plugin: {plugin}, config: {{log: {log}, delay_ms: 10}}}}", "rollout.dynamic_sampling={rounds: 2}",
             "update.kl_in_reward={coef: 0.05}", "update.kl=null", "warm_start.steps=2", "dtype=float16", "eval.samples=2",
@@ -110,7 +111,9 @@ def test_every_metric_of_the_table_is_written(finished, run, root, tmp_path):
     done = run("train", root / "recipes/smoke/ppo.yaml", *(part for key in sets for part in ("--set", key)),
                "--run-dir", tmp_path / "run")
     assert done.returncode == 0, done.stderr
-    emitted = set().union(*read_rows(tmp_path / "run"), *read_rows(finished("gigpo")[0]))
+    several = run("train", root / "recipes/smoke/environments.yaml", "--set", "rollout.curriculum={by: success}", "--run-dir", tmp_path / "two")
+    assert several.returncode == 0, several.stderr
+    emitted = set().union(*(row for folder in (tmp_path / "run", tmp_path / "two", finished("gigpo")[0]) for row in read_rows(folder)))
     missing = [k.pattern for k in table(root) if not any(k.fullmatch(name) for name in emitted)]
     # An estimator's own numbers are in test_columns.py, those of images in test_vision_runs.py, those of chats in test_sft.py.
     elsewhere = ("memory/device_", "estimator/", "rollout/images_", "update/images_", "warm_start/validation_loss")

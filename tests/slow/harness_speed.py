@@ -23,7 +23,7 @@ def recipe(model, env, tokens):
         "estimator": {"plugin": "gigpo", "config": {"norm": "std", "step_weight": 1.0, "gamma": 0.95}},
         "rollout": {"tasks": 8, "group_size": 8, "max_steps": 6, "max_prompt_tokens": 96, "max_response_tokens": tokens, "slots": 64,
                     "history": {"length": 0}, "env_threads": 64, "open_episodes": 64, "temperature": 1.0},
-        "update": {"mini_batch": 512, "lr": 1.0e-9}, "eval": {"tasks": "none"}, "checkpoint": {"every": 0},
+        "update": {"mini_batch": 384, "lr": 1.0e-9}, "eval": {"tasks": "none"}, "checkpoint": {"every": 0},
     }
 
 

@@ -132,7 +132,8 @@ def clients(run, root, native, tmp_path, names):
         rollout = {"tasks": len(names), "group_size": 2, "history": {"mode": mode}, "max_prompt_tokens": 140}
         if mode == "transcript":
             rollout["max_sequence_tokens"] = 152
-        path = recipe(tmp_path / f"{mode}.json", native, config, iterations=1, eval={"tasks": "none"}, rollout=rollout)
+        path = recipe(tmp_path / f"{mode}.json", native, config, iterations=1, eval={"tasks": "none"}, rollout=rollout,
+                      update={"mini_batch": min(32, 12 * len(names))})
         done = run("train", path, "--run-dir", tmp_path / mode, cwd=root)
         assert done.returncode == 0, done.stderr
         played += episodes(tmp_path / mode)

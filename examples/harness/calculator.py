@@ -46,6 +46,6 @@ for line in sys.stdin:
     a, b, c = dice.randint(11, 99), dice.randint(11, 99), dice.randint(100, 999)
     try:
         reward = answered(openai.with_options(api_key=episode["api_key"]), f"How much is {a} * {b} + {c}?", a * b + c)
-    except APIStatusError:  # the run has cut the episode
-        continue
+    except APIStatusError:  # the run has cut the episode, and waits for its line
+        reward = 0.0
     print(json.dumps({"reward": reward, "won": reward > 0}), flush=True)

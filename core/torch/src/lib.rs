@@ -12,6 +12,7 @@ mod group;
 pub mod head;
 pub mod host;
 pub mod kernels;
+mod math;
 pub mod ops;
 pub mod packed;
 mod profile;
@@ -26,6 +27,7 @@ use tch::{Device, Tensor};
 pub use adamw::{AdamW, AdamWState, adamw};
 pub use decode::{PAGE, PagedCache, RawDraw, RawDrawn, ReorderedLinear, Segment, draw};
 pub use group::{Backend, Member, Network, ProcessGroup, Progress, Reduce, Work};
+pub use math::choose_math;
 pub use profile::{Dear, Profile, profile};
 pub use store::{Store, StoreAddress, exit_now};
 

@@ -118,6 +118,7 @@ pub fn untested_device(choice: DeviceChoice, local_rank: usize) -> Result<Device
              no kernel (`nestor bench kernels` names them)"
         ));
     }
+    nestor_torch::choose_math();
     match (choice, tch::Cuda::is_available()) {
         (DeviceChoice::Cpu, _) | (DeviceChoice::Auto, false) => Ok(Device::Cpu),
         (DeviceChoice::Cuda | DeviceChoice::Auto, true) => {

@@ -5,6 +5,8 @@ use nestor_torch::fused;
 use nestor_torch::packed::PackedSequence;
 use tch::{Device, Kind, Tensor};
 
+use crate::support::seed;
+
 const KINDS: [Kind; 2] = [Kind::Float, Kind::BFloat16];
 
 fn random(shape: &[i64], kind: Kind) -> Tensor {
@@ -45,7 +47,7 @@ fn rms_norm(x: &Tensor, weight: &Tensor) -> Tensor {
 
 #[test]
 fn rms_norm_of_rows_and_of_heads() {
-    tch::manual_seed(1);
+    seed(1);
     for kind in KINDS {
         let (x, weight) = (random(&[37, 61], kind), random(&[61], kind));
         let same = |x: &Tensor, weight: &Tensor, inputs: &[&Tensor]| {
@@ -61,7 +63,7 @@ fn rms_norm_of_rows_and_of_heads() {
 
 #[test]
 fn rotary_embedding() {
-    tch::manual_seed(2);
+    seed(2);
     for kind in KINDS {
         let (tokens, heads, kv_heads, dim) = (300, 4, 2, 22);
         let angles = Tensor::randn([tokens, 1, dim], (Kind::Float, Device::Cpu));
@@ -83,7 +85,7 @@ fn rotary_embedding() {
 
 #[test]
 fn silu_of_the_gate_times_up() {
-    tch::manual_seed(3);
+    seed(3);
     for kind in KINDS {
         let x = random(&[211, 2 * 53], kind);
         let (gate, up) = (&x.narrow(1, 0, 53) * 6.0, x.narrow(1, 53, 53));
@@ -94,7 +96,7 @@ fn silu_of_the_gate_times_up() {
 
 #[test]
 fn attention_over_sequences_end_to_end() {
-    tch::manual_seed(4);
+    seed(4);
     let (lengths, heads, kv_heads, dim) = ([1, 150, 33, 260, 2], 6, 2, 16);
     let tokens = lengths.iter().sum();
     for kind in KINDS {
@@ -128,7 +130,7 @@ fn attention_over_sequences_end_to_end() {
 
 #[test]
 fn log_probs_and_entropies() {
-    tch::manual_seed(5);
+    seed(5);
     for kind in KINDS {
         let logits = random(&[19, 331], kind);
         let targets = Tensor::arange(19, (Kind::Int64, Device::Cpu)) * 17;

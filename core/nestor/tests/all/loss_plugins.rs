@@ -25,7 +25,7 @@ struct Case {
 
 impl Case {
     fn new(seed: i64, spread: f64) -> Self {
-        tch::manual_seed(seed);
+        support::seed(seed);
         let uniform = || Tensor::rand([TOKENS], (Kind::Float, tch::Device::Cpu));
         let old = uniform() * -3.0 - 0.05;
         let logprobs = (&old + (uniform() * 2.0 - 1.0) * spread).clamp_max(-0.01);

@@ -8,6 +8,8 @@ use nestor_torch::fused;
 use nestor_torch::packed::PackedSequence;
 use tch::{Device, Kind, Tensor};
 
+use crate::support::seed;
+
 fn random(shape: &[i64], kind: Kind) -> Tensor {
     Tensor::randn(shape, (Kind::Float, Device::Cpu)).to_kind(kind).set_requires_grad(true)
 }
@@ -21,7 +23,7 @@ fn assert_close(what: &str, got: &Tensor, want: &Tensor, bound: f64) {
 /// Odd numbers of rows, columns and tokens; few rows, many rows; more tokens than are arranged at once.
 #[test]
 fn weight_gradients() {
-    tch::manual_seed(1);
+    seed(1);
     for (tokens, rows, columns) in [(1, 1, 1), (7, 3, 130), (33, 200, 65), (531, 64, 700), (4100, 70, 96)] {
         for kind in [Kind::Float, Kind::BFloat16] {
             let (a, b) = (random(&[tokens, rows], kind).detach(), random(&[tokens, columns], kind).detach());
@@ -47,7 +49,7 @@ fn weight_gradients() {
 /// the ones before.
 #[test]
 fn attention() {
-    tch::manual_seed(2);
+    seed(2);
     let cases = [([1, 77, 300], 80), ([33, 128, 1100], 64), ([2, 65, 31], 22)];
     for ((own, dim), shares) in cases.into_iter().flat_map(|case| [(case, false), (case, true)]) {
         let [first, second, _] = own;

@@ -8,6 +8,7 @@ use nestor_torch::kernels;
 
 /// Builds the emulator, unless `NESTOR_EMULATED_KERNELS` names a library, and puts it in place.
 pub fn put_in_place() {
+    nestor_torch::choose_math();
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         if std::env::var_os("NESTOR_EMULATED_KERNELS").is_some() {

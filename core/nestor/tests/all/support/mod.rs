@@ -14,8 +14,15 @@ use rand_chacha::ChaCha8Rng;
 use serde_json::json;
 use tch::{Device, Kind, Tensor};
 
+/// Seeds libtorch's generator before a test computes.
+pub fn seed(number: i64) {
+    nestor_torch::choose_math();
+    tch::manual_seed(number);
+}
+
 /// A network of this known shape's architecture, small enough for a test.
 pub fn small(shape: &str) -> Config {
+    nestor_torch::choose_math();
     Config {
         vocab_size: 61,
         hidden_size: 32,
@@ -121,6 +128,7 @@ pub fn model(vocab_size: usize) -> Model {
         rope_theta: 10_000.0,
         ..Config::shape("tiny").expect("a shape")
     };
+    nestor_torch::choose_math();
     let model = Model::empty(config, Kind::Float, Device::Cpu);
     let mut rng = ChaCha8Rng::seed_from_u64(1);
     model.units.held().iter().for_each(|flat| draw(flat, 0.2, &mut rng));

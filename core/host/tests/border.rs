@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use nestor_host::{Kind, Plugins, Rows, Values};
+use nestor_host::{Kind, Plugins, Rows, TakenResponse, Values};
 use nestor_recipe::{InputError, PluginChoice};
 use serde_json::{Value, json};
 
@@ -142,6 +142,38 @@ fn an_environment_in_c_shows_pictures() {
     assert_eq!(colours(&env.step("left").unwrap()), [red, green, black]);
     let last = env.step("right").unwrap();
     assert_eq!((colours(&last), last.terminated), (vec![black, red, black], true));
+}
+
+/// A response with this message of the assistant.
+fn response(message: Value) -> TakenResponse {
+    let (prompt, tokens, logprobs) = (vec![1], vec![2], vec![-0.5]);
+    let (text, message) = (message["content"].to_string(), message.to_string());
+    TakenResponse { text, message, broken_call: false, cut: false, prompt, tokens, logprobs }
+}
+
+#[test]
+fn an_environment_in_c_has_a_tool() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = root("plugins/sdk/examples/c/sums.c");
+    let file = compile("cc", &root("plugins/sdk"), &source, dir.path().join("libsums.so"));
+    let sums = Plugins::default().environment(&choice(&file, json!({}))).unwrap();
+    assert_eq!(sums.file().border, "1.6");
+    let mut env = sums.spawn().unwrap();
+    let first = env.reset("train", 3, 0).unwrap();
+    assert_eq!(first.tools[0]["function"]["name"], "add");
+    assert_eq!(first.text, "How much is 13 + 7? Use the tool, then answer with the number.");
+    let call = |arguments: &str| {
+        let function = json!({ "name": "add", "arguments": arguments });
+        let calls = json!([{ "id": "call_0_0", "type": "function", "function": function }]);
+        response(json!({ "role": "assistant", "content": null, "tool_calls": calls }))
+    };
+    let seen = env.respond(call("{\"a\":13,\"b\": 7}")).unwrap();
+    let [result] = &seen.messages[..] else { panic!("{seen:?}") };
+    assert_eq!((result.role.as_str(), result.content()), ("tool", "20"));
+    assert_eq!((&result.keys["tool_call_id"], seen.valid, seen.terminated), (&json!("call_0_0"), true, false));
+    assert!(!env.respond(call("{}")).unwrap().valid);
+    let last = env.respond(response(json!({ "role": "assistant", "content": "It is 20." }))).unwrap();
+    assert_eq!((last.reward, last.terminated, &last.info["won"]), (1.0, true, &json!(true)));
 }
 
 #[test]

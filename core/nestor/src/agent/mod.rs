@@ -32,9 +32,7 @@ pub use self::failures::Faults;
 pub use self::pack::{pack, pack_failed, trained_batch};
 pub use self::player::{PlaySettings, PlayTime, Player, PlayerOptions};
 pub use self::prompt::{HistoryStep, PromptTemplate, PromptVariables};
-pub use self::rehearsal::{
-    MOST_ROWS, MeasuredLengths, Rehearsal, Rehearsed, RehearsedPrompt, RehearsedStep, without_long,
-};
+pub use self::rehearsal::{MeasuredLengths, Rehearsal, Rehearsed, RehearsedPrompt, RehearsedStep, without_long};
 pub use self::remote::{RemoteEpisode, RemoteOptions, RemotePlayer, remote_ends};
 pub use self::report::{Count, Scored, Success, endpoint_lines, evaluation_lines, write_images};
 pub use self::slots::fill_slots;

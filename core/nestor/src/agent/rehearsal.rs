@@ -1,6 +1,7 @@
 //! The first steps of episodes without a network: a prompt that cannot be rendered, or does not fit, is found before a run.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use serde_json::json;
@@ -151,7 +152,9 @@ struct LongPrompt {
 }
 
 /// Most rows whose prompts are counted before a run.
-pub const MOST_ROWS: u64 = 200_000;
+const MOST_ROWS: u64 = 200_000;
+/// Longest time to count prompts before a run. The start of an episode may take a worker, a server or a database.
+const LONGEST_COUNT: Duration = Duration::from_secs(20);
 /// Most over-long prompts that a message names.
 const NAMED: usize = 5;
 
@@ -225,11 +228,14 @@ impl Rehearsal<'_> {
         Ok(long.into_iter().map(|prompt| prompt.task).collect())
     }
 
-    /// Counts the tokens of the first prompts of these tasks, and refuses those that are too long, all together.
-    pub fn check_lengths(&self, split: &str, tasks: impl Iterator<Item = u64>) -> Result<()> {
-        let (count, long) = self.long(split, tasks.take(MOST_ROWS as usize), self.rollout.env_errors)?;
+    /// Counts the tokens of the first prompts of these tasks, and refuses those that are too long, all together. Returns how many
+    /// tasks it has looked at: not all, where they are more than [`MOST_ROWS`] or it takes too long.
+    pub fn check_lengths(&self, split: &str, tasks: impl Iterator<Item = u64>) -> Result<u64> {
+        let deadline = Instant::now() + LONGEST_COUNT;
+        let tasks = tasks.take(MOST_ROWS as usize).take_while(|_| Instant::now() < deadline);
+        let (count, long) = self.long(split, tasks, self.rollout.env_errors)?;
         let limit = self.rollout.max_prompt_tokens;
-        let Some(longest) = long.iter().map(|prompt| prompt.tokens).max() else { return Ok(()) };
+        let Some(longest) = long.iter().map(|prompt| prompt.tokens).max() else { return Ok(count) };
         let named = long.iter().take(NAMED).map(|LongPrompt { task, source, tokens }| {
             let source = source.as_ref().map_or(String::new(), |source| format!(" ({source})"));
             format!("task {task}{source} has {tokens}")

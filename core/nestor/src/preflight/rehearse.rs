@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::Findings;
-use crate::agent::{EpisodePlan, MOST_ROWS, Member, Rehearsal, Rehearsed, TaskCounts, TeacherPrompts, eval_plan, plan};
+use crate::agent::{EpisodePlan, Member, Rehearsal, Rehearsed, TaskCounts, TeacherPrompts, eval_plan, plan};
 use crate::recipe::{Recipe, Truncation};
 use crate::track::SlowNotice;
 
@@ -53,13 +53,13 @@ pub fn rehearse(recipe: &Recipe, findings: &mut Findings) {
         let imitates = recipe.imitates_expert();
         let rehearsal = Rehearsal { shared_env, rollout, tokenizer, config, imitates, teacher };
         let rehearsing = Rehearsing::of(recipe, (number, member), findings, rehearsal);
-        let (rehearsed, own_problems) = rehearsing.run(rollout.truncation == Truncation::Error);
+        let (rehearsed, own_problems, looked_at) = rehearsing.run(rollout.truncation == Truncation::Error);
         let named = |problem: anyhow::Error| match recipe.env.is_list() {
             true => problem.context(format!("environment `{}`", member.name)),
             false => problem,
         };
         problems.extend(own_problems.into_iter().map(named));
-        warnings.extend(rehearsing.warning(rollout.truncation == Truncation::Error, &rehearsed));
+        warnings.extend(rehearsing.warning(looked_at));
         prompts.extend(rehearsed.first.clone().map(|prompt| (member.name.clone(), prompt)));
         all.extend(rehearsed);
     }
@@ -95,9 +95,13 @@ impl<'a> Rehearsing<'a> {
         Self { rehearsal, trained, evaluated, splits, of_file }
     }
 
-    /// Plays, and counts the prompts of all rows where long ones are refused. Returns the problems beside what was played.
-    fn run(&self, refuses: bool) -> (Rehearsed, Vec<anyhow::Error>) {
-        let mut problems = if self.of_file && refuses { self.count_rows() } else { Vec::new() };
+    /// Plays, and counts the prompts of all rows where long ones are refused. Returns the problems beside what was played, and the
+    /// number of training tasks whose prompts were counted.
+    fn run(&self, refuses: bool) -> (Rehearsed, Vec<anyhow::Error>, Option<u64>) {
+        let (mut problems, mut looked_at) = (Vec::new(), None);
+        if self.of_file && refuses {
+            looked_at = self.count_rows(&mut problems);
+        }
         let mut rehearsed = Rehearsed::default();
         // An over-long row would also end the rehearsal, which names no other.
         if problems.is_empty() {
@@ -106,10 +110,10 @@ impl<'a> Rehearsing<'a> {
                 Err(problem) => problems.push(problem),
             }
             if rehearsed.has_one_step() && refuses && !self.of_file {
-                problems.extend(self.count_rows());
+                looked_at = self.count_rows(&mut problems);
             }
         }
-        (rehearsed, problems)
+        (rehearsed, problems, looked_at)
     }
 
     fn play(&self) -> Result<Rehearsed> {
@@ -125,22 +129,25 @@ impl<'a> Rehearsing<'a> {
         Ok(rehearsed)
     }
 
-    fn count_rows(&self) -> Vec<anyhow::Error> {
+    /// Counts the prompts of the tasks of training and evaluation. Returns the number of training tasks that it has looked at.
+    fn count_rows(&self, problems: &mut Vec<anyhow::Error>) -> Option<u64> {
         let [trained, evaluated] = self.splits;
         let trained = self.trained.as_ref().map(|(count, _)| self.rehearsal.check_lengths(trained, 0..*count));
         let tasks = self.evaluated.as_ref().map(|plan| plan.iter().map(|plan| plan.task));
         let evaluated = tasks.map(|tasks| self.rehearsal.check_lengths(evaluated, tasks));
-        [trained, evaluated].into_iter().flatten().filter_map(Result::err).collect()
+        let [trained, _] = [trained, evaluated].map(|counted| counted?.map_err(|problem| problems.push(problem)).ok());
+        trained
     }
 
     /// Warns of rows whose prompts were not counted.
-    fn warning(&self, refuses: bool, rehearsed: &Rehearsed) -> Option<String> {
-        let counted = refuses && (self.of_file || rehearsed.has_one_step());
-        let count = self.trained.as_ref().map(|(count, _)| *count).filter(|&count| counted && count > MOST_ROWS)?;
-        Some(format!(
-            "only the first {MOST_ROWS} of {count} training tasks were looked at for prompts over rollout.max_prompt_tokens; a \
-             longer one ends the run where it comes up, unless rollout.truncation is left, right or middle"
-        ))
+    fn warning(&self, looked_at: Option<u64>) -> Option<String> {
+        let (looked_at, (count, _)) = (looked_at?, self.trained.as_ref()?);
+        (looked_at < *count).then(|| {
+            format!(
+                "only the first {looked_at} of {count} training tasks were looked at for prompts over rollout.max_prompt_tokens; a \
+                 longer one ends the run where it comes up, unless rollout.truncation is left, right or middle"
+            )
+        })
     }
 }
 

@@ -26,7 +26,7 @@ def calculate(arguments):
 
 def answered(client, question, answer):
     """The reward: 1 for the right number at the end of the conversation."""
-    messages = [{"role": "user", "content": f"{question} Use the tool, then answer with the number."}]
+    messages = [{"role": "user", "content": question}]
     for _ in range(TURNS):
         message = client.chat.completions.create(model="policy", messages=messages, tools=TOOLS).choices[0].message
         messages.append(message.model_dump(exclude_none=True))
@@ -43,9 +43,9 @@ openai = OpenAI(max_retries=0)
 for line in sys.stdin:
     episode = json.loads(line)
     dice = random.Random(f"{episode['split']} {episode['number']}")
-    a, b, c = dice.randint(11, 99), dice.randint(11, 99), dice.randint(100, 999)
+    a, b = dice.randint(101, 999), dice.randint(101, 999)
     try:
-        reward = answered(openai.with_options(api_key=episode["api_key"]), f"How much is {a} * {b} + {c}?", a * b + c)
+        reward = answered(openai.with_options(api_key=episode["api_key"]), f"How much is {a} * {b}?", a * b)
     except APIStatusError:  # the run has cut the episode, and waits for its line
         reward = 0.0
     print(json.dumps({"reward": reward, "won": reward > 0}), flush=True)
